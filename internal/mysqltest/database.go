@@ -1,0 +1,135 @@
+package mysqltest
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// settleTime is how long a test's sessions may take to be gone after its end: a server notices within
+// about 0.6 s that the client of a waiting session is dead.
+const settleTime = 5 * time.Second
+
+// Database makes a new, empty database and returns how to connect to it as root. At the test's end it
+// fails the test if a session still uses the database or an advisory lock of the test is left, and drops
+// the database. Close what uses it in a Cleanup of its own or with defer: those run before.
+func (s *Server) Database(tb testing.TB) *mysql.Config {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	name := "mq_" + randomName()
+	db := s.pool(tb)
+	if _, err := db.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
+		tb.Fatalf("mysqltest: make a database: %v", err)
+	}
+	tb.Cleanup(func() {
+		if !s.awake() {
+			return // stopped by the test, so its sessions are gone, and its data goes with the instance
+		}
+		if err := errors.Join(checkUnused(db, name, settleTime), drop(db, name, settleTime)); err != nil {
+			tb.Error(err)
+		}
+	})
+	cfg := s.config()
+	cfg.DBName = name
+	return cfg
+}
+
+// User makes an account with these rights alone, each as in a GRANT statement without its TO
+// ("SELECT, INSERT ON mydb.*"), and returns cfg with it. The account is dropped at the test's end.
+func (s *Server) User(tb testing.TB, cfg *mysql.Config, grants ...string) *mysql.Config {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	limited := cfg.Clone()
+	limited.User, limited.Passwd = "mq_"+randomName(), randomName()
+	account := "'" + limited.User + "'@'%'"
+	statements := []string{"CREATE USER " + account + " IDENTIFIED BY '" + limited.Passwd + "'"}
+	for _, grant := range grants {
+		statements = append(statements, "GRANT "+grant+" TO "+account)
+	}
+	db := s.pool(tb)
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if !s.awake() {
+			return
+		}
+		if _, err := db.ExecContext(ctx, "DROP USER IF EXISTS "+account); err != nil {
+			tb.Errorf("mysqltest: drop the account: %v", err)
+		}
+	})
+	for _, statement := range statements {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			tb.Fatalf("mysqltest: make an account: %s: %v", strings.ReplaceAll(statement, limited.Passwd, "..."), err)
+		}
+	}
+	return limited
+}
+
+// awake reports whether the server runs; a frozen one is woken up.
+func (s *Server) awake() bool {
+	if s.dsn != nil || s.tb == nil {
+		return true
+	}
+	s.Thaw()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process != nil
+}
+
+// checkUnused waits until no session uses the database and no advisory lock of its user is left, and says
+// what is there if that takes too long.
+func checkUnused(db *sql.DB, database string, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := leftovers(ctx, db, database)
+		if err != nil {
+			return fmt.Errorf("mysqltest: look for what the test left: %w", err)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-late.C:
+			return fmt.Errorf("mysqltest: %v after its end the test still has:\n  %s", wait, strings.Join(left, "\n  "))
+		case <-tick.C:
+		}
+	}
+}
+
+// drop removes the database. A transaction that nobody ended would block it for up to a year: it waits for
+// whole seconds at most.
+func drop(db *sql.DB, name string, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("mysqltest: drop the test's database: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, statement := range []string{
+		fmt.Sprintf("SET SESSION lock_wait_timeout = %d", int(wait.Seconds())),
+		"DROP DATABASE IF EXISTS " + name,
+	} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("mysqltest: drop the test's database (was a transaction left open, or a prepared XA one?): %w", err)
+		}
+	}
+	return nil
+}
+
+// randomName is lower case, as a name has to be that servers fold differently.
+func randomName() string { return strings.ToLower(rand.Text()[:12]) }

@@ -1,0 +1,127 @@
+package mysqltest
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+)
+
+const moment = 50 * time.Millisecond
+
+// A session that a test forgot is named by the check, and forgiven once it is gone.
+func TestLeftoverSession(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		cfg := s.Database(t)
+		db := open(t, cfg)
+		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, moment))
+
+		conn, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		require.ErrorContains(t, checkUnused(s.pool(t), cfg.DBName, moment), "session")
+
+		require.NoError(t, conn.Close())
+		require.NoError(t, db.Close())
+		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, settleTime))
+	})
+}
+
+// An advisory lock that carries the database's name is found even when its session has no database.
+func TestLeftoverLock(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		if !showsLocks(t, s) {
+			t.Skip("this server does not show advisory locks")
+		}
+		cfg := s.Database(t)
+		conn, err := s.Admin(t).Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+
+		_, err = conn.ExecContext(t.Context(), "DO GET_LOCK(?, 0)", "mq:"+cfg.DBName+":t")
+		require.NoError(t, err)
+		require.ErrorContains(t, checkUnused(s.pool(t), cfg.DBName, moment), "advisory lock mq:"+cfg.DBName)
+
+		_, err = conn.ExecContext(t.Context(), "DO RELEASE_LOCK(?)", "mq:"+cfg.DBName+":t")
+		require.NoError(t, err)
+		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, settleTime))
+	})
+}
+
+// showsLocks reports whether the server has a table of advisory locks: MySQL always, MariaDB with a plugin.
+func showsLocks(t *testing.T, s *Server) bool {
+	t.Helper()
+	return !s.IsMariaDB() || number(t, s.Admin(t),
+		"SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = 'METADATA_LOCK_INFO'") == 1
+}
+
+// A database lives as long as its test.
+func TestDatabaseIsDropped(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		var cfg, limited *mysql.Config
+		t.Run("test", func(t *testing.T) {
+			cfg = s.Database(t)
+			limited = s.User(t, cfg)
+			_, err := open(t, cfg).ExecContext(t.Context(), "CREATE TABLE t (id INT)")
+			require.NoError(t, err)
+		})
+		var failure *mysql.MySQLError
+		require.ErrorAs(t, open(t, cfg).PingContext(t.Context()), &failure)
+		require.EqualValues(t, 1049, failure.Number) // unknown database
+		limited.DBName = ""
+		require.ErrorAs(t, open(t, limited).PingContext(t.Context()), &failure)
+		require.EqualValues(t, 1045, failure.Number) // access denied
+	})
+}
+
+// A transaction that was forgotten fails the test instead of hanging it.
+func TestDropOfBlockedDatabase(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		cfg := s.Database(t)
+		db := open(t, cfg)
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE t (id INT) ENGINE=InnoDB")
+		require.NoError(t, err)
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO t VALUES (1)")
+		require.NoError(t, err)
+
+		admin := s.Admin(t)
+		var failure *mysql.MySQLError
+		require.ErrorAs(t, drop(admin, cfg.DBName, time.Second), &failure)
+		require.EqualValues(t, 1205, failure.Number) // lock wait timeout
+		require.NoError(t, tx.Rollback())
+	})
+}
+
+// An account has the rights it was given and no others.
+func TestUser(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		cfg := s.Database(t)
+		_, err := open(t, cfg).ExecContext(t.Context(), "CREATE TABLE t (id INT)")
+		require.NoError(t, err)
+		limited := open(t, s.User(t, cfg, "SELECT ON "+cfg.DBName+".*"))
+
+		require.Equal(t, 0, number(t, limited, "SELECT COUNT(*) FROM t"))
+		_, err = limited.ExecContext(t.Context(), "INSERT INTO t VALUES (1)")
+		var failure *mysql.MySQLError
+		require.ErrorAs(t, err, &failure)
+		require.EqualValues(t, 1142, failure.Number) // command denied
+	})
+}
+
+// Databases do not share their rows, and their names are safe in lock names on every server.
+func TestDatabasesAreApart(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		one, two := s.Database(t), s.Database(t)
+		require.NotEqual(t, one.DBName, two.DBName)
+		for _, cfg := range []*mysql.Config{one, two} {
+			require.Equal(t, strings.ToLower(cfg.DBName), cfg.DBName)
+			var name sql.NullString
+			require.NoError(t, open(t, cfg).QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&name))
+			require.Equal(t, cfg.DBName, name.String)
+		}
+	})
+}

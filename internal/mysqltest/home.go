@@ -1,0 +1,98 @@
+package mysqltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// folderPattern names the folders that hold the data of a test process's instances.
+const folderPattern = "mqnotify-test-*"
+
+// home is this test process's instances.
+var home homeFolder
+
+// homeFolder owns the instances of one test process and the temporary folder they live in.
+type homeFolder struct {
+	mu        sync.Mutex
+	path      string
+	unlock    func()
+	instances map[*Server]struct{}
+}
+
+// add registers an instance and makes a folder for it.
+func (h *homeFolder) add(s *Server) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.path == "" {
+		if err := h.open(); err != nil {
+			return "", err
+		}
+	}
+	h.instances[s] = struct{}{}
+	return os.MkdirTemp(h.path, s.name+"-")
+}
+
+func (h *homeFolder) remove(s *Server) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.instances, s)
+}
+
+func (h *homeFolder) open() error {
+	sweep(os.TempDir())
+	path, err := os.MkdirTemp("", folderPattern)
+	if err != nil {
+		return fmt.Errorf("mysqltest: make a folder for the servers: %w", err)
+	}
+	unlock, err := lockFile(filepath.Join(path, "lock"), true)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(path))
+	}
+	h.path, h.unlock, h.instances = path, unlock, map[*Server]struct{}{}
+	return nil
+}
+
+// close stops all instances and removes their data.
+func (h *homeFolder) close() error {
+	h.mu.Lock()
+	instances := make([]*Server, 0, len(h.instances))
+	for s := range h.instances {
+		instances = append(instances, s)
+	}
+	h.mu.Unlock()
+
+	var errs []error
+	for _, s := range instances {
+		errs = append(errs, s.close())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.path != "" {
+		errs = append(errs, os.RemoveAll(h.path))
+		h.unlock()
+		h.path = ""
+	}
+	return errors.Join(errs...)
+}
+
+// sweep removes the folders of test processes that were killed: nobody holds their lock any more. A
+// folder younger than a minute may belong to a process that is about to lock it.
+func sweep(dir string) {
+	paths, _ := filepath.Glob(filepath.Join(dir, folderPattern)) // fails for a bad pattern only
+	for _, path := range paths {
+		info, err := os.Stat(filepath.Join(path, "lock"))
+		if err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		unlock, err := lockFile(filepath.Join(path, "lock"), false)
+		if err != nil {
+			continue
+		}
+		_ = os.RemoveAll(path) // another user's, perhaps: his tests will sweep it
+		unlock()
+	}
+}

@@ -1,0 +1,171 @@
+package mysqltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// launch makes the instance's data folder and starts it. On an error nothing is left of it.
+func (s *Server) launch(flags ...string) error {
+	template, err := s.template()
+	if err != nil {
+		return err
+	}
+	if s.dir, err = home.add(s); err != nil {
+		return err
+	}
+	s.flags = flags
+	s.mu.Lock()
+	err = s.firstRun(template)
+	s.mu.Unlock()
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	return nil
+}
+
+func (s *Server) firstRun(template string) error {
+	if err := os.CopyFS(s.dataFolder(), os.DirFS(template)); err != nil {
+		return fmt.Errorf("mysqltest: copy the data folder: %w", err)
+	}
+	// Another process may take the free port before the server has it.
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		var err error
+		if s.port, err = freePort(); err != nil {
+			return err
+		}
+		if s.admin, err = openPool(s.config()); err != nil {
+			return fmt.Errorf("mysqltest: %w", err)
+		}
+		if err = s.run(); err == nil {
+			return nil
+		}
+		if attempt == attempts || portIsFree(s.port) {
+			return err
+		}
+		closePool(s.admin)
+	}
+}
+
+// run starts the server on its data folder and returns when it answers.
+func (s *Server) run() error {
+	args, err := s.arguments()
+	if err != nil {
+		return err
+	}
+	process, err := startProcess(s.binary, args, s.logFile())
+	if err != nil {
+		return fmt.Errorf("mysqltest: start %s: %w", s.name, err)
+	}
+	if err := s.awaitAnswer(process); err != nil {
+		return errors.Join(err, process.end(os.Kill))
+	}
+	s.process = process
+	return nil
+}
+
+func (s *Server) arguments() ([]string, error) {
+	account, err := user.Current()
+	if err != nil {
+		return nil, fmt.Errorf("mysqltest: find the user's name: %w", err)
+	}
+	var args []string
+	if s.initScript() == "" {
+		args = append(args, "--no-defaults") // must come first; a wrapper adds it itself
+	}
+	args = append(args,
+		"--user="+account.Username,
+		"--datadir="+s.dataFolder(),
+		"--pid-file="+s.pidFile(),
+		"--socket=socket", // in the data folder; a full path could be longer than a socket's may
+		"--bind-address=127.0.0.1",
+		"--port="+strconv.Itoa(s.port),
+		"--max-connections=2000",
+		"--innodb-buffer-pool-size=64M",
+		// Written at each commit, so that kill -9 loses none, and flushed to disk once a second.
+		"--innodb-flush-log-at-trx-commit=2",
+		"--sync-binlog=0",
+	)
+	if s.mariadb {
+		args = append(args,
+			"--innodb-log-file-size=64M",
+			"--plugin-load-add=metadata_lock_info", // shows advisory locks; a server without it only logs that
+		)
+	} else {
+		args = append(args,
+			"--innodb-redo-log-capacity=64M",
+			"--mysqlx=OFF",
+			"--secure-file-priv=NULL", // the packaged default is a folder that may not exist
+		)
+		if !slices.ContainsFunc(s.flags, func(flag string) bool { return strings.HasPrefix(flag, "--log-bin") }) {
+			args = append(args, "--skip-log-bin")
+		}
+	}
+	return append(args, s.flags...), nil
+}
+
+// awaitAnswer waits until the server answers, dies, or has taken too long.
+func (s *Server) awaitAnswer(p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// The pid file's name tells our server from another one that took the port first.
+		var pidFile string
+		err := s.admin.QueryRowContext(ctx, "SELECT @@pid_file").Scan(&pidFile)
+		if err == nil && pidFile == s.pidFile() {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("mysqltest: %s ended while it started: %w\n%s", s.name, p.err, s.logTail())
+		case <-ctx.Done():
+			return fmt.Errorf("mysqltest: %s does not answer after %v: %w\n%s", s.name, patience, err, s.logTail())
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) logTail() []byte {
+	log, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return tail(log)
+}
+
+// freePort finds a port below the range from which the system takes ports for outgoing connections: one
+// from that range could be gone when a stopped server wants it again, and a client that keeps dialling
+// a stopped server there can end up connected to itself.
+func freePort() (int, error) {
+	const low, high, attempts = 10000, 32000, 100
+	for range attempts {
+		if port := low + rand.IntN(high-low); portIsFree(port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("mysqltest: none of %d ports between %d and %d is free", attempts, low, high)
+}
+
+func portIsFree(port int) bool {
+	listener, err := net.Listen("tcp", loopback(port))
+	if err != nil {
+		return false
+	}
+	return listener.Close() == nil
+}
+
+func loopback(port int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}

@@ -1,0 +1,5 @@
+package mysqltest
+
+import "testing"
+
+func TestMain(m *testing.M) { Main(m) }

@@ -1,0 +1,129 @@
+package mysqltest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/toxics"
+	"github.com/go-sql-driver/mysql"
+	"github.com/rs/zerolog"
+)
+
+func init() { toxics.Register("freeze", new(freezeToxic)) }
+
+// freezeToxic forwards nothing, not even the end of a connection, until it is taken away; then what was
+// sent meanwhile arrives. (Toxiproxy's own timeout toxic drops it, and passes the end on.)
+type freezeToxic struct{}
+
+func (*freezeToxic) Pipe(stub *toxics.ToxicStub) { <-stub.Interrupt }
+
+// directions are the two ways through a proxy: to the server and back.
+var directions = []string{"upstream", "downstream"}
+
+// Proxy is a network in front of a server that a test can break. Its methods may be called from several
+// goroutines at once.
+type Proxy struct {
+	tb    testing.TB
+	proxy *toxiproxy.Proxy
+
+	mu     sync.Mutex
+	toxics map[string]bool // by name
+}
+
+// Proxy starts a proxy to the server, gone at the test's end. A server that a Unix socket reaches is
+// skipped.
+func (s *Server) Proxy(tb testing.TB) *Proxy {
+	tb.Helper()
+	cfg := s.config()
+	if cfg.Net != "tcp" {
+		tb.Skipf("a proxy needs TCP; %s names %s", envDSN, cfg.Net)
+	}
+	port, err := freePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	p := &Proxy{
+		tb:     tb,
+		proxy:  toxiproxy.NewProxy(server, s.name, loopback(port), cfg.Addr),
+		toxics: map[string]bool{},
+	}
+	p.Up()
+	tb.Cleanup(p.Down)
+	return p
+}
+
+// Addr is the host and port to connect to.
+func (p *Proxy) Addr() string { return p.proxy.Listen }
+
+// Config is cfg through the proxy.
+func (p *Proxy) Config(cfg *mysql.Config) *mysql.Config {
+	through := cfg.Clone()
+	through.Addr = p.Addr()
+	return through
+}
+
+// Down cuts all connections and refuses new ones. A freeze and a latency end with it.
+func (p *Proxy) Down() {
+	p.proxy.Stop()
+	// Only now, or what was held back would still get through.
+	p.remove("freeze")
+	p.remove("latency")
+}
+
+// Up accepts connections again, at the same address.
+func (p *Proxy) Up() {
+	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted {
+		p.tb.Errorf("mysqltest: start the proxy: %v", err)
+	}
+}
+
+// Freeze forwards nothing more, in either direction: no data and no end of a connection, as when a cable
+// is pulled. New connections are accepted and hear nothing.
+func (p *Proxy) Freeze() { p.add("freeze", "{}") }
+
+// Thaw ends [Proxy.Freeze]; what was sent meanwhile arrives.
+func (p *Proxy) Thaw() { p.remove("freeze") }
+
+// Latency delays what is sent by d in each direction, in whole milliseconds; 0 ends it.
+func (p *Proxy) Latency(d time.Duration) {
+	p.remove("latency")
+	if d > 0 {
+		p.add("latency", fmt.Sprintf(`{"latency": %d}`, d.Milliseconds()))
+	}
+}
+
+func (p *Proxy) add(kind, attributes string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.toxics[kind] {
+		return
+	}
+	p.toxics[kind] = true
+	for _, direction := range directions {
+		toxic := fmt.Sprintf(`{"type": %q, "name": %q, "stream": %q, "attributes": %s}`,
+			kind, kind+"_"+direction, direction, attributes)
+		if _, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
+			p.tb.Errorf("mysqltest: add %s to the proxy: %v", kind, err)
+		}
+	}
+}
+
+func (p *Proxy) remove(kind string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.toxics[kind] {
+		return
+	}
+	delete(p.toxics, kind)
+	for _, direction := range directions {
+		if err := p.proxy.Toxics.RemoveToxic(context.Background(), kind+"_"+direction); err != nil {
+			p.tb.Errorf("mysqltest: take %s off the proxy: %v", kind, err)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package mysqltest
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// patience bounds each step of the harness: starting, stopping, cleaning up. It is far above what any
+// of them takes, so that only a real fault reaches it.
+const patience = time.Minute
+
+// Server is one database server: the shared instance of a server of the matrix, or a test's own one
+// ([Server.Start]). Its methods may be called from several goroutines at once; those that take a
+// testing.TB fail that test when they can't do their work.
+type Server struct {
+	name    string
+	version string
+	mariadb bool
+	binary  string
+	dsn     *mysql.Config // the user's own server: not ours to start or stop
+
+	tb    testing.TB // the test that owns this instance; nil when it is shared
+	flags []string
+	dir   string
+	port  int
+	admin *sql.DB // for the harness's own work
+
+	mu      sync.Mutex
+	process *process // nil when stopped
+	frozen  bool
+}
+
+// Name is the server's name in the matrix, such as "mariadb-11.8".
+func (s *Server) Name() string { return s.name }
+
+// IsMariaDB tells MariaDB from MySQL.
+func (s *Server) IsMariaDB() bool { return s.mariadb }
+
+// Addr is the server's host and port.
+func (s *Server) Addr() string { return s.config().Addr }
+
+// Start starts an instance of the same server for this test alone, which may stop, kill and freeze it.
+// The flags are the server's own ("--gtid-mode=ON") and win over the harness's; the binary log is off on
+// MySQL unless a flag begins with "--log-bin". The instance is gone at the test's end. A test on the
+// user's own server is skipped here.
+func (s *Server) Start(tb testing.TB, flags ...string) *Server {
+	tb.Helper()
+	if s.dsn != nil {
+		tb.Skipf("needs a server of its own to stop and start; %s names one that is yours", envDSN)
+	}
+	own := &Server{name: s.name, version: s.version, mariadb: s.mariadb, binary: s.binary, tb: tb}
+	if err := own.launch(flags...); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := own.close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return own
+}
+
+// Stop shuts the server down in an orderly way and returns when it is gone.
+func (s *Server) Stop() { s.end(signalTerminate) }
+
+// Kill ends the server with SIGKILL and returns when it is gone. Rows that were committed survive it.
+func (s *Server) Kill() { s.end(os.Kill) }
+
+// Restart starts the server again, on the same data and port, and returns when it answers. A server that
+// still runs is shut down first.
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
+	s.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.run(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Freeze stops the server's process where it is (SIGSTOP): its connections stay open and nothing answers.
+// It returns when that is so, and does nothing when the server is frozen or does not run.
+func (s *Server) Freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mayBeStopped() && s.process != nil && !s.frozen {
+		s.report(s.process.signal(signalFreeze))
+		awaitStopped(s.process.os.Pid)
+		s.frozen = true
+	}
+}
+
+// Thaw ends [Server.Freeze].
+func (s *Server) Thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mayBeStopped() && s.process != nil && s.frozen {
+		s.report(s.process.signal(signalThaw))
+		s.frozen = false
+	}
+}
+
+// Admin returns a pool of root's without a default database, closed at the test's end.
+func (s *Server) Admin(tb testing.TB) *sql.DB {
+	tb.Helper()
+	db, err := openPool(s.config())
+	if err != nil {
+		tb.Fatalf("mysqltest: %v", err)
+	}
+	tb.Cleanup(func() { closePool(db) })
+	return db
+}
+
+// Questions returns how many statements clients have sent since the server started, this one, which is
+// a single statement, included. Other tests on a shared instance count too: use one of the test's own.
+func (s *Server) Questions(tb testing.TB) uint64 {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var name string
+	var count uint64
+	db := s.pool(tb)
+	if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &count); err != nil {
+		tb.Fatalf("mysqltest: read Questions: %v", err)
+	}
+	return count
+}
+
+// config is how to connect as root.
+func (s *Server) config() *mysql.Config {
+	if s.dsn != nil {
+		return s.dsn.Clone()
+	}
+	cfg := mysql.NewConfig()
+	cfg.User, cfg.Net, cfg.Addr = "root", "tcp", loopback(s.port)
+	cfg.Logger = &mysql.NopLogger{} // tests cut connections all the time, and the driver prints each
+	return cfg
+}
+
+// pool is for the harness's own work. On the user's server it is a new one, closed at the test's end.
+func (s *Server) pool(tb testing.TB) *sql.DB {
+	tb.Helper()
+	if s.dsn != nil {
+		return s.Admin(tb)
+	}
+	return s.admin
+}
+
+// mayBeStopped reports whether the instance is a test's own. Stopping a shared one would fail tests that
+// have nothing to do with it.
+func (s *Server) mayBeStopped() bool {
+	if s.tb == nil {
+		panic("mysqltest: " + s.name + " is shared by the package's tests: get one of the test's own with Start")
+	}
+	return true
+}
+
+func (s *Server) end(signal os.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mayBeStopped() && s.process != nil {
+		if s.frozen && signal != os.Kill {
+			s.report(s.process.signal(signalThaw))
+		}
+		s.report(s.process.end(signal))
+		s.process, s.frozen = nil, false
+	}
+}
+
+// report fails the instance's test. Unlike Fatal, Error may be called on any goroutine.
+func (s *Server) report(err error) {
+	if err != nil {
+		s.tb.Error(err)
+	}
+}
+
+// close ends the instance for good and removes its data.
+func (s *Server) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if s.process != nil {
+		// The data goes too: no reason to wait for an orderly shutdown.
+		err = s.process.end(os.Kill)
+		s.process = nil
+	}
+	if s.admin != nil {
+		closePool(s.admin)
+	}
+	home.remove(s)
+	if removal := os.RemoveAll(s.dir); err == nil {
+		err = removal
+	}
+	return err
+}
+
+func (s *Server) dataFolder() string { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string    { return filepath.Join(s.dir, "log") }
+func (s *Server) pidFile() string    { return filepath.Join(s.dir, "pid") }

@@ -1,0 +1,23 @@
+//go:build !unix
+
+package mysqltest
+
+import (
+	"os"
+	"syscall"
+)
+
+// There is only the kill here: a stop is one, and freezing fails the test that asks for it.
+var (
+	signalTerminate = os.Kill
+	signalFreeze    = os.Interrupt
+	signalThaw      = os.Interrupt
+)
+
+func processAttributes() *syscall.SysProcAttr { return nil }
+
+func awaitStopped(int) {}
+
+// lockFile locks nothing here: two packages' tests that start at once on a fresh machine may both make
+// the template, and the later one wins.
+func lockFile(string, bool) (unlock func(), err error) { return func() {}, nil }

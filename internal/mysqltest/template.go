@@ -1,0 +1,112 @@
+package mysqltest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"time"
+)
+
+// templateVersion is part of a template's name: it changes with the way templates are made.
+const templateVersion = "1"
+
+// cacheFolder is where servers are unpacked and templates kept.
+func cacheFolder() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("mysqltest: no cache folder: %w", err)
+	}
+	return filepath.Join(dir, "mqnotify"), nil
+}
+
+// template returns the initialised data folder that the server's instances are copied from. It is made
+// once a machine: the first process makes it under a lock and others wait.
+func (s *Server) template() (string, error) {
+	cache, err := cacheFolder()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "templates")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", fmt.Errorf("mysqltest: make the cache folder: %w", err)
+	}
+	key := sha256.Sum256([]byte(templateVersion + "\x00" + s.binary + "\x00" + s.version))
+	path := filepath.Join(cache, fmt.Sprintf("%x", key[:8]))
+
+	unlock, err := lockFile(path+".lock", true)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	// Made beside its place and moved there when done, so that a killed test leaves no half of one.
+	draft := path + ".draft"
+	if err := os.RemoveAll(draft); err != nil {
+		return "", fmt.Errorf("mysqltest: remove an unfinished data folder: %w", err)
+	}
+	if err := s.initialise(draft); err != nil {
+		return "", errors.Join(err, os.RemoveAll(draft))
+	}
+	if err := os.Rename(draft, path); err != nil {
+		return "", fmt.Errorf("mysqltest: keep the data folder: %w", err)
+	}
+	return path, nil
+}
+
+// initialise makes a data folder whose root account has no password.
+func (s *Server) initialise(dir string) error {
+	var name string
+	var args []string
+	switch script := s.initScript(); {
+	case script != "":
+		name, args = script, []string{dir}
+	case s.mariadb:
+		name, args = "mariadb-install-db", []string{
+			"--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db",
+			"--datadir=" + dir,
+		}
+	default:
+		name, args = s.binary, []string{"--no-defaults", "--initialize-insecure", "--datadir=" + dir}
+	}
+	if s.initScript() == "" {
+		account, err := user.Current()
+		if err != nil {
+			return fmt.Errorf("mysqltest: find the user's name: %w", err)
+		}
+		args = append(args, "--user="+account.Username)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, name, args...)
+	command.SysProcAttr = processAttributes()
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("mysqltest: make a data folder for %s with %s: %w\n%s", s.name, name, err, tail(out))
+	}
+	return nil
+}
+
+// initScript is the script that scripts/unpack-server writes beside a server it has unpacked, or "".
+// Such a server's binary is a wrapper that adds the flags for its place. The unpacked tree, root, is
+// looked for too: a system's /usr/sbin has an init that is something else.
+func (s *Server) initScript() string {
+	dir := filepath.Dir(s.binary)
+	for _, name := range []string{"root", "init"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return ""
+		}
+	}
+	return filepath.Join(dir, "init")
+}
+
+// tail is the end of a server's output, where its reason to die is.
+func tail(out []byte) []byte {
+	const most = 4000
+	return out[max(0, len(out)-most):]
+}
