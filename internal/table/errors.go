@@ -1,0 +1,92 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+// What can be wrong with a table. An error's text names the thing and the
+// remedy; errors.Is tells which of these it is.
+var (
+	ErrNoTable  = errors.New("no such table")
+	ErrView     = errors.New("a view, not a table")
+	ErrNoKey    = errors.New("no integer key")
+	ErrNoColumn = errors.New("no such column")
+)
+
+// failure is an error that is kind, with a text of its own.
+type failure struct {
+	kind error
+	text string
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.kind }
+
+func failf(kind error, format string, args ...any) error {
+	return &failure{kind: kind, text: fmt.Sprintf(format, args...)}
+}
+
+// didYouMean is an aside with the names close to the one that was not found, or
+// nothing.
+func didYouMean(name string, names []string) string {
+	if near := nearest(name, names); len(near) > 0 {
+		return " (did you mean " + list(near) + "?)"
+	}
+	return ""
+}
+
+// list writes names quoted, and no more of them than a message can carry.
+func list(names []string) string {
+	const most = 30
+	var b strings.Builder
+	for i, name := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(ident.Quote(name))
+	}
+	return b.String()
+}
+
+// nearest are at most three names that differ from name by as few letters as any
+// do, and by no more than two, whatever their case.
+func nearest(name string, names []string) []string {
+	wanted := []rune(strings.ToLower(name))
+	var near []string
+	for allowed := 0; allowed <= min(2, len(wanted)/2) && len(near) == 0; allowed++ {
+		for _, candidate := range names {
+			if distance(wanted, []rune(strings.ToLower(candidate))) == allowed && len(near) < 3 {
+				near = append(near, candidate)
+			}
+		}
+	}
+	return near
+}
+
+// distance is the number of letters to insert, drop or change (Levenshtein).
+func distance(a, b []rune) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range a {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range b {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,83 @@
+package table
+
+import "github.com/mqnotify/mqnotify/internal/ident"
+
+// KeyColumn is the increasing integer key to read the table by: the column of
+// the given name, or with an empty name the AUTO_INCREMENT column, else a
+// primary key of one integer column.
+//
+// A named column must be an integer, not nullable (rows without a key would
+// never be found) and first in an ordered index. It need not be Unique: whether
+// rows that share a key can be told apart is for the caller to ask.
+//
+// The error is ErrView, ErrNoKey or ErrNoColumn.
+func (t *Table) KeyColumn(name string) (Column, error) {
+	if t.IsView {
+		return Column{}, failf(ErrView, "%s is a view and has no key to read it by: name the table behind it", t)
+	}
+	if name != "" {
+		return t.namedKey(name)
+	}
+	for _, c := range t.Columns {
+		if c.AutoIncrement && c.IsInteger() && t.leadsIndex(c.Name) {
+			return c, nil
+		}
+	}
+	for _, index := range t.Indexes {
+		if !index.Primary() || len(index.Columns) != 1 {
+			continue
+		}
+		if c, err := t.Column(index.Columns[0]); err == nil && c.IsInteger() {
+			return c, nil
+		}
+	}
+	return Column{}, failf(ErrNoKey, "table %s has no integer key: %s", t, t.keyRemedy())
+}
+
+func (t *Table) namedKey(name string) (Column, error) {
+	c, err := t.Column(name)
+	if err != nil {
+		return Column{}, err
+	}
+	var lacks string
+	switch {
+	case !c.IsInteger():
+		lacks = "is no integer but " + c.ColumnType
+	case c.Nullable:
+		lacks = "may be NULL"
+	case !t.leadsIndex(c.Name):
+		lacks = "is not the first column of an index"
+	case !c.AutoIncrement && !t.CheapHead(c.Name):
+		lacks = "has an index that can't be read in order"
+	default:
+		return c, nil
+	}
+	return Column{}, failf(ErrNoKey, "column %s of table %s can't be its key, for it %s: %s",
+		ident.Quote(c.Name), t, lacks, t.keyRemedy())
+}
+
+// keyRemedy says which columns would do.
+func (t *Table) keyRemedy() string {
+	var fit []string
+	for _, c := range t.Columns {
+		if c.IsInteger() && !c.Nullable && t.CheapHead(c.Name) {
+			fit = append(fit, c.Name)
+		}
+	}
+	if len(fit) == 0 {
+		return "name one with --id-column once an index begins with a NOT NULL integer column"
+	}
+	return "name one with --id-column, such as " + list(fit)
+}
+
+// leadsIndex tells whether any index begins with the column. An AUTO_INCREMENT
+// column that comes second in its index (MyISAM, Aria) counts from 1 in each
+// group of rows, and is no key of the table.
+func (t *Table) leadsIndex(column string) bool {
+	for _, index := range t.Indexes {
+		if index.Columns[0] == column {
+			return true
+		}
+	}
+	return false
+}

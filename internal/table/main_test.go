@@ -1,0 +1,54 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+var _, _, _, _ Queryer = (*sql.DB)(nil), (*sql.Conn)(nil), (*sqlx.DB)(nil), (*sqlx.Conn)(nil)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+// open is a session as the readers of tables have it.
+func open(t testing.TB, cfg *mysql.Config) *sql.Conn {
+	t.Helper()
+	cfg = cfg.Clone()
+	cfg.Params = map[string]string{"time_zone": "'+00:00'"}
+	connector, err := mysql.NewConnector(cfg)
+	require.NoError(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { db.Close() })
+	conn, err := db.Conn(testContext(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func exec(t testing.TB, conn *sql.Conn, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := conn.ExecContext(testContext(t), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+func describe(t testing.TB, q Queryer, name string) *Table {
+	t.Helper()
+	table, err := Describe(testContext(t), q, "", name)
+	require.NoError(t, err)
+	return table
+}

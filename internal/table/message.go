@@ -1,0 +1,57 @@
+package table
+
+// IsMessageTable tells whether the table has the shape of sql/topic.sql, so
+// that its rows are messages: an id that is its key, created_at, headers and
+// payload. The payload may be any binary or text type. Columns besides these
+// are allowed as long as a publisher can leave them out.
+func (t *Table) IsMessageTable() bool {
+	if t.IsView {
+		return false
+	}
+	found := 0
+	for _, c := range t.Columns {
+		switch c.Name {
+		case "id":
+			if c.DataType != "bigint" || !c.Unsigned || !c.AutoIncrement || !t.primaryIs("id") {
+				return false
+			}
+		case "created_at":
+			if c.ColumnType != "timestamp(6)" || !c.HasDefault {
+				return false
+			}
+		case "headers":
+			if !c.IsJSON || !c.Nullable {
+				return false
+			}
+		case "payload":
+			if c.Nullable || c.Generated || !isPayload(c.DataType) {
+				return false
+			}
+		default:
+			if !c.HasDefault {
+				return false
+			}
+			continue
+		}
+		found++
+	}
+	return found == 4
+}
+
+func (t *Table) primaryIs(column string) bool {
+	for _, index := range t.Indexes {
+		if index.Primary() {
+			return len(index.Columns) == 1 && index.Columns[0] == column
+		}
+	}
+	return false
+}
+
+func isPayload(dataType string) bool {
+	switch dataType {
+	case "tinyblob", "blob", "mediumblob", "longblob", "varbinary",
+		"tinytext", "text", "mediumtext", "longtext", "varchar":
+		return true
+	}
+	return false
+}
