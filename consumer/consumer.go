@@ -1,0 +1,250 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Consumer reads a topic and gives its rows to a handler.
+type Consumer struct {
+	db      *notify.DB
+	topic   string
+	options Options
+	log     *slog.Logger
+}
+
+// New prepares a consumer of a table of the database. It does not connect.
+func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
+	if err := ident.Check(topic); err != nil {
+		return nil, err
+	}
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if options.Member == "" {
+		host, _ := os.Hostname() // a name for people: none is no harm
+		options.Member = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	log := options.Logger.With("topic", topic)
+	if options.Group != "" {
+		log = log.With("group", options.Group)
+	}
+	options.Logger = log
+	return &Consumer{db, topic, options, log}, nil
+}
+
+// Run reads and handles rows until the context ends, the handler says ErrStop, or
+// with Options.StopAtEnd the end is reached: then it returns nil, with the offset
+// stored. It reconnects after a loss of its connections, for ever; what it can't
+// mend is returned: a first connection that fails, ErrNoTable and the other
+// errors about the table, ErrBelowOffset, ErrNoState, a HandlerError, and errors
+// of the server such as a missing privilege.
+//
+// It takes a connection for reading, one for the group's lock, one for the
+// handshake in ModeHandshake, and one of the pool at times. Run is not to be
+// called twice at the same time.
+func (c *Consumer) Run(ctx context.Context, handler Handler) error {
+	if handler.handle == nil {
+		return fmt.Errorf("consumer: %w: no handler", ErrOptions)
+	}
+	if handler.tx && c.options.Group == "" {
+		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", ErrOptions)
+	}
+	waits := c.options.Reconnect()
+	options := c.options
+	connected := false
+	for {
+		l := &life{Consumer: c, options: options, handler: handler}
+		err := l.run(ctx)
+		switch {
+		case err == nil || errors.Is(err, ErrStop) || errors.Is(err, errDrained):
+			return nil
+		case ctx.Err() != nil:
+			if errors.Is(err, context.Cause(ctx)) {
+				return nil
+			}
+			return err // the offset could not be stored, say
+		case permanent(err) || !connected && !l.connected:
+			return err
+		}
+		if l.connected {
+			connected = true
+			options.Reset = false // done
+			waits.Reset()
+		}
+		wait := waits.NextBackOff()
+		c.log.WarnContext(ctx, "consumer lost its hold; it goes on by itself", "error", err, "wait", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// permanent tells whether another try can't mend err.
+func permanent(err error) bool {
+	for _, known := range []error{
+		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, notify.ErrLockName,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	var failed *HandlerError
+	if errors.As(err, &failed) {
+		return true
+	}
+	// A table that is gone is described anew, which says it better.
+	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
+		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections, server.ErrNoSuchTable)
+	return server.Number(err) != 0 && !transient
+}
+
+// life is what lasts as long as its connections.
+type life struct {
+	*Consumer
+	options   Options
+	handler   Handler
+	connected bool // it came as far as reading
+}
+
+func (l *life) run(ctx context.Context) (err error) {
+	t, err := table.Describe(ctx, l.db.Pool(), l.db.Name(), l.topic)
+	if err != nil {
+		return err
+	}
+	if l.options.Group != "" {
+		member, err := join(ctx, l.db, t.Name, l.options.Group, l.log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, member.leave()) }()
+		var release context.CancelFunc
+		ctx, release = member.lock.Context(ctx)
+		defer release()
+	}
+	// It may be idle for as long as a handler takes, and holds nothing.
+	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	rows, err := newRows(session, t, l.options)
+	if err != nil {
+		return err
+	}
+	start := func() (progress, error) { return l.options.From.start(ctx, rows, l.options.TimeColumn) }
+	var stored *offset
+	var begun progress
+	if l.options.Group != "" {
+		stored, begun, err = claim(ctx, l.db, t.Name, l.options.Group, l.options.Member, l.options.Reset, start)
+	} else {
+		begun, err = start()
+	}
+	if err != nil {
+		return err
+	}
+	return l.read(ctx, rows, stored, begun)
+}
+
+// read runs the reader and the handler side by side.
+func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progress) error {
+	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
+	if err != nil {
+		return err
+	}
+	waiter, err := l.waiter(ctx, rows)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = waiter.Close() }()
+	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "mode", l.mode(), "writers", source.name(), "grace", grace)
+	l.connected = true
+
+	hands, release := l.hands(ctx)
+	defer release()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	batches := make(chan batch, 1)
+	reader := &reader{
+		rows: rows, source: source, grace: grace, waiter: waiter, out: batches, log: l.log,
+		wm:       newWatermark(begun.settled, begun.done.clone()),
+		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict,
+		stopAtEnd: l.options.StopAtEnd, alternate: l.mode() == ModeHandshake,
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		if err := reader.run(ctx); errors.Is(err, errDrained) {
+			close(batches)
+		} else {
+			cancel(err)
+		}
+	})
+	delivery := &delivery{handler: l.handler, options: l.options, db: l.db, offset: stored, progress: begun, hands: hands}
+	err = delivery.run(ctx, batches)
+	cancel(err)
+	reading.Wait()
+	return err
+}
+
+func (l *life) mode() Mode {
+	if l.options.Mode == ModeAuto {
+		return ModePoll
+	}
+	return l.options.Mode
+}
+
+func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
+	head := notify.LargestID(rows.table.Name, rows.keyName)
+	switch l.options.Flag {
+	case FlagCounter:
+		head = notify.FlagCounter(rows.table.Name)
+	case FlagRow:
+		head = notify.FlagRow(rows.table.Name)
+	}
+	if l.options.Poll != nil {
+		l.options.Poll.Reset()
+	}
+	if l.mode() != ModeHandshake {
+		return notify.NewPoll(rows.session, head, l.options.Poll), nil
+	}
+	session, err := l.db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), rows.table.Name), head, l.options.Poll), nil
+}
+
+// hands is the handler's context: it ends with the group's lock, as ctx does, but
+// StopTimeout later than the caller's context, for the row in hand.
+func (l *life) hands(ctx context.Context) (hands context.Context, release context.CancelFunc) {
+	hands, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		cause := context.Cause(ctx)
+		if errors.Is(cause, notify.ErrLockLost) {
+			cancel(cause)
+			return
+		}
+		select {
+		case <-time.After(l.options.StopTimeout):
+			cancel(cause)
+		case <-hands.Done():
+		}
+	})
+	return hands, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}

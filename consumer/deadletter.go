@@ -1,0 +1,40 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// maxError is how much of an error's text is kept, in bytes, within a TEXT column.
+const maxError = 8 << 10
+
+// bury writes a message to the group's dead letters. One that is there already,
+// since the group was reset, is replaced.
+func bury(ctx context.Context, db notify.Execer, group string, m Message, attempts int, cause error) error {
+	var headers any
+	if m.Headers != nil {
+		text, err := marshal(m.Headers)
+		if err != nil {
+			return fmt.Errorf("consumer: write dead letter: %w", err)
+		}
+		headers = string(text)
+	}
+	reason := strings.ToValidUTF8(cause.Error(), string(utf8.RuneError))
+	if len(reason) > maxError {
+		reason = strings.ToValidUTF8(reason[:maxError], "")
+	}
+	_, err := db.ExecContext(ctx, "INSERT INTO "+schema.DeadLetterTable+
+		" (topic, group_name, message_id, headers, payload, attempts, error) VALUES (?, ?, ?, ?, ?, ?, ?)"+
+		" ON DUPLICATE KEY UPDATE headers = VALUES(headers), payload = VALUES(payload), attempts = VALUES(attempts),"+
+		" error = VALUES(error), failed_at = CURRENT_TIMESTAMP(6)",
+		m.Topic, group, m.ID, headers, m.Payload, attempts, reason)
+	if err != nil {
+		return fmt.Errorf("consumer: write dead letter: %w", err)
+	}
+	return nil
+}

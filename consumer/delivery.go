@@ -1,0 +1,225 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// delivery gives messages to the handler and moves the group's offset.
+type delivery struct {
+	handler  Handler
+	options  Options
+	db       *notify.DB
+	offset   *offset // nil without a group
+	progress progress
+	hands    context.Context // the handler's: it ends later than the delivery's own
+
+	unsaved bool
+	saved   time.Time
+}
+
+// ownError is an error that is not the handler's: no retry of a message mends it.
+type ownError struct{ error }
+
+func (e ownError) Unwrap() error { return e.error }
+
+// run handles batches until the context ends, the reader closes in, or the
+// handler says ErrStop. What was handled is stored before it returns.
+func (d *delivery) run(ctx context.Context, in <-chan batch) (err error) {
+	d.saved = time.Now()
+	defer func() {
+		// A context that ended must not make what was handled be handled again.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if saved := d.save(last); saved != nil && (err == nil || errors.Is(err, ErrStop)) {
+			err = saved
+		}
+	}()
+	flush := time.NewTimer(0)
+	defer flush.Stop()
+	for {
+		select {
+		case b, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := d.batch(ctx, b); err != nil {
+				return err
+			}
+		case <-flush.C:
+			if err := d.saveIfDue(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if d.unsaved {
+			flush.Reset(time.Until(d.saved.Add(d.options.FlushInterval)))
+		}
+	}
+}
+
+func (d *delivery) batch(ctx context.Context, b batch) error {
+	size := len(b.messages)
+	if d.handler.each {
+		size = 1
+	}
+	for rest := b.messages; len(rest) > 0; rest = rest[size:] {
+		size = min(size, len(rest))
+		if err := d.deliver(ctx, rest[:size], b.inOrder); err != nil {
+			return err
+		}
+		if err := d.saveIfDue(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if b.settled > d.progress.settled {
+		d.progress.settle(b.settled)
+		d.unsaved = true
+	}
+	if b.handled != nil {
+		close(b.handled)
+	}
+	return nil
+}
+
+// deliver gives messages to the handler until they are handled or dead.
+func (d *delivery) deliver(ctx context.Context, messages []Message, inOrder bool) error {
+	attempts, err := d.try(ctx, messages, inOrder)
+	if err == nil || errors.Is(err, ErrStop) {
+		return err
+	}
+	if errors.As(err, &ownError{}) {
+		return err
+	}
+	if len(messages) > 1 { // which of them is it?
+		for i := range messages {
+			if err := d.deliver(ctx, messages[i:i+1], inOrder); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	m := messages[0]
+	if d.offset == nil {
+		return &HandlerError{m.Topic, m.ID, attempts, err}
+	}
+	d.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "id", m.ID, "attempts", attempts, "error", err)
+	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
+		return bury(ctx, tx, d.offset.group, m, attempts, err)
+	})
+}
+
+// try calls the handler up to MaxAttempts times, with waits between. An error that
+// is no ownError is the handler's last.
+func (d *delivery) try(ctx context.Context, messages []Message, inOrder bool) (attempts int, err error) {
+	waits := d.options.Retry()
+	for attempts = 1; ; attempts++ {
+		if err = d.once(messages, inOrder); err == nil || errors.Is(err, ErrStop) {
+			return attempts, err
+		}
+		if errors.As(err, &ownError{}) {
+			return attempts, err
+		}
+		if d.hands.Err() != nil {
+			return attempts, ownError{context.Cause(d.hands)}
+		}
+		if d.options.MaxAttempts > 0 && attempts >= d.options.MaxAttempts {
+			return attempts, err
+		}
+		d.options.Logger.WarnContext(ctx, "handler failed", "id", messages[0].ID, "messages", len(messages), "attempt", attempts, "error", err)
+		wait := time.NewTimer(waits.NextBackOff())
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return attempts, ownError{context.Cause(ctx)}
+		}
+	}
+}
+
+// once calls the handler one time, and notes what it has done.
+func (d *delivery) once(messages []Message, inOrder bool) error {
+	ctx := d.hands
+	if d.options.HandlerTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d.options.HandlerTimeout,
+			fmt.Errorf("the handler took longer than %v", d.options.HandlerTimeout))
+		defer cancel()
+	}
+	if d.handler.tx {
+		return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
+			return d.handler.call(ctx, tx, messages)
+		})
+	}
+	err := d.handler.call(ctx, nil, messages)
+	if err == nil || errors.Is(err, ErrStop) {
+		d.note(&d.progress, messages, inOrder)
+		d.unsaved = d.offset != nil
+	}
+	return err
+}
+
+func (d *delivery) note(p *progress, messages []Message, inOrder bool) {
+	for _, m := range messages {
+		p.handled(m.ID, inOrder)
+	}
+}
+
+// transact runs f in a transaction that moves the offset past the messages too.
+func (d *delivery) transact(ctx context.Context, messages []Message, inOrder bool, f func(tx *sqlx.Tx) error) error {
+	tx, err := d.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return ownError{fmt.Errorf("consumer: begin: %w", err)}
+	}
+	done := f(tx)
+	if done != nil && !errors.Is(done, ErrStop) {
+		if err := tx.Rollback(); err != nil && d.hands.Err() == nil && ctx.Err() == nil { // the connection is gone, whatever f said
+			return ownError{fmt.Errorf("consumer: roll back: %w", errors.Join(err, done))}
+		}
+		return done
+	}
+	next := d.progress.clone()
+	d.note(&next, messages, inOrder)
+	if err := d.offset.store(ctx, tx, next); err != nil {
+		_ = tx.Rollback()
+		if server.Retryable(err) { // a deadlock with what f did: the same again
+			return err
+		}
+		return ownError{err}
+	}
+	if err := tx.Commit(); err != nil { // done or not: the stored offset knows
+		return ownError{fmt.Errorf("consumer: commit: %w", err)}
+	}
+	d.progress, d.unsaved, d.saved = next, false, time.Now()
+	return done
+}
+
+func (d *delivery) saveIfDue(ctx context.Context) error {
+	if time.Since(d.saved) < d.options.FlushInterval {
+		return nil
+	}
+	return d.save(ctx)
+}
+
+// save stores the progress, if there is any and a group.
+func (d *delivery) save(ctx context.Context) error {
+	if !d.unsaved || d.offset == nil {
+		return nil
+	}
+	if err := d.offset.store(ctx, d.db.Pool(), d.progress); err != nil {
+		return err
+	}
+	d.unsaved, d.saved = false, time.Now()
+	return nil
+}

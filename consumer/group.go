@@ -1,0 +1,50 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// standby is how long one wait for the group's lock lasts.
+const standby = 30 * time.Second
+
+// membership is the right to read for a group: its advisory lock. It says who
+// should work; that nobody else moves the offset is the fence's part.
+type membership struct {
+	session *notify.Session
+	lock    *notify.Lock
+}
+
+// GroupLock is the name of the advisory lock that a group's active member holds.
+func GroupLock(database, topic, group string) string {
+	return notify.LockName("group", database, topic, group)
+}
+
+// join returns when this process is the group's active member.
+func join(ctx context.Context, db *notify.DB, topic, group string, log *slog.Logger) (*membership, error) {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	name := GroupLock(db.Name(), topic, group)
+	lock, err := session.TryLock(ctx, name)
+	if errors.Is(err, notify.ErrNotAcquired) {
+		log.InfoContext(ctx, "standing by: another member of the group is active")
+	}
+	for errors.Is(err, notify.ErrNotAcquired) {
+		lock, err = session.Lock(ctx, name, standby)
+	}
+	if err != nil {
+		_ = session.Close()
+		return nil, fmt.Errorf("consumer: join group %q: %w", group, err)
+	}
+	return &membership{session, lock}, nil
+}
+
+// leave lets the next member in.
+func (m *membership) leave() error { return m.session.Close() }

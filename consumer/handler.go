@@ -1,0 +1,88 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// ErrStop is returned by a handler, alone or wrapped, to end Run once the messages
+// in hand are done: they count as handled, and Run returns nil.
+var ErrStop = errors.New("stop consuming")
+
+// Handler is what is done with messages: made by Each, Batch, EachTx or BatchTx.
+// It is called by one goroutine at a time. An error, or a panic, means that the
+// messages were not handled: they are tried again.
+//
+// Its context ends when the group's lock is lost, when Options.HandlerTimeout has
+// passed, or Options.StopTimeout after the end of Run's own context. A handler
+// that goes on after that is waited for.
+type Handler struct {
+	handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) error
+	each   bool
+	tx     bool
+}
+
+// Each handles one message, at least once.
+func Each(handle func(ctx context.Context, m Message) error) Handler {
+	return Handler{each: true, handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
+		return handle(ctx, messages[0])
+	}}
+}
+
+// Batch handles a page of messages, Options.PageRows of them at most, at least once.
+func Batch(handle func(ctx context.Context, messages []Message) error) Handler {
+	return Handler{handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
+		return handle(ctx, messages)
+	}}
+}
+
+// EachTx handles one message in a transaction that commits the offset too: what
+// it does in tx is done exactly once. It must neither commit nor roll back. It
+// needs a group.
+func EachTx(handle func(ctx context.Context, tx *sqlx.Tx, m Message) error) Handler {
+	return Handler{each: true, tx: true, handle: func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
+		return handle(ctx, tx, messages[0])
+	}}
+}
+
+// BatchTx is EachTx for a page of messages.
+func BatchTx(handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) error) Handler {
+	return Handler{tx: true, handle: handle}
+}
+
+// HandlerError is a handler's last failure with a message, when it was tried
+// Options.MaxAttempts times and there is no group whose dead letters could take it.
+type HandlerError struct {
+	Topic    string
+	ID       uint64
+	Attempts int
+	Err      error
+}
+
+func (e *HandlerError) Error() string {
+	return fmt.Sprintf("consumer: message %d of %s failed %d times: %v", e.ID, e.Topic, e.Attempts, e.Err)
+}
+
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// PanicError is a handler's panic.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
+
+// call calls the handler and turns a panic into an error.
+func (h Handler) call(ctx context.Context, tx *sqlx.Tx, messages []Message) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{value, debug.Stack()}
+		}
+	}()
+	return h.handle(ctx, tx, messages)
+}

@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+)
+
+// ErrBelowOffset is what an error is when a table's ids end below the offset: the
+// table was truncated, or a counter was set back, or the offset is another
+// table's. What is inserted now would be taken for done. Start anew with
+// Options.Reset (consume --reset).
+var ErrBelowOffset = errors.New("the table's ids end below the offset")
+
+// head is the largest id that is visible; 0 when there is none.
+func (r *reader) head(ctx context.Context) (uint64, error) {
+	head, _, err := largest(ctx, r.rows)
+	return head, err
+}
+
+func largest(ctx context.Context, r *rows) (head uint64, any bool, err error) {
+	var id sql.Null[uint64]
+	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+		query := "SELECT MAX(" + r.key + ") FROM " + ident.Quote(r.table.Name)
+		return conn.QueryRowxContext(ctx, query).Scan(&id)
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("consumer: read the head: %w", err)
+	}
+	return id.V, id.Valid, nil
+}
+
+// checkHead returns ErrBelowOffset for a table that was truncated. One that was
+// emptied goes on counting where it was.
+func (r *reader) checkHead(ctx context.Context) error {
+	return checkHead(ctx, r.rows, r.wm.settled)
+}
+
+func checkHead(ctx context.Context, r *rows, settled uint64) error {
+	head, any, err := largest(ctx, r)
+	if err != nil || head >= settled {
+		return err
+	}
+	var next uint64
+	var known bool
+	err = r.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+		next, known, err = table.NextAutoIncrement(ctx, conn.Conn, r.table)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("consumer: read the next id: %w", err)
+	}
+	if known && next > settled || !known && !any {
+		return nil
+	}
+	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start anew with --reset (Options.Reset): %w",
+		r.table, head, settled, ErrBelowOffset)
+}
+
+// locked tells whether a row of a gap up to id is there but locked: its writer
+// has not ended. It asks for maxProbes ids at most, one by one, since for a range
+// both servers report locks of rows that were not asked for.
+func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
+	mode := "FOR SHARE NOWAIT"
+	if r.rows.session.Capabilities().MariaDB {
+		mode = "LOCK IN SHARE MODE NOWAIT"
+	}
+	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
+	probes := 0
+	for gap := range r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)) {
+		for id := gap.lo; id <= gap.hi && probes < maxProbes; id++ {
+			probes++
+			err := r.rows.session.Do(ctx, func(conn *sqlx.Conn) error {
+				_, err := conn.ExecContext(ctx, query, id)
+				return err
+			})
+			switch {
+			case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
+				return true, nil
+			case unfit(err) != nil:
+				return false, fmt.Errorf("consumer: probe id %d: %w", id, err)
+			}
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,136 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// innodbTrx knows the writers by information_schema.INNODB_TRX. The view is a
+// cache that a reader refreshes only when nobody read it for 100 ms. So each
+// question carries a number of its own in its text, and the view shows the texts
+// of the statements that run: a view that shows this number was made while this
+// very statement ran, later than the head was read.
+type innodbTrx struct {
+	session *notify.Session
+	nonce   uint64
+	last    []trx  // what was open at the last question
+	names   uint64 // how many writers were given a name
+}
+
+// trx is a transaction as the view shows it.
+type trx struct {
+	name    writer
+	id      uint64 // 0 or a made-up one until it writes
+	thread  uint64 // 0 when its session is gone, as a prepared XA transaction's is
+	started string // in whole seconds
+	writes  bool
+}
+
+func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
+	i := &innodbTrx{session: session}
+	if _, err := i.read(ctx); err != nil {
+		return nil, sourceError(WritersInnoDBTrx, err)
+	}
+	return i, nil
+}
+
+func (i *innodbTrx) open(ctx context.Context) (open, error) {
+	now, err := i.read(ctx)
+	if err != nil {
+		return nil, sourceError(WritersInnoDBTrx, err)
+	}
+	if now == nil {
+		return nil, errStale
+	}
+	writers := make(open, len(now))
+	for k := range now {
+		t := &now[k]
+		for _, before := range i.last {
+			if before.same(*t) {
+				t.name = before.name
+				break
+			}
+		}
+		if t.name == (writer{}) {
+			i.names++
+			t.name = writer{a: i.names}
+		}
+		writers[t.name] = writers[t.name] || t.writes
+	}
+	i.last = now
+	return writers, nil
+}
+
+// same tells whether two sightings, the receiver's the earlier, may be of one
+// transaction. In doubt they are: a writer that seems to go on is waited for a
+// second longer, until its session's next transaction has another start.
+func (t trx) same(later trx) bool {
+	if t.id == later.id && t.assigned() {
+		return true
+	}
+	if t.assigned() && later.assigned() {
+		return false
+	}
+	return t.started == later.started && (t.thread == later.thread || later.thread == 0)
+}
+
+// assigned tells whether the id is the transaction's own for good. Until it
+// writes, MariaDB shows 0 and MySQL a number made from an address.
+func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
+
+// read reads the view over a transaction of the session's own, without which it
+// would not be in the view. It returns nil when the view was made earlier.
+func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
+	i.nonce++
+	mark := fmt.Sprintf("/* mqnotify %d %d */", i.session.ID(), i.nonce)
+	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
+		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
+		FROM information_schema.INNODB_TRX`
+	fresh := false
+	err = i.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+		if _, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT"); err != nil {
+			return err
+		}
+		defer func() {
+			if _, rollback := conn.ExecContext(ctx, "ROLLBACK"); err == nil {
+				err = rollback
+			}
+		}()
+		rows, err := conn.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		all = make([]trx, 0, 8)
+		for rows.Next() {
+			var t trx
+			var thread sql.Null[uint64]
+			var statement string
+			if err := rows.Scan(&t.id, &thread, &t.started, &statement, &t.writes); err != nil {
+				return err
+			}
+			t.thread = thread.V
+			if t.thread == i.session.ID() {
+				fresh = fresh || strings.Contains(statement, mark)
+				continue
+			}
+			all = append(all, t)
+		}
+		return rows.Err()
+	})
+	if err != nil || !fresh {
+		return nil, err
+	}
+	return all, nil
+}
+
+// pace leaves the view the 100 ms that it needs to be made anew.
+func (i *innodbTrx) pace() time.Duration { return 110 * time.Millisecond }
+func (i *innodbTrx) name() Writers       { return WritersInnoDBTrx }

@@ -1,0 +1,135 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+var (
+	// ErrFenced is returned when another member took the group over: this one can't
+	// move the offset any more. Run goes back to standing by.
+	ErrFenced = errors.New("another member took the group over")
+	// ErrNoState is returned when the tables of offsets are not there.
+	ErrNoState = errors.New("the tables of mqnotify are not in this database: make them with `mqnotify init`")
+)
+
+// progress is what a group has done: every id up to settled, and done above it.
+type progress struct {
+	settled uint64
+	done    idSet
+}
+
+// handled notes a message.
+func (p *progress) handled(id uint64, inOrder bool) {
+	if inOrder {
+		p.settle(id)
+	} else {
+		p.done.add(id, id)
+	}
+}
+
+func (p *progress) settle(id uint64) { p.settled = p.done.trim(max(id, p.settled)) }
+
+func (p *progress) clone() progress { return progress{p.settled, p.done.clone()} }
+
+// offset is a group's row, of which this member holds the fence.
+type offset struct {
+	topic, group string
+	fence        uint64
+}
+
+// store writes the progress, unless another member has set the fence since.
+func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error {
+	// The version changes at each store, so that a row that was found always counts
+	// as affected, whatever the driver was told to count.
+	result, err := db.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
+		" SET settled = ?, delivered = ?, version = version + 1 WHERE topic = ? AND group_name = ? AND fence = ?",
+		p.settled, p.done.encode(p.settled), o.topic, o.group, o.fence)
+	if err != nil {
+		return fmt.Errorf("consumer: store offset: %w", err)
+	}
+	rows, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("consumer: store offset: %w", err)
+	}
+	if rows != 1 {
+		return fmt.Errorf("consumer: store offset of group %q: %w", o.group, ErrFenced)
+	}
+	return nil
+}
+
+// claim makes the group's row if there is none, with the progress that start
+// gives, or writes that of start anew when reset is set; it sets the fence and
+// returns the progress.
+func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (progress, error)) (*offset, progress, error) {
+	var have bool
+	err := db.Pool().GetContext(ctx, &have, "SELECT EXISTS (SELECT 1 FROM "+schema.OffsetTable+
+		" WHERE topic = ? AND group_name = ?)", topic, group)
+	if server.Is(err, server.ErrNoSuchTable) {
+		return nil, progress{}, fmt.Errorf("consumer: %w", ErrNoState)
+	}
+	if err != nil {
+		return nil, progress{}, fmt.Errorf("consumer: read offset: %w", err)
+	}
+	if !have || reset {
+		p, err := start()
+		if err != nil {
+			return nil, progress{}, err
+		}
+		onDuplicate := "version = version" // somebody was faster
+		if reset {
+			onDuplicate = "settled = VALUES(settled), delivered = VALUES(delivered), version = version + 1"
+		}
+		// A fence that begins anew must not meet that of a row deleted before.
+		_, err = db.Pool().ExecContext(ctx, "INSERT INTO "+schema.OffsetTable+
+			" (topic, group_name, settled, delivered, fence, version, member) VALUES (?, ?, ?, ?, UUID_SHORT(), 0, ?)"+
+			" ON DUPLICATE KEY UPDATE "+onDuplicate,
+			topic, group, p.settled, p.done.encode(p.settled), member)
+		if err != nil {
+			return nil, progress{}, fmt.Errorf("consumer: make offset: %w", err)
+		}
+	}
+	return takeFence(ctx, db, topic, group, member)
+}
+
+// takeFence sets a fence that no member had before, and reads the progress that
+// no member with an older one can change any more.
+func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) (_ *offset, p progress, err error) {
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
+		" SET fence = fence + 1, version = version + 1, member = ? WHERE topic = ? AND group_name = ?", member, topic, group)
+	if err != nil {
+		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+	}
+	var row struct {
+		Settled   uint64
+		Delivered []byte
+		Fence     uint64
+	}
+	err = tx.GetContext(ctx, &row, "SELECT settled, delivered, fence FROM "+schema.OffsetTable+
+		" WHERE topic = ? AND group_name = ?", topic, group)
+	if errors.Is(err, sql.ErrNoRows) { // deleted just now
+		return nil, p, fmt.Errorf("consumer: take fence of group %q: %w", group, ErrFenced)
+	}
+	if err != nil {
+		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+	}
+	p.settled = row.Settled
+	if p.done, err = decodeIDSet(row.Delivered, row.Settled); err != nil {
+		return nil, p, fmt.Errorf("consumer: offset of group %q: %w", group, err)
+	}
+	return &offset{topic, group, row.Fence}, p, nil
+}

@@ -1,0 +1,188 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// What can be wrong with a table. The errors' texts name the thing and the remedy.
+var (
+	ErrNoTable  = table.ErrNoTable
+	ErrView     = table.ErrView
+	ErrNoKey    = table.ErrNoKey
+	ErrNoColumn = table.ErrNoColumn
+)
+
+// Mode is how a consumer waits for new rows.
+type Mode string
+
+const (
+	// ModeAuto takes the best way that works: today, ModePoll.
+	ModeAuto Mode = ""
+	// ModePoll looks at the table's head, or at the flag, with growing waits.
+	ModePoll Mode = "poll"
+	// ModeHandshake alternates with one handshake producer on one lock.
+	ModeHandshake Mode = "handshake"
+)
+
+// Order is the order in which rows are handled.
+type Order string
+
+const (
+	// OrderArrival hands out a row as soon as it is visible: one that commits late
+	// comes after rows with larger ids.
+	OrderArrival Order = ""
+	// OrderStrict holds rows back until nothing with a lower id can come any more: a
+	// transaction that stays open holds up everything after its first id.
+	OrderStrict Order = "strict"
+)
+
+// FlagForm is where a consumer in ModePoll looks for news.
+type FlagForm string
+
+const (
+	// FlagNone looks at the table's largest id, which costs the writers nothing.
+	FlagNone FlagForm = ""
+	// FlagCounter looks at the counter of the one-row flag.
+	FlagCounter FlagForm = "counter"
+	// FlagRow looks for the flag's row and deletes it: for one consumer only.
+	FlagRow FlagForm = "row"
+)
+
+// Options are a consumer's settings; the zero value tails a table from its end
+// and stores nothing.
+type Options struct {
+	// Group is the name under which the offset is stored, 128 characters at most.
+	// A group has one active member; the others stand by and take over when it
+	// dies. Empty means that nothing is stored.
+	Group string
+	// Member names this process in the group's row; empty means host and process id.
+	Member string
+	// From is where to begin when the group has no offset yet. The zero value is End.
+	From Position
+	// Reset makes Run begin at From although the group has an offset.
+	Reset bool
+	// StopAtEnd makes Run return when it has read all that was there.
+	StopAtEnd bool
+
+	Mode  Mode
+	Order Order
+	Flag  FlagForm
+	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
+	// ModeHandshake without a producer, nil for Fibonacci from 50 ms to 1.5 s.
+	Poll backoff.BackOff
+
+	// Key is the column to read by: an increasing integer with a unique index. Empty
+	// means the AUTO_INCREMENT column or the primary key.
+	Key string
+	// Columns are those of the rows, for a table that is no message table or is to
+	// be read as rows; empty means all.
+	Columns []string
+	// Where is an SQL condition that rows must meet. It is sent as it is: never
+	// make it of what a stranger wrote.
+	Where string
+	// TimeColumn is what a position in time goes by; empty means created_at.
+	TimeColumn string
+
+	// Writers is how gaps are known to be settled; by default the best that the
+	// account's privileges allow.
+	Writers Writers
+	// Grace is how long a gap may be filled by a transaction that can't be seen:
+	// with WritersUnknown, and where other servers write to the same tables. A
+	// transaction that stays open for longer after it took its ids, and whose rows
+	// can't be found by a probe, LOSES its rows to this consumer. 0 means 1 minute.
+	Grace time.Duration
+
+	// PageRows is the most that is read, and given to a batch handler, at once. 0
+	// means 1000. Large rows make smaller pages, of about 4 MiB.
+	PageRows int
+	// FlushInterval is how long the offset may lag behind what was handled, and so
+	// what a crash repeats. 0 means 200 ms, a negative value after each message.
+	FlushInterval time.Duration
+	// MaxAttempts is how often a message's handler may fail before the message goes
+	// to the group's dead letters; without a group Run then returns a HandlerError. 0
+	// means 5, a negative value for ever. Messages behind it wait meanwhile. The
+	// count begins anew with the process.
+	MaxAttempts int
+	// Retry makes the waits between two attempts; nil means exponential from 100 ms
+	// to 10 s.
+	Retry func() backoff.BackOff
+	// HandlerTimeout ends the context of a handler's call. 0 means never.
+	HandlerTimeout time.Duration
+	// StopTimeout is how long the message in hand may take after Run's context
+	// ended. 0 means 30 s.
+	StopTimeout time.Duration
+	// Reconnect makes the waits between two attempts to go on after a lost
+	// connection; nil means exponential from 50 ms to 5 s.
+	Reconnect func() backoff.BackOff
+	// Logger gets what a user may want to know; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// withDefaults checks the options and fills in what zero means.
+func (o Options) withDefaults() (Options, error) {
+	for _, wrong := range []struct {
+		is   bool
+		text string
+	}{
+		{len([]rune(o.Group)) > 128, "Group is longer than 128 characters"},
+		{o.Reset && o.Group == "", "Reset needs a Group"},
+		{o.Mode != ModeAuto && o.Mode != ModePoll && o.Mode != ModeHandshake, fmt.Sprintf("no Mode %q: poll or handshake", o.Mode)},
+		{o.Order != OrderArrival && o.Order != OrderStrict, fmt.Sprintf("no Order %q: strict or empty", o.Order)},
+		{o.Flag != FlagNone && o.Flag != FlagCounter && o.Flag != FlagRow, fmt.Sprintf("no Flag %q: counter or row", o.Flag)},
+		{o.Writers != WritersAuto && o.Writers != WritersMetadataLocks && o.Writers != WritersInnoDBTrx && o.Writers != WritersUnknown,
+			fmt.Sprintf("no Writers %q: %s, %s or %s", o.Writers, WritersMetadataLocks, WritersInnoDBTrx, WritersUnknown)},
+		{o.PageRows < 0, "PageRows is negative"},
+		{o.Grace < 0, "Grace is negative"},
+		{o.HandlerTimeout < 0, "HandlerTimeout is negative"},
+		{o.StopTimeout < 0, "StopTimeout is negative"},
+	} {
+		if wrong.is {
+			return o, fmt.Errorf("consumer: %w: %s", ErrOptions, wrong.text)
+		}
+	}
+	if o.Key != "" {
+		if err := ident.Check(o.Key); err != nil {
+			return o, err
+		}
+	}
+	if o.Grace == 0 {
+		o.Grace = time.Minute
+	}
+	if o.PageRows == 0 {
+		o.PageRows = 1000
+	}
+	if o.FlushInterval == 0 {
+		o.FlushInterval = 200 * time.Millisecond
+	}
+	if o.MaxAttempts == 0 {
+		o.MaxAttempts = 5
+	}
+	if o.Retry == nil {
+		o.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }
+	}
+	if o.Reconnect == nil {
+		o.Reconnect = func() backoff.BackOff { return notify.Exponential(50*time.Millisecond, 5*time.Second) }
+	}
+	if o.StopTimeout == 0 {
+		o.StopTimeout = 30 * time.Second
+	}
+	if o.TimeColumn == "" {
+		o.TimeColumn = "created_at"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o, nil
+}
+
+// ErrOptions is what an error about an option is.
+var ErrOptions = errors.New("wrong option")

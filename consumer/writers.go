@@ -1,0 +1,97 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Writers is a way of knowing which transactions may still fill a gap.
+type Writers string
+
+const (
+	// WritersAuto takes the first of the ways below that works.
+	WritersAuto Writers = ""
+	// WritersMetadataLocks reads performance_schema.metadata_locks: exact. It
+	// needs SELECT on that table, and the performance schema switched on.
+	WritersMetadataLocks Writers = "metadata-locks"
+	// WritersInnoDBTrx reads information_schema.INNODB_TRX, which needs PROCESS.
+	// Every writing transaction of the server counts, not only this table's.
+	WritersInnoDBTrx Writers = "innodb-trx"
+	// WritersUnknown needs nothing: a gap counts as settled after Options.Grace.
+	WritersUnknown Writers = "unknown"
+)
+
+// errStale says that what was read may be older than the head: try again later.
+var errStale = errors.New("the server's view of the transactions is stale")
+
+// source tells which transactions are open now. It uses one session.
+type source interface {
+	// open returns errStale when it can't tell of now. Any other error means that
+	// the source does not work here.
+	open(ctx context.Context) (open, error)
+	// pace is the least time between two questions.
+	pace() time.Duration
+	name() Writers
+}
+
+// openSource finds a source that works, and tells how long gaps must be given
+// grace besides. Each is tried, not believed.
+func openSource(ctx context.Context, session *notify.Session, t *table.Table, want Writers, grace time.Duration) (source, time.Duration, error) {
+	exact := time.Duration(0)
+	if session.Capabilities().WritersElsewhere() { // whose transactions hold no lock here
+		exact = grace
+	}
+	if want == WritersAuto || want == WritersMetadataLocks {
+		source, err := newMetadataLocks(ctx, session, t)
+		if err == nil {
+			return source, exact, nil
+		}
+		if want == WritersMetadataLocks || unfit(err) != nil {
+			return nil, 0, err
+		}
+	}
+	if want == WritersAuto || want == WritersInnoDBTrx {
+		source, err := newInnoDBTrx(ctx, session)
+		if err == nil {
+			return source, exact, nil
+		}
+		if want == WritersInnoDBTrx || unfit(err) != nil {
+			return nil, 0, err
+		}
+	}
+	return unknown{}, grace, nil
+}
+
+// unfit returns nil for an error by which a server says that it can't do a thing,
+// the error itself for any other.
+func unfit(err error) error {
+	var no noSource
+	if errors.As(err, &no) || server.NoPrivilege(err) ||
+		server.Is(err, server.ErrNoSuchTable, server.ErrUnknownTable, server.ErrBadField, server.ErrBadDatabase,
+			server.ErrParse, server.ErrNotSupportedYet, server.ErrUnknown) {
+		return nil
+	}
+	return err
+}
+
+// noSource says why a source does not work here.
+type noSource string
+
+func (n noSource) Error() string { return string(n) }
+
+// unknown is the source that knows of nobody.
+type unknown struct{}
+
+func (unknown) open(context.Context) (open, error) { return nil, nil }
+func (unknown) pace() time.Duration                { return 10 * time.Millisecond }
+func (unknown) name() Writers                      { return WritersUnknown }
+
+func sourceError(name Writers, err error) error {
+	return fmt.Errorf("consumer: know the writers by %s: %w", name, err)
+}

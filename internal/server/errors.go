@@ -1,0 +1,97 @@
+package server
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"slices"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Error numbers of MySQL and MariaDB that decisions are made on.
+const (
+	ErrTooManyConnections     = 1040
+	ErrUnknown                = 1105
+	ErrTooManyUserConnections = 1203
+	ErrDBAccessDenied         = 1044
+	ErrAccessDenied           = 1045
+	ErrNoDatabase             = 1046
+	ErrBadDatabase            = 1049
+	ErrServerShutdown         = 1053
+	ErrBadField               = 1054
+	ErrDuplicate              = 1062
+	ErrParse                  = 1064
+	ErrUnknownTable           = 1109
+	ErrTableAccessDenied      = 1142
+	ErrColumnAccessDenied     = 1143
+	ErrNoSuchTable            = 1146
+	ErrPacketTooLarge         = 1153
+	ErrUnknownVariable        = 1193
+	ErrLockWaitTimeout        = 1205
+	ErrDeadlock               = 1213
+	ErrSpecificAccess         = 1227
+	ErrNotSupportedYet        = 1235
+	ErrOptionPreventsWrite    = 1290 // --read-only
+	ErrQueryInterrupted       = 1317
+	ErrTriggerExists          = 1359
+	ErrNoDefault              = 1364
+	ErrDataTooLong            = 1406
+	ErrTableDefChanged        = 1412
+	ErrNotInsertable          = 1471 // a view that takes no rows
+	ErrReadOnlyTransaction    = 1792
+	ErrReadOnlyMode           = 1836
+	ErrConnectionKilled       = 1927 // MariaDB
+	ErrQueryTimeout           = 3024
+	ErrUserLockWrongName      = 3057
+	ErrUserLockDeadlock       = 3058
+	ErrLockNoWait             = 3572
+	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection
+	ErrUserLockNameTooLong    = 4163
+)
+
+// Number is the server's error number in err, 0 when no server said it.
+func Number(err error) uint16 {
+	var sqlErr *mysql.MySQLError
+	if errors.As(err, &sqlErr) {
+		return sqlErr.Number
+	}
+	return 0
+}
+
+// Is tells whether err carries one of the server's error numbers.
+func Is(err error, numbers ...uint16) bool {
+	number := Number(err)
+	return number != 0 && slices.Contains(numbers, number)
+}
+
+// ReadOnly tells whether err says that the server, or the session, takes no writes.
+func ReadOnly(err error) bool {
+	return Is(err, ErrOptionPreventsWrite, ErrReadOnlyTransaction, ErrReadOnlyMode)
+}
+
+// NoPrivilege tells whether err says that the account lacks a privilege.
+func NoPrivilege(err error) bool {
+	return Is(err, ErrDBAccessDenied, ErrTableAccessDenied, ErrColumnAccessDenied, ErrSpecificAccess)
+}
+
+// ConnectionLost tells whether err means that the connection is gone or in
+// doubt, so that the same work may succeed on another one.
+func ConnectionLost(err error) bool {
+	if err == nil {
+		return false
+	}
+	var netErr net.Error
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) ||
+		errors.Is(err, sql.ErrConnDone) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &netErr) ||
+		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted)
+}
+
+// Retryable tells whether a transaction that met err may succeed when it is
+// run again from its start on a sound connection.
+func Retryable(err error) bool {
+	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged)
+}

@@ -1,0 +1,43 @@
+package notify
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Fibonacci is a backoff.BackOff whose waits grow by Fibonacci's numbers, 1, 1,
+// 2, 3, 5 ... times Min, up to Max: gentler than doubling. Not for concurrent use.
+type Fibonacci struct {
+	Min, Max time.Duration
+	// Jitter is the share of a wait by which it may be shorter, at random, so that
+	// many who wait do not ask together. 0 is none, 1 the whole wait.
+	Jitter float64
+
+	previous, current time.Duration
+}
+
+var _ backoff.BackOff = (*Fibonacci)(nil)
+
+// NextBackOff is the next wait. It never ends (backoff.Stop).
+func (f *Fibonacci) NextBackOff() time.Duration {
+	f.previous, f.current = f.current, min(f.Max, max(f.Min, f.previous+f.current))
+	return f.current - time.Duration(f.Jitter*rand.Float64()*float64(f.current))
+}
+
+// Reset falls back to Min.
+func (f *Fibonacci) Reset() { f.previous, f.current = 0, 0 }
+
+// Exponential is a backoff.BackOff whose waits double from least to most, each up
+// to a fifth longer or shorter at random. It never ends: 15 minutes, the library's
+// default, is no reason to stop reconnecting.
+func Exponential(least, most time.Duration) backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(least),
+		backoff.WithMaxInterval(most),
+		backoff.WithMultiplier(2),
+		backoff.WithRandomizationFactor(0.2),
+		backoff.WithMaxElapsedTime(0),
+	)
+}

@@ -1,0 +1,71 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/dsn"
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// Capabilities is what a server can do, found out once a session.
+type Capabilities = server.Capabilities
+
+// ErrNoDatabase is returned by Open for a DSN that names no database: topics,
+// offsets and lock names belong to one.
+var ErrNoDatabase = errors.New("no database in the DSN: end it with /DATABASE")
+
+// DB is a MySQL or MariaDB database that topics live in: a pool of connections
+// for short statements, and pinned sessions beside it. Safe for concurrent use.
+type DB struct {
+	config *mysql.Config
+	pool   *sqlx.DB
+}
+
+// Open prepares access to the database that dsn names, in the driver's form
+// ("user:pass@tcp(host:3306)/db") or as a URL ("mysql://user:pass@host/db"). It
+// does not connect. No error ever shows the DSN's password.
+func Open(dataSource string) (*DB, error) {
+	config, err := dsn.Parse(dataSource)
+	if err != nil {
+		return nil, err
+	}
+	return OpenConfig(config)
+}
+
+// OpenConfig is Open for a configuration of the driver, which it copies.
+func OpenConfig(config *mysql.Config) (*DB, error) {
+	if config.DBName == "" {
+		return nil, ErrNoDatabase
+	}
+	config = config.Clone()
+	config.InterpolateParams = true // a statement with arguments is one round trip, not three
+	config.MultiStatements = false
+	if config.ConnectionAttributes == "" {
+		config.ConnectionAttributes = "program_name:mqnotify"
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	return &DB{config: config, pool: sqlx.NewDb(sqlOpen(connector), "mysql")}, nil
+}
+
+// Pool is the pool for short statements and for transactions. It holds no lock
+// and nothing waits on it; its size may be changed.
+func (db *DB) Pool() *sqlx.DB { return db.pool }
+
+// Name is the database's name.
+func (db *DB) Name() string { return db.config.DBName }
+
+// Capabilities asks the server what it can do, over the pool.
+func (db *DB) Capabilities(ctx context.Context) (*Capabilities, error) {
+	return server.Discover(ctx, db.pool)
+}
+
+// Close closes the pool. Sessions live on until they are closed themselves.
+func (db *DB) Close() error { return db.pool.Close() }

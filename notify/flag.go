@@ -1,0 +1,57 @@
+package notify
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Execer runs a statement: *sql.DB, *sql.Conn, *sql.Tx and their sqlx twins.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Flag is a topic's one-row flag, a counter that producers or a trigger set.
+type Flag struct {
+	Topic string
+}
+
+// Set counts one more change. Call it after the commit of the change and outside
+// its transaction, in which the flag's row would be locked, and writers of the
+// topic would commit one at a time.
+func (f Flag) Set(ctx context.Context, db Execer) error {
+	_, err := db.ExecContext(ctx, "INSERT INTO "+schema.FlagTable+
+		" (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", f.Topic)
+	if err != nil {
+		return fmt.Errorf("notify: set the flag of %q: %w", f.Topic, err)
+	}
+	return nil
+}
+
+// Read is the counter; 0 means that the flag is not set.
+func (f Flag) Read(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (counter uint64, err error) {
+	row := db.QueryRowContext(ctx, "SELECT counter FROM "+schema.FlagTable+" WHERE topic = ?", f.Topic)
+	if err := row.Scan(&counter); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("notify: read the flag of %q: %w", f.Topic, err)
+	}
+	return counter, nil
+}
+
+// Reset deletes the flag's row, and tells whether it was set. A flag that is
+// reset serves one reader only.
+func (f Flag) Reset(ctx context.Context, db Execer) (was bool, err error) {
+	result, err := db.ExecContext(ctx, "DELETE FROM "+schema.FlagTable+" WHERE topic = ?", f.Topic)
+	if err != nil {
+		return false, fmt.Errorf("notify: reset the flag of %q: %w", f.Topic, err)
+	}
+	rows, err := result.RowsAffected()
+	if err != nil {
+		return false, fmt.Errorf("notify: reset the flag of %q: %w", f.Topic, err)
+	}
+	return rows > 0, nil
+}

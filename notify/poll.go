@@ -1,0 +1,56 @@
+package notify
+
+import (
+	"context"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Poll is the waiter that looks again and again, with waits that grow while
+// nothing happens and fall back when something does.
+type Poll struct {
+	session *Session
+	source  Source
+	waits   backoff.BackOff
+}
+
+var _ Waiter = (*Poll)(nil)
+
+// NewPoll looks at source over session, which stays the caller's and may be used
+// for other statements, with the waits of the policy; nil means Fibonacci from
+// 10 ms to 1 s with a tenth of jitter.
+func NewPoll(session *Session, source Source, waits backoff.BackOff) *Poll {
+	if waits == nil {
+		waits = &Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
+	}
+	return &Poll{session, source, waits}
+}
+
+// Head implements [Waiter].
+func (p *Poll) Head(ctx context.Context) (Head, error) { return p.source.read(ctx, p.session) }
+
+// Wait implements [Waiter].
+func (p *Poll) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
+	deadline := time.Now().Add(bound)
+	for {
+		left := time.Until(deadline)
+		if err := sleep(ctx, p.session, min(p.waits.NextBackOff(), left)); err != nil {
+			return seen, err
+		}
+		head, err := p.source.read(ctx, p.session)
+		if err != nil {
+			return seen, err
+		}
+		if p.source.changed(head, seen) {
+			p.waits.Reset()
+			return head, nil
+		}
+		if !time.Now().Before(deadline) {
+			return head, nil
+		}
+	}
+}
+
+// Close implements [Waiter]; there is nothing to close.
+func (p *Poll) Close() error { return nil }

@@ -1,0 +1,161 @@
+// Package schema holds mqnotify's tables and triggers as plain SQL files, and
+// applies them. The files run unchanged on MySQL and MariaDB.
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+// The tables of the state, made by Init in the database of the topics.
+const (
+	FlagTable       = "mqnotify_flag"
+	OffsetTable     = "mqnotify_offset"
+	DeadLetterTable = "mqnotify_dead_letter"
+	versionTable    = "mqnotify_schema"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// Conn is what Init needs: *sql.DB, *sql.Conn and their sqlx twins have it.
+type Conn interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Init makes the tables of the state and a message table for each topic. What
+// is there already stays as it is, so Init may run twice, at the same time too.
+func Init(ctx context.Context, db Conn, topics ...string) error {
+	for _, topic := range topics {
+		if err := ident.Check(topic); err != nil {
+			return err
+		}
+	}
+	migrations, err := migrations()
+	if err != nil {
+		return err
+	}
+	var have sql.NullInt64
+	for i, m := range migrations {
+		if i > 0 && have.Valid && int64(m.version) <= have.Int64 {
+			continue
+		}
+		for _, statement := range m.statements {
+			if _, err := db.ExecContext(ctx, statement); err != nil {
+				return fmt.Errorf("schema: apply %s: %w", m.name, err)
+			}
+		}
+		if i == 0 { // the table of versions itself
+			row := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+versionTable)
+			if err := row.Scan(&have); err != nil {
+				return fmt.Errorf("schema: read the version: %w", err)
+			}
+			continue
+		}
+		if _, err := db.ExecContext(ctx, "INSERT IGNORE INTO "+versionTable+" (version) VALUES (?)", m.version); err != nil {
+			return fmt.Errorf("schema: note version %d: %w", m.version, err)
+		}
+	}
+	for _, topic := range topics {
+		if _, err := db.ExecContext(ctx, Topic(topic)); err != nil {
+			return fmt.Errorf("schema: make topic %s: %w", ident.Quote(topic), err)
+		}
+	}
+	return nil
+}
+
+// Script is all that Init would do on an empty database, as SQL to read or to
+// hand to an administrator.
+func Script(topics ...string) (string, error) {
+	var script strings.Builder
+	migrations, err := migrations()
+	if err != nil {
+		return "", err
+	}
+	for i, m := range migrations {
+		script.WriteString(m.text + "\n")
+		if i > 0 {
+			fmt.Fprintf(&script, "INSERT IGNORE INTO %s (version) VALUES (%d);\n\n", versionTable, m.version)
+		}
+	}
+	for _, topic := range topics {
+		if err := ident.Check(topic); err != nil {
+			return "", err
+		}
+		script.WriteString(fill(read("topic.sql"), "topic", ident.Quote(topic)))
+	}
+	return script.String(), nil
+}
+
+// Topic is the statement that makes a message table.
+func Topic(topic string) string {
+	return statements(fill(read("topic.sql"), "topic", ident.Quote(topic)))[0]
+}
+
+type migration struct {
+	version    int
+	name, text string
+	statements []string
+}
+
+// migrations are the numbered files, in the order of their numbers.
+func migrations() ([]migration, error) {
+	entries, err := files.ReadDir(".") // sorted by name
+	if err != nil {
+		return nil, fmt.Errorf("schema: list the migrations: %w", err)
+	}
+	var all []migration
+	for _, entry := range entries {
+		number, _, numbered := strings.Cut(entry.Name(), "_")
+		version, err := strconv.Atoi(number)
+		if !numbered || err != nil {
+			continue
+		}
+		text := read(entry.Name())
+		all = append(all, migration{version, entry.Name(), text, statements(text)})
+	}
+	return all, nil
+}
+
+func read(name string) string {
+	text, err := files.ReadFile(path.Clean(name))
+	if err != nil {
+		panic(err) // a file named in this package is not embedded
+	}
+	return string(text)
+}
+
+// fill replaces {key} by its value, for pairs of key and value.
+func fill(text string, pairs ...string) string {
+	replacements := make([]string, len(pairs))
+	for i := 0; i < len(pairs); i += 2 {
+		replacements[i], replacements[i+1] = "{"+pairs[i]+"}", pairs[i+1]
+	}
+	return strings.NewReplacer(replacements...).Replace(text)
+}
+
+// statements splits a file of this package: no semicolon ends one of its lines
+// but a statement's last, and comment lines stand before a statement or a column.
+func statements(text string) []string {
+	var all []string
+	for statement := range strings.SplitSeq(text, ";\n") {
+		var lines []string
+		for line := range strings.Lines(statement) {
+			if !strings.HasPrefix(line, "--") {
+				lines = append(lines, line)
+			}
+		}
+		if statement = strings.TrimSpace(strings.Join(lines, "")); statement != "" {
+			all = append(all, statement)
+		}
+	}
+	return all
+}

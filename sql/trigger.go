@@ -1,0 +1,69 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+// TriggerForm is one of the two published forms of the flag.
+type TriggerForm string
+
+const (
+	// TriggerCounter counts changes: any number of readers, but writers of the
+	// table commit one at a time.
+	TriggerCounter TriggerForm = "counter"
+	// TriggerRow leaves a row that the reader deletes: one reader.
+	TriggerRow TriggerForm = "row"
+)
+
+// Trigger is the commented statement that makes a table's trigger set the flag at
+// each event ("INSERT", "UPDATE" or "DELETE"), for writers that can't be changed.
+func Trigger(table string, form TriggerForm, event string) (string, error) {
+	if err := ident.Check(table); err != nil {
+		return "", err
+	}
+	event = strings.ToUpper(event)
+	switch event {
+	case "INSERT", "UPDATE", "DELETE":
+	default:
+		return "", fmt.Errorf("schema: a trigger cannot fire on %q: insert, update or delete", event)
+	}
+	var file string
+	switch form {
+	case TriggerCounter:
+		file = "trigger_counter.sql"
+	case TriggerRow:
+		file = "trigger_row.sql"
+	default:
+		return "", fmt.Errorf("schema: no trigger form %q: %s or %s", form, TriggerCounter, TriggerRow)
+	}
+	return fill(read(file),
+		"topic", ident.Quote(table),
+		"trigger", ident.Quote(TriggerName(table, event)),
+		"event", event,
+		"name", literal(table)), nil
+}
+
+// TriggerName is the name of a table's flag trigger. What is past the 64
+// characters of a name is cut, and told apart by a hash.
+func TriggerName(table, event string) string {
+	name := []rune("mqnotify_" + strings.ToLower(event) + "_" + table)
+	if len(name) <= ident.MaxLength {
+		return string(name)
+	}
+	hash := fmt.Sprintf("_%x", sha256.Sum256([]byte(table)))[:9]
+	return string(name[:ident.MaxLength-len(hash)]) + hash
+}
+
+// literal is a string literal for a trigger's body, which takes no parameters.
+// Hexadecimal where a quote or a backslash could be read in two ways: what they
+// mean depends on the session's sql_mode.
+func literal(s string) string {
+	if strings.ContainsAny(s, `'\\`) {
+		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", s)
+	}
+	return "'" + s + "'"
+}
