@@ -62,6 +62,10 @@ func (db *DB) Pool() *sqlx.DB { return db.pool }
 // Name is the database's name.
 func (db *DB) Name() string { return db.config.DBName }
 
+// MaxAllowedPacket is the largest packet that the driver sends, in bytes; 0 means
+// that it asks the server at each connect.
+func (db *DB) MaxAllowedPacket() int { return db.config.MaxAllowedPacket }
+
 // Capabilities asks the server what it can do, over the pool.
 func (db *DB) Capabilities(ctx context.Context) (*Capabilities, error) {
 	return server.Discover(ctx, db.pool)

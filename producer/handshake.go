@@ -1,0 +1,247 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Handshake is the producer's side of the protocol as published in 2007, on the
+// lock where notify.Handshake is the consumer's: one producer and one consumer of
+// a topic alternate. The producer holds the lock while it has nothing to say.
+// With messages it inserts them, lets the lock go, which wakes the consumer, and
+// takes it again at once, which makes it wait until the consumer is done. What
+// is published meanwhile is inserted together in the producer's next turn.
+//
+// Who dies loses the lock with its session: a consumer that is not there makes
+// the producer's turns follow one another, since rows are durable; a second
+// producer waits like a consumer would, and takes turns too.
+//
+// Rows are inserted over the session that holds the lock, so that a producer that
+// lost it inserts none unseen. Safe for concurrent use.
+type Handshake struct {
+	producer *Producer
+	requests chan request
+	ready    chan struct{}
+	once     sync.Once
+
+	mu    sync.Mutex
+	ended chan struct{} // closed when the Run under way ends; nil when there is none
+}
+
+// request is a Publish that waits for its turn.
+type request struct {
+	rows   []row
+	answer chan answer // has room for the one answer, so that nobody waits for its reader
+}
+
+type answer struct {
+	ids []uint64
+	err error
+}
+
+const (
+	// turnPatience bounds one wait for the lock; another follows.
+	turnPatience = 30 * time.Second
+	// insertPatience bounds the inserts of a turn. A server that takes longer
+	// counts as lost.
+	insertPatience = 30 * time.Second
+)
+
+// NewHandshake is a producer for the topic that takes turns with a consumer. It
+// does not connect: Run does.
+func NewHandshake(db *notify.DB, topic string, options Options) (*Handshake, error) {
+	producer, err := New(db, topic, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Handshake{producer: producer, requests: make(chan request), ready: make(chan struct{})}, nil
+}
+
+// Ready is closed when Run has connected for the first time and takes messages.
+func (h *Handshake) Ready() <-chan struct{} { return h.ready }
+
+// Run holds the lock and inserts what Publish is given, until ctx ends, and then
+// returns ctx's cause. A turn under way is finished first. A first connection that
+// fails ends it too; after that, it connects again by itself whenever the session
+// is lost. Only one Run at a time.
+func (h *Handshake) Run(ctx context.Context) error {
+	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
+	session, err := h.producer.db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return h.producer.explain(err)
+	}
+	ended := make(chan struct{})
+	h.mu.Lock()
+	if h.ended != nil {
+		h.mu.Unlock()
+		_ = session.Close()
+		return h.producer.explain(errors.New("the handshake runs already"))
+	}
+	h.ended = ended
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.ended = nil
+		h.mu.Unlock()
+		close(ended)
+	}()
+	h.once.Do(func() { close(h.ready) })
+	for {
+		if err == nil {
+			err = h.serve(ctx, session, waits.Reset)
+			_ = session.Close()
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		wait := waits.NextBackOff()
+		h.producer.log.WarnContext(ctx, "the handshake lost its session and connects again", "in", wait, "error", err)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		session, err = h.producer.db.Session(ctx, notify.SessionOptions{})
+	}
+}
+
+// serve takes turns over the session until it is lost or ctx ends; begun is called
+// with the first of them.
+func (h *Handshake) serve(ctx context.Context, session *notify.Session, begun func()) error {
+	lock, err := h.acquire(ctx, session)
+	if err == nil {
+		begun()
+	}
+	for err == nil {
+		select {
+		case first := <-h.requests:
+			h.insert(ctx, session, h.gather(first))
+			err = lock.Turn(ctx, turnPatience)
+			if errors.Is(err, notify.ErrNotAcquired) { // the consumer takes its time
+				lock, err = h.acquire(ctx, session)
+			}
+		case <-lock.Lost():
+			err = lock.Err()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	return err
+}
+
+// acquire waits for the lock, however long a consumer takes.
+func (h *Handshake) acquire(ctx context.Context, session *notify.Session) (*notify.Lock, error) {
+	name := notify.HandshakeName(h.producer.db.Name(), h.producer.topic)
+	for {
+		lock, err := session.Lock(ctx, name, turnPatience)
+		if !errors.Is(err, notify.ErrNotAcquired) {
+			return lock, err
+		}
+	}
+}
+
+// gather collects the requests that wait by now, as many as one statement takes.
+func (h *Handshake) gather(first request) []request {
+	requests, rows := []request{first}, len(first.rows)
+	for rows < h.producer.batch.rows {
+		select {
+		case next := <-h.requests:
+			requests = append(requests, next)
+			rows += len(next.rows)
+		default:
+			return requests
+		}
+	}
+	return requests
+}
+
+// insert commits the requests together and answers each.
+func (h *Handshake) insert(ctx context.Context, session *notify.Session, requests []request) {
+	// A turn that has begun is finished: cut off, it would leave its callers in doubt.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
+	defer cancel()
+	var rows []row
+	fitting := requests[:0]
+	for _, r := range requests {
+		// One message that no packet holds must not fail its neighbours.
+		if err := fit(r.rows, session.Capabilities().MaxAllowedPacket); err != nil {
+			r.answer <- answer{err: err}
+			continue
+		}
+		rows = append(rows, r.rows...)
+		fitting = append(fitting, r)
+	}
+	if len(rows) == 0 {
+		return
+	}
+	var ids []uint64
+	err := retry(ctx, func() error {
+		return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+			ids, err = h.producer.commit(ctx, conn.Conn, rows)
+			return err
+		})
+	})
+	for _, r := range fitting {
+		if err != nil {
+			r.answer <- answer{err: err}
+			continue
+		}
+		r.answer <- answer{ids: ids[:len(r.rows):len(r.rows)]}
+		ids = ids[len(r.rows):]
+	}
+	if err == nil {
+		h.producer.Notify(ctx)
+	}
+}
+
+// Publish hands the messages to Run, waits until they are committed, all or none,
+// and returns their ids in their order. While it is the consumer's turn, or there
+// is no server, it waits for as long as ctx lives; messages that Run has not taken
+// by then are never stored. Its errors are those of Producer.Publish, and
+// ErrNotRunning. After an ErrUnknown Run may still read the payloads.
+func (h *Handshake) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	ids, err := h.publish(ctx, messages)
+	if err != nil {
+		return nil, h.producer.explain(err)
+	}
+	return ids, nil
+}
+
+func (h *Handshake) publish(ctx context.Context, messages []Message) ([]uint64, error) {
+	rows, err := encode(messages)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	ended := h.ended
+	h.mu.Unlock()
+	if ended == nil {
+		return nil, ErrNotRunning
+	}
+	r := request{rows, make(chan answer, 1)}
+	select {
+	case h.requests <- r:
+	case <-ended:
+		return nil, ErrNotRunning
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the turn: %w", context.Cause(ctx))
+	}
+	select {
+	case a := <-r.answer:
+		return a.ids, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,165 @@
+// Package producer writes messages into a topic, which is a table.
+//
+// A message is a row that is committed; whatever else is done about it is a hint.
+// Publish writes and commits, PublishTx writes inside a transaction of the
+// caller's (the outbox pattern), Transact runs such a transaction. Handshake is
+// the producer that takes turns with one consumer.
+//
+//	p, err := producer.New(db, "orders", producer.Options{})
+//	ids, err := p.Publish(ctx, producer.Message{Payload: payload})
+//
+// Publish never stores a message twice on its own account: when a connection ends
+// between a commit and its answer, the error is ErrUnknown, and only the caller
+// can tell whether trying again would make a duplicate. SafeToRetry says when it
+// can't.
+package producer
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Message is what a producer writes: any bytes, and headers beside them.
+type Message struct {
+	// Headers are stored as a JSON object, NULL when there are none. Names and
+	// values are UTF-8: other bytes belong into the payload.
+	Headers map[string]string
+	// Payload may be any bytes. nil and empty are the same: an empty payload.
+	Payload []byte
+}
+
+// Options of a Producer. The zero value is ready for use.
+type Options struct {
+	// Hint is given after each commit, so that listeners look sooner than they
+	// would by themselves. nil, the default, gives none: a listener that watches
+	// the largest id needs none. Flag is one.
+	Hint Hint
+	// Logger gets what no caller is told: hints that failed, connections that a
+	// Handshake lost. nil means slog.Default(); slog.DiscardHandler silences it.
+	Logger *slog.Logger
+	// BatchRows and BatchBytes are where Publish begins another statement: the
+	// most rows in one, and its most bytes as it is sent. 0 means 1000 rows and
+	// 4 MiB. The max_allowed_packet of server and driver bounds both anyway; more
+	// than 32,000 rows are refused.
+	BatchRows, BatchBytes int
+}
+
+// Hint tells listeners that a topic has something new. It comes after the commit,
+// outside the transaction. A hint that fails costs latency, never a message.
+type Hint func(ctx context.Context, db *notify.DB, topic string) error
+
+// Flag is the hint that counts up the topic's one-row flag.
+func Flag(ctx context.Context, db *notify.DB, topic string) error {
+	return notify.Flag{Topic: topic}.Set(ctx, db.Pool())
+}
+
+// hintPatience is how long a publish waits for its hint at most.
+const hintPatience = 5 * time.Second
+
+// Producer publishes to one topic. It has no connection and no goroutine of its
+// own: it works in its callers', over the pool of the DB. Safe for concurrent use.
+type Producer struct {
+	db     *notify.DB
+	topic  string
+	into   string // the beginning of each INSERT
+	hint   Hint
+	log    *slog.Logger
+	batch  batchLimits
+	known  atomic.Pointer[limits] // what the server said last
+	closed atomic.Bool
+}
+
+// New is a producer for the topic, which must be the name of a table in the DB's
+// database. It does not connect; the caller keeps and closes the DB.
+func New(db *notify.DB, topic string, options Options) (*Producer, error) {
+	if err := ident.Check(topic); err != nil {
+		return nil, fmt.Errorf("producer: %w", err)
+	}
+	batch, err := newBatchLimits(options, db.MaxAllowedPacket())
+	if err != nil {
+		return nil, fmt.Errorf("producer: %w", err)
+	}
+	if options.Logger == nil {
+		options.Logger = slog.Default()
+	}
+	return &Producer{
+		db:    db,
+		topic: topic,
+		into:  "INSERT INTO " + ident.Quote(topic) + " (headers, payload) VALUES ",
+		hint:  options.Hint,
+		log:   options.Logger.With("topic", topic),
+		batch: batch,
+	}, nil
+}
+
+// Publish stores the messages, all or none of them, and returns their ids in
+// their order once they are committed. One message is one statement; many are one
+// statement with many rows, or a transaction of several when they are too many or
+// too large for one. No message is no statement.
+//
+// A deadlock or a lock that took too long is tried again a few times. A lost
+// connection is not: see ErrUnknown and SafeToRetry. Other errors are ErrNoTopic,
+// ErrNotTopic, ErrDenied, ErrReadOnly, ErrTooLarge, ErrClosed, or the server's.
+func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	ids, err := p.publish(ctx, messages)
+	if err != nil {
+		return nil, p.explain(err)
+	}
+	p.Notify(ctx)
+	return ids, nil
+}
+
+func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, err error) {
+	if p.closed.Load() {
+		return nil, ErrClosed
+	}
+	rows, err := encode(messages)
+	if err != nil {
+		return nil, err
+	}
+	err = retry(ctx, func() error {
+		// A connection first, in a step of its own: what fails here has sent nothing.
+		conn, err := p.db.Pool().Conn(ctx)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		defer closeConn(conn)
+		ids, err = p.commit(ctx, conn, rows)
+		return err
+	})
+	return ids, err
+}
+
+// closeConn hands a connection back to its pool, which drops it if it is bad.
+func closeConn(conn *sql.Conn) { _ = conn.Close() }
+
+// Notify gives the hint. Call it after the commit of a transaction in which
+// PublishTx stored messages; Publish and Transact do it themselves. A hint that
+// fails is logged.
+func (p *Producer) Notify(ctx context.Context) {
+	if p.hint == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	defer cancel()
+	if err := p.hint(ctx, p.db, p.topic); err != nil {
+		p.log.WarnContext(ctx, "the hint failed: listeners find the messages by themselves, later", "error", err)
+	}
+}
+
+// Close makes further publishes fail with ErrClosed. What is under way ends with
+// its caller. Close may be called twice, and leaves the DB open.
+func (p *Producer) Close() error {
+	p.closed.Store(true)
+	return nil
+}
