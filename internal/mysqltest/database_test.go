@@ -10,7 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const moment = 50 * time.Millisecond
+const (
+	moment = 50 * time.Millisecond // long enough to see that something does not happen
+	tick   = 5 * time.Millisecond  // between looks at a condition
+)
 
 // A session that a test forgot is named by the check, and forgiven once it is gone.
 func TestLeftoverSession(t *testing.T) {

@@ -1,6 +1,7 @@
 package mysqltest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ func startProcess(binary string, args []string, log string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(binary, args...)
+	command := exec.Command(binary, args...) //nolint:noctx // it outlives the call; end ends it
 	command.Stdout, command.Stderr = file, file
 	command.SysProcAttr = processAttributes()
 
@@ -70,7 +71,7 @@ func (p *process) signal(signal os.Signal) error {
 		return nil
 	default:
 	}
-	if err := p.os.Signal(signal); err != nil && err != os.ErrProcessDone {
+	if err := p.os.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("mysqltest: send %v to the server: %w", signal, err)
 	}
 	return nil

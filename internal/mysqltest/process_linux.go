@@ -1,6 +1,7 @@
 package mysqltest
 
 import (
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,7 @@ func processAttributes() *syscall.SysProcAttr {
 // than it is sent. It returns as well when the child is gone.
 func awaitStopped(pid int) {
 	for {
-		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil); err != unix.EINTR {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil); !errors.Is(err, unix.EINTR) {
 			return // ECHILD is the only other error: the child is gone
 		}
 	}

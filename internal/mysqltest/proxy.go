@@ -2,6 +2,7 @@ package mysqltest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -78,7 +79,7 @@ func (p *Proxy) Down() {
 
 // Up accepts connections again, at the same address.
 func (p *Proxy) Up() {
-	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted {
+	if err := p.proxy.Start(); err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
 		p.tb.Errorf("mysqltest: start the proxy: %v", err)
 	}
 }

@@ -67,7 +67,7 @@ func TestDataOutlivesTheServer(t *testing.T) {
 			end()
 			s.Restart(t)
 			require.Equal(t, addr, s.Addr())
-			require.Eventually(t, func() bool { return answers(t, db) }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
 			require.Equal(t, i+1, number(t, db, "SELECT COUNT(*) FROM t"))
 		}
 		s.Kill()
@@ -85,7 +85,7 @@ func TestFreeze(t *testing.T) {
 		s.Freeze()
 		require.False(t, answers(t, db))
 		s.Thaw()
-		require.Eventually(t, func() bool { return answers(t, db) }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
 		s.Freeze()
 		s.Stop() // of a frozen server must not hang
 		require.False(t, answers(t, db))

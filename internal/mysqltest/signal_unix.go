@@ -3,6 +3,7 @@
 package mysqltest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -27,7 +28,7 @@ func lockFile(path string, wait bool) (unlock func(), err error) {
 	}
 	for {
 		err = syscall.Flock(int(file.Fd()), how)
-		if err != syscall.EINTR {
+		if !errors.Is(err, syscall.EINTR) {
 			break
 		}
 	}

@@ -1,0 +1,68 @@
+package mysqltest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const envVictim = "MQNOTIFY_TEST_VICTIM"
+
+// Tests that are killed, in whatever way, leave no server: a copy of this test starts one and is killed.
+func TestKilledTestsLeaveNoServer(t *testing.T) {
+	if name := os.Getenv(envVictim); name != "" {
+		beVictim(t, name)
+		return
+	}
+	Each(t, func(t *testing.T, shared *Server) {
+		t.Parallel()
+		if shared.dsn != nil {
+			t.Skip("needs a server of its own")
+		}
+		for _, signal := range []os.Signal{os.Interrupt, os.Kill} {
+			victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledTestsLeaveNoServer$")
+			victim.Env = append(os.Environ(), envVictim+"="+shared.Name(), "TMPDIR="+t.TempDir())
+			out, err := victim.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, victim.Start())
+			line, err := bufio.NewReader(out).ReadString('\n')
+			require.NoError(t, err)
+			pid, err := strconv.Atoi(line[:len(line)-1])
+			require.NoError(t, err, line)
+			require.NoError(t, syscall.Kill(pid, 0), "the server runs")
+
+			require.NoError(t, victim.Process.Signal(signal))
+			require.Error(t, victim.Wait())
+			require.Eventually(t, func() bool { return !runs(pid) }, settleTime, tick)
+		}
+	})
+}
+
+// beVictim starts a server, prints its process id and waits to be killed.
+func beVictim(t *testing.T, name string) {
+	for _, e := range entries(t) {
+		if e.server.name == name {
+			fmt.Println(e.server.Start(t).process.os.Pid)
+		}
+	}
+	<-t.Context().Done()
+}
+
+// runs reports whether a process is there and more than a zombie, which an orphan is until init has seen it.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	var id int
+	var name string
+	var state byte
+	_, err = fmt.Sscanf(string(stat), "%d %s %c", &id, &name, &state)
+	return err != nil || state != 'Z'
+}
