@@ -1,0 +1,175 @@
+//go:build !nodemo
+
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	sqle "github.com/dolthub/go-mysql-server"
+	"github.com/dolthub/go-mysql-server/memory"
+	"github.com/dolthub/go-mysql-server/server"
+	enginesql "github.com/dolthub/go-mysql-server/sql"
+	"github.com/dolthub/go-mysql-server/sql/analyzer"
+	"github.com/dolthub/go-mysql-server/sql/types"
+	vitess "github.com/dolthub/vitess/go/mysql"
+	"github.com/go-sql-driver/mysql"
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	database = "demo"
+	user     = "demo"
+	host     = "127.0.0.1"
+)
+
+// Engine is a running engine. Its methods may be called by several goroutines at
+// once.
+type Engine struct {
+	config   *mysql.Config
+	engine   *sqle.Engine
+	server   *server.Server
+	listener *listener
+	locks    *locks
+	stop     context.CancelFunc // ends every statement that runs
+	served   chan struct{}      // closed when no connection is accepted any more
+	closing  sync.Once
+}
+
+// Start starts an engine on a free port of 127.0.0.1, with an empty database
+// named demo, and returns once it has answered. ctx bounds the start alone: the
+// engine runs until Close. The account it lets in has a password of its own, made
+// anew at each start, since the engine can read files for whoever may connect.
+//
+// The engine logs through the process-wide logger of logrus, and has settings
+// that are process-wide too: Start silences the one and corrects the others.
+func Start(ctx context.Context) (*Engine, error) {
+	logrus.SetOutput(io.Discard)
+	correctVariables()
+
+	listener, err := listen(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("demo: listen: %w", err)
+	}
+	config := mysql.NewConfig()
+	config.Net, config.Addr = "tcp", listener.Addr().String()
+	config.User, config.Passwd, config.DBName = user, rand.Text(), database
+
+	life, stop := context.WithCancel(context.Background())
+	e := &Engine{config: config, listener: listener, locks: newLocks(), stop: stop, served: make(chan struct{})}
+	if err := e.serve(life); err != nil {
+		stop()
+		return nil, errors.Join(fmt.Errorf("demo: serve: %w", err), listener.Close())
+	}
+	if err := e.ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("demo: first connection: %w", err), e.Close())
+	}
+	return e, nil
+}
+
+// serve starts the server; its statements end with life.
+func (e *Engine) serve(life context.Context) error {
+	db := memory.NewDatabase(database)
+	db.EnablePrimaryKeyIndexes() // without it WHERE id > ? reads the whole table
+	tables := memory.NewDBProvider(db)
+
+	e.engine = sqle.New(newAnalyzer(provider{tables, functions(e.locks)}), nil)
+	accounts := e.engine.Analyzer.Catalog.MySQLDb
+	editor := accounts.Editor()
+	accounts.AddSuperUser(editor, user, host, e.config.Passwd)
+	editor.Close()
+
+	var err error
+	e.server, err = server.NewServer(server.Config{
+		Listener: e.listener,
+		Options: []server.Option{func(en *sqle.Engine, sm *server.SessionManager, h vitess.Handler) (*sqle.Engine, *server.SessionManager, vitess.Handler) {
+			return en, sm, newHandler(func() context.Context { return life }, h.(*server.Handler), sm, e.locks, e.listener)
+		}},
+	}, e.engine, enginesql.NewContext, memory.NewSessionBuilder(tables), nil)
+	if err != nil {
+		return err
+	}
+	go func() {
+		defer close(e.served)
+		_ = e.server.Start() // until the listener is closed; it returns nothing else
+	}()
+	return nil
+}
+
+func (e *Engine) ping(ctx context.Context) error {
+	connector, err := mysql.NewConnector(e.Config())
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(connector)
+	return errors.Join(db.PingContext(ctx), db.Close())
+}
+
+// Config returns how to connect, password included: a copy, the caller's own.
+func (e *Engine) Config() *mysql.Config { return e.config.Clone() }
+
+// Close ends all statements and connections and forgets all data. It returns
+// when everything has stopped, and may be called again.
+func (e *Engine) Close() error {
+	var err error
+	e.closing.Do(func() {
+		e.stop()
+		err = e.server.Close()
+		<-e.served
+		e.listener.closeConns()
+		// It stops the engine's background threads, and returns that their
+		// context has been cancelled, always.
+		_ = e.engine.Close()
+	})
+	return err
+}
+
+// provider adds functions to the databases of the engine; they come before its own.
+type provider struct {
+	*memory.DbProvider
+	functions map[string]enginesql.Function
+}
+
+func (p provider) Function(_ *enginesql.Context, name string) (enginesql.Function, bool) {
+	f, ok := p.functions[name]
+	return f, ok
+}
+
+// newAnalyzer returns the engine's analyzer without the rule that turns
+// SELECT MAX(id) into ORDER BY id DESC LIMIT 1: it makes an empty table answer
+// with no row where MySQL answers NULL.
+func newAnalyzer(p enginesql.DatabaseProvider) *analyzer.Analyzer {
+	a := analyzer.NewDefaultWithVersion(p)
+	for _, batch := range a.Batches {
+		// A copy: the slices of rules are the package's own.
+		batch.Rules = slices.DeleteFunc(slices.Clone(batch.Rules), func(r analyzer.Rule) bool {
+			return r.Id.String() == "replaceAgg"
+		})
+	}
+	return a
+}
+
+// correctVariables declares the system variables that the engine has otherwise
+// than MySQL, or under a name that would mislead.
+var correctVariables = sync.OnceFunc(func() {
+	enginesql.SystemVariables.AddSystemVariables([]enginesql.SystemVariable{
+		&enginesql.MysqlSystemVariable{ // global alone in the engine, and always 1
+			Name: "innodb_lock_wait_timeout", Dynamic: true,
+			Scope:   enginesql.GetMysqlScope(enginesql.SystemVariableScope_Both),
+			Type:    types.NewSystemIntType("innodb_lock_wait_timeout", 1, 1073741824, false),
+			Default: int64(50),
+		},
+		&enginesql.MysqlSystemVariable{
+			Name:    "version_comment",
+			Scope:   enginesql.GetMysqlScope(enginesql.SystemVariableScope_Global),
+			Type:    types.NewSystemStringType("version_comment"),
+			Default: "mqnotify demo, go-mysql-server",
+		},
+	})
+})
