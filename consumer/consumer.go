@@ -182,7 +182,7 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 		rows: rows, source: source, grace: grace, waiter: waiter, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict,
-		stopAtEnd: l.options.StopAtEnd, alternate: l.mode() == ModeHandshake,
+		stopAtEnd: l.options.StopAtEnd, alternate: l.mode() == ModeHandshake, forget: l.options.forgetGaps,
 	}
 	var reading sync.WaitGroup
 	reading.Go(func() {

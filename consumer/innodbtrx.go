@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -35,7 +36,7 @@ type trx struct {
 
 func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
 	i := &innodbTrx{session: session}
-	if _, err := i.read(ctx); err != nil {
+	if _, err := i.read(ctx); err != nil && !server.Is(err, server.ErrConvertString) {
 		return nil, sourceError(WritersInnoDBTrx, err)
 	}
 	return i, nil
@@ -43,6 +44,9 @@ func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, err
 
 func (i *innodbTrx) open(ctx context.Context) (open, error) {
 	now, err := i.read(ctx)
+	if server.Is(err, server.ErrConvertString) {
+		return nil, errStale
+	}
 	if err != nil {
 		return nil, sourceError(WritersInnoDBTrx, err)
 	}
@@ -58,9 +62,9 @@ func (i *innodbTrx) open(ctx context.Context) (open, error) {
 				break
 			}
 		}
-		if t.name == (writer{}) {
+		if t.name == 0 {
 			i.names++
-			t.name = writer{a: i.names}
+			t.name = writer(i.names)
 		}
 		writers[t.name] = writers[t.name] || t.writes
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,16 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	if told := os.Getenv(tortureEnv); told != "" { // a process of TestTorture's
+		if err := tortureReaderMain(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	mysqltest.Main(m)
+}
 
 // patience is how long a test waits for what must come.
 const patience = 30 * time.Second

@@ -125,6 +125,8 @@ type Options struct {
 	Reconnect func() backoff.BackOff
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
+
+	forgetGaps bool // loses rows: for the test that shows it
 }
 
 // withDefaults checks the options and fills in what zero means.

@@ -55,6 +55,7 @@ type reader struct {
 	strict    bool
 	stopAtEnd bool
 	alternate bool // the waiter wants everything handled before it waits
+	forget    bool // no gaps: for the test that shows what is lost without them
 
 	limit    int // rows of the next page
 	gapWaits notify.Fibonacci
@@ -197,6 +198,9 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		ids, messages = ids[:certain], messages[:certain]
 	}
 	r.wm.page(ids)
+	if r.forget {
+		r.wm.settle(r.wm.frontier)
+	}
 	switch {
 	case done.withheld:
 		done.more = false

@@ -26,7 +26,7 @@ type watermark struct {
 }
 
 // writer is a transaction that may fill a gap, as its source names it.
-type writer struct{ a, b uint64 }
+type writer uint64
 
 // open are the transactions that are open; true for those that may be writers of
 // the table.

@@ -17,8 +17,8 @@ type Writers string
 const (
 	// WritersAuto takes the first of the ways below that works.
 	WritersAuto Writers = ""
-	// WritersMetadataLocks reads performance_schema.metadata_locks: exact. It
-	// needs SELECT on that table, and the performance schema switched on.
+	// WritersMetadataLocks reads performance_schema.metadata_locks: exact. It needs
+	// MySQL, SELECT on that table, and the performance schema switched on.
 	WritersMetadataLocks Writers = "metadata-locks"
 	// WritersInnoDBTrx reads information_schema.INNODB_TRX, which needs PROCESS.
 	// Every writing transaction of the server counts, not only this table's.

@@ -48,6 +48,7 @@ const (
 	ErrUserLockWrongName      = 3057
 	ErrUserLockDeadlock       = 3058
 	ErrLockNoWait             = 3572
+	ErrConvertString          = 3854 // a text that the column's character set can't say
 	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection
 	ErrUserLockNameTooLong    = 4163
 )

@@ -1,0 +1,363 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// The invariant: however writers commit, roll back, skip ids and dawdle, and
+// however often a reader is killed, every committed row is delivered, to each
+// group at least once, and to a handler in a transaction exactly once.
+func TestTorture(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx, WritersUnknown} {
+			if writers == WritersMetadataLocks && s.IsMariaDB() {
+				continue // TestMetadataLocksNeedMySQL shows why
+			}
+			t.Run(string(writers), func(t *testing.T) {
+				lost := torture(t, own, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true})
+				require.Empty(t, lost, "rows were lost")
+			})
+		}
+	})
+}
+
+// Without the gaps the same test loses rows: it can fail.
+func TestTortureShowsLoss(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		lost := torture(t, s.Start(t), tortureReader{ForgetGaps: true})
+		require.NotEmpty(t, lost, "a reader without gaps lost nothing: the test shows nothing")
+	})
+}
+
+const (
+	tortureWriters = 8
+	// slowest is how long a writer's transaction takes at most, about.
+	slowest = 4 * time.Second
+)
+
+func tortureTime() time.Duration {
+	if os.Getenv("MQNOTIFY_LONG") != "" {
+		return time.Minute
+	}
+	return 8 * time.Second
+}
+
+// tortureReader is what a reader's process is told.
+type tortureReader struct {
+	DSN        string
+	Group      string
+	Tx         bool // handle in a transaction
+	Writers    Writers
+	Grace      time.Duration
+	ForgetGaps bool
+	Kill       bool // kill the readers at random
+}
+
+const tortureEnv = "MQNOTIFY_TORTURE_READER"
+
+// torture runs writers and readers and returns the ids that were lost.
+func torture(t *testing.T, s *mysqltest.Server, reader tortureReader) (lost []uint64) {
+	config := s.Database(t)
+	db := openConfig(t, config, "orders")
+	for _, statement := range []string{
+		"ALTER TABLE orders ADD k INT NULL UNIQUE", // for upserts
+		"CREATE TABLE seen_once (id BIGINT UNSIGNED NOT NULL)",
+		"CREATE TABLE seen_tx (id BIGINT UNSIGNED NOT NULL)",
+	} {
+		_, err := db.Pool().ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	reader.DSN = config.FormatDSN()
+	once, tx := reader, reader
+	once.Group, tx.Group, tx.Tx = "once", "tx", true
+	var kills atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer stop()
+	for _, r := range []tortureReader{once, tx} {
+		readers.Go(func() { keepReading(ctx, t, r, &kills) })
+	}
+
+	until := time.Now().Add(tortureTime())
+	var jump atomic.Uint64
+	var writers sync.WaitGroup
+	for n := range tortureWriters {
+		writers.Go(func() {
+			w := tortureWriter{t: t, config: config, jump: &jump, n: n, random: rand.New(rand.NewPCG(uint64(n), uint64(time.Now().UnixNano())))}
+			w.run(t.Context(), until)
+		})
+	}
+	writers.Wait()
+
+	var committed []uint64
+	require.NoError(t, db.Pool().SelectContext(t.Context(), &committed, "SELECT id FROM orders ORDER BY id"))
+	missing := func(table string) []uint64 {
+		var ids []uint64
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &ids,
+			"SELECT id FROM orders WHERE id NOT IN (SELECT id FROM "+table+") ORDER BY id"))
+		return ids
+	}
+	deadline := time.Now().Add(reader.Grace + patience)
+	if reader.ForgetGaps {
+		deadline = time.Now().Add(5 * time.Second)
+	}
+	for time.Now().Before(deadline) {
+		if lost = append(missing("seen_once"), missing("seen_tx")...); len(lost) == 0 {
+			break
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	stop()
+	readers.Wait()
+	var handled, distinct, redelivered int
+	require.NoError(t, db.Pool().GetContext(t.Context(), &handled, "SELECT COUNT(*) FROM seen_tx"))
+	require.NoError(t, db.Pool().GetContext(t.Context(), &distinct, "SELECT COUNT(DISTINCT id) FROM seen_tx"))
+	require.NoError(t, db.Pool().GetContext(t.Context(), &redelivered, "SELECT COUNT(*) - COUNT(DISTINCT id) FROM seen_once"))
+	if len(lost) > 0 && !reader.ForgetGaps {
+		query, args, err := sqlx.In("SELECT CONCAT(id, ' ', LEFT(payload, 20)) FROM orders WHERE id IN (?)", lost)
+		require.NoError(t, err)
+		var what []string
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &what, query, args...))
+		t.Logf("lost: %v", what)
+	}
+	t.Logf("%d rows committed, %d lost, %d readers killed, %d rows delivered again at least once, %d in a transaction",
+		len(committed), len(lost), kills.Load(), redelivered, handled-distinct)
+	require.Equal(t, distinct, handled, "rows were handled twice in a transaction")
+	require.Greater(t, len(committed), 1000, "too little was written to show anything")
+	return slices.Compact(lost)
+}
+
+// keepReading runs a reader's process until the context ends, and kills it at
+// random if it is to.
+func keepReading(ctx context.Context, t *testing.T, r tortureReader, kills *atomic.Int64) {
+	told, err := json.Marshal(r)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for ctx.Err() == nil {
+		life, end := context.WithCancel(ctx)
+		if r.Kill {
+			life, end = context.WithTimeout(ctx, 300*time.Millisecond+rand.N(1200*time.Millisecond))
+		}
+		command := exec.CommandContext(life, os.Args[0]) // killed with SIGKILL at the context's end
+		command.Env = append(os.Environ(), tortureEnv+"="+string(told))
+		out, err := command.CombinedOutput()
+		if life.Err() == nil {
+			t.Errorf("reader ended by itself: %v\n%s", err, out)
+			end()
+			return
+		}
+		kills.Add(1)
+		end()
+	}
+}
+
+// tortureReaderMain is the reader's process.
+func tortureReaderMain(told string) error {
+	var r tortureReader
+	if err := json.Unmarshal([]byte(told), &r); err != nil {
+		return err
+	}
+	db, err := notify.Open(r.DSN)
+	if err != nil {
+		return err
+	}
+	c, err := New(db, "orders", Options{
+		Group: r.Group, From: Beginning(), Writers: r.Writers, Grace: r.Grace, forgetGaps: r.ForgetGaps,
+		PageRows: 200, FlushInterval: 20 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	note := func(ctx context.Context, db notify.Execer, table string, messages []Message) error {
+		values := strings.TrimSuffix(strings.Repeat("(?),", len(messages)), ",")
+		args := make([]any, len(messages))
+		for i, m := range messages {
+			args[i] = m.ID
+		}
+		_, err := db.ExecContext(ctx, "INSERT INTO "+table+" (id) VALUES "+values, args...)
+		return err
+	}
+	handler := Batch(func(ctx context.Context, messages []Message) error {
+		return note(ctx, db.Pool(), "seen_once", messages)
+	})
+	if r.Tx {
+		handler = BatchTx(func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
+			return note(ctx, tx, "seen_tx", messages)
+		})
+	}
+	return c.Run(context.Background(), handler)
+}
+
+// tortureWriter writes in every way that makes ids appear out of order.
+type tortureWriter struct {
+	t      *testing.T
+	config *mysql.Config
+	jump   *atomic.Uint64
+	n      int
+	random *rand.Rand
+	serial int
+}
+
+func (w *tortureWriter) run(ctx context.Context, until time.Time) {
+	connector, err := mysql.NewConnector(w.config)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	db.SetMaxIdleConns(0) // a connection a transaction: session settings must not stay
+	for time.Now().Before(until) && !w.t.Failed() {
+		if err := w.transaction(ctx, db); err != nil && !retryable(err) {
+			w.t.Errorf("writer: %v", err)
+			return
+		}
+	}
+}
+
+func retryable(err error) bool { // upserts deadlock with one another
+	var failed *mysql.MySQLError
+	return errors.As(err, &failed) && slices.Contains([]uint16{1213, 1205, 1062, 1614}, failed.Number)
+}
+
+func (w *tortureWriter) transaction(ctx context.Context, db *sql.DB) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { conn.Close() }() // whichever it is at the end
+	if w.n%3 == 0 {
+		if _, err := conn.ExecContext(ctx, "SET SESSION auto_increment_increment = 3"); err != nil {
+			return err
+		}
+	}
+	commit := w.random.IntN(10) > 0 // one of ten rolls back
+	begin, end := "START TRANSACTION", "COMMIT"
+	if !commit {
+		end = "ROLLBACK"
+	}
+	xid := ""
+	if w.random.IntN(8) == 0 {
+		w.serial++
+		xid = fmt.Sprintf("'%s-%d-%d'", w.config.DBName, w.n, w.serial)
+		begin, end = "XA START "+xid, "XA "+end+" "+xid
+	}
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
+		return err
+	}
+	for range 1 + w.random.IntN(3) {
+		statement := w.insert()
+		if xid != "" {
+			statement = strings.ReplaceAll(statement, "'slow'", "'XA slow'")
+			statement = strings.ReplaceAll(statement, "'x'", "'XA x'")
+		}
+		if _, err = conn.ExecContext(ctx, statement); err != nil {
+			break
+		}
+	}
+	if err != nil && xid == "" {
+		_, _ = conn.ExecContext(ctx, "ROLLBACK")
+		return err
+	}
+	if w.random.IntN(4) == 0 {
+		w.sleep(ctx, conn, 0.3)
+	}
+	if xid == "" {
+		_, err = conn.ExecContext(ctx, end)
+		return err
+	}
+	if err != nil {
+		_, _ = conn.ExecContext(ctx, "XA END "+xid)
+		_, _ = conn.ExecContext(ctx, "XA ROLLBACK "+xid)
+		return err
+	}
+	for _, statement := range []string{"XA END " + xid, "XA PREPARE " + xid} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	if w.random.IntN(2) == 0 { // its session goes; another one decides
+		conn.Close()
+		if conn, err = db.Conn(ctx); err != nil {
+			return err
+		}
+		w.sleep(ctx, conn, 0.2)
+	}
+	for range 100 { // the server may not have let the first session go yet (1397)
+		if _, err = conn.ExecContext(ctx, end); err == nil {
+			return nil
+		}
+		w.sleep(ctx, conn, 0.05)
+	}
+	return fmt.Errorf("%s: %w", end, err)
+}
+
+// sleep lets the server wait, with what the transaction holds.
+func (w *tortureWriter) sleep(ctx context.Context, conn *sql.Conn, most float64) {
+	_, _ = conn.ExecContext(ctx, fmt.Sprintf("DO SLEEP(%f)", w.random.Float64()*most))
+}
+
+// insert is one statement that takes ids, 1 to 50 of them.
+func (w *tortureWriter) insert() string {
+	rows := func(n int, row func(i int) string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = row(i)
+		}
+		return strings.Join(all, ", ")
+	}
+	plain := func(int) string { return "('x')" }
+	switch pick := w.random.IntN(100); {
+	case pick < 40:
+		return "INSERT INTO orders (payload) VALUES ('x')"
+	case pick < 65:
+		return "INSERT INTO orders (payload) VALUES " + rows(1+w.random.IntN(50), plain)
+	case pick < 85: // skips the ids of those that are there already
+		return "INSERT INTO orders (payload, k) VALUES " + rows(1+w.random.IntN(10), func(int) string {
+			return fmt.Sprintf("('k', %d)", w.random.IntN(200))
+		}) + " ON DUPLICATE KEY UPDATE payload = VALUES(payload)"
+	case pick < 97: // sleeps between its rows, with neither row nor lock for the ids it took
+		pause := w.random.Float64() * 0.02
+		if w.random.IntN(12) == 0 {
+			pause = 0.7 // seconds between the first and the last
+		}
+		return "INSERT INTO orders (payload) VALUES " + rows(3, func(i int) string {
+			if i == 0 {
+				return "('slow')"
+			}
+			return fmt.Sprintf("(CONCAT('slow', SLEEP(%f)))", pause)
+		})
+	default: // jumps ahead of everybody
+		return fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'jump')", w.jump.Add(1)*1_000_000)
+	}
+}
