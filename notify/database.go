@@ -48,6 +48,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}
+	if config.Logger == nil || config.Logger == mysql.NewConfig().Logger {
+		// What the driver would print on stderr, it returns as errors too.
+		config.Logger = &mysql.NopLogger{}
+	}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
