@@ -131,8 +131,8 @@ func (d *delivery) try(ctx context.Context, messages []Message, inOrder bool) (a
 		if errors.As(err, &ownError{}) {
 			return attempts, err
 		}
-		if d.hands.Err() != nil {
-			return attempts, ownError{context.Cause(d.hands)}
+		if ctx.Err() != nil { // no further attempt, and no verdict on the message
+			return attempts, ownError{context.Cause(ctx)}
 		}
 		if d.options.MaxAttempts > 0 && attempts >= d.options.MaxAttempts {
 			return attempts, err

@@ -85,7 +85,7 @@ func (h *Handshake) turn(ctx context.Context, timeout time.Duration) error {
 	if h.lock != nil {
 		lock := h.lock
 		h.lock = nil
-		if err := lock.Turn(ctx, timeout); err != nil {
+		if _, err := lock.Turn(ctx, timeout); err != nil {
 			return err
 		}
 		h.lock = lock

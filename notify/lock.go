@@ -217,24 +217,28 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // Turn lets the lock go and takes it again in one statement. Whoever waits for
 // it has it in between: the server hands a lock to its waiters in the order they
-// came. ErrNotAcquired says that after timeout another session holds it, and this
-// one does not any more; ErrLockLost that it was not held before.
-func (l *Lock) Turn(ctx context.Context, timeout time.Duration) error {
+// came. taken is false when nobody waited: the release woke nobody, and whoever
+// comes to wait an instant later has missed it. ErrNotAcquired says that after
+// timeout another session holds the lock, and this one does not any more;
+// ErrLockLost that it was not held before.
+func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err error) {
 	if err := l.Err(); err != nil {
-		return err
+		return false, err
 	}
 	if !l.session.drop(l) {
-		return fmt.Errorf("notify: turn %s: %w", l.name, ErrLockLost)
+		return false, fmt.Errorf("notify: turn %s: %w", l.name, ErrLockLost)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, max(0, timeout)+answer, errNoAnswer)
 	defer cancel()
-	err := l.session.Do(ctx, func(conn *sqlx.Conn) error {
-		var released, granted sql.NullInt64
-		err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?), GET_LOCK(?, ?)",
-			l.name, l.name, seconds(timeout)).Scan(&released, &granted)
+	err = l.session.Do(ctx, func(conn *sqlx.Conn) error {
+		var released, holder, granted sql.NullInt64
+		// The server hands the lock over as it is released, so its holder is known here.
+		err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?), IS_USED_LOCK(?), GET_LOCK(?, ?)",
+			l.name, l.name, l.name, seconds(timeout)).Scan(&released, &holder, &granted)
 		if err != nil {
 			return err
 		}
+		taken = holder.Valid
 		if err := grant(granted); err != nil {
 			return err
 		}
@@ -246,7 +250,7 @@ func (l *Lock) Turn(ctx context.Context, timeout time.Duration) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("notify: turn %s: %w", l.name, err)
+		return false, fmt.Errorf("notify: turn %s: %w", l.name, err)
 	}
-	return nil
+	return taken, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type Handshake struct {
 	requests chan request
 	ready    chan struct{}
 	once     sync.Once
+	taken    []request // by the Run under way, and not answered yet
 
 	mu    sync.Mutex
 	ended chan struct{} // closed when the Run under way ends; nil when there is none
@@ -49,6 +51,10 @@ type answer struct {
 const (
 	// turnPatience bounds one wait for the lock; another follows.
 	turnPatience = 30 * time.Second
+	// A turn that nobody took woke nobody. A consumer may have been about to queue,
+	// and would sleep through what it has not seen: so the producer turns again,
+	// after waits that double from againFirst to againLast, and then rests.
+	againFirst, againLast = time.Millisecond, time.Second
 	// insertPatience bounds the inserts of a turn. A server that takes longer
 	// counts as lost.
 	insertPatience = 30 * time.Second
@@ -87,6 +93,10 @@ func (h *Handshake) Run(ctx context.Context) error {
 	h.ended = ended
 	h.mu.Unlock()
 	defer func() {
+		for _, r := range h.taken {
+			r.answer <- answer{err: ErrNotRunning}
+		}
+		h.taken = nil
 		h.mu.Lock()
 		h.ended = nil
 		h.mu.Unlock()
@@ -121,18 +131,39 @@ func (h *Handshake) serve(ctx context.Context, session *notify.Session, begun fu
 	if err == nil {
 		begun()
 	}
+	var again <-chan time.Time
+	wait := againFirst
 	for err == nil {
-		select {
-		case first := <-h.requests:
-			h.insert(ctx, session, h.gather(first))
-			err = lock.Turn(ctx, turnPatience)
-			if errors.Is(err, notify.ErrNotAcquired) { // the consumer takes its time
-				lock, err = h.acquire(ctx, session)
+		if len(h.taken) == 0 {
+			select {
+			case first := <-h.requests:
+				h.gather(first)
+			case <-again:
+			case <-lock.Lost():
+				return lock.Err()
+			case <-ctx.Done():
+				return context.Cause(ctx)
 			}
-		case <-lock.Lost():
-			err = lock.Err()
-		case <-ctx.Done():
-			err = context.Cause(ctx)
+		}
+		if len(h.taken) > 0 {
+			stored, err := h.insert(ctx, session)
+			if err != nil {
+				return err
+			}
+			if !stored {
+				continue
+			}
+			wait = againFirst
+		}
+		var woke bool
+		if woke, err = lock.Turn(ctx, turnPatience); errors.Is(err, notify.ErrNotAcquired) {
+			woke = true // a consumer that takes its time
+			lock, err = h.acquire(ctx, session)
+		}
+		again = nil
+		if !woke && wait <= againLast {
+			again = time.After(wait)
+			wait *= 2
 		}
 	}
 	return err
@@ -149,63 +180,72 @@ func (h *Handshake) acquire(ctx context.Context, session *notify.Session) (*noti
 	}
 }
 
-// gather collects the requests that wait by now, as many as one statement takes.
-func (h *Handshake) gather(first request) []request {
-	requests, rows := []request{first}, len(first.rows)
-	for rows < h.producer.batch.rows {
+// gather takes the requests that wait by now, as many as one statement takes.
+func (h *Handshake) gather(first request) {
+	h.taken = append(h.taken, first)
+	for rows := len(first.rows); rows < h.producer.batch.rows; {
 		select {
 		case next := <-h.requests:
-			requests = append(requests, next)
+			h.taken = append(h.taken, next)
 			rows += len(next.rows)
 		default:
-			return requests
+			return
 		}
 	}
-	return requests
 }
 
-// insert commits the requests together and answers each.
-func (h *Handshake) insert(ctx context.Context, session *notify.Session, requests []request) {
+// insert commits what was taken, all together, and answers. An error means that
+// the session was lost with nothing stored, and leaves it to the next one.
+func (h *Handshake) insert(ctx context.Context, session *notify.Session) (stored bool, err error) {
 	// A turn that has begun is finished: cut off, it would leave its callers in doubt.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
 	defer cancel()
-	var rows []row
-	fitting := requests[:0]
-	for _, r := range requests {
-		// One message that no packet holds must not fail its neighbours.
-		if err := fit(r.rows, session.Capabilities().MaxAllowedPacket); err != nil {
+	// One message that no packet holds must not fail its neighbours.
+	packet := session.Capabilities().MaxAllowedPacket
+	h.taken = slices.DeleteFunc(h.taken, func(r request) bool {
+		err := fit(r.rows, packet)
+		if err != nil {
 			r.answer <- answer{err: err}
-			continue
 		}
-		rows = append(rows, r.rows...)
-		fitting = append(fitting, r)
+		return err != nil
+	})
+	if len(h.taken) == 0 {
+		return false, nil
 	}
-	if len(rows) == 0 {
-		return
+	var rows []row
+	for _, r := range h.taken {
+		rows = append(rows, r.rows...)
 	}
 	var ids []uint64
-	err := retry(ctx, func() error {
+	err = retry(ctx, func() error {
 		return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
 			ids, err = h.producer.commit(ctx, conn.Conn, rows)
 			return err
 		})
 	})
-	for _, r := range fitting {
+	if session.Err() != nil && SafeToRetry(err) {
+		return false, err
+	}
+	for _, r := range h.taken {
 		if err != nil {
 			r.answer <- answer{err: err}
 			continue
 		}
-		r.answer <- answer{ids: ids[:len(r.rows):len(r.rows)]}
-		ids = ids[len(r.rows):]
+		n := len(r.rows)
+		r.answer <- answer{ids: ids[:n:n]}
+		ids = ids[n:]
 	}
-	if err == nil {
-		h.producer.Notify(ctx)
+	h.taken = nil
+	if err != nil {
+		return false, nil // told to the callers
 	}
+	h.producer.Notify(ctx)
+	return true, nil
 }
 
 // Publish hands the messages to Run, waits until they are committed, all or none,
 // and returns their ids in their order. While it is the consumer's turn, or there
-// is no server, it waits for as long as ctx lives; messages that Run has not taken
+// is no server, it waits for as long as ctx lives; messages whose turn has not come
 // by then are never stored. Its errors are those of Producer.Publish, and
 // ErrNotRunning. After an ErrUnknown Run may still read the payloads.
 func (h *Handshake) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {

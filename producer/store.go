@@ -31,7 +31,7 @@ func (p *Producer) plan(ctx context.Context, tx Tx, rows []row) (*limits, []stat
 	l := p.known.Load()
 	// The step is a setting of the session, and a Galera cluster changes it with its
 	// size, so it is asked for whenever it matters; the rest is asked for once.
-	if l == nil || len(rows) > 1 {
+	if l == nil {
 		var err error
 		if l, err = p.ask(ctx, tx); err != nil {
 			return nil, nil, err

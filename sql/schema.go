@@ -19,7 +19,7 @@ const (
 	FlagTable       = "mqnotify_flag"
 	OffsetTable     = "mqnotify_offset"
 	DeadLetterTable = "mqnotify_dead_letter"
-	versionTable    = "mqnotify_schema"
+	VersionTable    = "mqnotify_schema"
 )
 
 //go:embed *.sql
@@ -54,13 +54,13 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			}
 		}
 		if i == 0 { // the table of versions itself
-			row := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+versionTable)
+			row := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+VersionTable)
 			if err := row.Scan(&have); err != nil {
 				return fmt.Errorf("schema: read the version: %w", err)
 			}
 			continue
 		}
-		if _, err := db.ExecContext(ctx, "INSERT IGNORE INTO "+versionTable+" (version) VALUES (?)", m.version); err != nil {
+		if _, err := db.ExecContext(ctx, "INSERT IGNORE INTO "+VersionTable+" (version) VALUES (?)", m.version); err != nil {
 			return fmt.Errorf("schema: note version %d: %w", m.version, err)
 		}
 	}
@@ -83,7 +83,7 @@ func Script(topics ...string) (string, error) {
 	for i, m := range migrations {
 		script.WriteString(m.text + "\n")
 		if i > 0 {
-			fmt.Fprintf(&script, "INSERT IGNORE INTO %s (version) VALUES (%d);\n\n", versionTable, m.version)
+			fmt.Fprintf(&script, "INSERT IGNORE INTO %s (version) VALUES (%d);\n\n", VersionTable, m.version)
 		}
 	}
 	for _, topic := range topics {

@@ -17,7 +17,3 @@ var (
 func processAttributes() *syscall.SysProcAttr { return nil }
 
 func awaitStopped(int) {}
-
-// lockFile locks nothing here: two packages' tests that start at once on a fresh machine may both make
-// the template, and the later one wins.
-func lockFile(string, bool) (unlock func(), err error) { return func() {}, nil }

@@ -3,8 +3,6 @@
 package mysqltest
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"syscall"
 )
@@ -14,27 +12,3 @@ var (
 	signalFreeze    os.Signal = syscall.SIGSTOP
 	signalThaw      os.Signal = syscall.SIGCONT
 )
-
-// lockFile takes the advisory lock on path, which is made if it is missing. With wait false it fails
-// when another process holds it. A process's death releases it.
-func lockFile(path string, wait bool) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("mysqltest: open lock file: %w", err)
-	}
-	how := syscall.LOCK_EX
-	if !wait {
-		how |= syscall.LOCK_NB
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), how)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("mysqltest: lock %s: %w", path, err)
-	}
-	return func() { _ = file.Close() }, nil
-}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line is wrong
+)
+
+// streams is all of the process that a command touches; a test replaces it.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+	environ  []string // "NAME=value"
+}
+
+// getenv is os.Getenv for the environment of the streams.
+func (s *streams) getenv(name string) string {
+	value := ""
+	for _, pair := range s.environ {
+		if key, v, _ := strings.Cut(pair, "="); key == name {
+			value = v
+		}
+	}
+	return value
+}
+
+// app is what all commands share.
+type app struct {
+	streams
+	stderr     *redactor // err, for logs and errors
+	log        *slog.Logger
+	logging    logging
+	connection connection
+	child      child
+	started    bool // the command line was understood
+}
+
+func newApp(s streams) *app {
+	a := &app{streams: s, stderr: &redactor{to: s.err}}
+	a.log = slog.New(slog.NewTextHandler(a.stderr, nil))
+	return a
+}
+
+// run runs the command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRoot(a)
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	var wrong usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case !a.started || errors.As(err, &wrong):
+		a.report(err.Error())
+		a.note("usage: %s\n%s --help says more\n", command.UseLine(), command.CommandPath())
+		return exitUsage
+	default:
+		lines := strings.FieldsFunc(a.explain(err).Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+		a.report(strings.Join(lines, "; "))
+		return exitFailed
+	}
+}
+
+// report writes why the command failed.
+func (a *app) report(text string) {
+	if a.logging.format == formatJSON {
+		a.log.Error(text)
+		return
+	}
+	a.note("mqnotify: %s\n", text)
+}
+
+// note writes to stderr what is for people alone.
+func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format, args...) }

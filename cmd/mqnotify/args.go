@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// usageError is a mistake in the command line, to be told with the usage.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// oneName accepts one argument, which is what it says.
+func oneName(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return errors.New("name the " + what)
+		case 1:
+			return nil
+		}
+		return fmt.Errorf("one %s only, and %q is another", what, args[1])
+	}
+}
+
+// someNames accepts one or more arguments, the first of which is what it says.
+func someNames(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New("name the " + what)
+		}
+		return nil
+	}
+}
+
+// oneOf checks a flag that takes one of a few words.
+func oneOf(flag, value string, words ...string) error {
+	if slices.Contains(words, value) {
+		return nil
+	}
+	last := len(words) - 1
+	return usagef("--%s %q: write %s or %s", flag, value, strings.Join(words[:last], ", "), words[last])
+}
+
+// completeWith makes the shell complete a flag with these words, or with nothing.
+func completeWith(cmd *cobra.Command, flag string, words ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // the flag is not there, or was registered twice
+	}
+}
+
+// completeNothing keeps the shell from completing flags with the names of files.
+func completeNothing(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		completeWith(cmd, flag)
+	}
+}

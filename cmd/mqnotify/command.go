@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// killAfter is how long a command that was asked to end may take.
+const killAfter = 5 * time.Second
+
+// command is the program that consume runs for each message: payload on stdin,
+// the rest in its environment. The message is handled when it exits with 0.
+type command struct {
+	args     []string
+	patience time.Duration // between SIGTERM and SIGKILL
+	*app
+}
+
+// child is the command that runs now, if any.
+type child struct {
+	mu      sync.Mutex
+	process *os.Process
+}
+
+func (c *child) set(p *os.Process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.process = p
+}
+
+// kill ends the command that runs now.
+func (c *child) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process != nil {
+		killGroup(c.process)
+	}
+}
+
+func (c *command) handle(ctx context.Context, m consumer.Message) error {
+	variables, err := messageVariables(m)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd.Stdin = bytes.NewReader(m.Payload)
+	cmd.Stdout, cmd.Stderr = c.out, c.err
+	cmd.Env = append(slices.Clip(c.environ), variables...)
+	cmd.WaitDelay = c.patience
+	setGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	c.child.set(cmd.Process)
+	defer c.child.set(nil)
+	if err := cmd.Wait(); err != nil {
+		if ctx.Err() != nil {
+			killGroup(cmd.Process) // what it has left running
+			return fmt.Errorf("%s was ended: %w", c.args[0], context.Cause(ctx))
+		}
+		return fmt.Errorf("%s: %w", c.args[0], err)
+	}
+	return nil
+}
+
+// messageVariables are the MQNOTIFY_... variables of a message.
+func messageVariables(m consumer.Message) ([]string, error) {
+	headers := m.Headers
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	text, err := json.Marshal(headers)
+	if err != nil {
+		return nil, err
+	}
+	variables := []string{
+		"MQNOTIFY_ID=" + strconv.FormatUint(m.ID, 10),
+		"MQNOTIFY_TOPIC=" + m.Topic,
+		"MQNOTIFY_HEADERS=" + string(text),
+	}
+	if !m.CreatedAt.IsZero() {
+		variables = append(variables, "MQNOTIFY_CREATED_AT="+m.CreatedAt.Format("2006-01-02T15:04:05.000000Z07:00"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if value := m.Headers[name]; !strings.ContainsRune(value, 0) { // which no variable can hold
+			variables = append(variables, "MQNOTIFY_HEADER_"+variableName(name)+"="+value)
+		}
+	}
+	return variables, nil
+}
+
+// variableName makes "content-type" CONTENT_TYPE.
+func variableName(header string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, header)
+}

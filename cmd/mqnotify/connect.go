@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/internal/dsn"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const envDSN = "MQNOTIFY_DSN"
+
+// dialPatience is how long a server may take to accept a connection when the DSN
+// says nothing (timeout=): the system's own limit is minutes.
+const dialPatience = 10 * time.Second
+
+var errNoDatabase = errors.New("no database is named: give --database, or end the DSN with /DATABASE, " +
+	"or put database=... into the defaults file")
+
+// connection is which server and database.
+type connection struct {
+	dsn, defaultsFile, database string
+}
+
+func (c *connection) register(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.dsn, "dsn", "", "server and database; better in "+envDSN+", for the password's sake")
+	flags.StringVar(&c.defaultsFile, "defaults-file", "", "a my.cnf to connect with; ~/.my.cnf if nothing is given")
+	flags.StringVar(&c.database, "database", "", "the database, instead of the DSN's or the file's")
+	completeNothing(root, "dsn", "database")
+}
+
+// config is how to connect. Its database may be missing.
+func (a *app) config() (*mysql.Config, error) {
+	config, err := a.findConfig()
+	if err != nil {
+		return nil, err
+	}
+	if a.connection.database != "" {
+		if err := ident.Check(a.connection.database); err != nil {
+			return nil, usagef("--database: %w", err)
+		}
+		config.DBName = a.connection.database
+	}
+	if config.Timeout == 0 {
+		config.Timeout = dialPatience
+	}
+	config.Logger = driverLog{a.log}
+	if config.Passwd != "" {
+		a.stderr.hide(":"+config.Passwd+"@", ":***@")
+	}
+	return config, nil
+}
+
+func (a *app) findConfig() (*mysql.Config, error) {
+	c := a.connection
+	if c.dsn != "" && c.defaultsFile != "" {
+		return nil, usagef("--dsn and --defaults-file: give one of them")
+	}
+	if c.defaultsFile != "" {
+		return dsn.FromDefaultsFile(c.defaultsFile)
+	}
+	name := c.dsn
+	if name == "" {
+		name = a.getenv(envDSN)
+	}
+	if name != "" {
+		if strings.Contains(name, ":") { // without one there is no password in it
+			a.stderr.hide(name, dsn.Redact(name))
+		}
+		return dsn.Parse(name)
+	}
+	if home := a.getenv("HOME"); home != "" {
+		config, err := dsn.FromDefaultsFile(filepath.Join(home, ".my.cnf"))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return config, err
+		}
+	}
+	return nil, errors.New("no server is named: give --dsn mysql://user:password@host:3306/database, set " +
+		envDSN + ", give --defaults-file, or write a ~/.my.cnf")
+}
+
+// open prepares access to the database; it does not connect. The caller closes it.
+func (a *app) open() (*notify.DB, error) {
+	config, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if config.DBName == "" {
+		return nil, errNoDatabase
+	}
+	db, err := notify.OpenConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return db, nil
+}
+
+// closeDB closes the pool: of what it could fail at nothing is left to mend.
+func closeDB(db *notify.DB) { _ = db.Close() }

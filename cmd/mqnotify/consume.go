@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+const (
+	modeAuto = "auto" // what the flag calls consumer.ModeAuto
+	fromEnd  = "end"
+)
+
+// consumeOptions are consume's flags.
+type consumeOptions struct {
+	selection
+	group, from, mode, format, flag string
+	limit, attempts                 int
+	timeout                         time.Duration
+	reset, strict, stopAtEnd        bool
+}
+
+func newConsume(a *app) *cobra.Command {
+	var o consumeOptions
+	cmd := &cobra.Command{
+		Use:   "consume TOPIC [flags] [-- COMMAND ARGS...]",
+		Short: "Print messages as they come, or run a command for each",
+		Long: `Reads the messages of TOPIC and waits for more, until Ctrl-C, --limit or
+--stop-at-end. A table that is no message table is read too: each row is a message,
+a JSON object of its columns.
+
+With --group it goes on where the group was, and stores how far it came. One
+consumer of a group is active; further ones stand by and take over when it ends or
+dies. Without a group nothing is stored.
+
+COMMAND is run for each message, with the payload on its stdin and these variables:
+MQNOTIFY_ID, MQNOTIFY_TOPIC, MQNOTIFY_CREATED_AT, MQNOTIFY_HEADERS (a JSON object)
+and MQNOTIFY_HEADER_<NAME>. The message is done when it exits with 0. Else it is
+tried again, and after --attempts it goes to the group's dead letters (the table
+mqnotify_dead_letter); without a group, consume then fails.
+
+Ctrl-C lets the message in hand finish, for 30 s at most.
+
+A template for --format has .ID, .Topic, .CreatedAt, .Headers, .Payload, the
+function json, and .Row.COLUMN for a table that is no message table.`,
+		Example: `  mqnotify consume orders --from beginning --stop-at-end
+  mqnotify consume orders --group mailer -- ./send-mail
+  mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
+  mqnotify consume orders --group mailer --reset --from 2026-01-31 --limit 10`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				return oneName("TOPIC")(cmd, args[:dash])
+			}
+			if len(args) > 1 {
+				return fmt.Errorf("one TOPIC only, and %q is another; a command to run comes after --", args[1])
+			}
+			return oneName("TOPIC")(cmd, args)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.consume(cmd.Context(), o, args[0], args[1:], cmd.Flags().Changed("attempts"))
+		},
+	}
+	o.selection.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
+	flags.StringVar(&o.from, "from", fromEnd, "where to begin if there is no group or it is new:\n"+
+		"beginning, end, an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
+	flags.StringVar(&o.mode, "mode", modeAuto, "how to wait: auto, handshake (with produce --mode handshake) or poll")
+	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
+	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
+		"looking at the table's largest id")
+	flags.IntVar(&o.limit, "limit", 0, "end after this many messages; 0 is no limit")
+	flags.IntVar(&o.attempts, "attempts", 5, "how often COMMAND may fail with a message; 0 is for ever")
+	flags.DurationVar(&o.timeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
+	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
+	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it")
+	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	completeNothing(cmd, "group", "limit", "attempts", "timeout")
+	completeWith(cmd, "from", "beginning", fromEnd)
+	completeWith(cmd, "mode", modeAuto, modeHandshake, string(consumer.ModePoll))
+	completeWith(cmd, "format", formatJSON, formatPayload)
+	completeWith(cmd, "flag", string(consumer.FlagCounter), string(consumer.FlagRow))
+	return cmd
+}
+
+func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args []string, attempts bool) error {
+	options, err := o.check(a, args, attempts)
+	if err != nil {
+		return err
+	}
+	format, err := parseFormat(o.format)
+	if err != nil {
+		return err
+	}
+	if err := ident.Check(topic); err != nil {
+		return usageError{err}
+	}
+	if len(args) > 0 {
+		if _, err := exec.LookPath(args[0]); err != nil {
+			return fmt.Errorf("find the command: %w", err)
+		}
+		options.FlushInterval = -1 // what a command does is often not to be done again
+		run := &command{args, killAfter, a}
+		return a.follow(ctx, topic, options, func(context.CancelCauseFunc) consumer.Handler {
+			return consumer.Each(limited(o.limit, run.handle))
+		})
+	}
+	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
+		a.log.InfoContext(ctx, "waiting for new messages; --from beginning shows those that are there")
+	}
+	return a.follow(ctx, topic, options, func(fail context.CancelCauseFunc) consumer.Handler {
+		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
+		return p.handler(o.limit)
+	})
+}
+
+// check reads the flags.
+func (o *consumeOptions) check(a *app, command []string, attempts bool) (consumer.Options, error) {
+	options := o.options(a)
+	var err error
+	if options.From, err = consumer.ParsePosition(o.from); err != nil {
+		return options, usagef("--from: %w", err)
+	}
+	if err := oneOf("mode", o.mode, modeAuto, modeHandshake, string(consumer.ModePoll)); err != nil {
+		return options, err
+	}
+	if o.flag != "" {
+		if err := oneOf("flag", o.flag, string(consumer.FlagCounter), string(consumer.FlagRow)); err != nil {
+			return options, err
+		}
+	}
+	switch {
+	case o.limit < 0:
+		return options, usagef("--limit %d: 0 or more", o.limit)
+	case o.attempts < 0:
+		return options, usagef("--attempts %d: 0 or more", o.attempts)
+	case len(command) == 0 && (attempts || o.timeout != 0):
+		return options, usagef("--attempts and --timeout are for a command: end the line with -- COMMAND")
+	case len(command) > 0 && o.format != formatJSON:
+		return options, usagef("--format is for printing, and a command gets the payload as it is: leave it out")
+	}
+	options.Group, options.Reset, options.StopAtEnd = o.group, o.reset, o.stopAtEnd
+	options.Mode, options.Flag = consumer.Mode(o.mode), consumer.FlagForm(o.flag)
+	if o.mode == modeAuto {
+		options.Mode = consumer.ModeAuto
+	}
+	if o.strict {
+		options.Order = consumer.OrderStrict
+	}
+	options.MaxAttempts, options.HandlerTimeout = o.attempts, o.timeout
+	if o.attempts == 0 || len(command) == 0 {
+		options.MaxAttempts = -1
+	}
+	return options, nil
+}
+
+// follow runs a consumer with the handler that is made of the function that ends
+// the run with a cause.
+func (a *app) follow(ctx context.Context, topic string, options consumer.Options,
+	handler func(fail context.CancelCauseFunc) consumer.Handler,
+) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	c, err := consumer.New(db, topic, options)
+	if errors.Is(err, consumer.ErrOptions) {
+		return usageError{err}
+	}
+	if err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	err = c.Run(ctx, handler(fail))
+	if errors.Is(err, consumer.ErrBelowOffset) && options.Group == "" {
+		return fmt.Errorf("the ids of %s end below where reading was: it was truncated, its newest rows were deleted, "+
+			"or --from is past its end: start again", ident.Quote(topic))
+	}
+	if err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); errors.As(cause, &outputError{}) {
+		return ignoreBrokenPipe(cause)
+	}
+	return nil
+}

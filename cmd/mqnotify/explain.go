@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// errBinlogTrigger is MySQL's number for a trigger that is refused since the
+// binary log is on.
+const errBinlogTrigger = 1419
+
+// explain adds the remedy to an error of the server, or of the way to it, that
+// does not name one itself.
+func (a *app) explain(err error) error {
+	var dial *net.OpError
+	var remedy string
+	switch {
+	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly), errors.Is(err, consumer.ErrNoState):
+	case errors.As(err, &dial) && dial.Op == "dial":
+		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
+	case server.Is(err, server.ErrAccessDenied):
+		remedy = "check user and password"
+	case server.Is(err, server.ErrBadDatabase):
+		remedy = "make it with CREATE DATABASE, or name another with --database"
+	case errors.Is(err, consumer.ErrNoTable):
+		remedy = "`mqnotify init` makes a new topic"
+	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, producer.ErrNotTopic):
+		remedy = "check --where"
+	case server.Is(err, errBinlogTrigger):
+		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"
+	case server.NoPrivilege(err):
+		remedy = "`mqnotify grants` shows what the account needs"
+	case server.ReadOnly(err):
+		remedy = "connect to the primary"
+	case server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections):
+		remedy = "try again later, or have max_connections raised"
+	case errors.Is(err, mysql.ErrInvalidConn):
+		remedy = "the server closed the connection"
+	}
+	if remedy == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, remedy)
+}

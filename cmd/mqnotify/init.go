@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// initOptions are init's flags.
+type initOptions struct {
+	print    bool
+	triggers []string
+	form     string
+	events   []string
+}
+
+func newInit(a *app) *cobra.Command {
+	var o initOptions
+	cmd := &cobra.Command{
+		Use:   "init [TOPIC...]",
+		Short: "Make message tables and the tables of offsets, flags and dead letters",
+		Long: `Makes the message table of each TOPIC, and the tables in which groups keep their
+offsets. What is there already stays as it is: init may run twice. Without a TOPIC
+it makes only the latter, which is all that existing tables need to be consumed by
+a group.
+
+--trigger makes triggers on a table that set its one-row flag, for writers that
+can't be changed: see mqnotify flag. The form counter serves any number of readers,
+but writers of the table then commit one at a time. The form row serves one reader,
+who deletes it.`,
+		Example: `  mqnotify init orders invoices
+  mqnotify init --print orders | less            # the SQL, without a server
+  mqnotify init --trigger legacy_orders --trigger-on insert,update`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, topics []string) error {
+			triggers, err := o.statements()
+			if err != nil {
+				return usageError{err}
+			}
+			for _, topic := range topics {
+				if err := ident.Check(topic); err != nil {
+					return usageError{err}
+				}
+			}
+			if o.print {
+				return o.script(a.out, topics, triggers)
+			}
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			if err := a.makeTopics(cmd.Context(), db, topics); err != nil {
+				return err
+			}
+			for _, t := range triggers {
+				if err := a.makeTrigger(cmd.Context(), db, t); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.print, "print", false, "write the SQL to stdout instead; needs no server")
+	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be given again")
+	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "counter or row")
+	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")
+	completeNothing(cmd, "trigger")
+	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
+	completeWith(cmd, "trigger-on", "insert", "update", "delete")
+	return cmd
+}
+
+// trigger is a trigger to be made.
+type trigger struct {
+	table, name, statement string
+}
+
+func (o *initOptions) statements() (all []trigger, err error) {
+	for _, table := range o.triggers {
+		for _, event := range o.events {
+			statement, err := schema.Trigger(table, schema.TriggerForm(o.form), event)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, trigger{table, schema.TriggerName(table, event), statement})
+		}
+	}
+	return all, nil
+}
+
+func (o *initOptions) script(out io.Writer, topics []string, triggers []trigger) error {
+	script, err := schema.Script(topics...)
+	if err != nil {
+		return err
+	}
+	for _, t := range triggers {
+		script += "\n" + t.statement
+	}
+	return ignoreBrokenPipe(writeAll(out, script))
+}
+
+func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) error {
+	if err := schema.Init(ctx, db.Pool(), topics...); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
+		if err != nil {
+			return err
+		}
+		if t.IsMessageTable() {
+			a.log.InfoContext(ctx, "the topic is ready", "topic", topic)
+		} else {
+			a.log.WarnContext(ctx, "a table of another kind has this name: consume and tail read it, produce can't write to it", "table", topic)
+		}
+	}
+	return nil
+}
+
+// makeTrigger makes the trigger, unless it is there already.
+func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
+	described, err := table.Describe(ctx, db.Pool(), db.Name(), t.table)
+	if err != nil {
+		return err
+	}
+	if described.IsView {
+		return fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", described, consumer.ErrView)
+	}
+	_, err = db.Pool().ExecContext(ctx, t.statement)
+	if server.Is(err, server.ErrTriggerExists) {
+		return a.compareTrigger(ctx, db, t)
+	}
+	if err != nil {
+		return fmt.Errorf("make trigger %s: %w", ident.Quote(t.name), err)
+	}
+	a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.name, "table", t.table)
+	return nil
+}
+
+// compareTrigger accepts a trigger that does what t would.
+func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) error {
+	var is string
+	err := db.Pool().GetContext(ctx, &is, `SELECT ACTION_STATEMENT FROM information_schema.TRIGGERS
+		WHERE TRIGGER_SCHEMA = ? AND TRIGGER_NAME = ? AND EVENT_OBJECT_TABLE = ?`, db.Name(), t.name, t.table)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("read trigger %s: %w", ident.Quote(t.name), err)
+	}
+	_, wanted, _ := strings.Cut(t.statement, "FOR EACH ROW")
+	words := func(s string) string { return strings.Join(strings.Fields(strings.Trim(s, "; \n")), " ") }
+	if words(is) != words(wanted) {
+		return fmt.Errorf("the trigger %s is there already and does something else: drop it first (DROP TRIGGER %s)",
+			ident.Quote(t.name), ident.Quote(t.name))
+	}
+	a.log.InfoContext(ctx, "the trigger is there already", "trigger", t.name, "table", t.table)
+	return nil
+}

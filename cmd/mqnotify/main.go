@@ -1,0 +1,14 @@
+// Mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables
+// from the command line. `mqnotify --help` says how; docs/cli.md says the rest.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	a := newApp(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ()})
+	ctx := a.stopOnSignals(context.Background())
+	os.Exit(a.run(ctx, os.Args[1:]))
+}

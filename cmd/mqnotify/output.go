@@ -1,0 +1,29 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"syscall"
+)
+
+// outputError is a failure to write to stdout.
+type outputError struct{ error }
+
+func (e outputError) Unwrap() error { return e.error }
+
+// writeAll writes the text to stdout.
+func writeAll(out io.Writer, text string) error {
+	if _, err := io.WriteString(out, text); err != nil {
+		return outputError{err}
+	}
+	return nil
+}
+
+// ignoreBrokenPipe takes the end of whoever reads stdout, such as head, for a
+// quiet end of the command.
+func ignoreBrokenPipe(err error) error {
+	if errors.As(err, &outputError{}) && errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+const formatPayload = "payload"
+
+// printer writes messages to stdout.
+type printer struct {
+	out    *bufio.Writer
+	format func(out *bufio.Writer, m consumer.Message) error
+	// fail ends the run: that stdout can't be written to is no message's fault, and
+	// must neither be tried again nor fill the dead letters.
+	fail context.CancelCauseFunc
+}
+
+// handler prints messages, which count as handled once they are written out. With
+// a limit it prints so many.
+func (p *printer) handler(limit int) consumer.Handler {
+	if limit > 0 { // of a batch, every message would count as handled
+		return consumer.Each(limited(limit, func(_ context.Context, m consumer.Message) error {
+			return p.print(m)
+		}))
+	}
+	return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+		return p.print(messages...)
+	})
+}
+
+func (p *printer) print(messages ...consumer.Message) error {
+	for _, m := range messages {
+		err := p.format(p.out, m)
+		if err == nil {
+			err = p.out.WriteByte('\n')
+		}
+		if err != nil {
+			return p.failed(err)
+		}
+	}
+	return p.failed(p.out.Flush())
+}
+
+func (p *printer) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = outputError{fmt.Errorf("print: %w", err)}
+	p.fail(err)
+	return err
+}
+
+// limited ends the run after n messages; 0 is no limit.
+func limited(n int, handle func(ctx context.Context, m consumer.Message) error) func(ctx context.Context, m consumer.Message) error {
+	return func(ctx context.Context, m consumer.Message) error {
+		if err := handle(ctx, m); err != nil {
+			return err
+		}
+		if n--; n == 0 {
+			return consumer.ErrStop
+		}
+		return nil
+	}
+}
+
+// parseFormat reads --format.
+func parseFormat(text string) (func(out *bufio.Writer, m consumer.Message) error, error) {
+	switch text {
+	case formatJSON:
+		return printJSON, nil
+	case formatPayload:
+		return func(out *bufio.Writer, m consumer.Message) error {
+			_, err := out.Write(m.Payload)
+			return err
+		}, nil
+	}
+	if !strings.Contains(text, "{{") {
+		return nil, usagef("--format %q: write json, payload, or a Go template such as '{{.ID}} {{.Payload}}'", text)
+	}
+	t, err := template.New("format").Option("missingkey=zero").Funcs(template.FuncMap{"json": toJSON}).Parse(text)
+	if err != nil {
+		return nil, usagef("--format: %w", err)
+	}
+	return func(out *bufio.Writer, m consumer.Message) error {
+		return t.Execute(out, shown{m.ID, m.Topic, m.CreatedAt, m.Headers, string(m.Payload), m.IsRow})
+	}, nil
+}
+
+func printJSON(out *bufio.Writer, m consumer.Message) error {
+	line, err := m.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(line)
+	return err
+}
+
+// shown is a message as a template sees it.
+type shown struct {
+	ID        uint64
+	Topic     string
+	CreatedAt time.Time
+	Headers   map[string]string
+	Payload   string
+	isRow     bool
+}
+
+// Row is the columns of a row of a table that is no message table.
+func (s shown) Row() (map[string]any, error) {
+	if !s.isRow {
+		return nil, fmt.Errorf("%s is a message table: its messages have .ID, .CreatedAt, .Headers and .Payload", s.Topic)
+	}
+	decoder := json.NewDecoder(strings.NewReader(s.Payload))
+	decoder.UseNumber() // all 64 bits of an id
+	var row map[string]any
+	err := decoder.Decode(&row)
+	return row, err
+}
+
+// toJSON is the template function json.
+func toJSON(value any) (string, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return strings.TrimSuffix(out.String(), "\n"), err
+}

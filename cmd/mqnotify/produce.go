@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// publishPatience is how long the publishing in hand may take after Ctrl-C.
+const publishPatience = 10 * time.Second
+
+// The modes of produce: commit, which listeners see by themselves, or take turns
+// with the one consumer too.
+const (
+	modeNotify    = "notify"
+	modeHandshake = string(consumer.ModeHandshake)
+)
+
+// produceOptions are produce's flags.
+type produceOptions struct {
+	headers  []string
+	batch    int
+	mode     string
+	printIDs bool
+	flag     bool
+}
+
+func newProduce(a *app) *cobra.Command {
+	var o produceOptions
+	cmd := &cobra.Command{
+		Use:   "produce TOPIC [MESSAGE...]",
+		Short: "Publish messages: the arguments, or each line of stdin",
+		Long: `Publishes each MESSAGE, or else each line of stdin without its newline; every other
+byte stays as it is. Lines that come one at a time are published at once; lines that
+come faster are committed together, --batch of them at most, all or none.
+
+In the mode handshake it takes turns with the one consumer on an advisory lock, and
+waits while that works: use consume --mode handshake on the other side.
+
+When it fails, it says how many messages were committed.`,
+		Example: `  mqnotify produce orders 'hello'
+  mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
+  tail -F access.log | mqnotify produce lines
+  mqnotify produce orders --mode handshake < orders.txt`,
+		Args:              someNames("TOPIC"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.produce(cmd.Context(), o, args[0], args[1:])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.headers, "header", nil, "a header of every message, as `name=value`; may be given again")
+	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
+	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to take turns with one consumer")
+	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each message on a line, once it is committed")
+	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
+	completeNothing(cmd, "header", "batch")
+	completeWith(cmd, "mode", modeNotify, modeHandshake)
+	return cmd
+}
+
+// publisher is a producer.Producer or a producer.Handshake.
+type publisher interface {
+	Publish(ctx context.Context, messages ...producer.Message) ([]uint64, error)
+}
+
+func (a *app) produce(ctx context.Context, o produceOptions, topic string, messages []string) error {
+	headers, err := parseHeaders(o.headers)
+	if err != nil {
+		return err
+	}
+	if o.batch < 1 {
+		return usagef("--batch %d: 1 or more", o.batch)
+	}
+	if err := errors.Join(ident.Check(topic), oneOf("mode", o.mode, modeNotify, modeHandshake)); err != nil {
+		return usageError{err}
+	}
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	to, stop, err := a.publisher(ctx, db, topic, o)
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	next := takeFrom(messages)
+	if len(messages) == 0 {
+		if isTerminal(a.in) {
+			a.log.InfoContext(ctx, "each line is a message; Ctrl-D ends")
+		}
+		next = readLines(reading, a.in, o.batch).next
+	}
+	published, err := a.publishAll(ctx, to, headers, o, next)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		a.log.InfoContext(ctx, "stopped", "published", published)
+		return nil
+	case published > 0:
+		err = fmt.Errorf("%w (messages published before that: %d)", err, published)
+	}
+	return ignoreBrokenPipe(err)
+}
+
+// publishAll publishes what next gives until it gives nothing more.
+func (a *app) publishAll(ctx context.Context, to publisher, headers map[string]string, o produceOptions,
+	next func(ctx context.Context, most int) ([][]byte, error),
+) (published int, err error) {
+	for {
+		payloads, err := next(ctx, o.batch)
+		if err != nil || len(payloads) == 0 {
+			return published, err
+		}
+		messages := make([]producer.Message, len(payloads))
+		for i, payload := range payloads {
+			messages[i] = producer.Message{Headers: headers, Payload: payload}
+		}
+		ids, err := publish(ctx, to, messages)
+		if err != nil {
+			return published, err
+		}
+		published += len(ids)
+		if o.printIDs {
+			if err := writeAll(a.out, idLines(ids)); err != nil {
+				return published, err
+			}
+		}
+	}
+}
+
+// publish is not cut off by the first Ctrl-C, which would leave it in doubt.
+func publish(ctx context.Context, to publisher, messages []producer.Message) ([]uint64, error) {
+	ctx, release := lingering(ctx, publishPatience)
+	defer release()
+	return to.Publish(ctx, messages...)
+}
+
+// publisher is how the mode publishes; stop ends it.
+func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ publisher, stop func(), err error) {
+	options := producer.Options{Logger: a.log}
+	if o.flag {
+		options.Hint = producer.Flag
+	}
+	if o.mode == modeNotify {
+		p, err := producer.New(db, topic, options)
+		return p, func() {}, err
+	}
+	h, err := producer.NewHandshake(db, topic, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(running) }()
+	stop = func() {
+		cancel()
+		<-ended
+	}
+	select {
+	case <-h.Ready():
+		return h, stop, nil
+	case err := <-ended:
+		cancel()
+		return nil, nil, err
+	case <-ctx.Done():
+		stop()
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+func parseHeaders(pairs []string) (map[string]string, error) {
+	headers := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		name, value, found := strings.Cut(pair, "=")
+		if !found || name == "" {
+			return nil, usagef("--header %q: write name=value", pair)
+		}
+		headers[name] = value
+	}
+	return headers, nil
+}
+
+// takeFrom gives the messages, most of them at a time.
+func takeFrom(messages []string) func(ctx context.Context, most int) ([][]byte, error) {
+	return func(ctx context.Context, most int) (batch [][]byte, err error) {
+		if len(messages) > 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		for ; len(messages) > 0 && len(batch) < most; messages = messages[1:] {
+			batch = append(batch, []byte(messages[0]))
+		}
+		return batch, nil
+	}
+}
+
+func idLines(ids []uint64) string {
+	var text []byte
+	for _, id := range ids {
+		text = append(strconv.AppendUint(text, id, 10), '\n')
+	}
+	return string(text)
+}
+
+func isTerminal(in io.Reader) bool {
+	file, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// newRoot is the whole command line. A command is a function in a file of its own
+// and a line here.
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mqnotify COMMAND",
+		Short: "A notification queue in MySQL and MariaDB tables",
+		Long: `mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables. It
+needs ordinary table privileges, and loses no row that commits late.
+
+A topic is a table: one that init made, or any table with an increasing integer key.
+
+The server is named by --dsn or MQNOTIFY_DSN, in the driver's form
+(user:password@tcp(host:3306)/database) or as a URL
+(mysql://user:password@host:3306/database?tls=true), by --defaults-file, or by
+~/.my.cnf if nothing is given. Other users of the machine can see what stands on
+a command line: a password belongs into MQNOTIFY_DSN or a file.
+
+Data goes to stdout, logs to stderr. The exit code is 0 when it is done, 1 when it
+failed, 2 when the command line is wrong. Ctrl-C finishes what is in hand and
+exits with 0; a second one stops at once.`,
+		Example: `  mqnotify demo                                  # no server needed
+  export MQNOTIFY_DSN='mysql://user:password@127.0.0.1:3306/shop'
+  mqnotify init orders
+  mqnotify consume orders                        # in one terminal
+  mqnotify produce orders 'hello'                # in another`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := a.logging.logger(a.stderr)
+			if err != nil {
+				return err
+			}
+			a.log, a.started = log, true
+			return nil
+		},
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.stderr)
+	root.SetVersionTemplate("mqnotify {{.Version}}\n")
+	a.connection.register(root)
+	a.logging.register(root)
+	root.AddCommand(
+		newInit(a),
+		newProduce(a),
+		newConsume(a),
+		newTail(a),
+		newFlag(a),
+		newGrants(a),
+		newDemo(a),
+	)
+	return root
+}
+
+// version is the module's version, as the build noted it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(unknown) " + runtime.Version()
+	}
+	return info.Main.Version + " " + info.GoVersion
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// selection is what consume and tail read of a table, and how.
+type selection struct {
+	idColumn string
+	columns  []string
+	where    string
+	grace    time.Duration
+}
+
+func (s *selection) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&s.idColumn, "id-column", "", "read by this `column`, an increasing integer; default the AUTO_INCREMENT column or the primary key")
+	flags.StringSliceVar(&s.columns, "columns", nil, "print rows of these `columns`, with commas between them")
+	flags.StringVar(&s.where, "where", "", "read only the rows that meet this `SQL` condition; it is sent as it is")
+	flags.DurationVar(&s.grace, "grace", time.Minute, "how long a gap in the ids may be filled by a transaction that\n"+
+		"this account can't see (see grants); one that is open for longer\nmay LOSE its rows here")
+	completeNothing(cmd, "id-column", "columns", "where", "grace")
+}
+
+func (s *selection) options(a *app) consumer.Options {
+	return consumer.Options{Key: s.idColumn, Columns: s.columns, Where: s.where, Grace: s.grace, Logger: a.log}
+}

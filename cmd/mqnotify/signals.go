@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// hintAfter is how long a command may take to end before the user is told that it can
+// be ended at once.
+const hintAfter = 700 * time.Millisecond
+
+// stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
+// second ends the process. The goroutine that waits for them lives as long as the
+// process does.
+func (a *app) stopOnSignals(ctx context.Context) context.Context {
+	// Noted rather than ignored, which children would inherit: a write to a pipe that
+	// nobody reads then fails, instead of ending the process in the middle.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		<-signals
+		stop()
+		select {
+		case <-time.After(hintAfter):
+			a.note("mqnotify: finishing what is in hand; once more stops at once\n")
+			<-signals
+		case <-signals:
+		}
+		a.child.kill()
+		a.note("mqnotify: stopped at once: what was in hand is not finished\n")
+		os.Exit(exitFailed)
+	}()
+	return ctx
+}
+
+// lingering returns a context that ends d after ctx does: for what is in hand. The
+// caller calls release when done with it.
+func lingering(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(d):
+			cancel(context.Cause(ctx))
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+// orderArrival is what the flag calls consumer.OrderArrival.
+const orderArrival = "arrival"
+
+// tailOptions are tail's flags.
+type tailOptions struct {
+	selection
+	rows   int
+	follow bool
+	order  string
+}
+
+func newTail(a *app) *cobra.Command {
+	var o tailOptions
+	cmd := &cobra.Command{
+		Use:   "tail TABLE",
+		Short: "Print the newest rows of any table, and with -f the next ones as they come",
+		Long: `Prints the newest rows of TABLE in the order of their ids, a JSON object each, and
+with -f those that come after them. Nothing is stored.
+
+Integers keep all their 64 bits, DECIMAL is a string, DATETIME and TIMESTAMP are
+RFC 3339 in UTC, JSON is embedded, BINARY and BLOB are base64, NULL is null. Rows of
+a message table look as they do in consume.
+
+A row that commits late, with a lower id, comes when it commits; with --order strict
+those after it wait for it.`,
+		Example: `  mqnotify tail orders
+  mqnotify tail -f -n 0 orders | jq .status
+  mqnotify tail orders -n 100 --columns id,status --where "status <> 'done'"`,
+		Args:              oneName("TABLE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.tail(cmd.Context(), o, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&o.rows, "rows", "n", 10, "begin with this many of the newest rows")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the rows that come")
+	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
+	o.selection.register(cmd)
+	completeNothing(cmd, "rows")
+	completeWith(cmd, "order", orderArrival, string(consumer.OrderStrict))
+	return cmd
+}
+
+func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
+	if o.rows < 0 {
+		return usagef("-n %d: 0 or more", o.rows)
+	}
+	if err := errors.Join(ident.Check(name), oneOf("order", o.order, orderArrival, string(consumer.OrderStrict))); err != nil {
+		return usageError{err}
+	}
+	options := o.options(a)
+	options.From, options.StopAtEnd = consumer.Last(o.rows), !o.follow
+	options.MaxAttempts = -1
+	if o.order != orderArrival {
+		options.Order = consumer.Order(o.order)
+	}
+	return a.follow(ctx, name, options, func(fail context.CancelCauseFunc) consumer.Handler {
+		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}
+		return p.handler(0)
+	})
+}

@@ -1,0 +1,153 @@
+package consumer
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// model is a set of small ids that can't be wrong.
+type model [64]bool
+
+func (m *model) spans() (all []span) {
+	for id, has := range m {
+		switch {
+		case !has:
+		case id > 0 && m[id-1]:
+			all[len(all)-1].hi++
+		default:
+			all = append(all, span{uint64(id), uint64(id)})
+		}
+	}
+	return all
+}
+
+func (m *model) missing(after, upTo uint64) (all []span) {
+	for id := after + 1; id <= upTo; id++ {
+		switch {
+		case m[id]:
+		case id > after+1 && !m[id-1]:
+			all[len(all)-1].hi++
+		default:
+			all = append(all, span{id, id})
+		}
+	}
+	return all
+}
+
+// FuzzIDSet runs operations on the set and on the model, and compares all that
+// can be asked after each. An operation is three bytes: which, and two ids.
+func FuzzIDSet(f *testing.F) {
+	f.Add([]byte{0, 5, 9, 0, 11, 11, 0, 10, 10, 1, 6, 0})
+	f.Add([]byte{0, 1, 1, 0, 3, 3, 0, 5, 5, 0, 2, 4, 1, 0, 0})
+	f.Add([]byte{0, 60, 63, 0, 10, 20, 0, 9, 21, 1, 9, 0, 1, 63, 0})
+	f.Fuzz(func(t *testing.T, operations []byte) {
+		var set idSet
+		var m model
+		floor := uint64(0) // ids up to it were trimmed
+		operations = operations[:min(len(operations), 120)] // more of them find no more
+		for ; len(operations) >= 3; operations = operations[3:] {
+			a, b := uint64(operations[1]%64), uint64(operations[2]%64)
+			switch operations[0] % 2 {
+			case 0:
+				lo, hi := max(min(a, b), floor+1), max(a, b)
+				if lo > hi {
+					continue
+				}
+				set.add(lo, hi)
+				for id := lo; id <= hi; id++ {
+					m[id] = true
+				}
+			case 1:
+				want := a
+				for want+1 < 64 && m[want+1] {
+					want++
+				}
+				got := set.trim(a)
+				require.Equal(t, want, got, "trim(%d)", a)
+				for id := uint64(0); id <= got; id++ {
+					m[id] = false
+				}
+				floor = max(floor, got)
+			}
+			same(t, m.spans(), set.spans, "spans")
+			for id := range uint64(64) {
+				if m[id] != set.contains(id) {
+					t.Fatalf("contains(%d): %v", id, !m[id])
+				}
+			}
+			lo, hi := min(a, b), max(a, b)
+			same(t, m.missing(lo, hi), slices.Collect(set.missing(lo, hi)), "missing")
+
+			base := floor
+			if len(set.spans) > 0 {
+				require.Equal(t, set.spans[len(set.spans)-1].hi, set.max())
+			}
+			back, err := decodeIDSet(set.encode(base), base)
+			require.NoError(t, err)
+			same(t, set.spans, back.spans, "stored and read")
+		}
+	})
+}
+
+// same compares spans; none are none, nil or not.
+func same(t *testing.T, want, got []span, what string) {
+	t.Helper()
+	require.True(t, slices.Equal(want, got), "%s: want %v, got %v", what, want, got)
+}
+
+// FuzzDecodeIDSet reads whatever a damaged row may hold: an error or a set in
+// order, never a panic and never more memory than maxSpans.
+func FuzzDecodeIDSet(f *testing.F) {
+	f.Add([]byte{1, 2, 0, 1}, uint64(7))
+	f.Add([]byte{1, 3, 0, 255, 255, 63}, uint64(0))
+	f.Add(binary.AppendUvarint([]byte{1, 1, 0}, math.MaxUint64), uint64(1))
+	f.Add([]byte{2}, uint64(0))
+	f.Fuzz(func(t *testing.T, stored []byte, base uint64) {
+		set, err := decodeIDSet(stored, base)
+		if err != nil {
+			require.ErrorIs(t, err, errIDSet)
+			return
+		}
+		require.LessOrEqual(t, len(set.spans), maxSpans)
+		for i, s := range set.spans {
+			require.LessOrEqual(t, s.lo, s.hi)
+			require.Greater(t, s.lo, base)
+			if i > 0 {
+				require.Greater(t, s.lo-set.spans[i-1].hi, uint64(1), "spans touch")
+			}
+		}
+	})
+}
+
+// Ids that step by three are a few bytes, however many they are.
+func TestEncodeSteps(t *testing.T) {
+	var set idSet
+	for id := uint64(4); id < 3_000_000; id += 3 {
+		set.add(id, id)
+	}
+	stored := set.encode(1)
+	require.LessOrEqual(t, len(stored), 8)
+	back, err := decodeIDSet(stored, 1)
+	require.NoError(t, err)
+	require.Equal(t, set.spans, back.spans)
+}
+
+func TestIDSetAtTheLimits(t *testing.T) {
+	var set idSet
+	set.add(math.MaxUint64, math.MaxUint64)
+	set.add(math.MaxUint64-2, math.MaxUint64-2)
+	require.Equal(t, []span{{math.MaxUint64 - 2, math.MaxUint64 - 2}, {math.MaxUint64, math.MaxUint64}}, set.spans)
+	require.Equal(t, []span{{1, math.MaxUint64 - 3}, {math.MaxUint64 - 1, math.MaxUint64 - 1}},
+		slices.Collect(set.missing(0, math.MaxUint64)))
+	set.add(math.MaxUint64-1, math.MaxUint64-1)
+	require.Equal(t, []span{{math.MaxUint64 - 2, math.MaxUint64}}, set.spans)
+	back, err := decodeIDSet(set.encode(3), 3)
+	require.NoError(t, err)
+	require.Equal(t, set.spans, back.spans)
+	require.Equal(t, uint64(math.MaxUint64), set.trim(math.MaxUint64-3))
+	require.Empty(t, set.spans)
+}
