@@ -87,6 +87,7 @@ func (s *Server) arguments() ([]string, error) {
 		"--user="+account.Username,
 		"--datadir="+s.dataFolder(),
 		"--pid-file="+s.pidFile(),
+		"--tmpdir="+s.dir, // MariaDB servers that share one delete each other's tables there
 		"--socket=socket", // in the data folder; a full path could be longer than a socket's may
 		"--bind-address=127.0.0.1",
 		"--port="+strconv.Itoa(s.port),
