@@ -86,6 +86,7 @@ func (s *Server) initialise(dir string) error {
 	defer cancel()
 	command := exec.CommandContext(ctx, name, args...)
 	command.SysProcAttr = processAttributes()
+	command.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(dir)) // see the flag --tmpdir
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("mysqltest: make a data folder for %s with %s: %w\n%s", s.name, name, err, tail(out))
 	}
