@@ -67,18 +67,21 @@ func bareLoop(tb testing.TB, db *notify.DB) (n int) {
 	conn, err := db.Pool().Conn(tb.Context())
 	require.NoError(tb, err)
 	defer conn.Close()
-	last, page := uint64(0), 1000
-	for page == 1000 {
+	barePage := func(last uint64) (uint64, int) {
 		rows, err := conn.QueryContext(tb.Context(), "SELECT id, created_at, headers, payload FROM orders WHERE id > ? ORDER BY id LIMIT 1000", last)
 		require.NoError(tb, err)
+		defer rows.Close()
 		var created, headers, payload sql.RawBytes
-		page = 0
+		page := 0
 		for rows.Next() {
 			require.NoError(tb, rows.Scan(&last, &created, &headers, &payload))
 			page++
 		}
-		require.NoError(tb, rows.Close())
-		n += page
+		require.NoError(tb, rows.Err())
+		return last, page
+	}
+	for last, page := uint64(0), 1000; page == 1000; n += page {
+		last, page = barePage(last)
 	}
 	return n
 }

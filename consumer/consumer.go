@@ -62,10 +62,9 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", ErrOptions)
 	}
 	waits := c.options.Reconnect()
-	options := c.options
-	connected := false
+	l := &life{Consumer: c, options: c.options, handler: handler}
 	for {
-		l := &life{Consumer: c, options: options, handler: handler}
+		l.reading = false
 		err := l.run(ctx)
 		switch {
 		case err == nil || errors.Is(err, ErrStop) || errors.Is(err, errDrained):
@@ -75,12 +74,10 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 				return nil
 			}
 			return err // the offset could not be stored, say
-		case permanent(err) || !connected && !l.connected:
+		case permanent(err) || !l.reached:
 			return err
 		}
-		if l.connected {
-			connected = true
-			options.Reset = false // done
+		if l.reading {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
@@ -112,12 +109,13 @@ func permanent(err error) bool {
 	return server.Number(err) != 0 && !transient
 }
 
-// life is what lasts as long as its connections.
+// life is what lasts as long as its connections; a Run goes through one or more.
 type life struct {
 	*Consumer
-	options   Options
-	handler   Handler
-	connected bool // it came as far as reading
+	options Options
+	handler Handler
+	reached bool // the server answered, once
+	reading bool // this life came as far as reading
 }
 
 func (l *life) run(ctx context.Context) (err error) {
@@ -125,6 +123,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	l.reached = true
 	if l.options.Group != "" {
 		member, err := join(ctx, l.db, t.Name, l.options.Group, l.log)
 		if err != nil {
@@ -156,6 +155,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	l.options.Reset = false // done
 	return l.read(ctx, rows, stored, begun)
 }
 
@@ -171,7 +171,7 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 	}
 	defer func() { _ = waiter.Close() }()
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "mode", l.mode(), "writers", source.name(), "grace", grace)
-	l.connected = true
+	l.reading = true
 
 	hands, release := l.hands(ctx)
 	defer release()
@@ -192,8 +192,8 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 			cancel(err)
 		}
 	})
-	delivery := &delivery{handler: l.handler, options: l.options, db: l.db, offset: stored, progress: begun, hands: hands}
-	err = delivery.run(ctx, batches)
+	delivery := &delivery{handler: l.handler, options: l.options, db: l.db, offset: stored, progress: begun}
+	err = delivery.run(ctx, hands, batches)
 	cancel(err)
 	reading.Wait()
 	return err

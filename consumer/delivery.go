@@ -19,7 +19,6 @@ type delivery struct {
 	db       *notify.DB
 	offset   *offset // nil without a group
 	progress progress
-	hands    context.Context // the handler's: it ends later than the delivery's own
 
 	unsaved bool
 	saved   time.Time
@@ -31,8 +30,9 @@ type ownError struct{ error }
 func (e ownError) Unwrap() error { return e.error }
 
 // run handles batches until the context ends, the reader closes in, or the
-// handler says ErrStop. What was handled is stored before it returns.
-func (d *delivery) run(ctx context.Context, in <-chan batch) (err error) {
+// handler says ErrStop. What was handled is stored before it returns. hands is
+// the handler's context, which ends later than the delivery's own.
+func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) {
 	d.saved = time.Now()
 	defer func() {
 		// A context that ended must not make what was handled be handled again.
@@ -50,7 +50,7 @@ func (d *delivery) run(ctx context.Context, in <-chan batch) (err error) {
 			if !ok {
 				return nil
 			}
-			if err := d.batch(ctx, b); err != nil {
+			if err := d.batch(ctx, hands, b); err != nil {
 				return err
 			}
 		case <-flush.C:
@@ -66,14 +66,14 @@ func (d *delivery) run(ctx context.Context, in <-chan batch) (err error) {
 	}
 }
 
-func (d *delivery) batch(ctx context.Context, b batch) error {
+func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 	size := len(b.messages)
 	if d.handler.each {
 		size = 1
 	}
 	for rest := b.messages; len(rest) > 0; rest = rest[size:] {
 		size = min(size, len(rest))
-		if err := d.deliver(ctx, rest[:size], b.inOrder); err != nil {
+		if err := d.deliver(ctx, hands, rest[:size], b.inOrder); err != nil {
 			return err
 		}
 		if err := d.saveIfDue(ctx); err != nil {
@@ -85,7 +85,7 @@ func (d *delivery) batch(ctx context.Context, b batch) error {
 	}
 	if b.settled > d.progress.settled {
 		d.progress.settle(b.settled)
-		d.unsaved = true
+		d.unsaved = d.offset != nil
 	}
 	if b.handled != nil {
 		close(b.handled)
@@ -94,8 +94,8 @@ func (d *delivery) batch(ctx context.Context, b batch) error {
 }
 
 // deliver gives messages to the handler until they are handled or dead.
-func (d *delivery) deliver(ctx context.Context, messages []Message, inOrder bool) error {
-	attempts, err := d.try(ctx, messages, inOrder)
+func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrder bool) error {
+	attempts, err := d.try(ctx, hands, messages, inOrder)
 	if err == nil || errors.Is(err, ErrStop) {
 		return err
 	}
@@ -104,7 +104,7 @@ func (d *delivery) deliver(ctx context.Context, messages []Message, inOrder bool
 	}
 	if len(messages) > 1 { // which of them is it?
 		for i := range messages {
-			if err := d.deliver(ctx, messages[i:i+1], inOrder); err != nil {
+			if err := d.deliver(ctx, hands, messages[i:i+1], inOrder); err != nil {
 				return err
 			}
 		}
@@ -122,10 +122,10 @@ func (d *delivery) deliver(ctx context.Context, messages []Message, inOrder bool
 
 // try calls the handler up to MaxAttempts times, with waits between. An error that
 // is no ownError is the handler's last.
-func (d *delivery) try(ctx context.Context, messages []Message, inOrder bool) (attempts int, err error) {
+func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder bool) (attempts int, err error) {
 	waits := d.options.Retry()
 	for attempts = 1; ; attempts++ {
-		if err = d.once(messages, inOrder); err == nil || errors.Is(err, ErrStop) {
+		if err = d.once(hands, messages, inOrder); err == nil || errors.Is(err, ErrStop) {
 			return attempts, err
 		}
 		if errors.As(err, &ownError{}) {
@@ -149,8 +149,7 @@ func (d *delivery) try(ctx context.Context, messages []Message, inOrder bool) (a
 }
 
 // once calls the handler one time, and notes what it has done.
-func (d *delivery) once(messages []Message, inOrder bool) error {
-	ctx := d.hands
+func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) error {
 	if d.options.HandlerTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d.options.HandlerTimeout,
@@ -184,7 +183,7 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 	}
 	done := f(tx)
 	if done != nil && !errors.Is(done, ErrStop) {
-		if err := tx.Rollback(); err != nil && d.hands.Err() == nil && ctx.Err() == nil { // the connection is gone, whatever f said
+		if err := tx.Rollback(); err != nil && ctx.Err() == nil { // the connection is gone, whatever f said
 			return ownError{fmt.Errorf("consumer: roll back: %w", errors.Join(err, done))}
 		}
 		return done

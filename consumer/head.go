@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -25,7 +26,7 @@ func (r *reader) head(ctx context.Context) (uint64, error) {
 	return head, err
 }
 
-func largest(ctx context.Context, r *rows) (head uint64, any bool, err error) {
+func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error) {
 	var id sql.Null[uint64]
 	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
 		query := "SELECT MAX(" + r.key + ") FROM " + ident.Quote(r.table.Name)
@@ -40,11 +41,12 @@ func largest(ctx context.Context, r *rows) (head uint64, any bool, err error) {
 // checkHead returns ErrBelowOffset for a table that was truncated. One that was
 // emptied goes on counting where it was.
 func (r *reader) checkHead(ctx context.Context) error {
+	r.checked = time.Now()
 	return checkHead(ctx, r.rows, r.wm.settled)
 }
 
 func checkHead(ctx context.Context, r *rows, settled uint64) error {
-	head, any, err := largest(ctx, r)
+	head, exists, err := largest(ctx, r)
 	if err != nil || head >= settled {
 		return err
 	}
@@ -57,7 +59,7 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	if err != nil {
 		return fmt.Errorf("consumer: read the next id: %w", err)
 	}
-	if known && next > settled || !known && !any {
+	if known && next > settled || !known && !exists {
 		return nil
 	}
 	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start anew with --reset (Options.Reset): %w",

@@ -47,7 +47,7 @@ func FuzzIDSet(f *testing.F) {
 	f.Fuzz(func(t *testing.T, operations []byte) {
 		var set idSet
 		var m model
-		floor := uint64(0) // ids up to it were trimmed
+		floor := uint64(0)                                  // ids up to it were trimmed
 		operations = operations[:min(len(operations), 120)] // more of them find no more
 		for ; len(operations) >= 3; operations = operations[3:] {
 			a, b := uint64(operations[1]%64), uint64(operations[2]%64)

@@ -151,11 +151,3 @@ func (w *testWriter) Write(line []byte) (int, error) {
 	}
 	return len(line), nil
 }
-
-func names(prefix string, from, to int) []string {
-	var all []string
-	for i := from; i <= to; i++ {
-		all = append(all, fmt.Sprintf("%s%d", prefix, i))
-	}
-	return all
-}

@@ -50,7 +50,7 @@ func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Tab
 	m := &metadataLocks{session: session, schema: t.Schema, table: t.Name}
 	if session.Capabilities().MariaDB {
 		return nil, sourceError(WritersMetadataLocks,
-			noSource("MariaDB does not keep the metadata locks of prepared XA transactions: use "+string(WritersInnoDBTrx)))
+			noSourceError("MariaDB does not keep the metadata locks of prepared XA transactions: use "+string(WritersInnoDBTrx)))
 	}
 	if session.Capabilities().LowerCaseTableNames != 0 {
 		m.schema, m.table = strings.ToLower(m.schema), strings.ToLower(m.table)
@@ -75,7 +75,7 @@ func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Tab
 			return err
 		}
 		if own == 0 {
-			return noSource("performance_schema.metadata_locks does not show this session's own lock")
+			return noSourceError("performance_schema.metadata_locks does not show this session's own lock")
 		}
 		return tx.Rollback()
 	})
@@ -157,7 +157,7 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 			return err
 		}
 		if lost > 0 {
-			return noSource("the server lost metadata locks (raise performance_schema_max_metadata_locks)")
+			return noSourceError("the server lost metadata locks (raise performance_schema_max_metadata_locks)")
 		}
 		return nil
 	})

@@ -61,6 +61,8 @@ type reader struct {
 	gapWaits notify.Fibonacci
 	nextLook time.Time // no look at the writers before
 	handed   uint64    // the watermark that was handed out last
+	withheld bool      // rows wait for a gap before them to close
+	checked  time.Time // when the head was compared with the watermark
 }
 
 // run reads until the context ends or something is lost.
@@ -91,7 +93,7 @@ func (r *reader) run(ctx context.Context) error {
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
 		}
-		if !found && head != seen {
+		if !found && (head != seen || time.Since(r.checked) > maxWait) {
 			if err := r.checkHead(ctx); err != nil {
 				return err
 			}
@@ -119,7 +121,7 @@ func (r *reader) begin(ctx context.Context) error {
 
 // bound is how long the next wait may be.
 func (r *reader) bound(found bool) time.Duration {
-	if !r.wm.waiting() {
+	if !r.wm.waiting() && !r.withheld {
 		r.gapWaits.Reset()
 		return maxWait
 	}
@@ -142,6 +144,7 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 			return found, err
 		}
 		found = found || p.handed
+		r.withheld = p.withheld
 		if (r.wm.waiting() || p.head > r.wm.settled) && (!p.more || !time.Now().Before(r.nextLook)) {
 			came, err := r.look(ctx, p.head)
 			if err != nil {

@@ -232,7 +232,7 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 	values := make([]driver.Value, len(result.Columns()))
 	for {
 		switch err := result.Next(values); {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err

@@ -52,7 +52,7 @@ func openSource(ctx context.Context, session *notify.Session, t *table.Table, wa
 		if err == nil {
 			return source, exact, nil
 		}
-		if want == WritersMetadataLocks || unfit(err) != nil {
+		if err := refuse(want == WritersMetadataLocks, err); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -61,17 +61,28 @@ func openSource(ctx context.Context, session *notify.Session, t *table.Table, wa
 		if err == nil {
 			return source, exact, nil
 		}
-		if want == WritersInnoDBTrx || unfit(err) != nil {
+		if err := refuse(want == WritersInnoDBTrx, err); err != nil {
 			return nil, 0, err
 		}
 	}
 	return unknown{}, grace, nil
 }
 
+// refuse returns nil for an error that makes the next way be tried.
+func refuse(asked bool, err error) error {
+	switch {
+	case unfit(err) != nil:
+		return err
+	case asked:
+		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return nil
+}
+
 // unfit returns nil for an error by which a server says that it can't do a thing,
 // the error itself for any other.
 func unfit(err error) error {
-	var no noSource
+	var no noSourceError
 	if errors.As(err, &no) || server.NoPrivilege(err) ||
 		server.Is(err, server.ErrNoSuchTable, server.ErrUnknownTable, server.ErrBadField, server.ErrBadDatabase,
 			server.ErrParse, server.ErrNotSupportedYet, server.ErrUnknown) {
@@ -80,10 +91,10 @@ func unfit(err error) error {
 	return err
 }
 
-// noSource says why a source does not work here.
-type noSource string
+// noSourceError says why a source does not work here.
+type noSourceError string
 
-func (n noSource) Error() string { return string(n) }
+func (n noSourceError) Error() string { return string(n) }
 
 // unknown is the source that knows of nobody.
 type unknown struct{}

@@ -1,0 +1,60 @@
+// Package consumer reads a MySQL table past the last id it has seen, and loses no
+// row.
+//
+// # The trouble
+//
+// AUTO_INCREMENT ids are given out before the commit, so rows become visible out
+// of order: a reader of "id > last" passes over whatever commits late. A missing
+// id may be in flight, rolled back, skipped, or belong to a statement that has
+// taken it and has not inserted the row yet; nothing in the table tells which.
+//
+// # The settled watermark
+//
+// The reader hands out what is visible at once, and keeps the set of ids that it
+// has seen above the watermark: the id below which nothing can appear any more.
+// To move the watermark it
+//
+//  1. reads the head, the largest visible id;
+//  2. then asks who is writing to the table. Whoever will fill a gap below the
+//     head took that id before the head appeared, and his lock on the table before
+//     that, so he is among them;
+//  3. reads the gaps again when one of them has ended, and when all have, moves the
+//     watermark to the head.
+//
+// A transaction that stays open for an hour thus delays its own rows, and the
+// watermark, but no other row and no statement more than a look a second. A
+// backlog needs none of this: what is below a head whose writers have ended is
+// read in pages, in order.
+//
+// Who is writing is known exactly from performance_schema.metadata_locks (MySQL)
+// or information_schema.INNODB_TRX (both, with PROCESS), or not at all: then a
+// gap is given time. See [Writers].
+//
+// # Delivery
+//
+// One goroutine reads ahead, one calls the handler, a message at a time or a page.
+// With a group, the watermark and the ids above it that were handled are stored,
+// so that a restart, or another member, goes on where the group was, gaps
+// included. A handler made by Each or Batch gets every row at least once; one made
+// by EachTx or BatchTx commits the offset in its own transaction, and what it does
+// there is done exactly once.
+//
+// A group has one active member, by an advisory lock; the others wait for the
+// lock in the server and have it as soon as the member's session ends. A member
+// that was cut off and does not know it yet can't move the offset: each member
+// sets a fence when it begins, and an offset moves only under the fence of the
+// one who moves it.
+//
+// What dies, and what then holds:
+//
+//   - the reader's connection: the row in hand is finished, then the reader goes
+//     on from the stored offset, over a new one;
+//   - the connection that holds the group's lock: the handler's context is
+//     cancelled with notify.ErrLockLost, the group goes to whoever waits;
+//   - the process: its sessions and so its lock end with it; rows that were handled
+//     and not stored (Options.FlushInterval) come again, but to a handler in a
+//     transaction, which stored them or did not happen;
+//   - the host, without a word: the server ends its sessions 30 s later, and the
+//     member, if it lives, counts its lock as lost before that;
+//   - the server: all wait for it to come back.
+package consumer
