@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+func TestConsumePrints(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		execute(t, db, `INSERT INTO orders (created_at, headers, payload) VALUES
+			('2026-01-31 08:00:00.123456', '{"kind": "a<b"}', 'one'), ('2026-02-01 00:00:00', NULL, X'FF00')`)
+		created := column(t, db, "SELECT DATE_FORMAT(CONVERT_TZ(created_at, @@time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') FROM orders ORDER BY id")
+		all := func(args ...string) string {
+			return succeed(t, config, append([]string{"consume", "orders", "--from", "beginning", "--stop-at-end"}, args...)...)
+		}
+		require.Equal(t, fmt.Sprintf(`{"id":1,"topic":"orders","created_at":"%s","headers":{"kind":"a<b"},"payload":"one"}
+{"id":2,"topic":"orders","created_at":"%s","headers":{},"payload_base64":"/wA="}
+`, created[0], created[1]), all())
+		require.Equal(t, "one\n\xff\x00\n", all("--format", "payload"))
+		require.Equal(t, "1 orders 2026 a<b one {\"kind\":\"a<b\"}\n2 orders 2026  \xff\x00 null\n",
+			all("--format", "{{.ID}} {{.Topic}} {{.CreatedAt.Year}} {{.Headers.kind}} {{.Payload}} {{json .Headers}}"))
+		require.Equal(t, "one\n", all("--format", "payload", "--where", "id < 2"))
+		require.Equal(t, `{"id":1}`+"\n"+`{"id":2}`+"\n", all("--columns", "id"))
+	})
+}
+
+// A table is a topic, its rows are messages.
+func TestConsumeAnyTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		execute(t, db, "CREATE TABLE `we``ird, table` (a VARCHAR(9) PRIMARY KEY, n BIGINT UNSIGNED NOT NULL UNIQUE, d DECIMAL(4,2))")
+		execute(t, db, "INSERT INTO `we``ird, table` VALUES ('x', 18446744073709551614, 1.50), ('y', 7, NULL)")
+		args := []string{"consume", "we`ird, table", "--from", "beginning", "--stop-at-end"}
+		require.Contains(t, fail(t, exitFailed, config, args...), "--id-column")
+		args = append(args, "--id-column", "n")
+		require.Equal(t, `{"a":"y","n":7,"d":null}`+"\n"+`{"a":"x","n":18446744073709551614,"d":"1.50"}`+"\n",
+			succeed(t, config, args...))
+		require.Equal(t, "7 y\n18446744073709551614 x\n", succeed(t, config, append(args, "--format", "{{.Row.n}} {{.Row.a}}")...))
+	})
+}
+
+// A group goes on where it was, exactly, whatever a limit has cut short.
+func TestConsumeGroup(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		for n := 1; n <= 10; n++ {
+			execute(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint(n))
+		}
+		group := []string{"consume", "orders", "--group", "g", "--from", "beginning", "--format", "payload"}
+		for _, want := range []string{"1 2 3", "4 5 6", "7 8 9"} {
+			require.Equal(t, want, strings.Join(words(succeed(t, config, append(group, "--limit", "3")...)), " "))
+		}
+		require.Equal(t, "10\n", succeed(t, config, append(group, "--stop-at-end")...))
+		require.Empty(t, succeed(t, config, append(group, "--stop-at-end")...))
+		require.Equal(t, "9\n10\n", succeed(t, config, append(group, "--stop-at-end", "--reset", "--from", "9")...))
+		execute(t, db, "UPDATE orders SET created_at = NOW() - INTERVAL 1 DAY WHERE id < 8")
+		require.Equal(t, "8\n9\n10\n", succeed(t, config, append(group, "--stop-at-end", "--reset", "--from", "1h")...))
+
+		c := background(t, config, group...)
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('new')")
+		c.out.contains(t, "new\n")
+		require.Equal(t, exitDone, c.interrupt(t).code)
+		require.Empty(t, succeed(t, config, append(group, "--stop-at-end")...), "the offset was stored at Ctrl-C")
+
+		execute(t, db, "TRUNCATE TABLE orders")
+		require.Contains(t, fail(t, exitFailed, config, append(group, "--stop-at-end")...), "--reset")
+	})
+}
+
+// Without a group it begins with what comes, and nothing is stored.
+func TestConsumeFromEnd(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		execute(t, db, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY)")
+		execute(t, db, "INSERT INTO plain VALUES ()")
+		for _, table := range column(t, db, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME <> 'plain'") {
+			execute(t, db, "DROP TABLE "+table)
+		}
+		c := background(t, config, "consume", "plain", "--log-level", "debug", "--mode", "poll", "--limit", "1")
+		c.err.contains(t, "--from beginning")
+		c.err.contains(t, "reading")
+		execute(t, db, "INSERT INTO plain VALUES ()")
+		r := c.wait(t)
+		require.Equal(t, exitDone, r.code)
+		require.Equal(t, `{"id":2}`+"\n", r.out)
+	})
+}
+
+// A row that commits late comes late; in strict order those after it wait for it.
+func TestConsumeOrder(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		for _, test := range []struct{ flag, want string }{
+			{"--strict=false", "first\nafter\nlate\n"},
+			{"--strict", "first\nlate\nafter\n"},
+		} {
+			execute(t, db, "TRUNCATE TABLE orders")
+			c := background(t, config, "consume", "orders", "--from", "beginning", "--format", "payload", "--limit", "3", test.flag)
+			execute(t, db, "INSERT INTO orders (payload) VALUES ('first')")
+			c.out.contains(t, "first\n")
+			late, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = late.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('late')")
+			require.NoError(t, err)
+			execute(t, db, "INSERT INTO orders (payload) VALUES ('after')")
+			if test.flag == "--strict" {
+				require.Never(t, func() bool { return strings.Contains(c.out.String(), "after") }, 300*time.Millisecond, time.Millisecond)
+			} else {
+				c.out.contains(t, "after\n")
+			}
+			require.NoError(t, late.Commit())
+			require.Equal(t, test.want, c.wait(t).out)
+		}
+	})
+}
+
+// A message counts as handled only when it was written out.
+func TestConsumeToBrokenStdout(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two'), ('three')")
+		for _, limit := range []string{"0", "2"} {
+			var err text
+			a := newApp(streams{in: strings.NewReader(""), out: brokenStream{}, err: &err, environ: environment(t, config)})
+			code := a.run(t.Context(), []string{"consume", "orders", "--group", "g" + limit, "--from", "beginning", "--limit", limit})
+			require.Equal(t, exitFailed, code)
+			require.Equal(t, "mqnotify: print: no space left\n", err.String())
+			require.Empty(t, column(t, db, "SELECT message_id FROM mqnotify_dead_letter"))
+			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", "g"+limit, "--stop-at-end", "--format", "payload"))
+		}
+	})
+}
+
+type brokenStream struct{}
+
+func (brokenStream) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+// A template that does not fit a message ends the run, and loses no message.
+func TestConsumeTemplateFails(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
+		for _, template := range []string{"{{.Nosuch}}", "{{.Row.id}}", "{{index .Payload 99}}"} {
+			message := fail(t, exitFailed, config, "consume", "orders", "--group", "g", "--from", "beginning", "--format", template)
+			require.Equal(t, 1, strings.Count(message, "\n"), message)
+			require.Contains(t, message, "template")
+		}
+		require.Equal(t, "one\n", succeed(t, config, "consume", "orders", "--group", "g", "--stop-at-end", "--format", "payload"))
+	})
+}
+
+// The one-row flag wakes a consumer, in both of its forms.
+func TestConsumeByFlag(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		for _, form := range []string{"counter", "row"} {
+			c := background(t, config, "consume", "orders", "--flag", form, "--format", "payload", "--limit", "2", "--log-level", "debug")
+			c.err.contains(t, "msg=reading")
+			for n := 1; n <= 2; n++ {
+				succeed(t, config, "produce", "orders", fmt.Sprint(form, n), "--flag")
+				c.out.contains(t, fmt.Sprintf("%s%d\n", form, n))
+			}
+			require.Equal(t, exitDone, c.wait(t).code)
+		}
+	})
+}

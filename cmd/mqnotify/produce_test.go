@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+func TestProduceArguments(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		require.Empty(t, succeed(t, config, "produce", "orders", "one"))
+		out := succeed(t, config, "produce", "orders", "two", "", "--print-ids", "--header", "kind=a=b", "--header", "n=")
+		require.Equal(t, column(t, db, "SELECT id FROM orders WHERE id > 1 ORDER BY id"), words(out))
+		require.Equal(t, []string{"one", "two", ""}, column(t, db, "SELECT payload FROM orders ORDER BY id"))
+		require.Equal(t, []string{"", "a=b", "a=b"},
+			column(t, db, "SELECT COALESCE(JSON_UNQUOTE(JSON_EXTRACT(headers, '$.kind')), '') FROM orders ORDER BY id"))
+	})
+}
+
+// A line is a message as it is, but for its newline.
+func TestProduceLines(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		long := strings.Repeat("0123456789", 1<<20)
+		lines := []string{"dos\r", "", " spaces ", "\x00\xff\xfe", `\'"`, long, "last"}
+		for _, batch := range []string{"1", "3", "1000"} {
+			execute(t, db, "DELETE FROM orders")
+			r := mqnotify(t, config, strings.Join(lines, "\n"), "produce", "orders", "--batch", batch, "--print-ids")
+			require.Equal(t, exitDone, r.code, r.err)
+			require.Equal(t, column(t, db, "SELECT id FROM orders ORDER BY id"), words(r.out))
+			stored := column(t, db, "SELECT payload FROM orders ORDER BY id")
+			require.Len(t, stored, len(lines), "batches of %s", batch)
+			for i := range lines {
+				require.True(t, lines[i] == stored[i], "line %d in batches of %s", i+1, batch)
+			}
+		}
+	})
+}
+
+// Whoever types a line does not wait for another one, nor for its other half.
+func TestProduceLineAtOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, mode := range []string{modeNotify, modeHandshake} {
+			t.Run(mode, func(t *testing.T) {
+				config, db := database(t, s, "orders")
+				in, typed := io.Pipe()
+				p := start(t, environment(t, config), in, "produce", "orders", "--print-ids", "--mode", mode)
+				for n, part := range []string{"one\n", "two\nth", "ree\nfour"} {
+					_, err := io.WriteString(typed, part)
+					require.NoError(t, err)
+					p.out.contains(t, fmt.Sprintf("%d\n", n+1))
+				}
+				require.NoError(t, typed.Close())
+				require.Equal(t, exitDone, p.wait(t).code)
+				require.Equal(t, []string{"one", "two", "three", "four"}, column(t, db, "SELECT payload FROM orders ORDER BY id"))
+			})
+		}
+	})
+}
+
+// Ctrl-C ends produce although its stdin goes on.
+func TestProduceInterrupted(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		in, typed := io.Pipe()
+		p := start(t, environment(t, config), in, "produce", "orders", "--print-ids")
+		_, err := io.WriteString(typed, "one\n")
+		require.NoError(t, err)
+		p.out.contains(t, "1\n")
+		r := p.interrupt(t)
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, r.code)
+		require.Contains(t, r.err, "published=1")
+		require.Equal(t, []string{"one"}, column(t, db, "SELECT payload FROM orders"))
+	})
+}
+
+// What was committed before a failure stays, and its number is told.
+func TestProduceFailsInTheMiddle(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		execute(t, db, "CREATE TABLE short (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload VARBINARY(3) NOT NULL)")
+		r := mqnotify(t, config, "one\ntwo\nthree\nfour\n", "produce", "short", "--batch", "1", "--print-ids")
+		require.Equal(t, exitFailed, r.code)
+		require.Equal(t, "1\n2\n", r.out)
+		require.Contains(t, r.err, "payload")
+		require.Contains(t, r.err, "(messages published before that: 2)")
+		require.Equal(t, []string{"one", "two"}, column(t, db, "SELECT payload FROM short ORDER BY id"))
+
+		// All of a batch, or nothing.
+		r = mqnotify(t, config, "", "produce", "short", "a", "b", "long")
+		require.Equal(t, exitFailed, r.code)
+		require.NotContains(t, r.err, "before that")
+		require.Len(t, column(t, db, "SELECT payload FROM short"), 2)
+	})
+}
+
+func TestProduceFails(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		execute(t, db, "CREATE TABLE other (id INT PRIMARY KEY, name VARCHAR(10) NOT NULL)")
+		reader := s.User(t, config, "SELECT ON "+config.DBName+".*")
+		for mode := range map[string]bool{modeNotify: true, modeHandshake: true} {
+			require.Contains(t, fail(t, exitFailed, config, "produce", "nosuch", "x", "--mode", mode), "mqnotify init")
+			require.Contains(t, fail(t, exitFailed, config, "produce", "other", "x", "--mode", mode), "not a message table")
+			require.Contains(t, fail(t, exitFailed, reader, "produce", "orders", "x", "--mode", mode), "mqnotify grants")
+		}
+		require.Empty(t, column(t, db, "SELECT id FROM orders"))
+	})
+}
+
+// The two published sides take turns: the consumer's release is the producer's wake.
+func TestHandshake(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		c := background(t, config, "consume", "orders", "--mode", modeHandshake, "--from", "beginning", "--format", "payload", "--limit", "5")
+		r := mqnotify(t, config, "a\nb\nc\nd\ne\n", "produce", "orders", "--mode", modeHandshake, "--batch", "1")
+		require.Equal(t, exitDone, r.code, r.err)
+		require.Equal(t, result{exitDone, "a\nb\nc\nd\ne\n", ""}, c.wait(t))
+	})
+}
+
+func TestLinesEnd(t *testing.T) {
+	broken := errors.New("broken disk")
+	l := readLines(t.Context(), io.MultiReader(strings.NewReader("one\ntwo\nthr"), iotest.ErrReader(broken)), 10)
+	var got []string
+	for {
+		batch, err := l.next(t.Context(), 10)
+		for _, line := range batch {
+			got = append(got, string(line))
+		}
+		if len(batch) == 0 {
+			require.ErrorIs(t, err, broken)
+			require.ErrorContains(t, err, "read line 3")
+			break
+		}
+	}
+	require.Equal(t, []string{"one", "two"}, got, "half a line is no message")
+}
+
+// However fast lines come, and however long they are, those that wait are bounded:
+// by the read-ahead, one line that waits to get in, and the reader's buffer.
+func TestLinesAreReadAheadWithinBounds(t *testing.T) {
+	var read atomic.Int64
+	line := strings.Repeat("x", readAhead) + "\n"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := readLines(ctx, io.TeeReader(strings.NewReader(strings.Repeat(line, 6)), countTo{&read}), 1000)
+	batch, err := l.next(ctx, 1000)
+	require.NoError(t, err)
+	require.Len(t, batch, 1)
+	require.Len(t, batch[0], readAhead)
+	most := int64(3*len(line) + 64<<10)
+	require.Eventually(t, func() bool { return read.Load() >= int64(3*len(line)) }, patience, time.Millisecond)
+	require.Never(t, func() bool { return read.Load() > most }, 100*time.Millisecond, time.Millisecond)
+	cancel()
+	require.Eventually(t, func() bool {
+		for {
+			if _, open := <-l.ready; !open {
+				return true
+			}
+		}
+	}, patience, time.Millisecond)
+}
+
+type countTo struct{ n *atomic.Int64 }
+
+func (c countTo) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
