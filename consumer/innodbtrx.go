@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -36,10 +37,20 @@ type trx struct {
 
 func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
 	i := &innodbTrx{session: session}
-	if _, err := i.read(ctx); err != nil && !server.Is(err, server.ErrConvertString) {
-		return nil, sourceError(WritersInnoDBTrx, err)
+	for range 10 { // others may be reading it too
+		switch _, err := i.open(ctx); {
+		case err == nil:
+			return i, nil
+		case !errors.Is(err, errStale):
+			return nil, err
+		}
+		select {
+		case <-time.After(i.pace()):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	return i, nil
+	return nil, sourceError(WritersInnoDBTrx, noSourceError("INNODB_TRX does not show this session's own transaction"))
 }
 
 func (i *innodbTrx) open(ctx context.Context) (open, error) {

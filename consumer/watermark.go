@@ -117,10 +117,8 @@ func (w *watermark) note(head uint64, open open, now time.Time) {
 		w.notes[last].head = head
 		return
 	}
-	w.notes = append(w.notes, note{head, writers, now})
-	if len(w.notes) > maxNotes { // the oldest two become one that waits for both
-		maps.Copy(w.notes[1].writers, w.notes[0].writers)
-		w.notes = slices.Delete(w.notes, 0, 1)
+	if len(w.notes) < maxNotes { // else a later note, when the first has ended, covers this head too
+		w.notes = append(w.notes, note{head, writers, now})
 	}
 }
 
