@@ -70,7 +70,7 @@ func (p *Producer) doubt(err error) error {
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return err
 	}
-	p.known.Store(nil) // the next connection may be to another server
+	p.caps.Store(nil) // the next connection may be to another server
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
@@ -88,7 +88,7 @@ func (p *Producer) explain(err error) error {
 	case server.ReadOnly(err):
 		err = fmt.Errorf("%w: connect to the primary: %w", ErrReadOnly, err)
 	case server.Is(err, server.ErrPacketTooLarge), errors.Is(err, mysql.ErrPktTooLarge):
-		p.known.Store(nil) // it was lowered, or the driver has a lower one of its own
+		p.caps.Store(nil) // it was lowered, or the driver has a lower one of its own
 		err = fmt.Errorf("%w: raise the server's max_allowed_packet, or the DSN's maxAllowedPacket: %w", ErrTooLarge, err)
 	}
 	return fmt.Errorf("producer: publish to %s: %w", topic, err)

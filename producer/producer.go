@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -72,7 +73,8 @@ type Producer struct {
 	hint   Hint
 	log    *slog.Logger
 	batch  batchLimits
-	known  atomic.Pointer[limits] // what the server said last
+	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
+	last   atomic.Pointer[step]
 	closed atomic.Bool
 }
 

@@ -235,7 +235,7 @@ func TestLargeMessages(t *testing.T) {
 		p := newProducer(t, db, "x", Options{})
 		_, err := p.Publish(t.Context(), Message{})
 		require.NoError(t, err)
-		packet := p.known.Load().packet
+		packet := p.caps.Load().MaxAllowedPacket
 		headers := map[string]string{"a": "b"}
 		for _, size := range []int{packet / 4, packet / 2, packet - around - len(`{"a":"b"}`) - 1} {
 			payload := bytes.Repeat([]byte{'\'', 0}, size/2+1)[:size]
@@ -483,7 +483,9 @@ func TestNoAnswer(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				db := topicOn(t, s, "x")
 				p := newProducer(t, db, "x", Options{BatchRows: 1})
-				p.known.Store(&limits{packet: 1 << 20, step: 1, autocommit: true})
+				_, err := p.Publish(t.Context(), Message{}) // connects
+				require.NoError(t, err)
+				exec(t, db, "DELETE FROM x")
 				exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
 				// The server is busy with the statement, or has not begun it, when the
 				// context ends.
@@ -491,14 +493,19 @@ func TestNoAnswer(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("too late"))
 				defer cancel()
 				begun := time.Now()
-				_, err := p.Publish(ctx, make([]Message, messages)...)
+				_, err = p.Publish(ctx, make([]Message, messages)...)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				assert.Less(t, time.Since(begun), time.Second)
 				// Of a transaction nothing is committed before COMMIT.
 				assert.Equal(t, messages == 1, errors.Is(err, ErrUnknown), "%v", err)
 				assert.Equal(t, messages > 1, SafeToRetry(err))
 				if messages > 1 {
-					require.Never(t, func() bool { return count(t, db, "x") > 0 }, 100*time.Millisecond, 50*time.Millisecond)
+					var busy int
+					require.Eventually(t, func() bool {
+						return db.Pool().GetContext(context.Background(), &busy, "SELECT COUNT(*) FROM information_schema.processlist "+
+							"WHERE db = ? AND info LIKE 'INSERT%'", db.Name()) == nil && busy == 0
+					}, 30*time.Second, 20*time.Millisecond)
+					assert.Zero(t, count(t, db, "x"))
 				}
 			})
 		}

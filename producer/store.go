@@ -6,57 +6,79 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// limits is what matters of a session's settings.
-type limits struct {
-	packet     int    // max_allowed_packet, in bytes
+// plan is what rows become in a session.
+type plan struct {
+	statements []statement
 	step       uint64 // from one id to the next
 	autocommit bool
 }
 
-// ask reads the limits of tx's session.
-func (p *Producer) ask(ctx context.Context, tx Tx) (*limits, error) {
-	var l limits
-	row := tx.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@auto_increment_increment, @@autocommit")
-	if err := row.Scan(&l.packet, &l.step, &l.autocommit); err != nil {
-		return nil, fmt.Errorf("read max_allowed_packet: %w", err)
+func (p *Producer) plan(ctx context.Context, tx Tx, rows []row) (plan, error) {
+	caps := p.caps.Load()
+	if caps == nil {
+		var err error
+		if caps, err = server.Discover(ctx, tx); err != nil {
+			return plan{}, err
+		}
+		p.caps.Store(caps)
 	}
-	p.known.Store(&l)
-	return &l, nil
+	if err := fit(rows, caps.MaxAllowedPacket); err != nil {
+		return plan{}, err
+	}
+	step, err := uint64(1), error(nil)
+	if len(rows) > 1 {
+		step, err = p.step(ctx, tx, caps)
+	}
+	return plan{split(p.into, rows, p.batch, caps.MaxAllowedPacket), step, caps.Autocommit}, err
 }
 
-// plan splits the rows into statements for tx's session.
-func (p *Producer) plan(ctx context.Context, tx Tx, rows []row) (*limits, []statement, error) {
-	l := p.known.Load()
-	// The step is a setting of the session, and a Galera cluster changes it with its
-	// size, so it is asked for whenever it matters; the rest is asked for once.
-	if l == nil {
-		var err error
-		if l, err = p.ask(ctx, tx); err != nil {
-			return nil, nil, err
+// step is the auto_increment_increment of a connection.
+type step struct {
+	conn any // the driver's
+	size uint64
+}
+
+// step asks the session of tx how far one id is from the next, unless it did when
+// it had the same connection last: one publisher at a time always gets the same.
+func (p *Producer) step(ctx context.Context, tx Tx, caps *server.Capabilities) (uint64, error) {
+	var now step
+	if c, ok := tx.(interface{ Raw(f func(any) error) error }); ok {
+		if err := c.Raw(func(conn any) error { now.conn = conn; return nil }); err != nil {
+			return 0, fmt.Errorf("connect: %w", err)
+		}
+		// A Galera cluster changes the step of every session with its own size.
+		if last := p.last.Load(); last != nil && last.conn == now.conn && !caps.Galera {
+			return last.size, nil
 		}
 	}
-	if err := fit(rows, l.packet); err != nil {
-		return nil, nil, err
+	row := tx.QueryRowContext(ctx, "SELECT @@auto_increment_increment")
+	if err := row.Scan(&now.size); err != nil {
+		return 0, fmt.Errorf("read auto_increment_increment: %w", err)
 	}
-	return l, split(p.into, rows, p.batch, l.packet), nil
+	if now.conn != nil {
+		p.last.Store(&now)
+	}
+	return now.size, nil
 }
 
 // commit stores the rows, all or none, over a connection that is in no transaction.
 func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row) (ids []uint64, err error) {
-	l, statements, err := p.plan(ctx, conn, rows)
+	plan, err := p.plan(ctx, conn, rows)
 	if err != nil {
 		return nil, err
 	}
-	if len(statements) == 1 && l.autocommit {
-		ids, err = p.insert(ctx, conn, statements, l.step)
+	if len(plan.statements) == 1 && plan.autocommit {
+		ids, err = p.insert(ctx, conn, plan)
 		return ids, p.doubt(err)
 	}
 	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	if ids, err = p.insert(ctx, conn, statements, l.step); err != nil {
+	if ids, err = p.insert(ctx, conn, plan); err != nil {
 		rollback(ctx, conn)
 		return nil, err
 	}
@@ -87,15 +109,15 @@ func rollback(ctx context.Context, conn *sql.Conn) {
 // auto_increment_increment: an INSERT whose number of rows is known beforehand (a
 // "simple insert" in the manual's words) gets all its ids at once, in each
 // innodb_autoinc_lock_mode, whoever inserts at the same time.
-func (p *Producer) insert(ctx context.Context, tx Tx, statements []statement, step uint64) ([]uint64, error) {
+func (p *Producer) insert(ctx context.Context, tx Tx, plan plan) ([]uint64, error) {
 	var ids []uint64
-	for _, s := range statements {
+	for _, s := range plan.statements {
 		first, err := s.exec(ctx, tx, p.into)
 		if err != nil {
 			return nil, fmt.Errorf("insert: %w", err)
 		}
 		for i := range s.rows {
-			ids = append(ids, first+uint64(i)*step)
+			ids = append(ids, first+uint64(i)*plan.step)
 		}
 	}
 	return ids, nil

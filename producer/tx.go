@@ -20,6 +20,7 @@ import (
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -59,11 +60,11 @@ func (p *Producer) publishTx(ctx context.Context, tx Tx, messages []Message) ([]
 	if err != nil {
 		return nil, err
 	}
-	l, statements, err := p.plan(ctx, tx, rows)
+	plan, err := p.plan(ctx, tx, rows)
 	if err != nil {
 		return nil, err
 	}
-	return p.insert(ctx, tx, statements, l.step)
+	return p.insert(ctx, tx, plan)
 }
 
 // Transact runs f in a transaction, commits it, and then gives the hint. When f

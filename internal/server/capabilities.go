@@ -22,6 +22,7 @@ type Capabilities struct {
 	GroupReplication, MultiPrimary bool
 	GTID                           bool // gtid_mode=ON with a binary log: commits can be waited for
 	PerformanceSchema              bool
+	Autocommit                     bool   // of the session that asked
 	MaxAllowedPacket               int    // bytes
 	AutoIncrementIncrement         uint64 // the step between two ids
 	LowerCaseTableNames            int
@@ -90,6 +91,7 @@ func capabilities(known map[string]string) *Capabilities {
 		GroupReplication:    known["group_replication_group_name"] != "",
 		GTID:                on("gtid_mode") && on("log_bin"),
 		PerformanceSchema:   on("performance_schema"),
+		Autocommit:          on("autocommit"),
 		MaxAllowedPacket:    number("max_allowed_packet"),
 		LowerCaseTableNames: number("lower_case_table_names"),
 		WaitTimeout:         number("wait_timeout"),
