@@ -22,7 +22,6 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
 	orders, err := producer.New(db, "orders", producer.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -35,6 +34,9 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	log.Println("published", ids)
+	if err := db.Close(); err != nil {
+		log.Print(err)
+	}
 }
 
 func ExampleSafeToRetry() {
@@ -63,15 +65,17 @@ func ExampleProducer_PublishTx() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE item = ?", 1); err != nil {
-		log.Fatal(err)
+	sell := func() error {
+		if _, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE item = ?", 1); err != nil {
+			return err
+		}
+		if _, err := orders.PublishTx(ctx, tx, producer.Message{Payload: []byte("sold 1")}); err != nil {
+			return err
+		}
+		return tx.Commit()
 	}
-	if _, err := orders.PublishTx(ctx, tx, producer.Message{Payload: []byte("sold 1")}); err != nil {
-		log.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		log.Fatal(err)
+	if err := sell(); err != nil {
+		log.Fatal(errors.Join(err, tx.Rollback()))
 	}
 	orders.Notify(ctx)
 }
@@ -113,5 +117,7 @@ func ExampleHandshake() {
 		log.Print(err)
 	}
 	stop()
-	<-ended
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		log.Print(err)
+	}
 }

@@ -2,9 +2,7 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // running is a Handshake whose Run is under way.
@@ -120,21 +117,6 @@ func deadline(t *testing.T) context.Context {
 }
 
 func payload(i int) Message { return Message{Payload: fmt.Append(nil, i)} }
-
-func kill(t *testing.T, db *notify.DB, id uint64) {
-	t.Helper()
-	exec(t, db, fmt.Sprintf("KILL %d", id))
-}
-
-// holder waits until a session other than the given one holds the topic's lock.
-func holder(t *testing.T, db *notify.DB, topic string, other uint64) (id uint64) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(IS_USED_LOCK(?), 0)", notify.HandshakeName(db.Name(), topic))
-		return assert.NoError(t, err) && id != 0 && id != other
-	}, 10*time.Second, 10*time.Millisecond)
-	return id
-}
 
 // Turn by turn: what is published in the consumer's turn is inserted when it has
 // ended and not before, and wakes the consumer for the next.
@@ -264,84 +246,6 @@ func publishing(ctx context.Context, h *running, messages ...Message) <-chan err
 	return done
 }
 
-func TestHandshakeConsumerDies(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		ctx := deadline(t)
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{})
-		queued(t, db)
-		first := publishing(ctx, h, payload(0))
-		_, _, err := r.read(ctx, 1) // and keeps the lock
-		require.NoError(t, err)
-		require.NoError(t, <-first)
-		second := publishing(ctx, h, payload(1))
-		kill(t, db, r.session.ID())
-		require.NoError(t, <-second)
-		for i := 2; i < 5; i++ { // nobody there: no wait
-			_, err := h.Publish(ctx, payload(i))
-			require.NoError(t, err)
-		}
-		next := newReader(t, db, "x") // finds them all
-		next.last = r.last
-		all, _, err := next.read(ctx, 4)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"1", "2", "3", "4"}, all)
-	})
-}
-
-func TestHandshakeProducerDies(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		ctx := deadline(t)
-		log := newLogged()
-		h := run(t, db, "x", Options{Logger: slog.New(log)})
-		_, err := h.Publish(ctx, payload(0))
-		require.NoError(t, err)
-		dead := holder(t, db, "x", 0)
-		kill(t, db, dead) // idle, it notices without a statement
-		holder(t, db, "x", dead)
-		assert.Len(t, log.messages(), 1)
-
-		r := newReader(t, db, "x")
-		second := publishing(ctx, h, payload(1))
-		all, _, err := r.read(ctx, 2)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"0", "1"}, all)
-		require.NoError(t, <-second)
-
-		// Killed while it waits for the end of the consumer's turn: what is published
-		// meanwhile is inserted once, by the session that follows.
-		waiting := queued(t, db)
-		third := publishing(ctx, h, payload(2))
-		kill(t, db, waiting)
-		all, _, err = r.read(ctx, 1)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"2"}, all)
-		require.NoError(t, <-third)
-		assert.Equal(t, 3, count(t, db, "x"))
-	})
-}
-
-// A consumer that starts first finds nothing, keeps out of the way, and gets what
-// comes.
-func TestHandshakeConsumerStartsFirst(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		ctx := deadline(t)
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{})
-		queued(t, db)
-		published := publishing(ctx, h, payload(1))
-		all, _, err := r.read(ctx, 1)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"1"}, all)
-		require.NoError(t, <-published)
-	})
-}
-
 // Idle, the producer says nothing but the touch that keeps its lock. Without a
 // consumer that takes a turn it rests after a few.
 func TestHandshakeIdleCostsNoStatement(t *testing.T) {
@@ -357,129 +261,5 @@ func TestHandshakeIdleCostsNoStatement(t *testing.T) {
 		assert.Less(t, rest-before, uint64(15))
 		<-time.After(2 * time.Second)
 		assert.LessOrEqual(t, own.Questions(t)-rest-1, uint64(1))
-	})
-}
-
-func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		ctx := deadline(t)
-		var hints counted
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{BatchRows: 2, Hint: hints.hint})
-		queued(t, db)
-		first := publishing(ctx, h, payload(0))
-		_, _, err := r.read(ctx, 1)
-		require.NoError(t, err)
-		require.NoError(t, <-first)
-
-		large := publishing(ctx, h, Message{Payload: make([]byte, 64<<20)})
-		good := publishing(ctx, h, payload(1), payload(2), payload(3)) // a transaction
-		_, _, err = r.read(ctx, 3)
-		require.NoError(t, err)
-		require.NoError(t, <-good)
-		require.NoError(t, r.Close()) // the rest need not wait for a consumer
-		err = <-large
-		require.ErrorIs(t, err, ErrTooLarge)
-		assert.ErrorContains(t, err, "`x`")
-		_, err = h.Publish(ctx, Message{Headers: map[string]string{"x": "\xff"}})
-		require.ErrorContains(t, err, "UTF-8")
-		none, err := h.Publish(ctx)
-		require.NoError(t, err)
-		assert.Nil(t, none)
-		assert.Equal(t, 2, hints.count())
-	})
-}
-
-// Without a Run there is an error, not a wait.
-func TestHandshakeNotRunning(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		idle, err := NewHandshake(db, "x", Options{})
-		require.NoError(t, err)
-		_, err = idle.Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, ErrNotRunning)
-		assert.True(t, SafeToRetry(err))
-
-		ctx := deadline(t)
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{})
-		queued(t, db)
-		require.ErrorContains(t, h.Run(t.Context()), "runs already")
-
-		// It ends while one waits for its turn.
-		first := publishing(ctx, h, payload(0))
-		_, _, err = r.read(ctx, 1)
-		require.NoError(t, err)
-		require.NoError(t, <-first)
-		short, cancel := context.WithTimeoutCause(ctx, 50*time.Millisecond, errors.New("too late"))
-		defer cancel()
-		_, err = h.Publish(short, Message{})
-		require.ErrorContains(t, err, "too late")
-		assert.True(t, SafeToRetry(err), "never taken")
-		waits := publishing(ctx, h, Message{})
-		h.stop()
-		require.ErrorIs(t, <-h.end, context.Canceled)
-		require.ErrorIs(t, <-waits, ErrNotRunning)
-		assert.Equal(t, 1, count(t, db, "x"))
-
-		// And may run again.
-		ctx, cancel = context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = h.Run(ctx) })
-		defer wg.Wait()
-		defer cancel()
-		require.NoError(t, r.Close())
-		require.Eventually(t, func() bool { _, err := h.Publish(ctx, Message{}); return err == nil }, 10*time.Second, 10*time.Millisecond)
-	})
-}
-
-// A first connection that fails is told at once; a lost one is made again.
-func TestHandshakeReconnects(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		direct := open(t, config)
-		require.NoError(t, schema.Init(t.Context(), direct.Pool(), "x"))
-		proxy := s.Proxy(t)
-		config.Addr = proxy.Addr()
-		proxy.Down()
-		db := open(t, config)
-		h, err := NewHandshake(db, "x", Options{})
-		require.NoError(t, err)
-		require.ErrorContains(t, h.Run(t.Context()), "connect")
-
-		proxy.Up()
-		log := newLogged()
-		up := run(t, db, "x", Options{Logger: slog.New(log)})
-		ctx := deadline(t)
-		_, err = up.Publish(ctx, payload(0))
-		require.NoError(t, err)
-		proxy.Down()
-		published := publishing(ctx, up, payload(1))
-		require.Eventually(t, func() bool { return len(log.messages()) >= 2 }, 10*time.Second, 10*time.Millisecond)
-		proxy.Up()
-		require.NoError(t, <-published)
-		assert.Equal(t, 2, count(t, direct, "x"))
-	})
-}
-
-// A caller that leaves while its messages are inserted is told that it can't know.
-func TestHandshakeCallerLeaves(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s, "x")
-		exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
-		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(0.5)")
-		h := run(t, db, "x", Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err := h.Publish(ctx, Message{})
-		require.ErrorIs(t, err, ErrUnknown)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		// A turn that has begun is finished, whoever leaves.
-		h.stop()
-		require.ErrorIs(t, <-h.end, context.Canceled)
-		assert.Equal(t, 1, count(t, db, "x"))
 	})
 }

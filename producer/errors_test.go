@@ -1,0 +1,113 @@
+package producer
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestErrorsNameTheTopicAndTheRemedy(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := topicOn(t, s, "x")
+		exec(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY, name TEXT)")
+		exec(t, db, "CREATE TABLE more (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB, name INT NOT NULL)")
+		exec(t, db, "CREATE TABLE no_id (headers JSON, payload LONGBLOB)")
+		exec(t, db, "CREATE VIEW grouped AS SELECT id, MAX(headers) AS headers, MAX(payload) AS payload FROM x GROUP BY id")
+		for _, c := range []struct {
+			topic, remedy string
+			want          error
+			retry         bool
+		}{
+			{"none", "mqnotify init", ErrNoTopic, true},
+			{"other", "columns headers and payload", ErrNotTopic, true},
+			{"more", "a default for every other", ErrNotTopic, true},
+			{"grouped", "message table", ErrNotTopic, true},
+			{"no_id", "AUTO_INCREMENT", ErrNoID, false},
+		} {
+			_, err := newProducer(t, db, c.topic, Options{}).Publish(t.Context(), Message{})
+			require.ErrorIs(t, err, c.want)
+			assert.ErrorContains(t, err, ident.Quote(c.topic))
+			assert.ErrorContains(t, err, c.remedy)
+			assert.Equal(t, c.retry, SafeToRetry(err), c.topic)
+		}
+
+		config := s.Database(t)
+		require.NoError(t, schema.Init(t.Context(), open(t, config).Pool(), "x"))
+		reader := open(t, s.User(t, config, "SELECT ON "+ident.Quote(config.DBName)+".*"))
+		_, err := newProducer(t, reader, "x", Options{}).Publish(t.Context(), Message{})
+		require.ErrorIs(t, err, ErrDenied)
+		assert.ErrorContains(t, err, "mqnotify grants")
+
+		writer := open(t, s.User(t, config, "INSERT ON "+ident.Quote(config.DBName)+".`x`"))
+		_, err = newProducer(t, writer, "x", Options{BatchRows: 1}).Publish(t.Context(), Message{}, Message{})
+		require.NoError(t, err) // INSERT is all that a producer needs
+	})
+}
+
+func TestReadOnlyServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		require.NoError(t, schema.Init(t.Context(), open(t, config).Pool(), "x"))
+		user := open(t, own.User(t, config, "ALL ON "+ident.Quote(config.DBName)+".*"))
+		admin := own.Admin(t)
+		_, err := admin.ExecContext(t.Context(), "SET GLOBAL read_only = 1")
+		require.NoError(t, err)
+		defer func() {
+			_, err := admin.ExecContext(context.Background(), "SET GLOBAL read_only = 0")
+			require.NoError(t, err)
+		}()
+		_, err = newProducer(t, user, "x", Options{}).Publish(t.Context(), Message{})
+		require.ErrorIs(t, err, ErrReadOnly)
+		assert.ErrorContains(t, err, "primary")
+		assert.True(t, SafeToRetry(err))
+	})
+}
+
+// What is wrong with the call needs no server to say so.
+func TestBadCalls(t *testing.T) {
+	config := mysql.NewConfig()
+	config.DBName, config.Addr = "d", "127.0.0.1:1"
+	db := open(t, config)
+	for _, name := range []string{"", strings.Repeat("x", 65), "nul\x00", "end "} {
+		_, err := New(db, name, Options{})
+		var invalid *ident.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		_, err = NewHandshake(db, name, Options{})
+		require.ErrorAs(t, err, &invalid)
+	}
+	for _, options := range []Options{{BatchRows: -1}, {BatchRows: 40_000}, {BatchBytes: -1}} {
+		_, err := New(db, "x", options)
+		require.ErrorContains(t, err, "Batch")
+	}
+
+	p := newProducer(t, db, "x", Options{})
+	ids, err := p.Publish(t.Context())
+	require.NoError(t, err)
+	assert.Nil(t, ids)
+	for _, headers := range []map[string]string{{"bad": "\xff"}, {"\xff": ""}} {
+		_, err = p.Publish(t.Context(), Message{}, Message{Headers: headers})
+		require.ErrorContains(t, err, "message 2 of 2")
+		require.ErrorContains(t, err, "payload")
+	}
+	_, err = p.Publish(t.Context(), Message{}) // no server there
+	require.ErrorContains(t, err, "connect")
+	assert.True(t, SafeToRetry(err))
+
+	require.NoError(t, p.Close())
+	require.NoError(t, p.Close())
+	_, err = p.Publish(t.Context(), Message{})
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = p.PublishTx(t.Context(), nil, Message{})
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, p.Transact(t.Context(), nil), ErrClosed)
+	assert.False(t, SafeToRetry(nil))
+}

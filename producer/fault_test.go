@@ -1,0 +1,115 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Every message whose publish succeeded survives a server that is killed in the
+// middle, each once; one whose error is safe to retry is not there.
+func TestServerKilledInTheMiddle(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := topicOn(t, own, "x")
+		p := newProducer(t, db, "x", Options{BatchRows: 3})
+		var mu sync.Mutex
+		answers := map[string]error{}
+		succeeded := make(chan struct{}, 10_000)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		for publisher := range 8 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					name := fmt.Sprintf("%d %d", publisher, i)
+					messages := make([]Message, 1+i%5) // a statement, or a transaction of two
+					for j := range messages {
+						messages[j].Payload = []byte(name)
+					}
+					_, err := p.Publish(ctx, messages...)
+					mu.Lock()
+					answers[name] = err
+					mu.Unlock()
+					if err != nil {
+						return
+					}
+					succeeded <- struct{}{}
+				}
+			})
+		}
+		for range 200 {
+			<-succeeded
+		}
+		own.Kill()
+		wg.Wait()
+		own.Restart(t)
+
+		copies := map[string]int{}
+		for _, m := range stored(t, db, "x") {
+			copies[string(m.Payload)]++
+		}
+		for name, err := range answers {
+			var publisher, i int
+			_, scanErr := fmt.Sscanf(name, "%d %d", &publisher, &i)
+			require.NoError(t, scanErr)
+			all := 1 + i%5
+			switch {
+			case err == nil:
+				assert.Equal(t, all, copies[name], "published: %s", name)
+			case SafeToRetry(err):
+				assert.Zero(t, copies[name], "failed: %s: %v", name, err)
+			default:
+				assert.ErrorIs(t, err, ErrUnknown)
+				assert.Contains(t, []int{0, all}, copies[name], "unknown: %s", name)
+			}
+		}
+		_, err := p.Publish(t.Context(), Message{}) // and on it goes
+		require.NoError(t, err)
+	})
+}
+
+// A commit without an answer ends with the context, and is neither called a
+// failure nor tried again.
+func TestNoAnswer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, messages := range map[string]int{"statement": 1, "transaction": 2} {
+			t.Run(name, func(t *testing.T) {
+				db := topicOn(t, s, "x")
+				p := newProducer(t, db, "x", Options{BatchRows: 1})
+				_, err := p.Publish(t.Context(), Message{}) // connects
+				require.NoError(t, err)
+				exec(t, db, "DELETE FROM x")
+				exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
+				// The server is busy with the statement, or has not begun it, when the
+				// context ends.
+				exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(2)")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("too late"))
+				defer cancel()
+				begun := time.Now()
+				_, err = p.Publish(ctx, make([]Message, messages)...)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Less(t, time.Since(begun), time.Second)
+				// Of a transaction nothing is committed before COMMIT.
+				assert.Equal(t, messages == 1, errors.Is(err, ErrUnknown), "%v", err)
+				assert.Equal(t, messages > 1, SafeToRetry(err))
+				if messages > 1 {
+					var busy int
+					require.Eventually(t, func() bool {
+						return db.Pool().GetContext(context.Background(), &busy, "SELECT COUNT(*) FROM information_schema.processlist "+
+							"WHERE db = ? AND info LIKE 'INSERT%'", db.Name()) == nil && busy == 0
+					}, 30*time.Second, 20*time.Millisecond)
+					assert.Zero(t, count(t, db, "x"))
+				}
+			})
+		}
+	})
+}
