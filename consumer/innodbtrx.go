@@ -37,7 +37,7 @@ type trx struct {
 
 func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
 	i := &innodbTrx{session: session}
-	for range 10 { // others may be reading it too
+	for range 4 { // others may be reading it too
 		switch _, err := i.open(ctx); {
 		case err == nil:
 			return i, nil

@@ -91,6 +91,7 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 func (a *app) demoTurns(ctx context.Context, db *notify.DB, o demoOptions) (latencies []time.Duration, err error) {
 	c, err := consumer.New(db, demoTopic, consumer.Options{
 		Group: "demo", From: consumer.Beginning(), Mode: consumer.ModeHandshake, Logger: a.log, MaxAttempts: -1,
+		Writers: consumer.WritersUnknown, Grace: time.Second, // the engine can't show its transactions
 	})
 	if err != nil {
 		return nil, err
