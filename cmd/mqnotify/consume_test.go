@@ -75,6 +75,23 @@ func TestConsumeGroup(t *testing.T) {
 	})
 }
 
+// A table that is truncated under it ends a consumer, with the remedy.
+func TestConsumeOfWhatIsTruncated(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		succeed(t, config, "produce", "orders", "one", "two")
+		c := background(t, config, "consume", "orders", "--group", "g", "--from", "beginning")
+		require.Eventually(t, func() bool {
+			return len(column(t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 2")) == 1
+		}, patience, time.Millisecond)
+		execute(t, db, "TRUNCATE TABLE orders")
+		r := c.wait(t)
+		require.Equal(t, exitFailed, r.code)
+		require.Contains(t, r.err, "--reset")
+		require.Contains(t, fail(t, exitFailed, config, "consume", "orders", "--from", "2"), "--from is past its end")
+	})
+}
+
 // Without a group it begins with what comes, and nothing is stored.
 func TestConsumeFromEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

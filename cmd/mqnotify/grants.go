@@ -76,19 +76,19 @@ var needs = []need{
 	{[]string{roleConsumer}, "besides, for consume --group: offsets and dead letters",
 		[]grant{
 			{privileges: "SELECT, INSERT, UPDATE", table: schema.OffsetTable},
-			{privileges: "INSERT, UPDATE", table: schema.DeadLetterTable},
+			{privileges: "SELECT, INSERT, UPDATE", table: schema.DeadLetterTable},
 		}},
 	{[]string{roleConsumer}, "besides, for consume --flag row (for --flag counter, SELECT alone)",
 		[]grant{{privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleTailer, roleConsumer},
 		"besides, to know exactly which transactions may still fill a gap in the ids. Without\n" +
 			"-- it, a row of a transaction that stays open for longer than --grace (1 minute) may be lost.\n" +
-			"-- MySQL, and MariaDB with performance_schema=ON:",
+			"-- On MySQL:",
 		[]grant{
 			{privileges: "SELECT", on: "`performance_schema`.`metadata_locks`"},
 			{privileges: "SELECT", on: "`performance_schema`.`threads`"},
 		}},
-	{[]string{roleTailer, roleConsumer}, "or instead, on any server (every transaction then counts, not only the table's):",
+	{[]string{roleTailer, roleConsumer}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
@@ -100,7 +100,8 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.DeadLetterTable},
 			{privileges: "CREATE, SELECT, INSERT", table: schema.VersionTable},
 		}},
-	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights",
+	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. MySQL with a binary log\n" +
+		"-- wants SUPER too, or log_bin_trust_function_creators=1",
 		[]grant{
 			{privileges: "TRIGGER"},
 			{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable},

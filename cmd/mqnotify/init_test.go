@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+func TestInit(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		for range 2 {
+			require.Empty(t, succeed(t, config, "init", "orders", "a`b c"))
+		}
+		execute(t, db, "INSERT INTO `a``b c` (payload) VALUES ('any program''s')")
+		require.Equal(t, "any program's\n", succeed(t, config, "consume", "a`b c", "--group", "g", "--from", "beginning",
+			"--stop-at-end", "--format", "payload"))
+
+		execute(t, db, "CREATE TABLE taken (id INT PRIMARY KEY)")
+		r := mqnotify(t, config, "", "init", "taken")
+		require.Equal(t, exitDone, r.code)
+		require.Contains(t, r.err, "level=WARN")
+		require.Equal(t, []string{"id"}, column(t, db, "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'taken'"))
+	})
+}
+
+// What --print prints makes the same database, by any client.
+func TestInitPrint(t *testing.T) {
+	script := succeed(t, nil, "init", "--print", "orders", "--trigger", "orders", "--trigger-on", "insert,update")
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		client := config.Clone()
+		client.MultiStatements = true
+		execute(t, open(t, client), script)
+		db := open(t, config)
+		require.Equal(t, []string{"mqnotify_insert_orders", "mqnotify_update_orders"},
+			column(t, db, "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1"))
+		printed := tables(t, db)
+		require.Empty(t, succeed(t, config, "init", "orders", "--trigger", "orders", "--trigger-on", "insert,update"))
+		require.Equal(t, printed, tables(t, db))
+
+		other := s.Database(t)
+		succeed(t, other, "init", "orders", "--trigger", "orders", "--trigger-on", "insert,update")
+		require.Equal(t, printed, tables(t, open(t, other)))
+	})
+}
+
+// tables are the database's tables and their columns.
+func tables(tb testing.TB, db *sqlx.DB) []string {
+	tb.Helper()
+	return column(tb, db, `SELECT CONCAT_WS(' ', TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA)
+		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME, ORDINAL_POSITION`)
+}
+
+func TestInitRefusesNames(t *testing.T) {
+	for _, name := range []string{"", strings.Repeat("x", 65), "a\x00b", "ends in a space "} {
+		require.Contains(t, fail(t, exitUsage, nil, "init", name), "name ")
+	}
+}
