@@ -76,13 +76,18 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	for {
+	for moved := false; ; {
 		found, err := r.drain(ctx)
 		if err != nil {
 			return err
 		}
 		if r.stopAtEnd {
 			return errDrained
+		}
+		if !found && (moved || time.Since(r.checked) > maxWait) { // moved to where nothing is: back, perhaps
+			if err := r.checkHead(ctx); err != nil {
+				return err
+			}
 		}
 		if r.alternate {
 			if err := r.await(ctx); err != nil {
@@ -93,11 +98,7 @@ func (r *reader) run(ctx context.Context) error {
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
 		}
-		if !found && (head != seen || time.Since(r.checked) > maxWait) {
-			if err := r.checkHead(ctx); err != nil {
-				return err
-			}
-		}
+		moved = head != seen
 	}
 }
 
@@ -235,31 +236,25 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.wm.note(head, open, now)
-	again, ended := r.wm.check(open, now, r.grace)
-	if ended > 0 && r.grace > 0 {
+	again, ended := r.wm.look(head, open, now, r.grace)
+	if ended > r.wm.settled && r.grace > 0 {
 		locked, err := r.locked(ctx, ended)
 		if err != nil {
 			return false, err
 		}
 		if locked {
-			ended = 0
+			ended = r.wm.settled
 		}
 	}
-	for _, s := range again {
-		n, err := r.reread(ctx, s)
-		if err != nil {
-			return came, err
-		}
-		came = came || n > 0
+	n, err := r.reread(ctx, again)
+	if err != nil {
+		return false, err
 	}
-	if ended > 0 {
-		r.wm.end(ended)
-	}
+	r.wm.end(ended)
 	if r.wm.settled > r.handed {
 		return true, r.hand(ctx, batch{})
 	}
-	return came, nil
+	return n > 0, nil
 }
 
 // reread reads the gaps of a span again and hands out what is there now.

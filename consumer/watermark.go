@@ -1,17 +1,13 @@
 package consumer
 
-import (
-	"maps"
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	// maxSpans bounds the memory for ids that were delivered while lower ones may
 	// still come, to 16 MiB: past it the reader waits for the gaps to close.
 	maxSpans = 1 << 20
-	// maxNotes bounds how many heads are waited for apart.
-	maxNotes = 64
+	// graceParts is how many heads are noted within a grace period.
+	graceParts = 64
 )
 
 // watermark knows which ids were read, and up to which id nothing unread can
@@ -22,7 +18,14 @@ type watermark struct {
 	seen     idSet  // the ids above settled that were read
 	frontier uint64 // pages were read up to this id
 	horizon  uint64 // every id that appears from now on is larger; may be ahead of the frontier
-	notes    []note // heads above settled whose writers are waited for, in order
+	looked   uint64 // the head at the last look: who began since has larger ids only
+
+	// writers are those that were open at the last look, each with the head of the
+	// look before the one that saw it first: it has larger ids only. Whoever will
+	// fill a gap below a head took the id before the head appeared, and his lock on
+	// the table before that: a look that comes after the head shows him.
+	writers map[writer]uint64
+	heads   []head // in order, where a gap is given grace
 }
 
 // writer is a transaction that may fill a gap, as its source names it.
@@ -32,20 +35,17 @@ type writer uint64
 // the table.
 type open map[writer]bool
 
-// note is a head and the writers that were open after it was read. Whoever will
-// fill a gap below the head is one of them: he took the id before the head
-// appeared, and his lock on the table before that.
-type note struct {
-	head    uint64
-	writers map[writer]struct{}
-	since   time.Time
+// head is a head that was there at a time.
+type head struct {
+	id   uint64
+	seen time.Time
 }
 
 // newWatermark goes on from a stored offset.
 func newWatermark(settled uint64, seen idSet) *watermark {
-	w := &watermark{settled: settled, seen: seen}
+	w := &watermark{settled: settled, seen: seen, writers: make(map[writer]uint64)}
 	w.settle(settled)
-	w.frontier = max(w.settled, w.seen.max())
+	w.frontier, w.looked = max(w.settled, w.seen.max()), w.settled
 	return w
 }
 
@@ -91,71 +91,65 @@ func (w *watermark) reread(ids []uint64) {
 func (w *watermark) settle(id uint64) {
 	w.settled = w.seen.trim(max(id, w.settled))
 	w.frontier = max(w.frontier, w.settled)
-	w.notes = slices.DeleteFunc(w.notes, func(n note) bool { return n.head <= w.settled })
+	w.looked = max(w.looked, w.settled)
 }
 
-// waiting tells whether there are gaps below the frontier, or heads whose writers
+// waiting tells whether there are gaps below the frontier, or a head whose writers
 // have not ended.
-func (w *watermark) waiting() bool { return w.settled < w.frontier || len(w.notes) > 0 }
+func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.looked) }
 
 // full tells whether no more ids can be remembered above the gaps.
 func (w *watermark) full() bool { return len(w.seen.spans) >= maxSpans }
 
-// note says who was open after the head was read.
-func (w *watermark) note(head uint64, open open, now time.Time) {
-	last := len(w.notes) - 1
-	if head <= w.settled || last >= 0 && head <= w.notes[last].head {
-		return // nothing is missing, or an older note waits for fewer
-	}
-	writers := make(map[writer]struct{})
-	for writer, may := range open {
-		if may {
-			writers[writer] = struct{}{}
+// look takes a head and who was asked to be open after it. It tells the range, lo
+// and hi included, whose gaps are to be read again, since somebody who ended may
+// have filled them, and the id up to which nothing can appear after that: every
+// writer has ended that might have an id below it, and grace has passed since it
+// was there. The caller reads the range, then ends what has ended.
+func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again span, ended uint64) {
+	id = max(id, w.looked)
+	ended = id
+	after := w.looked // where those may have written who came and went since the last look
+	for name, low := range w.writers {
+		if _, still := open[name]; still {
+			ended = min(ended, low)
+		} else {
+			after = min(after, low)
+			delete(w.writers, name)
 		}
 	}
-	if last >= 0 && len(writers) > 0 && maps.Equal(w.notes[last].writers, writers) {
-		w.notes[last].head = head
-		return
+	for name, may := range open {
+		if _, known := w.writers[name]; may && !known {
+			w.writers[name] = w.looked
+			ended = min(ended, w.looked)
+		}
 	}
-	if len(w.notes) < maxNotes { // else a later note, when the first has ended, covers this head too
-		w.notes = append(w.notes, note{head, writers, now})
+	if grace > 0 {
+		after = w.settled // who fills a gap may not show
+		ended = min(ended, w.graced(id, now, grace))
 	}
+	w.looked = id
+	return span{max(after, w.settled) + 1, id}, ended
 }
 
-// check tells what follows from who is open now: which ranges (lo and hi
-// included) have gaps to be read again, since a writer who might have filled them
-// ended, and the head up to which all have ended, for at least grace; 0 when
-// there is none. The caller reads the ranges, then settles the head.
-//
-// The heads that have ended are the first ones: who was open at a head and still
-// is was open at the next head too.
-func (w *watermark) check(open open, now time.Time, grace time.Duration) (again []span, ended uint64) {
-	after := w.settled
-	for _, n := range w.notes {
-		before := len(n.writers)
-		maps.DeleteFunc(n.writers, func(writer writer, _ struct{}) bool {
-			_, still := open[writer]
-			return !still
-		})
-		done := len(n.writers) == 0 && now.Sub(n.since) >= grace
-		if done {
-			ended = n.head
-		}
-		if done || len(n.writers) < before || grace > 0 {
-			if last := len(again) - 1; last >= 0 && again[last].hi == after {
-				again[last].hi = n.head
-			} else {
-				again = append(again, span{after + 1, n.head})
-			}
-		}
-		after = n.head
+// graced is the largest head that was there for as long as grace. Heads are noted
+// a part of grace apart.
+func (w *watermark) graced(id uint64, now time.Time, grace time.Duration) uint64 {
+	if last := len(w.heads) - 1; last < 0 || w.heads[last].id < id && now.Sub(w.heads[last].seen) >= grace/graceParts {
+		w.heads = append(w.heads, head{id, now})
 	}
-	return again, ended
+	for len(w.heads) > 1 && now.Sub(w.heads[1].seen) >= grace {
+		w.heads = w.heads[1:]
+	}
+	if now.Sub(w.heads[0].seen) < grace {
+		return w.settled
+	}
+	return w.heads[0].id
 }
 
-// end says that every writer up to the head has ended, and that the gaps below it
-// were read again after that.
-func (w *watermark) end(head uint64) {
-	w.horizon = max(w.horizon, head)
-	w.settle(min(head, w.frontier))
+// end says that nothing appears up to id any more, and that the gaps below it were
+// read again since that is known.
+func (w *watermark) end(id uint64) {
+	w.horizon = max(w.horizon, id)
+	w.settle(min(id, w.frontier))
 }
