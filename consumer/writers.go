@@ -100,7 +100,7 @@ func (n noSourceError) Error() string { return string(n) }
 type unknown struct{}
 
 func (unknown) open(context.Context) (open, error) { return nil, nil }
-func (unknown) pace() time.Duration                { return 10 * time.Millisecond }
+func (unknown) pace() time.Duration                { return 100 * time.Millisecond } // it reads every open gap again
 func (unknown) name() Writers                      { return WritersUnknown }
 
 func sourceError(name Writers, err error) error {
