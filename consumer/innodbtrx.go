@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -24,7 +25,15 @@ type innodbTrx struct {
 	nonce   uint64
 	last    []trx  // what was open at the last question
 	names   uint64 // how many writers were given a name
+	stale   int    // how often the view was stale of late
 }
+
+const (
+	// trxMark begins the comment that tells a question from the others.
+	trxMark = "/* mqnotify "
+	// maxStale bounds the waits for a view that stays stale, to 7 s.
+	maxStale = 6
+)
 
 // trx is a transaction as the view shows it.
 type trx struct {
@@ -35,35 +44,26 @@ type trx struct {
 	writes  bool
 }
 
+// newInnoDBTrx tries the view. Others may be reading it too, so that it is stale
+// for now: no reason to do without it.
 func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
 	i := &innodbTrx{session: session}
-	for range 4 { // others may be reading it too
-		switch _, err := i.open(ctx); {
-		case err == nil:
-			return i, nil
-		case !errors.Is(err, errStale):
-			return nil, err
-		}
-		select {
-		case <-time.After(i.pace()):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
+		return nil, err
 	}
-	return nil, sourceError(WritersInnoDBTrx, noSourceError("INNODB_TRX does not show this session's own transaction"))
+	return i, nil
 }
 
 func (i *innodbTrx) open(ctx context.Context) (open, error) {
 	now, err := i.read(ctx)
-	if server.Is(err, server.ErrConvertString) {
+	if server.Is(err, server.ErrConvertString) || err == nil && now == nil {
+		i.stale = min(i.stale+1, maxStale)
 		return nil, errStale
 	}
 	if err != nil {
 		return nil, sourceError(WritersInnoDBTrx, err)
 	}
-	if now == nil {
-		return nil, errStale
-	}
+	i.stale = max(0, i.stale-1)
 	writers := make(open, len(now))
 	for k := range now {
 		t := &now[k]
@@ -104,7 +104,7 @@ func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 // would not be in the view. It returns nil when the view was made earlier.
 func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	i.nonce++
-	mark := fmt.Sprintf("/* mqnotify %d %d */", i.session.ID(), i.nonce)
+	mark := fmt.Sprintf("%s%d %d */", trxMark, i.session.ID(), i.nonce)
 	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
 		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
 		FROM information_schema.INNODB_TRX`
@@ -133,6 +133,9 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 			}
 			t.thread = thread.V
 			if t.thread == i.session.ID() {
+				if strings.HasPrefix(statement, "SELECT ") && !strings.Contains(statement, trxMark) {
+					return noSourceError("something between here and the server takes the comments out of statements")
+				}
 				fresh = fresh || strings.Contains(statement, mark)
 				continue
 			}
@@ -146,6 +149,15 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	return all, nil
 }
 
-// pace leaves the view the 100 ms that it needs to be made anew.
-func (i *innodbTrx) pace() time.Duration { return 110 * time.Millisecond }
-func (i *innodbTrx) name() Writers       { return WritersInnoDBTrx }
+// pace leaves the view the 100 ms that it needs to be made anew. Every question
+// begins them again, so several who ask in step would keep one another from it for
+// ever: while the view is stale each waits longer, by chance.
+func (i *innodbTrx) pace() time.Duration {
+	const rest = 110 * time.Millisecond
+	if i.stale == 0 {
+		return rest
+	}
+	return rest + rand.N(rest<<i.stale)
+}
+
+func (i *innodbTrx) name() Writers { return WritersInnoDBTrx }

@@ -230,8 +230,9 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	open, err := r.source.open(ctx)
 	now := time.Now()
 	r.nextLook = now.Add(r.source.pace())
-	if errors.Is(err, errStale) {
-		return false, nil
+	if errors.Is(err, errStale) { // nothing is settled, but what came need not wait
+		n, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier})
+		return n > 0, err
 	}
 	if err != nil {
 		return false, err
