@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 
@@ -10,9 +11,10 @@ import (
 // Fibonacci is a backoff.BackOff whose waits grow by Fibonacci's numbers, 1, 1,
 // 2, 3, 5 ... times Min, up to Max: gentler than doubling. Not for concurrent use.
 type Fibonacci struct {
+	// Min is the first wait, and Max the longest; 0 means 10 ms and 1 s.
 	Min, Max time.Duration
 	// Jitter is the share of a wait by which it may be shorter, at random, so that
-	// many who wait do not ask together. 0 is none, 1 the whole wait.
+	// many who wait do not ask together. 0 is none, 1 or more the whole wait.
 	Jitter float64
 
 	previous, current time.Duration
@@ -22,8 +24,9 @@ var _ backoff.BackOff = (*Fibonacci)(nil)
 
 // NextBackOff is the next wait. It never ends (backoff.Stop).
 func (f *Fibonacci) NextBackOff() time.Duration {
-	f.previous, f.current = f.current, min(f.Max, max(f.Min, f.previous+f.current))
-	return f.current - time.Duration(f.Jitter*rand.Float64()*float64(f.current))
+	least, most := cmp.Or(f.Min, 10*time.Millisecond), cmp.Or(f.Max, time.Second)
+	f.previous, f.current = f.current, min(most, max(least, f.previous+f.current))
+	return f.current - time.Duration(min(1, f.Jitter)*rand.Float64()*float64(f.current))
 }
 
 // Reset falls back to Min.

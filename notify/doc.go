@@ -17,7 +17,7 @@
 // statement; a touch well inside wait_timeout keeps it, and asks the server
 // whether its locks are still its own. A session that gets no answer stops
 // trusting its locks before the server would give them away: trust counts from
-// the moment the last statement that succeeded began, less a sixth.
+// the moment the last statement began that showed them to be held, less a sixth.
 //
 // A [Lock] tells its loss through a channel, and through contexts made by
 // [Lock.Context], whose cause is ErrLockLost.

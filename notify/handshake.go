@@ -70,7 +70,7 @@ func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (H
 			h.waits.Reset()
 			return head, nil
 		}
-		if err := sleep(ctx, h.session, min(h.waits.NextBackOff(), time.Until(deadline))); err != nil {
+		if err := sleep(ctx, h.session, nil, h.waits, time.Until(deadline)); err != nil {
 			return seen, err
 		}
 		if !time.Now().Before(deadline) {
@@ -83,13 +83,11 @@ func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (H
 func (h *Handshake) turn(ctx context.Context, timeout time.Duration) error {
 	timeout = max(time.Second, min(timeout, 30*time.Second))
 	if h.lock != nil {
-		lock := h.lock
-		h.lock = nil
-		if _, err := lock.Turn(ctx, timeout); err != nil {
-			return err
+		_, err := h.lock.Turn(ctx, timeout)
+		if errors.Is(err, ErrNotAcquired) {
+			h.lock = nil
 		}
-		h.lock = lock
-		return nil
+		return err
 	}
 	lock, err := h.session.Lock(ctx, h.name, timeout)
 	if err != nil {

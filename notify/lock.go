@@ -19,13 +19,10 @@ var (
 	// ErrLockLost is returned, and is the cause of a context given by
 	// Lock.Context, when the session no longer holds the lock.
 	ErrLockLost = errors.New("the lock was lost")
-
-	errNotOurs = errors.New("the server says that it is not this session's any more")
 )
 
-// answer is how long a statement that does not wait may take before its
-// connection counts as lost.
-const answer = 10 * time.Second
+// longest is the longest wait for a lock; what is more would overflow somewhere.
+const longest = 365 * 24 * time.Hour
 
 // Lock is an advisory lock (GET_LOCK) that a session holds. It is lost with the
 // session, at the latest. Safe for concurrent use.
@@ -43,33 +40,15 @@ type Lock struct {
 // session must not hold the name already.
 //
 // Names come from [LockName]. A context that ends in the middle of the wait costs
-// the session, whose connection is then closed.
+// the session, whose connection is then closed. A session that holds other locks
+// must look after them: it waits for a third of IdleTimeout at a time, and then
+// goes to the end of the queue.
 func (s *Session) Lock(ctx context.Context, name string, timeout time.Duration) (*Lock, error) {
 	if err := checkLockName(name); err != nil {
 		return nil, err
 	}
-	timeout = max(0, timeout)
-	s.mu.Lock()
-	_, held := s.locks[name]
-	s.mu.Unlock()
-	if held { // the server would count it twice, and a release would free it once
-		return nil, fmt.Errorf("notify: lock %s: the session holds it already", name)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout+answer, errNoAnswer)
-	defer cancel()
 	lock := &Lock{session: s, name: name, lost: make(chan struct{})}
-	err := s.Do(ctx, func(conn *sqlx.Conn) error {
-		var granted sql.NullInt64
-		if err := conn.QueryRowxContext(ctx, "SELECT GET_LOCK(?, ?)", name, seconds(timeout)).Scan(&granted); err != nil {
-			return err
-		}
-		if err := grant(granted); err != nil {
-			return err
-		}
-		s.hold(lock)
-		return nil
-	})
-	if err != nil {
+	if err := s.acquire(ctx, lock, timeout); err != nil {
 		return nil, fmt.Errorf("notify: lock %s: %w", name, err)
 	}
 	return lock, nil
@@ -80,10 +59,71 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 	return s.Lock(ctx, name, 0)
 }
 
+// acquire asks for the lock, which the session does not hold, until it is granted
+// or timeout has passed.
+func (s *Session) acquire(ctx context.Context, lock *Lock, timeout time.Duration) error {
+	return await(timeout, func(timeout time.Duration) error {
+		return s.ask(ctx, timeout+answer, func(ctx context.Context, conn *sqlx.Conn) error {
+			s.mu.Lock()
+			_, held := s.locks[lock.name]
+			s.mu.Unlock()
+			if held { // the server would count it twice, and a release would free it once
+				return errHeld
+			}
+			return s.get(ctx, conn, lock, timeout, "")
+		})
+	})
+}
+
+// await asks until the lock is granted, something fails, or timeout has passed.
+func await(timeout time.Duration, ask func(timeout time.Duration) error) error {
+	timeout = min(max(0, timeout), longest)
+	for deadline := time.Now().Add(timeout); ; timeout = time.Until(deadline) {
+		if err := ask(timeout); !errors.Is(err, ErrNotAcquired) || !time.Now().Before(deadline) {
+			return err
+		}
+	}
+}
+
 var (
-	errNoAnswer = errors.New("the server did not answer in time")
-	errNull     = errors.New("the server gave up the wait (a kill, a statement timeout, or an error)")
+	errNull = errors.New("the server gave up the wait (a kill, a statement timeout, or an error)")
+	errHeld = errors.New("the session holds it already")
 )
+
+// get asks for the lock once, after the given columns, each of which takes the
+// lock's name, and notes it when it is granted. The caller has the turn.
+func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout time.Duration, columns string, into ...any) error {
+	args := []any{lock.name, seconds(s.slice(timeout))}
+	for range into {
+		args = append([]any{lock.name}, args...)
+	}
+	var granted sql.NullInt64
+	start := time.Now()
+	err := conn.QueryRowxContext(ctx, "SELECT "+columns+"GET_LOCK(?, ?)", args...).Scan(append(into, &granted)...)
+	if err == nil {
+		err = grant(granted)
+	}
+	if err == nil && time.Since(start) > s.idle/6 {
+		// For all we know the answer is that old, and the session ended since.
+		start = time.Now()
+		var held []bool
+		if held, err = owned(ctx, conn, lock.name); err == nil && !held[0] {
+			err = errNotOurs
+		}
+	}
+	switch {
+	case err == nil:
+		return s.hold(lock, start)
+	case errors.Is(err, ErrNotAcquired) || !s.sound():
+		return err
+	}
+	// A wait that was killed as it was granted would leave a lock that nobody knows of.
+	var released sql.NullInt64
+	if err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?)", lock.name).Scan(&released); err != nil {
+		s.fail(err)
+	}
+	return err
+}
 
 // grant reads GET_LOCK's answer: only 1 is a grant.
 func grant(answer sql.NullInt64) error {
@@ -97,22 +137,31 @@ func grant(answer sql.NullInt64) error {
 	}
 }
 
+// slice is how much of a wait the session can afford at a time, during which it
+// can't look after the locks that it holds.
+func (s *Session) slice(timeout time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.locks) == 0 {
+		return timeout
+	}
+	return min(timeout, (s.idle / 3).Truncate(time.Second))
+}
+
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-// hold notes a lock that was granted just now, and sees to it that it is kept.
-func (s *Session) hold(lock *Lock) {
+// hold notes a lock that the session held when start had come.
+func (s *Session) hold(lock *Lock, start time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
-		lock.lose(s.cause)
-		return
+		return s.cause
+	}
+	if len(s.locks) == 0 { // the others were asked for before
+		s.checked = start
 	}
 	s.locks[lock.name] = lock
-	if !s.keeping {
-		s.keeping = true
-		s.kept.Add(1)
-		go s.keep()
-	}
+	return nil
 }
 
 // drop forgets a lock, and tells whether it was held.
@@ -176,41 +225,51 @@ func (l *Lock) Held(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	var held bool
-	err := l.session.Do(ctx, func(conn *sqlx.Conn) error {
-		return conn.QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?) <=> CONNECTION_ID()", l.name).Scan(&held)
+	err := l.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		answers, err := owned(ctx, conn, l.name)
+		if err != nil {
+			return err
+		}
+		held = answers[0]
+		if !held && l.session.drop(l) {
+			l.lose(errNotOurs)
+		}
+		return nil
 	})
 	if err != nil {
 		return false, fmt.Errorf("notify: ask for lock %s: %w", l.name, err)
 	}
-	if !held && l.session.drop(l) {
-		l.lose(errNotOurs)
-	}
 	return held, nil
 }
 
-// Release lets the lock go. ErrLockLost says that it was not held any more.
+// Release lets the lock go, after a statement under way. ErrLockLost says that it
+// was not held any more. Another error costs the session, so that the lock is free
+// in any case.
 func (l *Lock) Release(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	// Dropped first: a touch in between must not take the release for a loss.
-	if !l.session.drop(l) {
-		return nil // released before
-	}
 	// A caller on its way out still wants the lock released, and an interrupted
 	// statement would cost the session.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
-	defer cancel()
-	var released sql.NullInt64
-	err := l.session.Do(ctx, func(conn *sqlx.Conn) error {
-		return conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?)", l.name).Scan(&released)
+	err := l.session.ask(context.WithoutCancel(ctx), answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		if !l.session.drop(l) {
+			return nil // released before
+		}
+		var released sql.NullInt64
+		if err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?)", l.name).Scan(&released); err != nil {
+			return err
+		}
+		if released.Int64 != 1 {
+			l.lose(errNotOurs)
+		}
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("notify: release %s: %w", l.name, err)
+	if lost := l.Err(); lost != nil {
+		return lost
 	}
-	if released.Int64 != 1 {
-		l.lose(errNotOurs)
-		return l.cause
+	if err != nil {
+		l.session.fail(err)
+		return fmt.Errorf("notify: release %s: %w", l.name, err)
 	}
 	return nil
 }
@@ -218,39 +277,42 @@ func (l *Lock) Release(ctx context.Context) error {
 // Turn lets the lock go and takes it again in one statement. Whoever waits for
 // it has it in between: the server hands a lock to its waiters in the order they
 // came. taken is false when nobody waited: the release woke nobody, and whoever
-// comes to wait an instant later has missed it. ErrNotAcquired says that after
-// timeout another session holds the lock, and this one does not any more;
-// ErrLockLost that it was not held before.
+// comes to wait an instant later has missed it.
+//
+// ErrNotAcquired says that after timeout another session holds the lock, and this
+// one does not any more; ErrLockLost that it was not held before, or was lost in
+// between, as it is by a context that ends meanwhile.
 func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err error) {
 	if err := l.Err(); err != nil {
 		return false, err
 	}
-	if !l.session.drop(l) {
-		return false, fmt.Errorf("notify: turn %s: %w", l.name, ErrLockLost)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, max(0, timeout)+answer, errNoAnswer)
-	defer cancel()
-	err = l.session.Do(ctx, func(conn *sqlx.Conn) error {
-		var released, holder, granted sql.NullInt64
-		// The server hands the lock over as it is released, so its holder is known here.
-		err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?), IS_USED_LOCK(?), GET_LOCK(?, ?)",
-			l.name, l.name, l.name, seconds(timeout)).Scan(&released, &holder, &granted)
-		if err != nil {
+	s, released := l.session, false
+	err = await(timeout, func(timeout time.Duration) error {
+		return s.ask(ctx, timeout+answer, func(ctx context.Context, conn *sqlx.Conn) error {
+			if released {
+				return s.get(ctx, conn, l, timeout, "")
+			}
+			if !s.drop(l) {
+				return ErrLockLost
+			}
+			released = true
+			var was, holder sql.NullInt64
+			// The server hands the lock over as it is released, so its holder is known here.
+			err := s.get(ctx, conn, l, timeout, "RELEASE_LOCK(?), IS_USED_LOCK(?), ", &was, &holder)
+			taken = holder.Valid
+			if was.Int64 != 1 && (err == nil || errors.Is(err, ErrNotAcquired)) {
+				s.fail(errNotOurs) // somebody may have had it before this turn
+				return errNotOurs
+			}
 			return err
-		}
-		taken = holder.Valid
-		if err := grant(granted); err != nil {
-			return err
-		}
-		l.session.hold(l)
-		if released.Int64 != 1 { // somebody may have had it before this turn
-			l.session.fail(errNotOurs)
-			return l.cause
-		}
-		return nil
+		})
 	})
-	if err != nil {
-		return false, fmt.Errorf("notify: turn %s: %w", l.name, err)
+	switch {
+	case err == nil:
+		return taken, nil
+	case released && !errors.Is(err, ErrNotAcquired):
+		l.lose(err)
+		return false, l.Err()
 	}
-	return taken, nil
+	return false, fmt.Errorf("notify: turn %s: %w", l.name, err)
 }

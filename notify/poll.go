@@ -2,6 +2,8 @@ package notify
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -13,9 +15,13 @@ type Poll struct {
 	session *Session
 	source  Source
 	waits   backoff.BackOff
+	once    sync.Once
+	closed  chan struct{}
 }
 
 var _ Waiter = (*Poll)(nil)
+
+var errClosed = errors.New("the waiter was closed")
 
 // NewPoll looks at source over session, which stays the caller's and may be used
 // for other statements, with the waits of the policy; nil means Fibonacci from
@@ -24,7 +30,7 @@ func NewPoll(session *Session, source Source, waits backoff.BackOff) *Poll {
 	if waits == nil {
 		waits = &Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 	}
-	return &Poll{session, source, waits}
+	return &Poll{session: session, source: source, waits: waits, closed: make(chan struct{})}
 }
 
 // Head implements [Waiter].
@@ -34,8 +40,7 @@ func (p *Poll) Head(ctx context.Context) (Head, error) { return p.source.read(ct
 func (p *Poll) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	deadline := time.Now().Add(bound)
 	for {
-		left := time.Until(deadline)
-		if err := sleep(ctx, p.session, min(p.waits.NextBackOff(), left)); err != nil {
+		if err := sleep(ctx, p.session, p.closed, p.waits, time.Until(deadline)); err != nil {
 			return seen, err
 		}
 		head, err := p.source.read(ctx, p.session)
@@ -52,5 +57,8 @@ func (p *Poll) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	}
 }
 
-// Close implements [Waiter]; there is nothing to close.
-func (p *Poll) Close() error { return nil }
+// Close implements [Waiter]: it ends a Wait and leaves the session open.
+func (p *Poll) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}

@@ -1,7 +1,9 @@
 package notify
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -77,7 +79,7 @@ func (q quiet) wait(until time.Time) (ended bool) {
 	q.mu.Unlock()
 
 	if q.raw != nil {
-		ended = peek(q.raw) == nil
+		ended = !errors.Is(peek(q.raw), os.ErrDeadlineExceeded) // data, or a socket closed here
 	} else {
 		timer := time.NewTimer(time.Until(until))
 		select {
@@ -96,7 +98,7 @@ func (q quiet) wait(until time.Time) (ended bool) {
 	return ended
 }
 
-// close ends a watch, and every read, for good.
+// close ends a watch, and every read, for good. It may be called twice.
 func (q quiet) close() {
 	q.enter()
 	if q.conn != nil {

@@ -20,18 +20,32 @@ import (
 // ErrSessionClosed is the cause of a loss that Close brought about.
 var ErrSessionClosed = errors.New("the session was closed")
 
+var errNoAnswer = errors.New("the server did not answer in time")
+
+const (
+	// answer is how long a statement that does not wait may take before its
+	// connection counts as lost.
+	answer = 10 * time.Second
+	// connecting bounds the dial and the setting up of a session.
+	connecting = 30 * time.Second
+	// parting is how long Close lets a statement under way run on.
+	parting = 100 * time.Millisecond
+)
+
 // SessionOptions are the settings of a pinned session.
 type SessionOptions struct {
 	// IdleTimeout is the session's wait_timeout, in whole seconds: how long the
 	// server keeps it, and the locks it holds, when its host vanishes without
-	// closing the connection. A session that holds locks is touched three times
-	// as often. 0 means 30 s.
+	// closing the connection. The session is touched three times as often, and
+	// counts its locks as lost when nothing was heard for five sixths of it. 0
+	// means 30 s, 3 s is the least.
 	IdleTimeout time.Duration
 }
 
 // Session is one connection of its own, outside any pool, for what lives and
 // dies with a connection: advisory locks, and statements that wait. It never
-// reconnects: what it held is lost with it, and Lost tells.
+// reconnects: what it held is lost with it, and Lost tells, at once when the
+// connection ends.
 //
 // Its methods may be called at the same time; statements run one after the other.
 type Session struct {
@@ -44,22 +58,22 @@ type Session struct {
 	turn  chan struct{} // one slot: who has it may use the connection
 	quiet quiet         // watches the connection while nobody uses it
 
+	kept    sync.WaitGroup // the goroutine of keep
+	closing sync.Once
+	closed  error
+
 	mu      sync.Mutex
 	locks   map[string]*Lock
-	contact time.Time // when the newest statement that succeeded began
+	checked time.Time // when the newest statement began that showed the locks to be held
 	lost    chan struct{}
 	cause   error
-	keeping bool
-	stop    chan struct{} // closed to end the goroutine that keeps the locks
-	kept    sync.WaitGroup
-	closed  bool
 }
 
 func sqlOpen(connector driver.Connector) *sql.DB { return sql.OpenDB(connector) }
 
 // Session connects and returns a pinned session, set up for waiting: autocommit,
 // READ COMMITTED, UTC, no statement timeout, lock waits of 2 s at most, no entry
-// in the slow log for a wait. The caller closes it.
+// in the slow log for a wait. The caller closes it. ctx is for connecting alone.
 func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, error) {
 	if options.IdleTimeout == 0 {
 		options.IdleTimeout = 30 * time.Second
@@ -84,6 +98,8 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, connecting, errNoAnswer)
+	defer cancel()
 	pool := sqlx.NewDb(sqlOpen(connector), "mysql")
 	pool.SetMaxOpenConns(1)
 	conn, err := pool.Connx(ctx)
@@ -94,22 +110,25 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 	s := &Session{
 		db: pool, conn: conn, idle: options.IdleTimeout,
 		turn: make(chan struct{}, 1), quiet: watch(socket),
-		locks: make(map[string]*Lock), lost: make(chan struct{}), stop: make(chan struct{}),
-		contact: time.Now(),
+		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
 	if err := s.setUp(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
+	s.kept.Go(s.keep)
 	return s, nil
 }
 
-// dialer is what the driver would dial with, nil for a network registered with it.
+// dialer is what the driver would dial with. It is nil for a network registered
+// with the driver, whose connections can't be watched: touches alone tell of their
+// end then, and Close waits for a statement under way.
 func dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	if config.DialFunc != nil {
 		return config.DialFunc
 	}
-	if config.Net == "tcp" || config.Net == "unix" {
+	switch config.Net {
+	case "", "tcp", "unix": // none is TCP to the driver
 		var d net.Dialer
 		return d.DialContext
 	}
@@ -160,10 +179,16 @@ func (s *Session) Err() error {
 	return s.cause
 }
 
-// Do runs f with the connection, which nobody else uses meanwhile. f must not
-// keep it. A context that ends while a statement runs costs the session: the
-// driver closes the connection.
+// Do runs f with the connection, which nobody else uses meanwhile. f must neither
+// keep it nor call the session's other methods. A context that ends while a
+// statement runs costs the session: the driver closes the connection.
+//
+// While the session holds locks f takes less than half of IdleTimeout, or the
+// session counts as lost: nobody can ask for the locks meanwhile.
 func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	s.quiet.enter()
 	select {
 	case s.turn <- struct{}{}:
@@ -179,20 +204,27 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	return s.use(ctx, f)
 }
 
+// ask is Do with a limit to the time that f takes, which does not count the time
+// until it is f's turn.
+func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+	return s.Do(ctx, func(conn *sqlx.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		defer cancel()
+		err := f(ctx, conn)
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	})
+}
+
 // use runs f; the caller has the turn.
 func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	start := time.Now()
 	err := f(s.conn)
-	if err == nil {
-		s.mu.Lock()
-		s.contact = start // later would trust the server for the time the answer took
-		s.mu.Unlock()
-		return nil
-	}
-	if !s.sound() {
+	if err != nil && !s.sound() {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -212,8 +244,15 @@ func (s *Session) sound() bool {
 	return err == nil && valid
 }
 
-// fail marks the session, and every lock it held, as lost.
+// fail marks the session as lost and cuts its connection: a server that still has
+// it would keep the locks from others.
 func (s *Session) fail(cause error) {
+	s.end(cause)
+	s.quiet.close()
+}
+
+// end marks the session, and every lock it held, as lost.
+func (s *Session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
@@ -227,93 +266,23 @@ func (s *Session) fail(cause error) {
 	}
 }
 
-// keep looks after the locks until the session is closed or lost: it watches the
-// idle connection, which costs no statement, and touches it well inside
-// wait_timeout, asking whether the locks are still the session's.
-func (s *Session) keep() {
-	defer s.kept.Done()
-	for {
-		select {
-		case s.turn <- struct{}{}:
-		case <-s.lost:
-			return
-		case <-s.stop:
-			return
-		}
-		s.mu.Lock()
-		due := s.contact.Add(s.idle / 3)
-		s.mu.Unlock()
-		ended := s.quiet.wait(due)
-		switch {
-		case ended:
-			s.fail(errors.New("the server closed the connection"))
-		case !time.Now().Before(due):
-			s.touch()
-		}
-		<-s.turn
-	}
-}
-
-// touch keeps the server from closing the session and checks that its locks are
-// still its own. The caller has the turn.
-func (s *Session) touch() {
-	s.mu.Lock()
-	names := make([]string, 0, len(s.locks))
-	for name := range s.locks {
-		names = append(names, name)
-	}
-	// Trust ends before the server would give the locks away.
-	deadline := s.contact.Add(s.idle - s.idle/6)
-	s.mu.Unlock()
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	err := s.use(ctx, func(conn *sqlx.Conn) error {
-		query, args := "SELECT 1", []any{}
-		held := make([]bool, len(names)+1)
-		into := []any{&held[len(names)]}
-		for i, name := range names {
-			query += ", IS_USED_LOCK(?) <=> CONNECTION_ID()"
-			args = append(args, name)
-			into = append(into, &held[i])
-		}
-		if err := conn.QueryRowxContext(ctx, query, args...).Scan(into...); err != nil {
-			return err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for i, name := range names {
-			if lock := s.locks[name]; !held[i] && lock != nil {
-				delete(s.locks, name)
-				lock.lose(errNotOurs)
-			}
-		}
-		return nil
-	})
-	if err != nil { // a session that can't answer this is in doubt, whatever the error
-		s.fail(err)
-	}
-}
-
 // Close ends the connection, and with it every lock that the session holds. It
 // returns when nothing of the session runs any more; it may be called twice. A
 // statement under way in Do is cut off.
 func (s *Session) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
-	s.mu.Unlock()
-	s.fail(ErrSessionClosed)
-	close(s.stop)
-	s.quiet.close() // ends a watch and a read under way
-	s.kept.Wait()
-	s.turn <- struct{}{} // whoever was in Do has left
-	// Discarded, not handed back: Conn.Close would leave it to the pool.
-	_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
-	if err := s.db.Close(); err != nil {
-		return fmt.Errorf("notify: close the session: %w", err)
-	}
-	return nil
+	s.closing.Do(func() {
+		s.end(ErrSessionClosed)
+		s.quiet.enter() // ends a watch
+		// A server that is told of the end, not cut off, logs nothing.
+		cut := time.AfterFunc(parting, s.quiet.close)
+		defer cut.Stop()
+		s.turn <- struct{}{} // whoever was in Do has left, and nobody enters any more
+		s.kept.Wait()
+		// Discarded, not handed back: Conn.Close would leave it to the pool.
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+		if err := s.db.Close(); err != nil {
+			s.closed = fmt.Errorf("notify: close the session: %w", err)
+		}
+	})
+	return s.closed
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -20,9 +22,9 @@ import (
 //   - a change of the head that comes after the Head or Wait which returned seen
 //     ends the Wait for seen, at the latest after bound;
 //   - Wait returns soon when ctx ends, with its cause;
-//   - Close may be called twice and before a Wait, leaves no lock and no session
-//     behind, and returns when nothing of the waiter runs any more;
-//   - an error other than the context's means that the waiter is of no more use:
+//   - Close may be called twice and before a Wait, ends a Wait with an error, and
+//     leaves no lock, no goroutine and no session of the waiter's behind;
+//   - after an error, the context's included, the waiter may be of no more use:
 //     close it and make another.
 //
 // A waiter serves one goroutine at a time; Close may come from another.
@@ -77,18 +79,19 @@ func FlagRow(topic string) Source {
 // read reads the head, and takes the row of a FlagRow away, so that the next
 // change is seen as one again.
 func (s Source) read(ctx context.Context, session *Session) (Head, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answer, errNoAnswer)
-	defer cancel()
 	var head sql.Null[uint64]
-	err := session.Do(ctx, func(conn *sqlx.Conn) error {
+	err := session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
 		if err := conn.QueryRowxContext(ctx, s.query, s.args...).Scan(&head); err != nil {
 			return err
 		}
-		if s.take != "" && head.Valid {
-			_, err := conn.ExecContext(ctx, s.take, s.args...)
-			return err
+		if s.take == "" || !head.Valid {
+			return nil
 		}
-		return nil
+		_, err := conn.ExecContext(ctx, s.take, s.args...)
+		if server.Retryable(err) {
+			return nil // a writer's trigger found the row: it stays until that one commits
+		}
+		return err
 	})
 	if err != nil {
 		return Head{}, fmt.Errorf("notify: read the head: %w", err)
@@ -104,15 +107,24 @@ func (s Source) changed(head, seen Head) bool {
 	return head != seen
 }
 
-// sleep waits for d, ctx, or the loss of the session.
-func sleep(ctx context.Context, session *Session, d time.Duration) error {
-	timer := time.NewTimer(d)
+// sleep waits as long as the policy says, for most at most, or until ctx ends, the
+// session is lost, or the waiter is closed. A policy that gives up (backoff.Stop) begins again after
+// most: a waiter neither spins nor stops.
+func sleep(ctx context.Context, session *Session, closed <-chan struct{}, waits backoff.BackOff, most time.Duration) error {
+	wait := waits.NextBackOff()
+	if wait == backoff.Stop {
+		waits.Reset()
+		wait = most
+	}
+	timer := time.NewTimer(min(wait, most))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-session.Lost():
 		return session.Err()
+	case <-closed:
+		return errClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

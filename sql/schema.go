@@ -97,7 +97,8 @@ func Script(topics ...string) (string, error) {
 
 // Topic is the statement that makes a message table.
 func Topic(topic string) string {
-	return statements(fill(read("topic.sql"), "topic", ident.Quote(topic)))[0]
+	// Split first: a name may have anything in it, a semicolon at the end of a line too.
+	return fill(statements(read("topic.sql"))[0], "topic", ident.Quote(topic))
 }
 
 type migration struct {

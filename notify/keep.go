@@ -1,0 +1,106 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+var (
+	errEnded   = errors.New("the server closed the connection")
+	errTooLong = errors.New("a statement kept the session from asking for its locks")
+	errNotOurs = errors.New("the server says that it is not this session's any more")
+)
+
+// keep looks after the session until it is closed or lost: it watches the idle
+// connection, which costs no statement, and touches it well inside wait_timeout,
+// asking whether the locks are still the session's.
+func (s *Session) keep() {
+	for s.Err() == nil {
+		due, trusted := s.schedule()
+		late := time.NewTimer(time.Until(trusted))
+		select {
+		case s.turn <- struct{}{}:
+			if s.quiet.wait(due) {
+				s.fail(errEnded)
+			} else if !time.Now().Before(due) {
+				s.touch()
+			}
+			<-s.turn
+		case <-late.C:
+			// Asked again: the statement under way may be the one that took the lock.
+			if _, trusted := s.schedule(); !time.Now().Before(trusted) {
+				s.fail(errTooLong)
+			}
+		case <-s.lost:
+		}
+		late.Stop()
+	}
+}
+
+// schedule is when the next touch is due, and until when the session may believe
+// that it holds its locks: counted from the start of the statement that showed it,
+// less a margin, so that it ends before the server gives them to others. Without
+// locks there is nothing to believe, and trusted is merely some time ahead.
+func (s *Session) schedule() (due, trusted time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due = s.checked.Add(s.idle / 3)
+	if len(s.locks) == 0 {
+		return due, time.Now().Add(s.idle / 6)
+	}
+	return due, s.checked.Add(s.idle - s.idle/6)
+}
+
+// touch keeps the server from closing the session and checks that its locks are
+// still its own. The caller has the turn.
+func (s *Session) touch() {
+	start := time.Now()
+	deadline := start.Add(answer)
+	s.mu.Lock()
+	names := make([]string, 0, len(s.locks))
+	for name := range s.locks {
+		names = append(names, name)
+	}
+	s.mu.Unlock()
+	if _, trusted := s.schedule(); len(names) > 0 && trusted.Before(deadline) {
+		deadline = trusted
+	}
+	ctx, cancel := context.WithDeadlineCause(context.Background(), deadline, errNoAnswer)
+	defer cancel()
+	err := s.use(ctx, func(conn *sqlx.Conn) error {
+		held, err := owned(ctx, conn, names...)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.checked = start // later would trust the server for the time the answer took
+		for i, name := range names {
+			if lock := s.locks[name]; !held[i] && lock != nil {
+				delete(s.locks, name)
+				lock.lose(errNotOurs)
+			}
+		}
+		return nil
+	})
+	if err != nil { // a session that can't answer this is in doubt, whatever the error
+		s.fail(err)
+	}
+}
+
+// owned asks which of the locks are the session's.
+func owned(ctx context.Context, conn *sqlx.Conn, names ...string) ([]bool, error) {
+	query, args := "SELECT 1", []any{}
+	held := make([]bool, len(names)+1)
+	into := []any{&held[len(names)]}
+	for i, name := range names {
+		query += ", IS_USED_LOCK(?) <=> CONNECTION_ID()"
+		args = append(args, name)
+		into = append(into, &held[i])
+	}
+	err := conn.QueryRowxContext(ctx, query, args...).Scan(into...)
+	return held[:len(names)], err
+}
