@@ -57,6 +57,7 @@ exits with 0; a second one stops at once.`,
 		newTail(a),
 		newFlag(a),
 		newGrants(a),
+		newDoctor(a),
 		newDemo(a),
 	)
 	return root

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/doctor"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+func TestDoctor(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		out := succeed(t, config, "doctor", "orders")
+		require.Contains(t, out, "ok       orders: table: `"+config.DBName+"`.`orders` is a message table\n")
+		require.Regexp(t, `\n\d+ ok, 0 warnings, 0 problems\n$`, out)
+		require.Contains(t, succeed(t, config, "doctor"), "to check tables too: mqnotify doctor TOPIC...")
+
+		// A warning is no failure, a problem is.
+		execute(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
+		out = succeed(t, config, "doctor", "a\nproblem")
+		require.Contains(t, out, "warning  a\uFFFDproblem: engine: MyISAM has no transactions")
+		require.Contains(t, out, "\n         -> ALTER TABLE `a\uFFFDproblem` ENGINE=InnoDB\n")
+		require.Contains(t, out, ", 1 warning, 0 problems")
+		require.Equal(t, "mqnotify: doctor found 1 problem\n", fail(t, exitFailed, config, "doctor", "order", "orders"))
+
+		require.Contains(t, fail(t, exitUsage, config, "doctor", "orders "), "ends in a space")
+		require.Contains(t, fail(t, exitUsage, config, "doctor", "--timeout", "0s"), "more than 0")
+	})
+}
+
+func TestDoctorJSON(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		r := mqnotify(t, config, "", "doctor", "--json", "orders", "a<b")
+		require.Equal(t, exitFailed, r.code)
+		var last doctor.Result
+		for line := range strings.Lines(r.out) {
+			last = doctor.Result{}
+			require.NoError(t, json.Unmarshal([]byte(line), &last), line)
+			require.NotEmpty(t, last.Text)
+		}
+		require.Equal(t, doctor.Problem, last.Level)
+		require.Equal(t, "table", last.Check)
+		require.Equal(t, "a<b", last.Topic)
+		require.Contains(t, last.Remedy, "mqnotify init")
+		require.Contains(t, r.out, `"topic":"a<b"`, "as it was given")
+	})
+}
+
+func TestDoctorShowsNoPassword(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		wrong := s.User(t, config, "SELECT ON "+config.DBName+".*")
+		wrong.Passwd = "t0p-secret"
+		for _, args := range [][]string{{"doctor", "orders"}, {"doctor", "--json"}, {"doctor", "--log-level", "debug"}} {
+			r := mqnotify(t, wrong, "", args...)
+			require.Equal(t, exitFailed, r.code)
+			require.Contains(t, r.out, "check user and password")
+			require.NotContains(t, r.out+r.err, "t0p-secret")
+		}
+	})
+}
+
+// Whoever has enough of a server that does not answer need not wait for it.
+func TestDoctorIsInterrupted(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	config := mysql.NewConfig()
+	config.Net, config.Addr, config.DBName = "tcp", silent.Addr().String(), "shop"
+	r := background(t, config, "doctor", "--timeout", "1h")
+	conn, err := silent.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	ended := r.interrupt(t)
+	require.Equal(t, exitFailed, ended.code)
+	require.Equal(t, "mqnotify: not all was checked: context canceled\n", ended.err)
+	require.Empty(t, ended.out)
+}

@@ -1,0 +1,55 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// connection connects. Every other check uses its session.
+func connection(ctx context.Context, e *exam) ([]Result, error) {
+	start := time.Now()
+	session, err := e.open(ctx)
+	if err != nil {
+		return []Result{e.unreachable(err)}, errEnough
+	}
+	e.session, e.caps = session, session.Capabilities()
+	took := time.Since(start)
+	// The server shows the start of transactions in its own time, whatever a
+	// session's time zone is; SYSTEM needs no time zone tables.
+	if err := e.exec(ctx, "SET SESSION time_zone = 'SYSTEM'"); err != nil {
+		return nil, err
+	}
+	var at struct {
+		Account string `db:"account"`
+		Host    string `db:"host"`
+		Port    int    `db:"port"`
+	}
+	if err := e.get(ctx, &at, "SELECT CURRENT_USER() AS account, @@hostname AS host, @@port AS port"); err != nil {
+		return nil, err
+	}
+	return []Result{ok("connected to database %s on %s as %s, in %v", ident.Quote(e.db.Name()),
+		net.JoinHostPort(at.Host, strconv.Itoa(at.Port)), at.Account, took.Round(100*time.Microsecond))}, nil
+}
+
+// unreachable says why there is no connection.
+func (e *exam) unreachable(err error) Result {
+	var network *net.OpError
+	switch {
+	case server.Number(err) != 0:
+		return problem(remedy(err), "the server refuses the connection: %s", plain(err))
+	case errors.As(err, &network) && network.Op == "dial":
+		return problem("is the server running there, and may this machine reach it? --dsn, MQNOTIFY_DSN or a my.cnf says where it is",
+			"no connection: %s", plain(err))
+	case errors.Is(err, context.DeadlineExceeded):
+		return problem("may this machine reach it, through its firewall too? Or it hangs, is overloaded, or is no MySQL server; --timeout is how long it may take",
+			"no answer within %v", e.options.Timeout)
+	}
+	return problem("is this a MySQL or MariaDB server's port, and does it want TLS (tls=true)?",
+		"no connection: %s", plain(err))
+}

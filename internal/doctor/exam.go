@@ -1,0 +1,62 @@
+package doctor
+
+import (
+	"context"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// exam is an examination of a server: the subject of its checks.
+type exam struct {
+	db      *notify.DB
+	options Options
+	session *notify.Session // made by the first check
+	caps    *notify.Capabilities
+}
+
+// The first that can't be answered truly through a multiplexing proxy comes
+// after the one that finds it.
+var serverChecks = []check[*exam]{
+	{"connection", connection},
+	{"server", version},
+	{"writes", writes},
+	{"cluster", cluster},
+	{"gtid", gtid},
+	{"timeouts", timeouts},
+	{"packet", packet},
+	{"clock", clock},
+	{"session", sameSession},
+	{"locks", locks},
+	{"state", state},
+}
+
+// open makes a session that lives for a few checks.
+func (e *exam) open(ctx context.Context) (*notify.Session, error) {
+	return e.db.Session(ctx, notify.SessionOptions{IdleTimeout: max(time.Minute, 2*e.options.Timeout)})
+}
+
+func (e *exam) close() {
+	if e.session != nil {
+		_ = e.session.Close() // it holds nothing
+	}
+}
+
+// get reads the one row of a query.
+func (e *exam) get(ctx context.Context, into any, query string, args ...any) error {
+	return e.session.Do(ctx, func(conn *sqlx.Conn) error { return conn.GetContext(ctx, into, query, args...) })
+}
+
+// all reads the rows of a query.
+func (e *exam) all(ctx context.Context, into any, query string, args ...any) error {
+	return e.session.Do(ctx, func(conn *sqlx.Conn) error { return conn.SelectContext(ctx, into, query, args...) })
+}
+
+func (e *exam) exec(ctx context.Context, statement string) error {
+	return e.session.Do(ctx, func(conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, statement)
+		return err
+	})
+}

@@ -1,0 +1,65 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// lost tells whether err means that the server does not answer any more.
+func (e *exam) lost(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || server.ConnectionLost(err) ||
+		err != nil && e.session != nil && e.session.Err() != nil
+}
+
+// unanswered is the result of a check that failed by itself.
+func (e *exam) unanswered(err error) Result {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return problem("look at the server and the network; --timeout is how long it may take",
+			"no answer within %v: the server hangs, or is very slow", e.options.Timeout)
+	case e.lost(err):
+		return problem("look into the server's error log: did it restart, or was the session killed?",
+			"the connection was lost: %s", plain(err))
+	}
+	return warning(remedy(err), "not checked: %s", plain(err))
+}
+
+// remedies are by the server's error number.
+var remedies = map[uint16]string{
+	server.ErrAccessDenied:           "check user and password, and from which hosts the account may connect",
+	server.ErrDBAccessDenied:         "check the database's name, or have it granted: `mqnotify grants` shows how",
+	server.ErrBadDatabase:            "make it with CREATE DATABASE, or name another with --database",
+	server.ErrTooManyConnections:     "try again later, or raise max_connections",
+	server.ErrTooManyUserConnections: "try again later, or raise the account's limit",
+	server.ErrLockWaitTimeout:        "something holds the table, perhaps an ALTER TABLE or LOCK TABLES: see SHOW PROCESSLIST",
+}
+
+const grantsRemedy = "`mqnotify grants` shows what an account needs"
+
+func remedy(err error) string {
+	if text, known := remedies[server.Number(err)]; known {
+		return text
+	}
+	if server.NoPrivilege(err) {
+		return grantsRemedy
+	}
+	return ""
+}
+
+// plain is what the server or the network said, without the ways it came.
+func plain(err error) string {
+	var said *mysql.MySQLError
+	var network *net.OpError
+	switch {
+	case errors.As(err, &said):
+		return said.Error()
+	case errors.As(err, &network):
+		return network.Error()
+	}
+	return err.Error()
+}

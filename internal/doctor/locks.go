@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// locks takes two advisory locks with one session, and has another one look at
+// them and try the first.
+func locks(ctx context.Context, e *exam) ([]Result, error) {
+	holder, err := e.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = holder.Close() }() // and the locks end with it
+	other, err := e.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = other.Close() }()
+
+	mark := strings.ToLower(rand.Text())
+	names := []string{notify.LockName("doctor", mark, "1"), notify.LockName("doctor", mark, "2")}
+	for _, name := range names {
+		if _, err := holder.TryLock(ctx, name); err != nil {
+			if e.lost(err) {
+				return nil, err
+			}
+			return []Result{problem("consume without a group, in mode poll, needs none", "advisory locks do not work: %s", plain(err))}, nil
+		}
+	}
+	var seen struct {
+		First  uint64 `db:"first"`
+		Second uint64 `db:"second"`
+	}
+	err = other.Do(ctx, func(conn *sqlx.Conn) error {
+		return conn.GetContext(ctx, &seen,
+			"SELECT COALESCE(IS_USED_LOCK(?), 0) AS first, COALESCE(IS_USED_LOCK(?), 0) AS second", names[0], names[1])
+	})
+	if err != nil {
+		return nil, err
+	}
+	if seen.Second == holder.ID() && seen.First == 0 {
+		return []Result{problem("upgrade: such a server is too old", "a session keeps one advisory lock only: a second lets the first go")}, nil
+	}
+	if seen.First != holder.ID() || seen.Second != holder.ID() {
+		return []Result{problem("connect to the server itself", "advisory locks of session %d look to another session as if %d and %d held them: "+
+			"the two are on different servers, or a proxy is between", holder.ID(), seen.First, seen.Second)}, nil
+	}
+	switch _, err := other.TryLock(ctx, names[0]); {
+	case err == nil:
+		return []Result{problem("connect to one server", "two sessions hold the same advisory lock at once")}, nil
+	case !errors.Is(err, notify.ErrNotAcquired):
+		return nil, err
+	}
+	return []Result{ok("advisory locks work: one session holds two, and another is kept out")}, nil
+}

@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"context"
+	"database/sql/driver"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+// prompt is a bound that only a server that hangs reaches.
+const prompt = 2 * time.Second
+
+func open(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// initialised is a database with what `mqnotify init orders` makes.
+func initialised(tb testing.TB, s *mysqltest.Server) (*mysql.Config, *notify.DB) {
+	tb.Helper()
+	config := s.Database(tb)
+	db := open(tb, config)
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	return config, db
+}
+
+func exec(tb testing.TB, db sqlx.ExecerContext, statements ...string) {
+	tb.Helper()
+	for _, statement := range statements {
+		_, err := db.ExecContext(tb.Context(), statement)
+		require.NoError(tb, err, statement)
+	}
+}
+
+// session is one connection, closed at the test's end: what it left open ends.
+func session(tb testing.TB, db *notify.DB) *sqlx.Conn {
+	tb.Helper()
+	conn, err := db.Pool().Connx(tb.Context())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// discard ends a connection whose session a pool must not use again.
+func discard(conn *sqlx.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	conn.Close()
+}
+
+// findings are an examination's results.
+type findings []Result
+
+func examine(tb testing.TB, db *notify.DB, topics ...string) findings {
+	tb.Helper()
+	return examineWith(tb, db, Options{Topics: topics})
+}
+
+func examineWith(tb testing.TB, db *notify.DB, options Options) findings {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	all := findings(slices.Collect(Examine(ctx, db, options)))
+	require.NoError(tb, ctx.Err())
+	require.NotEmpty(tb, all)
+	return all
+}
+
+// of are the findings of a check.
+func (f findings) of(check string) findings {
+	return slices.DeleteFunc(slices.Clone(f), func(r Result) bool { return r.Check != check })
+}
+
+// only is the one finding of a check.
+func (f findings) only(tb testing.TB, check string) Result {
+	tb.Helper()
+	of := f.of(check)
+	require.Len(tb, of, 1, "%v", f)
+	return of[0]
+}
+
+func (f findings) worse() findings {
+	return slices.DeleteFunc(slices.Clone(f), func(r Result) bool { return r.Level == OK })
+}
+
+func (f findings) String() string {
+	var lines []string
+	for _, r := range f {
+		lines = append(lines, strings.Join([]string{string(r.Level), r.Topic, r.Check, r.Text, "->", r.Remedy}, " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// says checks a finding's level and a part of its text and of its remedy.
+func says(tb testing.TB, r Result, level Level, text, remedy string) {
+	tb.Helper()
+	assert.Equal(tb, level, r.Level, "%+v", r)
+	assert.Contains(tb, r.Text, text)
+	assert.Contains(tb, r.Remedy, remedy)
+}

@@ -1,0 +1,237 @@
+package doctor
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func TestHealthy(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		_, db := initialised(t, s)
+		found := examine(t, db, "orders")
+		assert.Empty(t, found.worse(), "%v", found)
+		for _, c := range serverChecks {
+			assert.Empty(t, found.only(t, c.name).Topic)
+		}
+		for _, c := range topicChecks {
+			assert.Equal(t, "orders", found.only(t, c.name).Topic)
+		}
+		flavour := "MySQL"
+		if s.IsMariaDB() {
+			flavour = "MariaDB"
+		}
+		assert.Contains(t, found.only(t, "server").Text, flavour)
+	})
+}
+
+// A multiplexing proxy is found whether it deals the statements out always, or
+// only when another client keeps its session busy.
+func TestMultiplexingProxy(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := initialised(t, s)
+		through := config.Clone()
+
+		through.Addr = multiplex(t, s.Addr(), toOne)
+		assert.Empty(t, examine(t, open(t, through), "orders").worse(), "a proxy that keeps to one session does no harm")
+
+		for _, deal := range []dealing{inTurn, toAnotherWhenBusy} {
+			through.Addr = multiplex(t, s.Addr(), deal)
+			found := examine(t, open(t, through), "orders")
+			says(t, found.only(t, "session"), Problem, "reach several sessions", "connect to the server itself")
+			assert.Equal(t, "session", found[len(found)-1].Check, "no later check can be trusted")
+		}
+	})
+}
+
+func TestReadOnly(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		config, db := initialised(t, s)
+		limited := s.User(t, config, "SELECT, INSERT, UPDATE, DELETE ON "+config.DBName+".*")
+		exec(t, s.Admin(t), "SET GLOBAL read_only = 1")
+		defer exec(t, s.Admin(t), "SET GLOBAL read_only = 0")
+
+		found := examine(t, open(t, limited), "orders")
+		says(t, found.only(t, "writes"), Problem, "read-only", "connect to the primary")
+		says(t, found.of("privileges").worse()[0], Warning, "can't produce", "connect to the primary")
+		says(t, found.of("privileges")[0], OK, "can consume", "")
+
+		says(t, examine(t, db).only(t, "writes"), Warning, "not kept from writing", "primary")
+	})
+}
+
+func TestUnreachable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+
+		wrong := s.User(t, config, "SELECT ON "+config.DBName+".*")
+		wrong.Passwd = "t0p-secret"
+		found := examine(t, open(t, wrong), "orders")
+		says(t, found.only(t, "connection"), Problem, "1045", "check user and password")
+		assert.Len(t, found, 1)
+		assert.NotContains(t, found.String(), "t0p-secret")
+
+		nowhere := config.Clone()
+		nowhere.DBName = "no_such_database"
+		says(t, examine(t, open(t, nowhere)).only(t, "connection"), Problem, "no_such_database", "CREATE DATABASE")
+
+		proxy := s.Proxy(t)
+		proxy.Down()
+		says(t, examine(t, open(t, proxy.Config(config))).only(t, "connection"), Problem, "refused", "is the server running")
+
+		stranger, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				conn, err := stranger.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write([]byte("SSH-2.0-OpenSSH_9.2\r\n"))
+				conn.Close()
+			}
+		}()
+		defer func() { stranger.Close(); <-ended }()
+		ssh := config.Clone()
+		ssh.Addr = stranger.Addr().String()
+		says(t, examine(t, open(t, ssh)).only(t, "connection"), Problem, "no connection", "is this a MySQL")
+	})
+}
+
+func TestFrozenServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		_, db := initialised(t, s)
+		options := Options{Topics: []string{"orders"}, Timeout: prompt}
+
+		var found findings
+		for r := range Examine(t.Context(), db, options) {
+			if found = append(found, r); r.Check == "gtid" {
+				s.Freeze()
+			}
+		}
+		says(t, found[len(found)-1], Problem, "no answer within 2s", "look at the server")
+		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
+
+		found = examineWith(t, db, options)
+		says(t, found.only(t, "connection"), Problem, "no answer within 2s", "Or it hangs")
+		assert.Len(t, found, 1)
+	})
+}
+
+func TestConnectionLost(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := initialised(t, s)
+		proxy := s.Proxy(t)
+		var found findings
+		for r := range Examine(t.Context(), open(t, proxy.Config(config)), Options{}) {
+			if found = append(found, r); r.Check == "cluster" {
+				proxy.Down()
+			}
+		}
+		assert.Equal(t, "timeouts", found[len(found)-1].Check, "%v", found)
+		says(t, found[len(found)-1], Problem, "the connection was lost", "error log")
+	})
+}
+
+// Whoever looks at the first results only, or ends the context, leaves nothing
+// behind: the database's cleanup looks for sessions and locks.
+func TestAbandoned(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		for r := range Examine(t.Context(), db, Options{}) {
+			assert.Equal(t, "connection", r.Check)
+			break
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var found findings
+		for r := range Examine(ctx, db, Options{}) {
+			if found = append(found, r); r.Check == "clock" {
+				cancel()
+			}
+		}
+		assert.Equal(t, "clock", found[len(found)-1].Check, "no finding about a context that ended")
+		cancel()
+	})
+}
+
+func TestShortTimeouts(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		flag, name := "--max-execution-time=500", "max_execution_time is 500 ms"
+		if shared.IsMariaDB() {
+			flag, name = "--idle-transaction-timeout=5", "idle_transaction_timeout is 5 s"
+		}
+		s := shared.Start(t, flag, "--max-allowed-packet=64K")
+		_, db := initialised(t, s)
+		found := examine(t, db)
+		timeouts := found.of("timeouts")
+		require.Len(t, timeouts, 2, "%v", timeouts)
+		says(t, timeouts[0], OK, "wait_timeout 28800 s, lock_wait_timeout", "")
+		says(t, timeouts[1], Warning, name, "raise it")
+		says(t, found.only(t, "packet"), Warning, "64 KiB at most (max_allowed_packet)", "raise max_allowed_packet")
+	})
+}
+
+func TestJudgeTimeouts(t *testing.T) {
+	assert.Equal(t, []Result{ok("lock_wait_timeout 31536000 s, max_statement_time none")},
+		judgeTimeouts(map[string]string{"lock_wait_timeout": "31536000", "max_statement_time": "0.000000", "wait_timeout": "?"}))
+	results := judgeTimeouts(map[string]string{"max_statement_time": "0.5"})
+	require.Len(t, results, 1)
+	says(t, results[0], Warning, "max_statement_time is 0.5 s: a statement that takes longer fails", "raise it")
+}
+
+func TestJudgeClock(t *testing.T) {
+	for _, test := range []struct {
+		ahead, trip time.Duration
+		level       Level
+		text        string
+	}{
+		{0, time.Millisecond, OK, "differ by 500µs at most"},
+		{-900 * time.Millisecond, time.Millisecond, OK, "differ by 900.5ms at most"},
+		{3 * time.Second, time.Millisecond, Warning, "3s ahead of this machine's"},
+		{-90 * time.Second, time.Millisecond, Warning, "1m30s behind this machine's"},
+		{2 * time.Second, 3 * time.Second, OK, "differ by 3.5s at most"}, // it may be the network alone
+	} {
+		r := judgeClock(test.ahead, test.trip)
+		assert.Equal(t, test.level, r.Level, r.Text)
+		assert.Contains(t, r.Text, test.text)
+	}
+}
+
+// What the servers at hand are not.
+func TestOtherServers(t *testing.T) {
+	for _, test := range []struct {
+		check func(context.Context, *exam) ([]Result, error)
+		caps  notify.Capabilities
+		level Level
+		text  string
+	}{
+		{version, notify.Capabilities{Version: "5.6.51-log"}, Problem, "too old, mqnotify needs 5.7: an older one keeps one advisory lock"},
+		{version, notify.Capabilities{Version: "5.7.44"}, Warning, "not tested"},
+		{version, notify.Capabilities{Version: "8.0.11"}, OK, "MySQL 8.0.11"},
+		{version, notify.Capabilities{Version: "10.1.48-MariaDB", MariaDB: true}, Problem, "needs 10.3"},
+		{version, notify.Capabilities{Version: "10.5.1-MariaDB", MariaDB: true}, Warning, "not tested"},
+		{version, notify.Capabilities{Version: "8.0.11-TiDB-v7.5.0"}, Warning, "TiDB 8.0.11-TiDB-v7.5.0, not MySQL itself"},
+		{version, notify.Capabilities{Version: "8.0.30-vitess"}, Warning, "not MySQL itself"},
+		{version, notify.Capabilities{Version: "new"}, Warning, `unknown version "new"`},
+		{cluster, notify.Capabilities{Galera: true}, Warning, "Galera cluster: advisory locks and open transactions are each server's own"},
+		{cluster, notify.Capabilities{GroupReplication: true, MultiPrimary: true}, Warning, "several primaries"},
+		{cluster, notify.Capabilities{GroupReplication: true}, OK, "one primary"},
+		{gtid, notify.Capabilities{GTID: true}, OK, "gtid_mode is on"},
+	} {
+		results, err := test.check(t.Context(), &exam{caps: &test.caps})
+		require.NoError(t, err)
+		require.Len(t, results, 1)
+		says(t, results[0], test.level, test.text, "")
+	}
+}

@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"context"
+	"strconv"
+	"strings"
+)
+
+// timeout is a global setting that ends what takes too long. Sessions that wait
+// set most of these for themselves; the pool's have what the server gives them.
+type timeout struct {
+	variable, unit string
+	short          float64 // a value from above 0 to this is worth a warning
+	harm           string
+}
+
+var knownTimeouts = []timeout{
+	{"wait_timeout", "s", 10, "a connection that is idle for longer is closed and has to be made anew"},
+	{"lock_wait_timeout", "s", 0, ""},
+	{"innodb_lock_wait_timeout", "s", 0, ""},
+	{"max_execution_time", "ms", 1000, "a SELECT that takes longer fails"},
+	{"max_statement_time", "s", 1, "a statement that takes longer fails, publishing too"},
+	{"idle_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
+	{"idle_write_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
+}
+
+func timeouts(ctx context.Context, e *exam) ([]Result, error) {
+	names := make([]string, len(knownTimeouts))
+	for i, t := range knownTimeouts {
+		names[i] = t.variable
+	}
+	var variables []struct {
+		Name  string `db:"Variable_name"`
+		Value string `db:"Value"`
+	}
+	// Of those that it does not know, the server says nothing.
+	err := e.all(ctx, &variables, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string]string, len(variables))
+	for _, v := range variables {
+		values[strings.ToLower(v.Name)] = v.Value
+	}
+	return judgeTimeouts(values), nil
+}
+
+func judgeTimeouts(values map[string]string) []Result {
+	var fine []string
+	var results []Result
+	for _, t := range knownTimeouts {
+		text, known := values[t.variable]
+		value, err := strconv.ParseFloat(text, 64)
+		switch {
+		case !known || err != nil:
+		case value == 0:
+			fine = append(fine, t.variable+" none")
+		case value <= t.short:
+			results = append(results, warning("raise it", "%s is %s %s: %s", t.variable, plainly(value), t.unit, t.harm))
+		default:
+			fine = append(fine, t.variable+" "+plainly(value)+" "+t.unit)
+		}
+	}
+	if len(fine) > 0 {
+		results = append([]Result{ok("%s", strings.Join(fine, ", "))}, results...)
+	}
+	return results
+}
+
+func plainly(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }

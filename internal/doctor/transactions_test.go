@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// oldAfter makes transactions old after a time that a test can wait for; the
+// server counts their age in whole seconds.
+const oldAfter = time.Second
+
+func examineOld(tb testing.TB, db *notify.DB, topics ...string) findings {
+	tb.Helper()
+	return examineWith(tb, db, Options{Topics: topics, Old: oldAfter}).of("transactions")
+}
+
+// age lets the time pass on the server's clock.
+const age = "DO SLEEP(2.1)"
+
+func TestOpenTransactions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		// In another time zone than the sessions': ages go by the server's.
+		t.Setenv("TZ", "Asia/Tokyo")
+		s := shared.Start(t)
+		config, db := initialised(t, s)
+		exec(t, db.Pool(), "CREATE TABLE other LIKE orders", "CREATE TABLE untouched LIKE orders")
+		says(t, examine(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
+
+		writer, elsewhere, reader := session(t, db), session(t, db), session(t, db)
+		var id uint64
+		require.NoError(t, writer.GetContext(t.Context(), &id, "SELECT CONNECTION_ID()"))
+		exec(t, elsewhere, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')")
+		exec(t, reader, "START TRANSACTION", "SELECT * FROM orders")
+		exec(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
+
+		says(t, examine(t, db, "orders").only(t, "transactions"), OK, "open writers o", "")
+		named := func(found findings) findings {
+			var all findings
+			for _, r := range found {
+				if r.Remedy == fmt.Sprintf("have its program end it, or KILL %d", id) {
+					all = append(all, r)
+				}
+			}
+			return all
+		}
+		found := examineOld(t, db, "orders")
+		require.Len(t, named(found), 1, "%v", found)
+		says(t, named(found)[0], Warning, fmt.Sprintf("a transaction of session %d (root@", id), "")
+		assert.Regexp(t, `is open for [2-9]s: ids past its first`, named(found)[0].Text)
+		if s.IsMariaDB() { // its view of transactions does not tell which tables they write to
+			assert.Len(t, found, 2, "%v", found)
+		} else {
+			assert.Len(t, found, 1, "%v", found)
+			says(t, examineOld(t, db, "untouched").only(t, "transactions"), OK, "no open writer of the table", "")
+		}
+
+		// Without PROCESS the number of writers is all that can be told, on MySQL.
+		grants := []string{"SELECT ON " + config.DBName + ".*"}
+		if !s.IsMariaDB() {
+			grants = append(grants, "SELECT ON performance_schema.metadata_locks", "SELECT ON performance_schema.threads")
+		}
+		limited := examineOld(t, open(t, s.User(t, config, grants...)), "orders")
+		if s.IsMariaDB() {
+			says(t, limited.only(t, "transactions"), OK, "none that this account can see", "")
+		} else {
+			says(t, limited.only(t, "transactions"), OK, "open writers of the table: 1; since when, this account can't see", "")
+		}
+		exec(t, writer, "ROLLBACK")
+		exec(t, elsewhere, "ROLLBACK")
+		exec(t, reader, "ROLLBACK")
+	})
+}
+
+func TestPreparedTransactions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t) // XA RECOVER shows those of the whole server
+		config, db := initialised(t, s)
+		exec(t, db.Pool(), "CREATE TABLE other LIKE orders")
+		prepare := func(xid string) {
+			conn, err := db.Pool().Connx(t.Context())
+			require.NoError(t, err)
+			exec(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
+			discard(conn)
+		}
+		prepare(`'it''s','\0b',7`)
+		exec(t, db.Pool(), age)
+		found := examineOld(t, db, "orders")
+		const first = "X'69742773',X'0062',7"
+		says(t, found.only(t, "transactions"), Warning, "a prepared XA transaction that no session has is open for", "XA COMMIT or XA ROLLBACK "+first)
+		if !s.IsMariaDB() {
+			says(t, examineOld(t, db, "other").only(t, "transactions"), OK, "no open writer of the table", "")
+		}
+
+		few := examineOld(t, open(t, s.User(t, config, "SELECT ON "+config.DBName+".*")), "orders").only(t, "transactions")
+		if s.IsMariaDB() { // which shows them to everybody
+			says(t, few, Warning, "prepared XA transactions on the server: 1, of unknown age", first)
+		} else {
+			says(t, few, OK, "none that this account can see", "")
+		}
+		process := open(t, s.User(t, config, "SELECT ON "+config.DBName+".*", "PROCESS ON *.*"))
+		names := first
+		if !s.IsMariaDB() {
+			names = "XA_RECOVER_ADMIN"
+		}
+		says(t, examineOld(t, process, "orders").only(t, "transactions"), Warning, "a prepared XA transaction", names)
+
+		prepare("'two'")
+		exec(t, db.Pool(), age)
+		found = examineOld(t, db, "orders")
+		assert.Len(t, found, 2, "%v", found)
+		for _, r := range found {
+			says(t, r, Warning, "a prepared XA transaction", "one of XA RECOVER's: ")
+			assert.Contains(t, r.Remedy, first)
+			assert.Contains(t, r.Remedy, "X'74776F',X'',1")
+		}
+
+		// The remedies are ones.
+		exec(t, db.Pool(), "XA ROLLBACK "+first, "XA ROLLBACK X'74776F',X'',1")
+		says(t, examineOld(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
+	})
+}
+
+func TestPinning(t *testing.T) {
+	running := transaction{Session: 7, Account: "a@h", Seconds: 5}
+	elsewhere := transaction{Session: 8, Account: "a@h", Seconds: 90}
+	prepared := transaction{Seconds: 60}
+	open := []transaction{elsewhere, prepared, running}
+	for _, test := range []struct {
+		name    string
+		holders []holder
+		want    []transaction
+	}{
+		{"nobody", nil, nil},
+		{"a session", []holder{{1, 1, 7}}, []transaction{running}},
+		{"a prepared transaction whose session is gone", []holder{{1, 1, 0}}, []transaction{prepared}},
+		{"one whose session has nothing open any more", []holder{{1, 1, 9}}, []transaction{prepared}},
+		{"one whose session has gone on to another transaction", []holder{{1, 1, 7}, {1, 2, 7}}, []transaction{prepared, running}},
+	} {
+		assert.Equal(t, test.want, pinning(open, test.holders), test.name)
+	}
+}
+
+func TestEndPrepared(t *testing.T) {
+	assert.Contains(t, endPrepared(nil), "XA RECOVER names it")
+	assert.Equal(t, "XA COMMIT or XA ROLLBACK a", endPrepared([]string{"a"}))
+	many := []string{"a", "b", "c", "d", "e", "f", "g"}
+	assert.Equal(t, "XA COMMIT or XA ROLLBACK one of XA RECOVER's: a or b or c or d or e or ...", endPrepared(many))
+	assert.Equal(t, "f", many[5], "the list itself is not changed")
+}

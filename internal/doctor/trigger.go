@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// flagTriggers looks at the triggers with which writers that can't be changed set
+// the one-row flag.
+func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
+	events := []string{"INSERT", "UPDATE", "DELETE"}
+	var found []struct {
+		Name  string `db:"name"`
+		Event string `db:"event"`
+		Body  string `db:"body"`
+	}
+	err := t.all(ctx, &found, `SELECT TRIGGER_NAME AS name, EVENT_MANIPULATION AS event, ACTION_STATEMENT AS body
+		FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = ? AND EVENT_OBJECT_TABLE = ? ORDER BY name`, t.table.Schema, t.table.Name)
+	if err != nil {
+		return nil, err
+	}
+	var results []Result
+	for _, trigger := range found {
+		if !slices.Contains(events, trigger.Event) || trigger.Name != schema.TriggerName(t.table.Name, trigger.Event) {
+			continue
+		}
+		name := ident.Quote(trigger.Name)
+		switch {
+		case sameBody(trigger.Body, t.table.Name, schema.TriggerCounter, trigger.Event):
+			results = append(results, ok("trigger %s counts each %s in the flag: writers of the table commit one at a time", name, trigger.Event))
+		case sameBody(trigger.Body, t.table.Name, schema.TriggerRow, trigger.Event):
+			results = append(results, ok("trigger %s sets the flag's row at each %s: for one reader", name, trigger.Event))
+		default:
+			results = append(results, warning("DROP TRIGGER "+name+", then mqnotify init --trigger",
+				"trigger %s has the name of the flag's, and does something else", name))
+		}
+	}
+	if len(results) == 0 {
+		return []Result{ok("no trigger sets the flag, or none that this account may see (not needed)")}, nil
+	}
+	if err := t.exec(ctx, "SELECT 1 FROM "+schema.FlagTable+" WHERE FALSE"); server.Is(err, server.ErrNoSuchTable) {
+		results = append(results, problem("mqnotify init", "the triggers' table %s is not there: writing to the topic fails", schema.FlagTable))
+	}
+	return results, nil
+}
+
+// sameBody tells whether a trigger does what mqnotify's would.
+func sameBody(body, topic string, form schema.TriggerForm, event string) bool {
+	statement, err := schema.Trigger(topic, form, event)
+	_, want, _ := strings.Cut(statement, "FOR EACH ROW")
+	words := func(s string) []string { return strings.Fields(strings.TrimRight(s, "; \n")) }
+	return err == nil && slices.Equal(words(body), words(want))
+}

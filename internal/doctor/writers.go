@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// writers tells how a consumer will know the transactions that may still fill a
+// gap in the ids: the consumer itself tries.
+func writers(ctx context.Context, t *topic) ([]Result, error) {
+	way, grace, err := t.ask(ctx, consumer.WritersAuto)
+	if err != nil {
+		return nil, err
+	}
+	t.way = way
+	besides := ""
+	if grace > 0 {
+		besides = "; a gap waits " + grace.String() + " besides, for transactions on other servers"
+	}
+	switch way {
+	case consumer.WritersMetadataLocks:
+		return []Result{ok("open writers are known exactly, by performance_schema.metadata_locks: no row that commits late is lost%s", besides)}, nil
+	case consumer.WritersInnoDBTrx:
+		note := ""
+		if !t.caps.MariaDB { // where a better way may be had
+			_, _, err := t.ask(ctx, consumer.WritersMetadataLocks)
+			if t.lost(err) {
+				return nil, err
+			}
+			if err != nil {
+				note = "; metadata_locks would tell (" + plain(err) + ")"
+			}
+		}
+		return []Result{ok("open writers are known by information_schema.INNODB_TRX: no row that commits late is lost; "+
+			"it does not tell which tables a transaction writes to%s%s", note, besides)}, nil
+	}
+	remedy := "GRANT PROCESS ON *.* to the account"
+	if !t.caps.MariaDB {
+		remedy = "GRANT SELECT ON performance_schema.metadata_locks and .threads to the account, or PROCESS ON *.*"
+	}
+	return []Result{warning(remedy, "this account can't see open transactions: a gap in the ids counts as settled after --grace (%v), "+
+		"and a transaction that stays open for longer may LOSE its rows", grace)}, nil
+}
+
+// ask has a consumer of the topic try a way.
+func (t *topic) ask(ctx context.Context, way consumer.Writers) (consumer.Writers, time.Duration, error) {
+	c, err := consumer.New(t.db, t.table.Name, consumer.Options{Writers: way})
+	if err != nil {
+		return "", 0, err
+	}
+	return c.Writers(ctx)
+}
