@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A real node, the only one of its cluster.
+func TestGaleraNode(t *testing.T) {
+	const provider = "/usr/lib/galera/libgalera_smm.so"
+	if _, err := os.Stat(provider); err != nil {
+		t.Skipf("needs Debian's galera-4, which comes with mariadb-server: %v", err)
+	}
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if !shared.IsMariaDB() {
+			t.Skip("MySQL has no Galera")
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		peers := listener.Addr().String()
+		listener.Close()
+		s := shared.Start(t, "--wsrep-on=ON", "--wsrep-provider="+provider, "--wsrep-cluster-address=gcomm://",
+			"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-node-address=127.0.0.1",
+			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;gcache.size=1M", peers))
+		_, db := initialised(t, s)
+
+		found := examine(t, db, "orders")
+		says(t, found.only(t, "cluster"), Warning, "a node of a Galera cluster", "to the same server")
+		says(t, found.only(t, "locks"), OK, "advisory locks work", "")
+		says(t, found.only(t, "writers"), OK, "a gap waits 1m0s besides, for transactions on other servers", "")
+		assert.Len(t, found.worse(), 1, "%v", found)
+	})
+}
