@@ -165,6 +165,9 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 	if err != nil {
 		return err
 	}
+	if l.options.wrap != nil {
+		source = l.options.wrap(source)
+	}
 	waiter, err := l.waiter(ctx, rows)
 	if err != nil {
 		return err

@@ -28,13 +28,13 @@ type metadataLocks struct {
 // and the event in which it was taken, since a busy session is never without one.
 //
 // At XA PREPARE a lock moves to a context without a session, which keeps the
-// thread but not the event. So the thread's next lock goes by the name of the one
-// before it, once: it may be the same transaction. A writer whose session is busy
-// counts as ended one transaction late.
+// thread but not the event. So a lock that is new keeps alive the names of those
+// that its thread had before: it may be the same transaction. A writer whose
+// session is busy counts as ended one transaction late.
 type metadataLock struct {
 	thread, event uint64
 	name          writer
-	inherited     bool
+	before        []writer
 }
 
 // A lock of any other type permits writing, or is a DDL statement's, for which to
@@ -101,26 +101,30 @@ func (m *metadataLocks) open(ctx context.Context) (open, error) {
 	writers := make(open, len(now))
 	for i := range now {
 		lock := &now[i]
-		for _, before := range m.last {
-			if before.thread != lock.thread {
-				continue
-			}
-			if before.event == lock.event {
-				lock.name, lock.inherited = before.name, before.inherited
-				break
-			}
-			if !before.inherited && !held(now, before) {
-				lock.name, lock.inherited = before.name, true
-			}
-		}
-		if lock.name == 0 {
-			m.names++
-			lock.name = writer(m.names)
-		}
+		m.identify(lock)
 		writers[lock.name] = true
+		for _, name := range lock.before {
+			writers[name] = true
+		}
 	}
 	m.last = now
 	return writers, nil
+}
+
+// identify gives a lock its names.
+func (m *metadataLocks) identify(lock *metadataLock) {
+	for _, before := range m.last {
+		if before.thread != lock.thread {
+			continue
+		}
+		if before.event == lock.event {
+			lock.name, lock.before = before.name, before.before
+			return
+		}
+		lock.before = append(lock.before, before.name)
+	}
+	m.names++
+	lock.name = writer(m.names)
 }
 
 func held(now []metadataLock, lock metadataLock) bool {

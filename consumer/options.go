@@ -126,7 +126,8 @@ type Options struct {
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
-	forgetGaps bool // loses rows: for the test that shows it
+	forgetGaps bool                // loses rows: for the test that shows it
+	wrap       func(source) source // puts a test between the reader and its source
 }
 
 // withDefaults checks the options and fills in what zero means.

@@ -1,0 +1,137 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// each runs f on every server of the matrix at the same time: these tests wait
+// more than they work.
+func each(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
+	t.Helper()
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		t.Parallel()
+		f(t, s)
+	})
+}
+
+// eventually waits for a condition.
+func eventually(tb testing.TB, condition func() bool, what string, args ...any) {
+	tb.Helper()
+	require.Eventually(tb, condition, patience, 2*time.Millisecond, append([]any{what}, args...)...)
+}
+
+// do runs statements over the pool.
+func do(tb testing.TB, db *notify.DB, statements ...string) {
+	tb.Helper()
+	for _, statement := range statements {
+		_, err := db.Pool().ExecContext(context.WithoutCancel(tb.Context()), statement)
+		require.NoError(tb, err, statement)
+	}
+}
+
+// get reads one value over the pool.
+func get[T any](tb testing.TB, db *notify.DB, query string, args ...any) (value T) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().GetContext(context.WithoutCancel(tb.Context()), &value, query, args...), query)
+	return value
+}
+
+// all reads a column over the pool.
+func all[T any](tb testing.TB, db *notify.DB, query string, args ...any) (values []T) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().SelectContext(context.WithoutCancel(tb.Context()), &values, query, args...), query)
+	return values
+}
+
+// newConn is a session of its own, which ends with the test or by leave.
+func newConn(tb testing.TB, db *notify.DB) *sql.Conn {
+	tb.Helper()
+	conn, err := db.Pool().DB.Conn(tb.Context())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { leave(conn) })
+	return conn
+}
+
+// leave ends a connection's session: it does not go back to the pool.
+func leave(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// onConn runs statements on a connection.
+func onConn(tb testing.TB, conn *sql.Conn, statements ...string) {
+	tb.Helper()
+	for _, statement := range statements {
+		_, err := conn.ExecContext(context.WithoutCancel(tb.Context()), statement)
+		require.NoError(tb, err, statement)
+	}
+}
+
+// number is the server's error number.
+func number(err error) uint16 {
+	var failed *mysql.MySQLError
+	if errors.As(err, &failed) {
+		return failed.Number
+	}
+	return 0
+}
+
+// looks counts how often a reader asked who is writing.
+type looks struct {
+	source
+	n     *atomic.Int64
+	stale *atomic.Bool // while it is set, every answer is too old
+}
+
+func newLooks() looks { return looks{n: new(atomic.Int64), stale: new(atomic.Bool)} }
+
+func (l looks) open(ctx context.Context) (open, error) {
+	open, err := l.source.open(ctx)
+	l.n.Add(1)
+	if err == nil && l.stale.Load() {
+		return nil, errStale
+	}
+	return open, err
+}
+
+// wrap is for Options.wrap.
+func (l looks) wrap(s source) source { return looks{s, l.n, l.stale} }
+
+// wait returns when the reader has looked twice from here on: the second look
+// began later than this call.
+func (l looks) wait(tb testing.TB) {
+	tb.Helper()
+	want := l.n.Load() + 2
+	eventually(tb, func() bool { return l.n.Load() >= want }, "the reader does not look at its gaps")
+}
+
+// lockHolder is the session that holds a group's lock, 0 when nobody does.
+func lockHolder(tb testing.TB, db *notify.DB, group string) uint64 {
+	tb.Helper()
+	return get[uint64](tb, db, "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(db.Name(), "orders", group))
+}
+
+// kill ends a session as an administrator would.
+func kill(tb testing.TB, db *notify.DB, session uint64) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(context.WithoutCancel(tb.Context()), "KILL ?", session)
+	require.NoError(tb, err)
+}
+
+// stored is the group's settled offset.
+func stored(tb testing.TB, db *notify.DB, group string) uint64 {
+	tb.Helper()
+	return get[uint64](tb, db, "SELECT settled FROM mqnotify_offset WHERE topic = 'orders' AND group_name = ?", group)
+}
