@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -56,11 +55,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
-	var wrong usageError
 	switch {
 	case err == nil:
 		return exitDone
-	case !a.started || errors.As(err, &wrong):
+	case !a.started || isUsage(err):
 		a.report(err.Error())
 		a.note("usage: %s\n%s --help says more\n", command.UseLine(), command.CommandPath())
 		return exitUsage

@@ -7,12 +7,23 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
 // usageError is a mistake in the command line, to be told with the usage.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
+
+// isUsage tells whether the command line is at fault: what it asks for makes no
+// sense, or has a name that nothing can have.
+func isUsage(err error) bool {
+	var wrong usageError
+	var name *ident.InvalidError
+	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, consumer.ErrOptions)
+}
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 

@@ -79,11 +79,7 @@ func TestCommandKilled(t *testing.T) {
 	require.Eventually(t, func() bool { text, err := os.ReadFile(pids); return err == nil && len(text) > 1 }, patience, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-handled, context.Canceled)
-	stat := "/proc/" + linesOf(t, pids)[0] + "/stat"
-	require.Eventually(t, func() bool {
-		text, err := os.ReadFile(stat)
-		return err != nil || strings.Contains(string(text), ") Z ") // nobody may be there to reap it
-	}, patience, time.Millisecond)
+	requireGone(t, linesOf(t, pids)[0])
 }
 
 // Ctrl-C lets the command in hand finish, and stores that it did.

@@ -101,9 +101,6 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 	if err != nil {
 		return err
 	}
-	if err := ident.Check(topic); err != nil {
-		return usageError{err}
-	}
 	if len(args) > 0 {
 		if _, err := exec.LookPath(args[0]); err != nil {
 			return fmt.Errorf("find the command: %w", err)
@@ -174,9 +171,6 @@ func (a *app) follow(ctx context.Context, topic string, options consumer.Options
 	}
 	defer closeDB(db)
 	c, err := consumer.New(db, topic, options)
-	if errors.Is(err, consumer.ErrOptions) {
-		return usageError{err}
-	}
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func (a *app) grants(o grantsOptions, topics []string) (string, error) {
 	}
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {
-			return "", usageError{err}
+			return "", err
 		}
 	}
 	database, err := a.database()

@@ -49,11 +49,6 @@ who deletes it.`,
 			if err != nil {
 				return usageError{err}
 			}
-			for _, topic := range topics {
-				if err := ident.Check(topic); err != nil {
-					return usageError{err}
-				}
-			}
 			if o.print {
 				return o.script(a.out, topics, triggers)
 			}

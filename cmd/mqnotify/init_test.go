@@ -59,6 +59,6 @@ func tables(tb testing.TB, db *sqlx.DB) []string {
 
 func TestInitRefusesNames(t *testing.T) {
 	for _, name := range []string{"", strings.Repeat("x", 65), "a\x00b", "ends in a space "} {
-		require.Contains(t, fail(t, exitUsage, nil, "init", name), "name ")
+		require.Contains(t, fail(t, exitUsage, nil, "init", "--print", name), "name ")
 	}
 }

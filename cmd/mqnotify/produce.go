@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
@@ -84,8 +83,8 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 	if o.batch < 1 {
 		return usagef("--batch %d: 1 or more", o.batch)
 	}
-	if err := errors.Join(ident.Check(topic), oneOf("mode", o.mode, modeNotify, modeHandshake)); err != nil {
-		return usageError{err}
+	if err := oneOf("mode", o.mode, modeNotify, modeHandshake); err != nil {
+		return err
 	}
 	db, err := a.open()
 	if err != nil {
@@ -172,7 +171,9 @@ func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o prod
 	go func() { ended <- h.Run(running) }()
 	stop = func() {
 		cancel()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			a.log.WarnContext(ctx, "the handshake ended", "error", err)
+		}
 	}
 	select {
 	case <-h.Ready():

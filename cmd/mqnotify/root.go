@@ -35,7 +35,7 @@ exits with 0; a second one stops at once.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(*cobra.Command, []string) error {
 			log, err := a.logging.logger(a.stderr)
 			if err != nil {
 				return err

@@ -3,12 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
 // orderArrival is what the flag calls consumer.OrderArrival.
@@ -59,8 +57,8 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if o.rows < 0 {
 		return usagef("-n %d: 0 or more", o.rows)
 	}
-	if err := errors.Join(ident.Check(name), oneOf("order", o.order, orderArrival, string(consumer.OrderStrict))); err != nil {
-		return usageError{err}
+	if err := oneOf("order", o.order, orderArrival, string(consumer.OrderStrict)); err != nil {
+		return err
 	}
 	options := o.options(a)
 	options.From, options.StopAtEnd = consumer.Last(o.rows), !o.follow

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Where the connection comes from, each before those after it: --dsn or
+// --defaults-file, MQNOTIFY_DSN, ~/.my.cnf; --database before any of their own.
+func TestConnection(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		right, _ := database(t, s, "orders")
+		wrong := s.Database(t)
+		host, port, _ := strings.Cut(s.Addr(), ":")
+		home := t.TempDir()
+		option := func(name, database string) string {
+			file := filepath.Join(home, name)
+			require.NoError(t, os.WriteFile(file, []byte("[client]\nhost="+host+"\nport="+port+"\nuser=root\n"+database), 0o600))
+			return file
+		}
+		option(".my.cnf", "database="+right.DBName)
+		rightFile, noDatabase := option("right.cnf", "database="+right.DBName), option("none.cnf", "")
+		for name, test := range map[string]struct {
+			environ, args []string
+		}{
+			"my.cnf":           {nil, nil},
+			"env":              {[]string{"HOME=/nowhere", envDSN + "=" + right.FormatDSN()}, nil},
+			"env as URL":       {[]string{"HOME=/nowhere", envDSN + "=mysql://root@" + s.Addr() + "/" + right.DBName}, nil},
+			"flag before env":  {[]string{envDSN + "=" + wrong.FormatDSN()}, []string{"--dsn", right.FormatDSN()}},
+			"file before env":  {[]string{envDSN + "=" + wrong.FormatDSN()}, []string{"--defaults-file", rightFile}},
+			"database":         {[]string{envDSN + "=" + wrong.FormatDSN()}, []string{"--database", right.DBName}},
+			"database of file": {nil, []string{"--defaults-file", noDatabase, "--database", right.DBName}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				environ := append([]string{"HOME=" + home}, test.environ...)
+				r := start(t, environ, strings.NewReader(""), append(test.args, "tail", "orders")...).wait(t)
+				require.Equal(t, exitDone, r.code, r.err)
+			})
+		}
+		r := start(t, []string{"HOME=" + home}, nil, "tail", "orders", "--defaults-file", noDatabase).wait(t)
+		require.Equal(t, exitFailed, r.code)
+		require.Contains(t, r.err, "--database")
+	})
+}
+
+// A connection that can't be is one clear line, with the remedy, and no password.
+func TestConnectionFails(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		user := s.User(t, config, "SELECT ON "+config.DBName+".orders")
+		denied, nowhere, away := user.Clone(), user.Clone(), user.Clone()
+		denied.Passwd = "s3cret-and-wrong"
+		nowhere.DBName, nowhere.User, nowhere.Passwd = "nosuch", config.User, config.Passwd
+		away.Addr = "127.0.0.1:1"
+		for want, dsn := range map[string]string{
+			"check user and password":      denied.FormatDSN(),
+			"CREATE DATABASE":              nowhere.FormatDSN(),
+			"is the server running there?": away.FormatDSN(),
+			"is neither tcp(host:port)":    "me:s3cret/and@127.0.0.1/db",
+			"no slash in front of the":     "me:s3cret",
+			"no database is named":         "me:s3cret@tcp(127.0.0.1:1)/",
+			"no server is named":           "",
+		} {
+			for _, command := range [][]string{{"tail", "orders"}, {"produce", "orders", "x"}, {"consume", "orders"}, {"flag", "orders"}, {"init", "orders"}} {
+				environ := []string{"HOME=/nowhere", envDSN + "=" + dsn}
+				r := start(t, environ, nil, append(command, "--log-level", "debug")...).wait(t)
+				require.Equal(t, exitFailed, r.code, "%s", r.err)
+				said := strings.Split(strings.TrimSpace(r.err), "\n")
+				require.Contains(t, said[len(said)-1], want)
+				require.True(t, strings.HasPrefix(said[len(said)-1], "mqnotify: "), r.err)
+				for _, secret := range []string{"s3cret", user.Passwd} {
+					require.NotContains(t, r.out+r.err, secret)
+				}
+			}
+		}
+		require.Contains(t, fail(t, exitUsage, nil, "tail", "orders", "--dsn", "x", "--defaults-file", "y"), "give one of them")
+		require.Contains(t, fail(t, exitFailed, nil, "tail", "orders", "--defaults-file", "/nosuch"), "/nosuch")
+		require.Contains(t, fail(t, exitUsage, config, "tail", "orders", "--database", strings.Repeat("x", 65)), "--database")
+	})
+}
+
+// A server that takes no writes says so to a producer, and lets a reader read.
+func TestReadOnlyServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config, db := database(t, own, "orders")
+		succeed(t, config, "produce", "orders", "one")
+		user := own.User(t, config, "SELECT, INSERT, CREATE ON "+config.DBName+".*")
+		execute(t, db, "SET GLOBAL read_only = 1")
+		require.Contains(t, fail(t, exitFailed, user, "produce", "orders", "x"), "connect to the primary")
+		require.Contains(t, fail(t, exitFailed, user, "init", "more"), "connect to the primary")
+		require.Equal(t, "one\n", succeed(t, user, "consume", "orders", "--from", "beginning", "--stop-at-end", "--format", "payload"))
+		execute(t, db, "SET GLOBAL read_only = 0")
+	})
+}
+
+// Should a DSN have come into a text, it leaves without its password.
+func TestRedactor(t *testing.T) {
+	var out text
+	a := newApp(streams{err: &out, environ: []string{envDSN + "=me:pass word@tcp(h:1)/db"}})
+	config, err := a.config()
+	require.NoError(t, err)
+	a.note("%s and %s and :pass word@h", a.getenv(envDSN), config.FormatDSN())
+	require.NotContains(t, out.String(), "pass word")
+	require.Contains(t, out.String(), "me:***@tcp(h:1)/db")
+}

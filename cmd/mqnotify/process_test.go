@@ -1,0 +1,199 @@
+//go:build unix
+
+package main
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// process is mqnotify as a process of its own.
+type process struct {
+	*exec.Cmd
+	out, err text
+	ended    chan struct{}
+}
+
+func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string) *process {
+	tb.Helper()
+	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
+	p.Env = processEnvironment(tb, config)
+	p.Stdin, p.Stdout, p.Stderr = stdin, &p.out, &p.err
+	p.start(tb)
+	return p
+}
+
+func processEnvironment(tb testing.TB, config *mysql.Config) []string {
+	tb.Helper()
+	// Without its folder a binary that counts coverage says so on stderr.
+	return append(environment(tb, config), asCommand+"=1", "GOCOVERDIR="+tb.TempDir())
+}
+
+func (p *process) start(tb testing.TB) {
+	tb.Helper()
+	p.WaitDelay = time.Second // a command of its own may have stdout still
+	require.NoError(tb, p.Start())
+	go func() {
+		defer close(p.ended)
+		_ = p.Wait() // its exit code is asked for below
+	}()
+	tb.Cleanup(func() {
+		_ = p.Process.Kill() // it may have ended
+		<-p.ended
+	})
+}
+
+func (p *process) signal(tb testing.TB, signal os.Signal) {
+	tb.Helper()
+	require.NoError(tb, p.Process.Signal(signal))
+}
+
+// code waits for the process's end.
+func (p *process) code(tb testing.TB) int {
+	tb.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		tb.Fatalf("the process does not end\n%s%s", p.out.String(), p.err.String())
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// The first thing anybody tries: produce in one terminal, consume in another.
+func TestTwoTerminals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		consume := launch(t, config, nil, "consume", "orders", "--format", "payload", "--log-level", "debug")
+		consume.err.contains(t, "msg=reading")
+		in, typed := io.Pipe()
+		produce := launch(t, config, in, "produce", "orders")
+		for _, line := range []string{"hello\n", "world\n"} {
+			_, err := io.WriteString(typed, line)
+			require.NoError(t, err)
+			consume.out.contains(t, line)
+		}
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, produce.code(t))
+		require.Empty(t, produce.err.String())
+		consume.signal(t, os.Interrupt)
+		require.Equal(t, exitDone, consume.code(t))
+		require.Equal(t, "hello\nworld\n", consume.out.String())
+	})
+}
+
+// The first signal lets the command in hand finish, unharmed by a Ctrl-C in the
+// terminal, and stores that it did.
+func TestFirstSignal(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			config, db := database(t, s, "orders")
+			succeed(t, config, "produce", "orders", "one", "two")
+			gate := filepath.Join(t.TempDir(), "gate")
+			p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
+				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+			p.out.contains(t, "begun\n")
+			p.signal(t, signal)
+			p.err.contains(t, "once more stops at once")
+			require.NoError(t, os.WriteFile(gate, nil, 0o600))
+			require.Equal(t, exitDone, p.code(t))
+			require.Equal(t, "begun\nended\n", p.out.String())
+			require.Equal(t, []string{"1"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+		}
+	})
+}
+
+// The second signal ends all at once, the command in hand included.
+func TestSecondSignal(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		succeed(t, config, "produce", "orders", "one")
+		p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
+			"sh", "-c", "trap '' TERM INT; sleep 1000 & echo $! begun; wait; wait")
+		p.out.contains(t, "begun\n")
+		p.signal(t, os.Interrupt)
+		p.err.contains(t, "once more stops at once") // two at once may arrive as one
+		p.signal(t, os.Interrupt)
+		require.Equal(t, exitFailed, p.code(t))
+		p.err.contains(t, "stopped at once")
+		requireGone(t, words(p.out.String())[0])
+		require.Equal(t, []string{"0"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+	})
+}
+
+// Whoever reads stdout may stop reading: what was not written is not handled.
+func TestBrokenPipe(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		succeed(t, config, "produce", "orders", "one", "two", "three")
+		for _, args := range [][]string{
+			{"consume", "orders", "--group", "g", "--from", "beginning"},
+			{"consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1"},
+			{"produce", "other", "x", "--print-ids"},
+			{"tail", "orders"}, {"flag", "orders"}, {"grants", "orders"}, {"init", "--print", "orders"},
+		} {
+			if args[0] == "produce" {
+				succeed(t, config, "init", "other")
+			}
+			read, write, err := os.Pipe()
+			require.NoError(t, err)
+			require.NoError(t, read.Close())
+			p := &process{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...), ended: make(chan struct{})}
+			p.Env = processEnvironment(t, config)
+			p.Stdout, p.Stderr = write, &p.err
+			p.start(t)
+			require.NoError(t, write.Close())
+			require.Equal(t, exitDone, p.code(t), "%q %s", args, p.err.String())
+			require.Empty(t, p.err.String(), "%q", args)
+		}
+		for _, group := range []string{"g", "h"} {
+			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", group, "--stop-at-end", "--format", "payload"))
+		}
+		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
+	})
+}
+
+// A member of a group that is killed is replaced at once by the one that stands by.
+func TestStandby(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		args := []string{"consume", "orders", "--group", "g", "--from", "beginning", "--format", "payload"}
+		first := launch(t, config, nil, args...)
+		succeed(t, config, "produce", "orders", "one")
+		first.out.contains(t, "one\n")
+		second := launch(t, config, nil, args...)
+		second.err.contains(t, "standing by")
+		first.signal(t, os.Kill)
+		succeed(t, config, "produce", "orders", "two")
+		second.out.contains(t, "two\n")
+		second.signal(t, syscall.SIGTERM)
+		require.Equal(t, exitDone, second.code(t))
+	})
+}
+
+// Exit codes are those of the process too.
+func TestExitCodes(t *testing.T) {
+	require.Equal(t, exitDone, launch(t, nil, nil, "--version").code(t))
+	require.Equal(t, exitFailed, launch(t, nil, nil, "tail", "t").code(t))
+	require.Equal(t, exitUsage, launch(t, nil, nil, "tail").code(t))
+}
+
+// requireGone waits until there is no such process, or nothing of it but its exit
+// code, which nobody may be there to ask for.
+func requireGone(tb testing.TB, pid string) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
+		return err != nil || strings.HasPrefix(string(out), "Z")
+	}, patience, 10*time.Millisecond)
+}
