@@ -33,8 +33,9 @@ consumer, which talk to it over TCP and take turns on an advisory lock (the mode
 handshake). Each message is a line, with the time from before it was published until
 the consumer had it. It ends by itself.
 
-The engine is for trying only: its data is in memory, and its transactions lose rows
-under concurrency. For anything else, take a MySQL or MariaDB server.`,
+The engine is for trying only. Its data is in memory, and its transactions run one at
+a time here, since by themselves they lose rows under concurrency: it shows nothing of
+how a server behaves under load. For anything else, take a MySQL or MariaDB server.`,
 		Example: `  mqnotify demo
   mqnotify demo --count 1000 --interval 0`,
 		Args: cobra.NoArgs,
@@ -76,7 +77,7 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 		return err
 	}
 	a.note("An embedded MySQL-compatible engine listens on %s; a producer and a consumer take turns on it.\n"+
-		"For trying only: it forgets everything, and its transactions lose rows under concurrency.\n\n", config.Addr)
+		"For trying only: it forgets everything, and its transactions run one at a time, or they would lose rows.\n\n", config.Addr)
 	latencies, err := a.demoTurns(ctx, db, o)
 	if n := len(latencies); n > 0 {
 		slices.Sort(latencies)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
@@ -48,7 +49,9 @@ come faster are committed together, --batch of them at most, all or none.
 In the mode handshake it takes turns with the one consumer on an advisory lock, and
 waits while that works: use consume --mode handshake on the other side.
 
-When it fails, it says how many messages were committed.`,
+A server that goes away is waited for, unless it went in the middle of a commit: then
+nobody can tell whether the messages are stored, and produce fails. When it fails, it
+says how many messages were committed before.`,
 		Example: `  mqnotify produce orders 'hello'
   mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
   tail -F access.log | mqnotify produce lines
@@ -132,7 +135,7 @@ func (a *app) publishAll(ctx context.Context, to publisher, headers map[string]s
 		for i, payload := range payloads {
 			messages[i] = producer.Message{Headers: headers, Payload: payload}
 		}
-		ids, err := publish(ctx, to, messages)
+		ids, err := a.publish(ctx, to, messages, published > 0)
 		if err != nil {
 			return published, err
 		}
@@ -145,11 +148,25 @@ func (a *app) publishAll(ctx context.Context, to publisher, headers map[string]s
 	}
 }
 
-// publish is not cut off by the first Ctrl-C, which would leave it in doubt.
-func publish(ctx context.Context, to publisher, messages []producer.Message) ([]uint64, error) {
-	ctx, release := lingering(ctx, publishPatience)
-	defer release()
-	return to.Publish(ctx, messages...)
+// publish is not cut off by the first Ctrl-C, which would leave it in doubt. A
+// server that was there and is away is waited for, when nothing can have been stored.
+func (a *app) publish(ctx context.Context, to publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
+	waits := notify.Exponential(100*time.Millisecond, 5*time.Second)
+	for {
+		longer, release := lingering(ctx, publishPatience)
+		ids, err := to.Publish(longer, messages...)
+		release()
+		if !wasThere || !producer.SafeToRetry(err) || !server.ConnectionLost(err) {
+			return ids, err
+		}
+		wait := waits.NextBackOff()
+		a.log.WarnContext(ctx, "the server is away; trying again", "error", err, "wait", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // publisher is how the mode publishes; stop ends it.
