@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -66,21 +68,26 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	for {
 		l.reading = false
 		err := l.run(ctx)
+		done := err == nil || errors.Is(err, ErrStop) || errors.Is(err, errDrained)
 		switch {
-		case err == nil || errors.Is(err, ErrStop) || errors.Is(err, errDrained):
+		case (done || ctx.Err() != nil) && errors.Is(err, errUnsaved):
+			return err
+		case done:
 			return nil
-		case ctx.Err() != nil:
-			if errors.Is(err, context.Cause(ctx)) {
-				return nil
-			}
-			return err // the offset could not be stored, say
-		case permanent(err) || !l.reached:
+		case permanent(err):
+			return err
+		case ctx.Err() != nil: // whatever it cut off
+			return nil
+		case !l.reached:
 			return err
 		}
 		if l.reading {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
+		if wait == backoff.Stop {
+			return err
+		}
 		c.log.WarnContext(ctx, "consumer lost its hold; it goes on by itself", "error", err, "wait", wait)
 		select {
 		case <-time.After(wait):
@@ -93,7 +100,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent tells whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
-		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, notify.ErrLockName,
+		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, errTxEnded, notify.ErrLockName,
 	} {
 		if errors.Is(err, known) {
 			return true
@@ -114,8 +121,9 @@ type life struct {
 	*Consumer
 	options Options
 	handler Handler
-	reached bool // the server answered, once
-	reading bool // this life came as far as reading
+	reached bool      // the server answered, once
+	reading bool      // this life came as far as reading
+	done    *progress // without a group: where the life before ended
 }
 
 func (l *life) run(ctx context.Context) (err error) {
@@ -124,14 +132,18 @@ func (l *life) run(ctx context.Context) (err error) {
 		return err
 	}
 	l.reached = true
+	hands := context.WithoutCancel(ctx)
 	if l.options.Group != "" {
-		member, err := join(ctx, l.db, t.Name, l.options.Group, l.log)
+		member, err := join(ctx, l.db, t, l.options)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, member.leave()) }()
 		var release context.CancelFunc
 		ctx, release = member.lock.Context(ctx)
+		defer release()
+		// Of its own: the lock may be lost after ctx has ended, with a message in hand.
+		hands, release = member.lock.Context(hands)
 		defer release()
 	}
 	// It may be idle for as long as a handler takes, and holds nothing.
@@ -147,20 +159,23 @@ func (l *life) run(ctx context.Context) (err error) {
 	start := func() (progress, error) { return l.options.From.start(ctx, rows, l.options.TimeColumn) }
 	var stored *offset
 	var begun progress
-	if l.options.Group != "" {
+	switch {
+	case l.options.Group != "":
 		stored, begun, err = claim(ctx, l.db, t.Name, l.options.Group, l.options.Member, l.options.Reset, start)
-	} else {
+	case l.done != nil:
+		begun = *l.done
+	default:
 		begun, err = start()
 	}
 	if err != nil {
 		return err
 	}
 	l.options.Reset = false // done
-	return l.read(ctx, rows, stored, begun)
+	return l.read(ctx, hands, rows, stored, begun)
 }
 
 // read runs the reader and the handler side by side.
-func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progress) error {
+func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begun progress) error {
 	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
 		return err
@@ -176,7 +191,7 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "mode", l.mode(), "writers", source.name(), "grace", grace)
 	l.reading = true
 
-	hands, release := l.hands(ctx)
+	hands, release := l.hands(ctx, hands)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,6 +214,7 @@ func (l *life) read(ctx context.Context, rows *rows, stored *offset, begun progr
 	err = delivery.run(ctx, hands, batches)
 	cancel(err)
 	reading.Wait()
+	l.done = &delivery.progress
 	return err
 }
 
@@ -217,6 +233,11 @@ func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
 	case FlagRow:
 		head = notify.FlagRow(rows.table.Name)
 	}
+	if l.options.Flag != FlagNone {
+		if _, err := (notify.Flag{Topic: rows.table.Name}).Read(ctx, l.db.Pool()); err != nil {
+			return nil, stateError("read flag", err)
+		}
+	}
 	if l.options.Poll != nil {
 		l.options.Poll.Reset()
 	}
@@ -230,19 +251,16 @@ func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
 	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), rows.table.Name), head, l.options.Poll), nil
 }
 
-// hands is the handler's context: it ends with the group's lock, as ctx does, but
-// StopTimeout later than the caller's context, for the row in hand.
-func (l *life) hands(ctx context.Context) (hands context.Context, release context.CancelFunc) {
-	hands, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+// hands is the handler's context: it ends with hands, which the group's lock ends,
+// and StopTimeout after ctx, for the message in hand.
+func (l *life) hands(ctx, hands context.Context) (context.Context, context.CancelFunc) {
+	hands, cancel := context.WithCancelCause(hands)
 	stop := context.AfterFunc(ctx, func() {
-		cause := context.Cause(ctx)
-		if errors.Is(cause, notify.ErrLockLost) {
-			cancel(cause)
-			return
-		}
+		late := time.NewTimer(l.options.StopTimeout)
+		defer late.Stop()
 		select {
-		case <-time.After(l.options.StopTimeout):
-			cancel(cause)
+		case <-late.C:
+			cancel(context.Cause(ctx))
 		case <-hands.Done():
 		}
 	})

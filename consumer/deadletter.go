@@ -34,7 +34,7 @@ func bury(ctx context.Context, db notify.Execer, group string, m Message, attemp
 		" error = VALUES(error), failed_at = CURRENT_TIMESTAMP(6)",
 		m.Topic, group, m.ID, headers, m.Payload, attempts, reason)
 	if err != nil {
-		return fmt.Errorf("consumer: write dead letter: %w", err)
+		return stateError("write dead letter", err)
 	}
 	return nil
 }

@@ -1,11 +1,14 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -29,6 +32,13 @@ type ownError struct{ error }
 
 func (e ownError) Unwrap() error { return e.error }
 
+var (
+	// errUnsaved says that messages were handled and the offset does not tell.
+	errUnsaved = errors.New("what was handled could not be stored: it will be handled again")
+	// errTxEnded is a handler's fault that no retry mends.
+	errTxEnded = errors.New("the handler committed or rolled back the transaction that it was given: it must only use it")
+)
+
 // run handles batches until the context ends, the reader closes in, or the
 // handler says ErrStop. What was handled is stored before it returns. hands is
 // the handler's context, which ends later than the delivery's own.
@@ -38,8 +48,11 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 		// A context that ended must not make what was handled be handled again.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if saved := d.save(last); saved != nil && (err == nil || errors.Is(err, ErrStop)) {
-			err = saved
+		if saved := d.save(last); saved != nil {
+			if errors.Is(err, ErrFenced) {
+				err = nil // said below
+			}
+			err = errors.Join(err, fmt.Errorf("%w: %w", errUnsaved, saved))
 		}
 	}()
 	flush := time.NewTimer(0)
@@ -131,14 +144,15 @@ func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder b
 		if errors.As(err, &ownError{}) {
 			return attempts, err
 		}
-		if ctx.Err() != nil { // no further attempt, and no verdict on the message
-			return attempts, ownError{context.Cause(ctx)}
+		if ctx.Err() != nil || hands.Err() != nil { // no further attempt, and no verdict on the message
+			return attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
 		}
-		if d.options.MaxAttempts > 0 && attempts >= d.options.MaxAttempts {
+		pause := waits.NextBackOff()
+		if d.options.MaxAttempts > 0 && attempts >= d.options.MaxAttempts || pause == backoff.Stop {
 			return attempts, err
 		}
 		d.options.Logger.WarnContext(ctx, "handler failed", "id", messages[0].ID, "messages", len(messages), "attempt", attempts, "error", err)
-		wait := time.NewTimer(waits.NextBackOff())
+		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
@@ -182,9 +196,13 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 		return ownError{fmt.Errorf("consumer: begin: %w", err)}
 	}
 	done := f(tx)
+	if ctx.Err() != nil { // and with it the transaction
+		_ = tx.Rollback()
+		return context.Cause(ctx)
+	}
 	if done != nil && !errors.Is(done, ErrStop) {
-		if err := tx.Rollback(); err != nil && ctx.Err() == nil { // the connection is gone, whatever f said
-			return ownError{fmt.Errorf("consumer: roll back: %w", errors.Join(err, done))}
+		if err := tx.Rollback(); err != nil { // the connection is gone, whatever f said
+			return ownError{fmt.Errorf("consumer: roll back: %w", errors.Join(ended(err), done))}
 		}
 		return done
 	}
@@ -195,13 +213,21 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 		if server.Retryable(err) { // a deadlock with what f did: the same again
 			return err
 		}
-		return ownError{err}
+		return ownError{ended(err)}
 	}
 	if err := tx.Commit(); err != nil { // done or not: the stored offset knows
 		return ownError{fmt.Errorf("consumer: commit: %w", err)}
 	}
 	d.progress, d.unsaved, d.saved = next, false, time.Now()
 	return done
+}
+
+// ended tells the handler's fault from a lost connection.
+func ended(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return errTxEnded
+	}
+	return err
 }
 
 func (d *delivery) saveIfDue(ctx context.Context) error {

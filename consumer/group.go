@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -26,22 +26,22 @@ func GroupLock(database, topic, group string) string {
 }
 
 // join returns when this process is the group's active member.
-func join(ctx context.Context, db *notify.DB, topic, group string, log *slog.Logger) (*membership, error) {
-	session, err := db.Session(ctx, notify.SessionOptions{})
+func join(ctx context.Context, db *notify.DB, topic *table.Table, options Options) (*membership, error) {
+	session, err := db.Session(ctx, notify.SessionOptions{IdleTimeout: options.lockIdle})
 	if err != nil {
 		return nil, err
 	}
-	name := GroupLock(db.Name(), topic, group)
+	name := GroupLock(topic.Schema, topic.Name, options.Group)
 	lock, err := session.TryLock(ctx, name)
 	if errors.Is(err, notify.ErrNotAcquired) {
-		log.InfoContext(ctx, "standing by: another member of the group is active")
+		options.Logger.InfoContext(ctx, "standing by: another member of the group is active")
 	}
 	for errors.Is(err, notify.ErrNotAcquired) {
 		lock, err = session.Lock(ctx, name, standby)
 	}
 	if err != nil {
 		_ = session.Close()
-		return nil, fmt.Errorf("consumer: join group %q: %w", group, err)
+		return nil, fmt.Errorf("consumer: join group %q: %w", options.Group, err)
 	}
 	return &membership{session, lock}, nil
 }

@@ -29,7 +29,7 @@ func (r *reader) head(ctx context.Context) (uint64, error) {
 func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error) {
 	var id sql.Null[uint64]
 	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
-		query := "SELECT MAX(" + r.key + ") FROM " + ident.Quote(r.table.Name)
+		query := "SELECT MAX(" + r.key + ") FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key + " >= 0"
 		return conn.QueryRowxContext(ctx, query).Scan(&id)
 	})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,6 +27,9 @@ func each(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
 		f(t, s)
 	})
 }
+
+// quiet is for consumers that lose their connections all the time.
+var quiet = slog.New(slog.DiscardHandler)
 
 // eventually waits for a condition.
 func eventually(tb testing.TB, condition func() bool, what string, args ...any) {
@@ -134,4 +139,13 @@ func kill(tb testing.TB, db *notify.DB, session uint64) {
 func stored(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
 	return get[uint64](tb, db, "SELECT settled FROM mqnotify_offset WHERE topic = 'orders' AND group_name = ?", group)
+}
+
+// numbers are the numbers from and to, and those between.
+func numbers(from, to int) []string {
+	var all []string
+	for i := from; i <= to; i++ {
+		all = append(all, strconv.Itoa(i))
+	}
+	return all
 }

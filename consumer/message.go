@@ -20,7 +20,8 @@ type Message struct {
 	// Headers are nil when there are none.
 	Headers map[string]string
 	// Payload is never nil. For a table that is no message table it is the whole
-	// row as a JSON object. It may be kept and changed.
+	// row as a JSON object. It may be kept, and changed once it was handled: another
+	// attempt, and the dead letters, get it as it is.
 	Payload []byte
 	// IsRow tells that the table is no message table.
 	IsRow bool

@@ -52,7 +52,7 @@ func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error 
 		" SET settled = ?, delivered = ?, version = version + 1 WHERE topic = ? AND group_name = ? AND fence = ?",
 		p.settled, p.done.encode(p.settled), o.topic, o.group, o.fence)
 	if err != nil {
-		return fmt.Errorf("consumer: store offset: %w", err)
+		return stateError("store offset", err)
 	}
 	rows, err := result.RowsAffected()
 	if err != nil {
@@ -64,6 +64,14 @@ func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error 
 	return nil
 }
 
+// stateError wraps an error from a statement on mqnotify's own tables.
+func stateError(verb string, err error) error {
+	if server.Is(err, server.ErrNoSuchTable) {
+		err = ErrNoState
+	}
+	return fmt.Errorf("consumer: %s: %w", verb, err)
+}
+
 // claim makes the group's row if there is none, with the progress that start
 // gives, or writes that of start anew when reset is set; it sets the fence and
 // returns the progress.
@@ -71,11 +79,8 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 	var have bool
 	err := db.Pool().GetContext(ctx, &have, "SELECT EXISTS (SELECT 1 FROM "+schema.OffsetTable+
 		" WHERE topic = ? AND group_name = ?)", topic, group)
-	if server.Is(err, server.ErrNoSuchTable) {
-		return nil, progress{}, fmt.Errorf("consumer: %w", ErrNoState)
-	}
 	if err != nil {
-		return nil, progress{}, fmt.Errorf("consumer: read offset: %w", err)
+		return nil, progress{}, stateError("read offset", err)
 	}
 	if !have || reset {
 		p, err := start()
@@ -86,9 +91,8 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 		if reset {
 			onDuplicate = "settled = VALUES(settled), delivered = VALUES(delivered), version = version + 1"
 		}
-		// A fence that begins anew must not meet that of a row deleted before.
 		_, err = db.Pool().ExecContext(ctx, "INSERT INTO "+schema.OffsetTable+
-			" (topic, group_name, settled, delivered, fence, version, member) VALUES (?, ?, ?, ?, UUID_SHORT(), 0, ?)"+
+			" (topic, group_name, settled, delivered, fence, version, member) VALUES (?, ?, ?, ?, 0, 0, ?)"+
 			" ON DUPLICATE KEY UPDATE "+onDuplicate,
 			topic, group, p.settled, p.done.encode(p.settled), member)
 		if err != nil {
@@ -106,8 +110,9 @@ func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) 
 		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	// Not a count: after the row was deleted it would come to the same number again.
 	_, err = tx.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
-		" SET fence = fence + 1, version = version + 1, member = ? WHERE topic = ? AND group_name = ?", member, topic, group)
+		" SET fence = UUID_SHORT(), version = version + 1, member = ? WHERE topic = ? AND group_name = ?", member, topic, group)
 	if err != nil {
 		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cenkalti/backoff/v4"
 
@@ -70,7 +72,8 @@ type Options struct {
 	From Position
 	// Reset makes Run begin at From although the group has an offset.
 	Reset bool
-	// StopAtEnd makes Run return when it has read all that was there.
+	// StopAtEnd makes Run return when it has read all that was there. With
+	// OrderStrict it waits for the transactions that hold some of it back.
 	StopAtEnd bool
 
 	Mode  Mode
@@ -81,7 +84,8 @@ type Options struct {
 	Poll backoff.BackOff
 
 	// Key is the column to read by: an increasing integer with a unique index. Empty
-	// means the AUTO_INCREMENT column or the primary key.
+	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are not
+	// read.
 	Key string
 	// Columns are those of the rows, for a table that is no message table or is to
 	// be read as rows; empty means all.
@@ -104,8 +108,10 @@ type Options struct {
 	// PageRows is the most that is read, and given to a batch handler, at once. 0
 	// means 1000. Large rows make smaller pages, of about 4 MiB.
 	PageRows int
-	// FlushInterval is how long the offset may lag behind what was handled, and so
-	// what a crash repeats. 0 means 200 ms, a negative value after each message.
+	// FlushInterval is how long the offset may lag behind what was handled: 0 means
+	// 200 ms, a negative value none. It is stored between two calls of the handler,
+	// so a crash repeats the call in hand and what was handled within FlushInterval
+	// before that.
 	FlushInterval time.Duration
 	// MaxAttempts is how often a message's handler may fail before the message goes
 	// to the group's dead letters; without a group Run then returns a HandlerError. 0
@@ -113,7 +119,7 @@ type Options struct {
 	// count begins anew with the process.
 	MaxAttempts int
 	// Retry makes the waits between two attempts; nil means exponential from 100 ms
-	// to 10 s.
+	// to 10 s. One that gives up (backoff.Stop) makes the attempt the last.
 	Retry func() backoff.BackOff
 	// HandlerTimeout ends the context of a handler's call. 0 means never.
 	HandlerTimeout time.Duration
@@ -121,13 +127,15 @@ type Options struct {
 	// ended. 0 means 30 s.
 	StopTimeout time.Duration
 	// Reconnect makes the waits between two attempts to go on after a lost
-	// connection; nil means exponential from 50 ms to 5 s.
+	// connection; nil means exponential from 50 ms to 5 s. One that gives up makes
+	// Run return the error.
 	Reconnect func() backoff.BackOff
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
 	forgetGaps bool                // loses rows: for the test that shows it
 	wrap       func(source) source // puts a test between the reader and its source
+	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, for a test in a hurry
 }
 
 // withDefaults checks the options and fills in what zero means.
@@ -137,6 +145,8 @@ func (o Options) withDefaults() (Options, error) {
 		text string
 	}{
 		{len([]rune(o.Group)) > 128, "Group is longer than 128 characters"},
+		{!utf8.ValidString(o.Group) || strings.HasSuffix(o.Group, " "), "Group is no UTF-8 or ends with a space"}, // one row, two locks
+		{len([]rune(o.Member)) > 255 || !utf8.ValidString(o.Member), "Member is longer than 255 characters, or no UTF-8"},
 		{o.Reset && o.Group == "", "Reset needs a Group"},
 		{o.Mode != ModeAuto && o.Mode != ModePoll && o.Mode != ModeHandshake, fmt.Sprintf("no Mode %q: poll or handshake", o.Mode)},
 		{o.Order != OrderArrival && o.Order != OrderStrict, fmt.Sprintf("no Order %q: strict or empty", o.Order)},

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -45,8 +46,9 @@ func Last(n int) Position { return Position{last: max(0, n)} }
 // table's end.
 func FromID(id uint64) Position { return Position{kind: fromID, id: max(1, id)} }
 
-// Since is at the first row of the time or later, by Options.TimeColumn. Ids and
-// times are taken to go hand in hand up to 10 minutes.
+// Since is at the first row of the time or later, by Options.TimeColumn, which is
+// read in UTC. Ids and times are taken to go hand in hand up to 10 minutes. Of
+// rows before the first that become visible later it holds what End does.
 func Since(t time.Time) Position { return Position{kind: fromTime, time: t} }
 
 // ParsePosition reads "beginning", "end", an id, or a time: in RFC 3339, as
@@ -85,21 +87,24 @@ func (p Position) start(ctx context.Context, r *rows, timeColumn string) (progre
 		start := progress{settled: p.id - 1}
 		return start, checkHead(ctx, r, start.settled)
 	case fromTime:
-		id, err := p.search(ctx, r, timeColumn)
-		return progress{settled: id}, err
+		before, err := p.search(ctx, r, timeColumn)
+		if err != nil {
+			return progress{}, err
+		}
+		return p.fromEnd(ctx, r, before)
 	default:
-		return p.fromEnd(ctx, r)
+		return p.fromEnd(ctx, r, math.MaxUint64)
 	}
 }
 
-// fromEnd counts the newest rows but the last ones as done; what is missing among
-// them may still come.
-func (p Position) fromEnd(ctx context.Context, r *rows) (start progress, err error) {
+// fromEnd counts the newest rows up to an id, but the last ones, as done; what is
+// missing among them may still come.
+func (p Position) fromEnd(ctx context.Context, r *rows, upTo uint64) (start progress, err error) {
 	var newest, last []uint64
 	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
 		from := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key
 		order := " ORDER BY " + r.key + " DESC LIMIT ?"
-		if err := conn.SelectContext(ctx, &newest, from+" > 0"+order, endWindow+p.last); err != nil || len(newest) == 0 {
+		if err := conn.SelectContext(ctx, &newest, from+" > 0 AND "+r.key+" <= ?"+order, upTo, endWindow+p.last); err != nil || len(newest) == 0 {
 			return err
 		}
 		// Later than the newest, or a row that comes in between would count as done.
@@ -123,8 +128,9 @@ func (p Position) fromEnd(ctx context.Context, r *rows) (start progress, err err
 	return start, nil
 }
 
-// search finds the id before the first row of the time or later: by halving down
-// to rows that are older by the disorder, then by looking at each from there on.
+// search finds the id before the first row of the time or later, the largest
+// number if there is none: by halving down to rows that are older by the disorder, then by looking at
+// each from there on.
 func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint64, error) {
 	column, err := r.table.Column(timeColumn)
 	if err != nil {
@@ -136,7 +142,7 @@ func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint6
 	}
 	name, of := ident.Quote(column.Name), " FROM "+ident.Quote(r.table.Name)
 	early := p.time.Add(-disorder).UTC().Format("2006-01-02 15:04:05.000000")
-	low, high := uint64(0), uint64(0)
+	low, high, first := uint64(0), uint64(0), uint64(0)
 	if high, _, err = largest(ctx, r); err != nil {
 		return 0, err
 	}
@@ -158,18 +164,15 @@ func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint6
 				high = middle
 			}
 		}
-		var first sql.Null[uint64]
-		err := conn.GetContext(ctx, &first, "SELECT MIN("+r.key+")"+of+" WHERE "+r.key+" > ? AND "+name+" >= ?",
+		err := conn.GetContext(ctx, &first, "SELECT "+r.key+of+" WHERE "+r.key+" > ? AND "+name+" >= ? ORDER BY "+r.key+" LIMIT 1",
 			low, p.time.UTC().Format("2006-01-02 15:04:05.000000"))
-		if first.Valid {
-			low = first.V - 1
-		} else if err == nil {
-			return conn.GetContext(ctx, &low, "SELECT COALESCE(MAX("+r.key+"), 0)"+of)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
 		}
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("consumer: search %s: %w", p.time.Format(time.RFC3339), err)
 	}
-	return low, nil
+	return first - 1, nil
 }

@@ -62,6 +62,7 @@ type reader struct {
 	nextLook time.Time // no look at the writers before
 	handed   uint64    // the watermark that was handed out last
 	withheld bool      // rows wait for a gap before them to close
+	end      uint64    // the head at the beginning
 	checked  time.Time // when the head was compared with the watermark
 }
 
@@ -81,7 +82,7 @@ func (r *reader) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if r.stopAtEnd {
+		if r.stopAtEnd && (!r.withheld || r.wm.settled >= r.end) {
 			return errDrained
 		}
 		if !found && (moved || time.Since(r.checked) > maxWait) { // moved to where nothing is: back, perhaps
@@ -116,6 +117,7 @@ func (r *reader) begin(ctx context.Context) error {
 	if err != nil || head <= r.wm.settled {
 		return err
 	}
+	r.end = head
 	_, err = r.look(ctx, head)
 	return err
 }
@@ -138,7 +140,7 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	for {
 		p, err := r.readPage(ctx)
 		if err != nil {
-			if server.Retryable(err) { // behind an ALTER TABLE that waits, say
+			if server.Retryable(err) && !r.stopAtEnd { // behind an ALTER TABLE that waits, say
 				r.log.DebugContext(ctx, "read put off", "error", err)
 				return found, nil
 			}
@@ -192,7 +194,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		r.limit = max(1, min(r.pageRows, pageBytes/max(1, page.bytes/len(messages)), 4*limit))
 	}
 	ids := idsOf(messages)
-	done := reading{more: len(messages) == limit}
+	done := reading{more: page.full}
 	if len(ids) > 0 {
 		head = max(head, ids[len(ids)-1])
 	}
@@ -265,8 +267,7 @@ func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
 		if err != nil || len(gaps) == 0 {
 			return n, err
 		}
-		limit := r.limit
-		page, err := r.rows.within(ctx, gaps, limit)
+		page, err := r.rows.within(ctx, gaps, r.limit)
 		if err != nil {
 			return n, fmt.Errorf("consumer: read gaps: %w", err)
 		}
@@ -277,7 +278,7 @@ func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
 				return n, err
 			}
 		}
-		if whole && len(page.messages) < limit {
+		if whole && !page.full {
 			return n, nil
 		}
 	}

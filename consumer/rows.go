@@ -32,14 +32,18 @@ type rows struct {
 // page is a reading's result. What its messages hold shares its memory.
 type page struct {
 	messages []Message
+	full     bool // there may be more
 	bytes    int
 	arena    []byte
 }
 
+// errEnough ends the reading of a result.
+var errEnough = errors.New("enough")
+
 // keep copies what belongs to the driver until the next row.
 func (p *page) keep(value []byte) []byte {
 	p.bytes += len(value)
-	if len(p.arena)+len(value) > cap(p.arena) {
+	if p.arena == nil || len(p.arena)+len(value) > cap(p.arena) {
 		p.arena = make([]byte, 0, max(64<<10, len(value)))
 	}
 	from := len(p.arena)
@@ -158,9 +162,7 @@ func (r *rows) after(ctx context.Context, id uint64, limit int) (*page, error) {
 			}
 		}
 		return r.scan(ctx, r.next, []uint64{id, uint64(limit)}, func(values []driver.Value) error {
-			m, err := r.decode(values, p)
-			p.messages = append(p.messages, m)
-			return err
+			return r.add(p, values, limit)
 		})
 	})
 	return p, err
@@ -177,11 +179,22 @@ func (r *rows) within(ctx context.Context, spans []span, limit int) (*page, erro
 	}
 	p := &page{}
 	err := r.once(ctx, query, append(args, uint64(limit)), func(values []driver.Value) error {
-		m, err := r.decode(values, p)
-		p.messages = append(p.messages, m)
-		return err
+		return r.add(p, values, limit)
 	})
 	return p, err
+}
+
+// add takes a row into the page, and ends it when it holds enough.
+func (r *rows) add(p *page, values []driver.Value, limit int) error {
+	m, err := r.decode(values, p)
+	if err != nil {
+		return err
+	}
+	p.messages = append(p.messages, m)
+	if p.full = p.bytes >= pageBytes || len(p.messages) == limit; p.full {
+		return errEnough
+	}
+	return nil
 }
 
 // ids reads the keys of (after, upTo], in order, limit at most.
@@ -216,6 +229,9 @@ func (r *rows) raw(ctx context.Context, f func(conn driver.ConnPrepareContext) e
 // scan runs a prepared statement: its binary protocol keeps every type's value
 // as it is, which the text protocol does not for FLOAT.
 func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each func([]driver.Value) error) (err error) {
+	if stmt.NumInput() != len(args) {
+		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", ErrOptions)
+	}
 	named := make([]driver.NamedValue, len(args))
 	for i, arg := range args {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
@@ -237,7 +253,10 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 		case err != nil:
 			return err
 		}
-		if err := each(values); err != nil {
+		switch err := each(values); {
+		case errors.Is(err, errEnough):
+			return nil
+		case err != nil:
 			return err
 		}
 	}

@@ -59,7 +59,9 @@ type Source struct {
 // and free for the writers. A row that commits late, with a lower id, does not
 // move it.
 func LargestID(table, key string) Source {
-	return Source{query: "SELECT MAX(" + ident.Quote(key) + ") FROM " + ident.Quote(table)}
+	key = ident.Quote(key)
+	// The condition costs nothing, and a signed key may be below 0.
+	return Source{query: "SELECT MAX(" + key + ") FROM " + ident.Quote(table) + " WHERE " + key + " >= 0"}
 }
 
 // FlagCounter is the counter of the topic's one-row flag, for tables without such

@@ -34,6 +34,7 @@ const (
 	ErrDeadlock               = 1213
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
+	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
 	ErrOptionPreventsWrite    = 1290 // --read-only
 	ErrQueryInterrupted       = 1317
 	ErrTriggerExists          = 1359
@@ -94,5 +95,5 @@ func ConnectionLost(err error) bool {
 // Retryable tells whether a transaction that met err may succeed when it is
 // run again from its start on a sound connection.
 func Retryable(err error) bool {
-	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged)
+	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead)
 }

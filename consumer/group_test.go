@@ -1,0 +1,400 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// standingBy tells whether n sessions wait for a lock in the database.
+func standingBy(tb testing.TB, db *notify.DB, n int) {
+	tb.Helper()
+	eventually(tb, func() bool {
+		return get[int](tb, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%'"+
+			" AND ID <> CONNECTION_ID()", db.Name()) == n
+	}, "%d members should stand by", n)
+}
+
+// One member of a group is active. Another takes over as soon as it leaves, and
+// goes on where it was.
+func TestGroupHandsOver(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		options := Options{Group: "g", From: Beginning()}
+		var first, second collected
+		a := run(t, db, "orders", options, first.handler())
+		insert(t, db, "orders", "one")
+		first.waitFor(t, "one")
+		b := run(t, db, "orders", options, second.handler())
+		standingBy(t, db, 1)
+		insert(t, db, "orders", "two")
+		first.waitFor(t, "one", "two")
+		require.NoError(t, a.end(t))
+		insert(t, db, "orders", "three")
+		second.waitFor(t, "three")
+		require.NoError(t, b.end(t))
+		require.Equal(t, uint64(3), stored(t, db, "g"))
+	})
+}
+
+// Groups, and topics, have nothing to do with one another.
+func TestGroupsAreApart(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openConfig(t, s.Database(t), "orders", "bills")
+		insert(t, db, "orders", "o")
+		insert(t, db, "bills", "b")
+		var got [3]collected
+		for i, c := range []struct{ topic, group string }{{"orders", "g"}, {"orders", "G"}, {"bills", "g"}} {
+			run(t, db, c.topic, Options{Group: c.group, From: Beginning()}, got[i].handler())
+		}
+		got[0].waitFor(t, "o")
+		got[1].waitFor(t, "o")
+		got[2].waitFor(t, "b")
+	})
+}
+
+// A member's process that is killed (kill -9) leaves the group to the one that
+// stands by, at once.
+func TestGroupProcessKilled(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		do(t, db, "CREATE TABLE seen_once (id BIGINT UNSIGNED NOT NULL)")
+		insert(t, db, "orders", "one")
+		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: WritersInnoDBTrx})
+		require.NoError(t, err)
+		process := exec.Command(os.Args[0]) //nolint:noctx // killed below
+		process.Env = append(os.Environ(), tortureEnv+"="+string(told))
+		require.NoError(t, process.Start())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = process.Wait()
+		}()
+		defer func() {
+			_ = process.Process.Kill()
+			<-ended
+		}()
+		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM seen_once") == 1 }, "the process does not handle its row")
+		// Stored, or the next member would handle it again: rightly, but see below.
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the process does not store its offset")
+
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g"}, got.handler())
+		standingBy(t, db, 1)
+		require.NoError(t, process.Process.Kill())
+		<-ended
+		start := time.Now()
+		insert(t, db, "orders", "two")
+		got.waitFor(t, "two")
+		require.Less(t, time.Since(start), 5*time.Second)
+		require.NoError(t, c.end(t))
+	})
+}
+
+// A member whose lock is lost while its handler works: the handler's context says
+// so, another member does the row, and what the first one did in its transaction
+// is not committed, although its handler goes on as if nothing were.
+func TestGroupLockLost(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member CHAR(1) NOT NULL)")
+		insert(t, db, "orders", "one")
+		work := func(ctx context.Context, tx *sqlx.Tx, m Message, member string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO work (id, member) VALUES (?, ?)", m.ID, member)
+			return err
+		}
+		options := Options{Group: "g", From: Beginning()}
+		entered, release := make(chan context.Context), make(chan struct{})
+		block := sync.OnceFunc(func() { <-release })
+		a := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+			err := work(ctx, tx, m, "a")
+			select {
+			case entered <- ctx:
+				block()
+				return nil // whatever became of it
+			case <-release:
+				return err
+			}
+		}))
+		hands := <-entered
+		b := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+			return work(ctx, tx, m, "b")
+		}))
+		standingBy(t, db, 1)
+		kill(t, db, lockHolder(t, db, "g"))
+		<-hands.Done()
+		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the second member does not take over")
+		close(release)
+		standingBy(t, db, 1) // the first one again
+		insert(t, db, "orders", "two")
+		eventually(t, func() bool { return stored(t, db, "g") == 2 }, "the second member does not go on")
+		require.NoError(t, b.end(t))
+		insert(t, db, "orders", "three")
+		eventually(t, func() bool { return stored(t, db, "g") == 3 }, "the first member does not take its turn")
+		require.NoError(t, a.end(t))
+		require.Equal(t, []string{"1b", "2b", "3a"}, all[string](t, db, "SELECT CONCAT(id, member) FROM work ORDER BY id"))
+	})
+}
+
+// The lock may be lost after Run's context has ended, with a message in hand.
+func TestGroupLockLostWhileStopping(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "one")
+		entered := make(chan context.Context)
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), StopTimeout: time.Hour},
+			Each(func(ctx context.Context, _ Message) error {
+				entered <- ctx
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}))
+		hands := <-entered
+		c.stop()
+		kill(t, db, lockHolder(t, db, "g"))
+		select {
+		case <-hands.Done():
+			require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		case <-time.After(patience):
+			t.Fatal("the handler is not told")
+		}
+		require.NoError(t, c.wait(t))
+		require.Zero(t, stored(t, db, "g"))
+	})
+}
+
+// A transaction that began to read before another member took over can't store
+// its offset, nor can a member that does not know yet.
+func TestFence(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		ctx := t.Context()
+		claim := func(member string, reset bool) (*offset, progress) {
+			o, p, err := claim(ctx, db, "orders", "g", member, reset, func() (progress, error) { return progress{settled: 7}, nil })
+			require.NoError(t, err)
+			return o, p
+		}
+		first, begun := claim("first", false)
+		require.Equal(t, uint64(7), begun.settled)
+		begun.done.add(9, 10)
+		begun.done.add(13, 13)
+		require.NoError(t, first.store(ctx, db.Pool(), begun))
+
+		tx, err := db.Pool().BeginTxx(ctx, nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('never')")
+		require.NoError(t, err)
+		var rows int
+		require.NoError(t, tx.GetContext(ctx, &rows, "SELECT COUNT(*) FROM mqnotify_offset")) // takes its snapshot
+
+		second, again := claim("second", false)
+		require.Equal(t, begun, again, "the second goes on where the first was")
+		require.NotEqual(t, first.fence, second.fence)
+		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		err = first.store(ctx, tx, progress{settled: 100})
+		require.Error(t, err)
+		require.False(t, permanent(err), "the member must stand by: %v", err)
+		require.NoError(t, tx.Rollback())
+		require.NoError(t, second.store(ctx, db.Pool(), progress{settled: 20}))
+		require.Equal(t, uint64(20), stored(t, db, "g"))
+		require.Equal(t, "second", get[string](t, db, "SELECT member FROM mqnotify_offset"))
+
+		// The row's own end fences everybody off, also from a row that is made anew.
+		do(t, db, "DELETE FROM mqnotify_offset")
+		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		third, anew := claim("third", false)
+		require.Equal(t, uint64(7), anew.settled)
+		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.NoError(t, third.store(ctx, db.Pool(), progress{settled: 30}))
+		fourth, reset := claim("fourth", true)
+		require.Equal(t, uint64(7), reset.settled)
+		require.ErrorIs(t, third.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.NoError(t, fourth.store(ctx, db.Pool(), reset))
+	})
+}
+
+// A store that changes nothing counts as one, whether the driver counts rows that
+// were found or rows that were changed.
+func TestFenceCountsFoundRows(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		for _, found := range []bool{false, true} {
+			config.ClientFoundRows = found
+			db := openConfig(t, config, "orders")
+			o, p, err := claim(t.Context(), db, "orders", "g", "m", false, func() (progress, error) { return progress{}, nil })
+			require.NoError(t, err)
+			for range 2 {
+				require.NoError(t, o.store(t.Context(), db.Pool(), p))
+			}
+		}
+	})
+}
+
+// A stored offset that is damaged is said to be, and not guessed at.
+func TestOffsetDamaged(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		_, _, err := claim(t.Context(), db, "orders", "g", "m", false, func() (progress, error) { return progress{}, nil })
+		require.NoError(t, err)
+		do(t, db, "UPDATE mqnotify_offset SET delivered = X'0102'")
+		var got collected
+		err = run(t, db, "orders", Options{Group: "g"}, got.handler()).wait(t)
+		require.ErrorIs(t, err, errIDSet)
+		require.ErrorContains(t, err, `"g"`)
+	})
+}
+
+// A group whose row is deleted under it begins anew at From.
+func TestOffsetDeletedInTheMiddle(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1}, got.handler())
+		insert(t, db, "orders", "one")
+		got.waitFor(t, "one")
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
+		do(t, db, "DELETE FROM mqnotify_offset")
+		insert(t, db, "orders", "two")
+		got.waitFor(t, "one", "two", "one", "two")
+		require.NoError(t, c.end(t))
+		require.Equal(t, uint64(2), stored(t, db, "g"))
+	})
+}
+
+// A member that stands by when its wait is killed goes on standing by.
+func TestStandbyKilled(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		options := Options{Group: "g", From: Beginning()}
+		var first, second collected
+		a := run(t, db, "orders", options, first.handler())
+		insert(t, db, "orders", "one")
+		first.waitFor(t, "one")
+		b := run(t, db, "orders", options, second.handler())
+		standingBy(t, db, 1)
+		waiter := func() []uint64 {
+			return all[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%'"+
+				" AND ID <> CONNECTION_ID()", db.Name())
+		}
+		for _, how := range []string{"KILL QUERY ?", "KILL ?"} {
+			session := waiter()[0]
+			_, err := db.Pool().ExecContext(t.Context(), how, session)
+			require.NoError(t, err)
+			eventually(t, func() bool { now := waiter(); return len(now) == 1 && now[0] != session }, "it does not stand by again after %s", how)
+		}
+		require.NoError(t, a.end(t))
+		insert(t, db, "orders", "two")
+		second.waitFor(t, "two")
+		require.NoError(t, b.end(t))
+	})
+}
+
+// A network that freezes, with all connections open: the server gives the lock to
+// the next member in bounded time, and the first one's handler is told before.
+func TestGroupNetworkFreezes(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		proxy := s.Proxy(t)
+		far, err := notify.OpenConfig(proxy.Config(config))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, far.Close()) }()
+		insert(t, db, "orders", "one")
+		options := Options{Group: "g", From: Beginning(), lockIdle: 3 * time.Second}
+		hands := make(chan context.Context, 1)
+		a := run(t, far, "orders", options, Each(func(ctx context.Context, _ Message) error {
+			hands <- ctx
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}))
+		first := <-hands
+		b := run(t, db, "orders", options, Each(func(context.Context, Message) error {
+			if first.Err() == nil {
+				return errors.New("the first member's handler is not told yet")
+			}
+			return nil
+		}))
+		standingBy(t, db, 1)
+		proxy.Freeze()
+		start := time.Now()
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the second member does not take over")
+		require.ErrorIs(t, context.Cause(first), notify.ErrLockLost)
+		require.Less(t, time.Since(start), 10*time.Second)
+		proxy.Thaw()
+		require.NoError(t, b.end(t))
+		require.NoError(t, a.end(t))
+		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+	})
+}
+
+// The invariant: however connections are cut, a group's handlers never work on
+// the same row at the same time, and every row is handled.
+func TestHandlerNeverTwiceAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		var mu sync.Mutex
+		working, handled := make(map[uint64]bool), make(map[uint64]int)
+		handler := Each(func(ctx context.Context, m Message) error {
+			mu.Lock()
+			twice := working[m.ID]
+			working[m.ID] = true
+			mu.Unlock()
+			if twice {
+				t.Errorf("message %d is handled twice at once", m.ID)
+			}
+			var err error
+			select { // work, of a kind that obeys its context
+			case <-time.After(2 * time.Millisecond):
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			delete(working, m.ID)
+			if err == nil {
+				handled[m.ID]++
+			}
+			return err
+		})
+		var proxies []*mysqltest.Proxy
+		for range 2 {
+			proxy := s.Proxy(t)
+			far, err := notify.OpenConfig(proxy.Config(config))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, far.Close()) }()
+			run(t, far, "orders", Options{Group: "g", From: Beginning(), Logger: quiet}, handler)
+			proxies = append(proxies, proxy)
+		}
+		rows := 0
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(handled)
+		}
+		for round := range 16 {
+			for range 20 {
+				insert(t, db, "orders", "x")
+			}
+			half := rows + 10
+			rows += 20
+			eventually(t, func() bool { return count() >= half }, "round %d", round)
+			proxies[round%2].Down() // a member in the middle of its work, or the one that stands by
+			eventually(t, func() bool { return count() == rows }, "round %d", round)
+			proxies[round%2].Up()
+		}
+	})
+}
