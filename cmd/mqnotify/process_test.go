@@ -134,33 +134,33 @@ func TestSecondSignal(t *testing.T) {
 // Whoever reads stdout may stop reading: what was not written is not handled.
 func TestBrokenPipe(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, _ := database(t, s, "orders")
+		config, _ := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
-		for _, args := range [][]string{
-			{"consume", "orders", "--group", "g", "--from", "beginning"},
-			{"consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1"},
-			{"produce", "other", "x", "--print-ids"},
-			{"tail", "orders"}, {"flag", "orders"}, {"grants", "orders"}, {"init", "--print", "orders"},
-		} {
-			if args[0] == "produce" {
-				succeed(t, config, "init", "other")
-			}
-			read, write, err := os.Pipe()
-			require.NoError(t, err)
-			require.NoError(t, read.Close())
-			p := &process{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...), ended: make(chan struct{})}
-			p.Env = processEnvironment(t, config)
-			p.Stdout, p.Stderr = write, &p.err
-			p.start(t)
-			require.NoError(t, write.Close())
-			require.Equal(t, exitDone, p.code(t), "%q %s", args, p.err.String())
-			require.Empty(t, p.err.String(), "%q", args)
-		}
+		intoBrokenPipe(t, config, "consume", "orders", "--group", "g", "--from", "beginning")
+		intoBrokenPipe(t, config, "consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1")
 		for _, group := range []string{"g", "h"} {
 			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", group, "--stop-at-end", "--format", "payload"))
 		}
+		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
 	})
+	intoBrokenPipe(t, nil, "init", "--print", "orders")
+	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
+}
+
+// intoBrokenPipe runs a command whose stdout nobody reads, which must end quietly.
+func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
+	tb.Helper()
+	read, write, err := os.Pipe()
+	require.NoError(tb, err)
+	require.NoError(tb, read.Close())
+	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
+	p.Env = processEnvironment(tb, config)
+	p.Stdout, p.Stderr = write, &p.err
+	p.start(tb)
+	require.NoError(tb, write.Close())
+	require.Equal(tb, exitDone, p.code(tb), "%q %s", args, p.err.String())
+	require.Empty(tb, p.err.String(), "%q", args)
 }
 
 // A member of a group that is killed is replaced at once by the one that stands by.
@@ -173,6 +173,10 @@ func TestStandby(t *testing.T) {
 		first.out.contains(t, "one\n")
 		second := launch(t, config, nil, args...)
 		second.err.contains(t, "standing by")
+		third := launch(t, config, nil, args...)
+		third.err.contains(t, "standing by")
+		third.signal(t, os.Interrupt)
+		require.Equal(t, exitDone, third.code(t), third.err.String())
 		first.signal(t, os.Kill)
 		succeed(t, config, "produce", "orders", "two")
 		second.out.contains(t, "two\n")
