@@ -149,7 +149,15 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 		found = found || p.handed
 		r.withheld = p.withheld
 		if (r.wm.waiting() || p.head > r.wm.settled) && (!p.more || !time.Now().Before(r.nextLook)) {
-			came, err := r.look(ctx, p.head)
+			head := p.head
+			if p.full { // what is settled up to the end is read without keeping gaps in mind
+				end, err := r.head(ctx)
+				if err != nil {
+					return found, err
+				}
+				head = max(head, end)
+			}
+			came, err := r.look(ctx, head)
 			if err != nil {
 				return found, err
 			}
@@ -167,6 +175,7 @@ type reading struct {
 	head     uint64 // the largest id known
 	handed   bool   // something was handed out
 	more     bool   // there may be more to read
+	full     bool   // the page is full: the table's end is further on, perhaps
 	withheld bool   // rows wait for a gap before them to close
 }
 
@@ -194,7 +203,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		r.limit = max(1, min(r.pageRows, pageBytes/max(1, page.bytes/len(messages)), 4*limit))
 	}
 	ids := idsOf(messages)
-	done := reading{more: page.full}
+	done := reading{more: page.full, full: page.full}
 	if len(ids) > 0 {
 		head = max(head, ids[len(ids)-1])
 	}

@@ -1,0 +1,207 @@
+package consumer
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// during is what the server counted as statements in a window of time, a second's
+// worth, besides those of the caller.
+func during(t *testing.T, s *mysqltest.Server, window time.Duration) float64 {
+	t.Helper()
+	timer := time.NewTimer(window)
+	defer timer.Stop()
+	before, start := s.Questions(t), time.Now()
+	<-timer.C // the window itself is what is measured
+	return float64(s.Questions(t)-before) / time.Since(start).Seconds()
+}
+
+// A transaction that stays open delays its own rows and no others, and costs no
+// growing number of statements: as many in the last part of its life as in the
+// first. 6 s; a minute in the long form.
+func TestOpenTransactionCostsNoMore(t *testing.T) {
+	window := 2 * time.Second
+	if os.Getenv("MQNOTIFY_LONG") != "" {
+		window = 20 * time.Second
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "first")
+		var got collected
+		c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		got.waitFor(t, "first")
+		late := newConn(t, db)
+		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		want := []string{"first"}
+		more := func() { // rows and gaps that others make meanwhile
+			for range 50 {
+				do(t, db, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", "ROLLBACK")
+				insert(t, db, "orders", "on time")
+				want = append(want, "on time")
+			}
+			got.waitFor(t, want...)
+		}
+		more()
+		begin := during(t, s, window)
+		more()
+		during(t, s, window)
+		more()
+		end := during(t, s, window)
+		t.Logf("statements a second while a transaction is open: %.1f at its begin, %.1f at its end", begin, end)
+		require.LessOrEqual(t, end, begin*1.5+1)
+		require.Less(t, end, 30.0)
+		onConn(t, late, "COMMIT")
+		got.waitFor(t, append(want, "late")...)
+		require.NoError(t, c.end(t))
+	})
+}
+
+// A gap of 10^12 ids costs no memory and no statement an id.
+func TestHugeGap(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "low")
+		var before, after runtime.MemStats
+		var got collected
+		c := run(t, db, "orders", Options{From: Beginning(), Group: "g"}, got.handler())
+		got.waitFor(t, "low")
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		statements := s.Questions(t)
+		do(t, db, "INSERT INTO orders (id, payload) VALUES (1000000000000, 'high')")
+		got.waitFor(t, "low", "high")
+		eventually(t, func() bool { return stored(t, db, "g") == 1_000_000_000_000 }, "the gap does not close")
+		statements = s.Questions(t) - statements
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		require.Less(t, statements, uint64(5000), "most are this test's own looks at the offset")
+		require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4<<20))
+		require.NoError(t, c.end(t))
+	})
+}
+
+// A table in which two of three ids are missing takes no more statements than a
+// full one of as many rows, in either order.
+func TestSparseTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		const rows = 30_000
+		fill(t, db, rows)
+		require.Equal(t, uint64(rows), get[uint64](t, db, "SELECT COUNT(*) FROM orders"))
+		do(t, db, "CREATE TABLE dense LIKE orders", "CREATE TABLE sparse LIKE orders",
+			"SET @n = 0", "INSERT INTO dense (id, payload) SELECT ROW_NUMBER() OVER (ORDER BY id), payload FROM orders",
+			"INSERT INTO sparse (id, payload) SELECT 3 * id, payload FROM dense")
+		for _, order := range []Order{OrderArrival, OrderStrict} {
+			cost := func(topic string) uint64 {
+				before := s.Questions(t)
+				n := 0
+				c := run(t, db, topic, Options{From: Beginning(), StopAtEnd: true, Order: order}, Each(func(context.Context, Message) error {
+					n++
+					return nil
+				}))
+				require.NoError(t, c.wait(t))
+				require.Equal(t, rows, n)
+				return s.Questions(t) - before
+			}
+			dense, sparse := cost("dense"), cost("sparse")
+			t.Logf("order %q: %d statements for %d rows in a row, %d with two of three ids missing", order, dense, rows, sparse)
+			require.LessOrEqual(t, sparse, dense+30)
+		}
+	})
+}
+
+// An ALTER TABLE that waits behind a writer keeps every other statement on the
+// table waiting. A reader's give up after lock_wait_timeout (2 s) and come again.
+func TestAlterBehindWriter(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "first")
+		var got collected
+		c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		got.waitFor(t, "first")
+		writer, ddl := newConn(t, db), newConn(t, db)
+		onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('second')")
+		altered := make(chan error, 1)
+		go func() {
+			_, err := ddl.ExecContext(context.WithoutCancel(t.Context()), "ALTER TABLE orders ADD COLUMN more INT NULL")
+			altered <- err
+		}()
+		const behind = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table%' AND INFO LIKE ?"
+		eventually(t, func() bool { return get[int](t, db, behind, "ALTER%") == 1 }, "the ALTER does not wait")
+		const reader = "SELECT COALESCE(MAX(TIME), -1) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table%' AND INFO LIKE 'SELECT%'"
+		longest, waits := 0, 0
+		for until := time.Now().Add(5 * time.Second); time.Now().Before(until); {
+			if time := get[int](t, db, reader); time >= 0 {
+				longest, waits = max(longest, time), waits+1
+			}
+		}
+		require.Positive(t, waits, "no statement of the reader waited: the test shows nothing")
+		require.LessOrEqual(t, longest, 3, "seconds that a statement of the reader waited")
+		onConn(t, writer, "COMMIT")
+		require.NoError(t, <-altered)
+		got.waitFor(t, "first", "second")
+		insert(t, db, "orders", "third")
+		got.waitFor(t, "first", "second", "third")
+		require.NoError(t, c.end(t))
+	})
+}
+
+// A table whose ids begin anew below the offset is an error that names the way
+// out, at the start and in the middle; one that was merely emptied is not.
+func TestTruncate(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "a", "b", "c")
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		got.waitFor(t, "a", "b", "c")
+		do(t, db, "DELETE FROM orders")
+		insert(t, db, "orders", "d")
+		got.waitFor(t, "a", "b", "c", "d")
+		do(t, db, "TRUNCATE TABLE orders")
+		err := c.wait(t)
+		require.ErrorIs(t, err, ErrBelowOffset)
+		require.ErrorContains(t, err, "--reset")
+
+		insert(t, db, "orders", "new")
+		var none collected
+		require.ErrorIs(t, run(t, db, "orders", Options{Group: "g"}, none.handler()).wait(t), ErrBelowOffset)
+		require.Empty(t, none.payloads())
+		var again collected
+		c = run(t, db, "orders", Options{Group: "g", From: Beginning(), Reset: true}, again.handler())
+		again.waitFor(t, "new")
+		require.NoError(t, c.end(t))
+
+		var dropped collected
+		c = run(t, db, "orders", Options{From: Beginning()}, dropped.handler())
+		dropped.waitFor(t, "new")
+		do(t, db, "DROP TABLE orders")
+		require.ErrorIs(t, c.wait(t), ErrNoTable)
+	})
+}
+
+// Idle polling costs a look a second; the first row makes the looks frequent.
+func TestIdleCost(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "first")
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		got.waitFor(t, "first")
+		var idle float64
+		eventually(t, func() bool { idle = during(t, s, 3*time.Second); return idle < 3 }, "the waits do not grow")
+		t.Logf("%.1f statements a second when idle", idle)
+		insert(t, db, "orders", "second")
+		got.waitFor(t, "first", "second")
+		busy := during(t, s, 300*time.Millisecond)
+		require.Greater(t, busy, 2*idle, "the waits do not fall back")
+		require.NoError(t, c.end(t))
+	})
+}
