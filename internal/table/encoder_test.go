@@ -107,17 +107,6 @@ func TestValuesThatDoNotBelongLeaveTheLineAsItWas(t *testing.T) {
 	}
 }
 
-func TestEncoderDoesNotAllocate(t *testing.T) {
-	e, values := benchmarkRow()
-	line := make([]byte, 0, 4096)
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		var err error
-		if line, err = e.AppendJSON(line[:0], values); err != nil {
-			t.Fatal(err)
-		}
-	}))
-}
-
 // Whatever bytes a column holds, the line is one valid JSON object on one line,
 // from which the bytes can be had again.
 func FuzzAppendJSON(f *testing.F) {
