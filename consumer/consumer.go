@@ -77,7 +77,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		case permanent(err):
 			return err
 		case ctx.Err() != nil: // whatever it cut off
-			return nil
+			return nil //nolint:nilerr // the end of the context is how Run is stopped
 		case !l.reached:
 			return err
 		}

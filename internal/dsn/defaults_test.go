@@ -122,7 +122,7 @@ func ExampleFromDefaultsFile() {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "my.cnf")
 	if err := os.WriteFile(path, []byte("[client]\nhost = db.example\nuser = app\n"), 0o600); err != nil {
 		panic(err)

@@ -182,7 +182,7 @@ func TestParseErrorsNameThePartAndNoPassword(t *testing.T) {
 			for _, piece := range []string{"s3", "cret"} {
 				assert.NotContains(t, err.Error(), piece)
 			}
-			assert.Nil(t, errors.Unwrap(err), "nothing that holds the input may be wrapped")
+			assert.NoError(t, errors.Unwrap(err), "nothing that holds the input may be wrapped")
 		})
 	}
 }

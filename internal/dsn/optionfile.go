@@ -59,7 +59,7 @@ func (f *optionFile) read(path string, depth int) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	if err := checkMode(file); err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestOptionFileGrammarIsMySQLs(t *testing.T) {
 	if err != nil {
 		t.Skip("no my_print_defaults here to compare with: install mariadb-client or mysql-client")
 	}
-	out, err := exec.Command(program, "--defaults-file=testdata/grammar.cnf",
+	out, err := exec.CommandContext(t.Context(), program, "--defaults-file=testdata/grammar.cnf",
 		"client", "client-server", "mysql").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 

@@ -92,7 +92,7 @@ func (ca *authority) connect(t *testing.T, options string) ([]*x509.Certificate,
 		_ = server.HandshakeContext(t.Context()) // the client's error is the one that counts
 		shown <- server.ConnectionState().PeerCertificates
 	}()
-	client, err := tls.Dial("tcp", listener.Addr().String(), cfg.TLS)
+	client, err := (&tls.Dialer{Config: cfg.TLS}).DialContext(t.Context(), "tcp", listener.Addr().String())
 	if err == nil {
 		client.Close()
 	}

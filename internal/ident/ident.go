@@ -41,7 +41,7 @@ func (e *InvalidError) Error() string {
 // MySQL 9.7 takes an emoji for a question mark and cuts a name at the first
 // byte that is no UTF-8, and then works on another table without a word.
 func Check(name string) error {
-	problem := ""
+	var problem string
 	switch {
 	case name == "":
 		problem = "it is empty; give the name of a table, column or database"
