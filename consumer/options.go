@@ -88,7 +88,7 @@ type Options struct {
 	// read.
 	Key string
 	// Columns are those of the rows, for a table that is no message table or is to
-	// be read as rows; empty means all.
+	// be read as rows; empty means all that there are when Run connects.
 	Columns []string
 	// Where is an SQL condition that rows must meet. It is sent as it is: never
 	// make it of what a stranger wrote.

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -27,7 +29,11 @@ type rows struct {
 	columns string // the key first
 	decode  func(values []driver.Value, page *page) (Message, error)
 	next    driver.Stmt // the page after an id
+	types   []string    // the columns', as the first page had them
 }
+
+// errAltered says that the table is not what it was when it was described.
+var errAltered = errors.New("the table was altered")
 
 // page is a reading's result. What its messages hold shares its memory.
 type page struct {
@@ -165,6 +171,9 @@ func (r *rows) after(ctx context.Context, id uint64, limit int) (*page, error) {
 			return r.add(p, values, limit)
 		})
 	})
+	if server.Is(err, server.ErrBadField) && r.types != nil {
+		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // no fault of the options': it was there
+	}
 	return p, err
 }
 
@@ -246,6 +255,9 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 		}
 	}()
 	values := make([]driver.Value, len(result.Columns()))
+	if err := r.unaltered(result, len(values)); err != nil {
+		return err
+	}
 	for {
 		switch err := result.Next(values); {
 		case errors.Is(err, io.EOF):
@@ -260,4 +272,24 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 			return err
 		}
 	}
+}
+
+// unaltered checks that a result's columns have the types that they were described
+// with: a number that became a text would be written as a number still.
+func (r *rows) unaltered(result driver.Rows, columns int) error {
+	named, ok := result.(driver.RowsColumnTypeDatabaseTypeName)
+	if !ok || columns == 1 { // the ids alone
+		return nil
+	}
+	types := make([]string, columns)
+	for i := range types {
+		types[i] = named.ColumnTypeDatabaseTypeName(i)
+	}
+	if r.types == nil {
+		r.types = types
+	}
+	if !slices.Equal(r.types, types) {
+		return errAltered
+	}
+	return nil
 }

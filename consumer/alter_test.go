@@ -1,0 +1,68 @@
+package consumer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A message table that is altered in the middle goes on giving messages.
+func TestAlterMessageTable(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		insert(t, db, "orders", "one")
+		got.waitFor(t, "one")
+		for i, statement := range []string{
+			"ALTER TABLE orders ADD COLUMN shop INT NULL FIRST",
+			"ALTER TABLE orders MODIFY payload MEDIUMBLOB NOT NULL",
+			"ALTER TABLE orders ENGINE=InnoDB", // a table of its own, with the same rows
+			"RENAME TABLE orders TO other, other TO orders",
+			"OPTIMIZE TABLE orders",
+		} {
+			do(t, db, statement)
+			insert(t, db, "orders", "next")
+			eventually(t, func() bool { return len(got.ids()) == i+2 }, "after %s: %v", statement, got.payloads())
+		}
+		require.NoError(t, c.end(t))
+		require.Equal(t, uint64(6), stored(t, db, "g"))
+	})
+}
+
+// Rows of any table come as its columns are, also when those change in the middle.
+func TestAlterRows(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, n INT, text VARCHAR(20))")
+		var got, names collected
+		c := run(t, db, "shop", Options{Group: "g", From: Beginning()}, got.handler())
+		k := run(t, db, "shop", Options{From: Beginning(), Columns: []string{"n"}}, names.handler())
+		next := func(statement, want string) {
+			before := len(got.ids())
+			do(t, db, statement)
+			eventually(t, func() bool { return len(got.ids()) > before }, "after %s", statement)
+			payloads := got.payloads()
+			require.JSONEq(t, want, payloads[len(payloads)-1])
+		}
+		next("INSERT INTO shop VALUES (1, 7, 'a')", `{"id": 1, "n": 7, "text": "a"}`)
+		eventually(t, func() bool { return len(names.ids()) == 1 }, "the column does not come")
+		do(t, db, "ALTER TABLE shop MODIFY n VARCHAR(10)")
+		next("INSERT INTO shop VALUES (2, '07', 'a')", `{"id": 2, "n": "07", "text": "a"}`)
+		do(t, db, "ALTER TABLE shop MODIFY n BINARY(2)")
+		next("INSERT INTO shop VALUES (3, 'ab', 'a')", `{"id": 3, "n": "YWI=", "text": "a"}`)
+		do(t, db, "ALTER TABLE shop DROP COLUMN text")
+		next("INSERT INTO shop VALUES (4, 'ab')", `{"id": 4, "n": "YWI="}`)
+		do(t, db, "ALTER TABLE shop ADD COLUMN more JSON") // is seen with the next connection
+		kill(t, db, get[uint64](t, db, "SELECT IS_USED_LOCK(?)", GroupLock(db.Name(), "shop", "g")))
+		next(`INSERT INTO shop VALUES (5, 'ab', '{"a": 1}')`, `{"id": 5, "n": "YWI=", "more": {"a": 1}}`)
+		require.NoError(t, c.end(t))
+
+		do(t, db, "ALTER TABLE shop DROP COLUMN n")
+		insertRow := "INSERT INTO shop (id) VALUES (6)"
+		do(t, db, insertRow)
+		require.ErrorIs(t, k.wait(t), ErrNoColumn, "a column that was asked for is gone")
+	})
+}

@@ -1,0 +1,262 @@
+package consumer
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// consumed are the ids that a consumer gets that stops at the end.
+func consumed(tb testing.TB, db *notify.DB, topic string, options Options) []uint64 {
+	tb.Helper()
+	options.StopAtEnd = true
+	var got collected
+	require.NoError(tb, run(tb, db, topic, options, got.handler()).wait(tb))
+	return append([]uint64(nil), got.ids()...)
+}
+
+func TestPositions(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for _, id := range []int{2, 3, 5, 8, 1000} {
+			do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, MOD(%d, 2))", id, id))
+		}
+		for _, c := range []struct {
+			name string
+			from Position
+			want []uint64
+		}{
+			{"beginning", Beginning(), []uint64{2, 3, 5, 8, 1000}},
+			{"end", End(), nil},
+			{"the zero value is the end", Position{}, nil},
+			{"last none", Last(0), nil},
+			{"last of a negative number", Last(-3), nil},
+			{"last", Last(1), []uint64{1000}},
+			{"last with gaps", Last(3), []uint64{5, 8, 1000}},
+			{"last of fewer", Last(100), []uint64{2, 3, 5, 8, 1000}},
+			{"id", FromID(5), []uint64{5, 8, 1000}},
+			{"id in a gap", FromID(9), []uint64{1000}},
+			{"id 0", FromID(0), []uint64{2, 3, 5, 8, 1000}},
+			{"id right after the end", FromID(1001), nil},
+		} {
+			require.Equal(t, c.want, consumed(t, db, "orders", Options{From: c.from}), c.name)
+			require.Equal(t, c.want, consumed(t, db, "orders", Options{Group: c.name, From: c.from}), c.name)
+			require.Empty(t, consumed(t, db, "orders", Options{Group: c.name, From: Beginning()}), "%s: From is for the first time", c.name)
+		}
+		require.Equal(t, []uint64{3, 5}, consumed(t, db, "orders", Options{From: Last(2), Where: "payload = '1'"}))
+		require.Equal(t, []uint64{3, 5}, consumed(t, db, "orders", Options{From: Last(9), Where: "payload = '1'"}))
+		require.Equal(t, []uint64{1000}, consumed(t, db, "orders", Options{Group: "last", From: Last(1), Reset: true}), "Reset begins anew")
+
+		for _, id := range []uint64{1002, math.MaxUint64} {
+			var got collected
+			err := run(t, db, "orders", Options{From: FromID(id)}, got.handler()).wait(t)
+			require.ErrorIs(t, err, ErrBelowOffset)
+			require.ErrorContains(t, err, "ends at id 1000")
+		}
+	})
+}
+
+func TestPositionsOfAnEmptyTable(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, from := range map[string]Position{
+			"beginning": Beginning(), "end": End(), "last": Last(3), "id": FromID(1), "time": Since(time.Now()), "long ago": Since(time.Unix(0, 0)),
+		} {
+			db := openTopic(t, s)
+			var got collected
+			c := run(t, db, "orders", Options{Group: "g", From: from}, got.handler())
+			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
+			insert(t, db, "orders", "first")
+			got.waitFor(t, "first")
+			require.NoError(t, c.end(t))
+		}
+	})
+}
+
+// The end is where it is: a row of a transaction that was open then has a lower
+// id than the newest, and comes when it commits. So it is for the last rows and
+// for a time.
+func TestEndWithATransactionInFlight(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range map[string]struct {
+			from Position
+			want []string // before the commit
+		}{
+			"end":         {End(), nil},
+			"last":        {Last(1), []string{"three"}},
+			"a time":      {Since(time.Date(2020, 1, 1, 0, 0, 3, 0, time.UTC)), []string{"three"}},
+			"later times": {Since(time.Date(2020, 1, 1, 0, 0, 4, 0, time.UTC)), nil},
+		} {
+			db := openTopic(t, s)
+			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:01', 'one')")
+			conn := newConn(t, db)
+			onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
+			var got collected
+			k := run(t, db, "orders", Options{Group: "g", From: c.from}, got.handler())
+			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
+			got.waitFor(t, c.want...)
+			onConn(t, conn, "COMMIT")
+			got.waitFor(t, append(c.want, "late")...)
+			insert(t, db, "orders", "new")
+			got.waitFor(t, append(c.want, "late", "new")...)
+			require.NoError(t, k.end(t))
+		}
+	})
+}
+
+// The end is found among the newest rows alone, however many there are.
+func TestEndOfALongTable(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE digits (d INT NOT NULL)", "INSERT INTO digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)",
+			`INSERT INTO orders (id, payload) SELECT 2 * (1 + a.d + 10*b.d + 100*c.d + 1000*d.d + 10000*e.d), 'x'
+			FROM digits a, digits b, digits c, digits d, digits e WHERE e.d < 3`)
+		require.Empty(t, consumed(t, db, "orders", Options{From: End()}))
+		last := consumed(t, db, "orders", Options{From: Last(12_000)})
+		require.Len(t, last, 12_000)
+		require.Equal(t, uint64(60_000), last[len(last)-1])
+		require.Equal(t, uint64(36_002), last[0])
+	})
+}
+
+func TestSince(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		do(t, db, "CREATE TABLE shop (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, at DATETIME NULL, other TIMESTAMP(6) NULL, day DATE)")
+		var times []string
+		for i := range 1000 {
+			at := begin.Add(time.Duration(i) * time.Minute)
+			if i%3 == 0 { // a neighbour's time is later by minutes
+				at = at.Add(-5 * time.Minute)
+			}
+			times = append(times, fmt.Sprintf("(%d, '%s', '%s')", 7*(i+1), at.Format(time.DateTime), at.Format(time.DateTime)))
+		}
+		_, err := db.Pool().ExecContext(t.Context(), "SET time_zone = '+00:00'")
+		require.NoError(t, err)
+		conn := newConn(t, db)
+		onConn(t, conn, "SET time_zone = '+00:00'", "INSERT INTO shop (id, at, other) VALUES "+strings.Join(times, ", "), "INSERT INTO shop (id, at) VALUES (7777, NULL)")
+		first := func(at time.Time, column string) uint64 {
+			ids := consumed(t, db, "shop", Options{From: Since(at), TimeColumn: column})
+			if len(ids) == 0 {
+				return 0
+			}
+			return ids[0]
+		}
+		for _, column := range []string{"at", "other"} {
+			for i := range 20 {
+				at := begin.Add(time.Duration(i*53) * time.Minute)
+				want := get[uint64](t, db, "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
+				require.Equal(t, want, first(at, column), "%s %v", column, at)
+				// Another zone of the same moment, and a moment earlier.
+				require.Equal(t, want, first(at.In(time.FixedZone("", 3*3600)), column))
+				require.Equal(t, want, first(at.Add(-time.Microsecond), column))
+			}
+			require.Equal(t, uint64(7), first(begin.Add(-time.Hour), column), "before the first")
+			require.Equal(t, uint64(7), first(time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), column), "long before")
+			require.Zero(t, first(begin.Add(1000*time.Hour), column), "after the last")
+			require.Zero(t, first(time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), column), "long after")
+		}
+		for column, want := range map[string]error{"day": ErrNoColumn, "none": ErrNoColumn, "": ErrNoColumn} {
+			var got collected
+			err := run(t, db, "shop", Options{From: Since(begin), TimeColumn: column}, got.handler()).wait(t)
+			require.ErrorIs(t, err, want, column)
+		}
+	})
+}
+
+func TestParsePosition(t *testing.T) {
+	for text, want := range map[string]Position{
+		"beginning":                      Beginning(),
+		"end":                            End(),
+		"0":                              FromID(1),
+		"1":                              Beginning(),
+		"42":                             FromID(42),
+		"007":                            FromID(7),
+		"18446744073709551615":           FromID(math.MaxUint64),
+		"2026":                           FromID(2026), // a number is an id
+		"2026-01-31":                     Since(time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC)),
+		"2026-01-31 08:09:10":            Since(time.Date(2026, 1, 31, 8, 9, 10, 0, time.UTC)),
+		"2026-01-31T08:09:10Z":           Since(time.Date(2026, 1, 31, 8, 9, 10, 0, time.UTC)),
+		"2026-01-31T08:09:10.123456789Z": Since(time.Date(2026, 1, 31, 8, 9, 10, 123456789, time.UTC)),
+	} {
+		got, err := ParsePosition(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	got, err := ParsePosition("2026-01-31T08:09:10+02:00")
+	require.NoError(t, err)
+	require.True(t, got.time.Equal(time.Date(2026, 1, 31, 6, 9, 10, 0, time.UTC)))
+	for text, ago := range map[string]time.Duration{"90m": 90 * time.Minute, "1h30m": 90 * time.Minute, "0s": 0} {
+		got, err := ParsePosition(text)
+		require.NoError(t, err, text)
+		require.WithinDuration(t, time.Now().Add(-ago), got.time, time.Minute, text)
+	}
+	for _, text := range []string{
+		"", " ", "Beginning", "start", "yesterday", "-1", "+1", "-5m", "1.5", "1e3", "0x10", "18446744073709551616",
+		"2026-13-01", "2026-02-30", "2026-1-1", "2026-01-31T08:09:10", "31.01.2026", "1d", "90", "42 ", "'; DROP TABLE orders", "\x00",
+	} {
+		got, err := ParsePosition(text)
+		if text == "90" { // no unit: an id
+			require.Equal(t, FromID(90), got)
+			continue
+		}
+		require.Error(t, err, text)
+		require.ErrorContains(t, err, fmt.Sprintf("%q", text))
+		require.ErrorContains(t, err, "beginning, end, an id")
+	}
+}
+
+// A group that goes on where it was does not ask for a position: one that can't be
+// found does no harm, and Reset without a group is refused.
+func TestResetNeedsAGroup(t *testing.T) {
+	_, err := New(nil, "orders", Options{Reset: true})
+	require.ErrorIs(t, err, ErrOptions)
+}
+
+// Without a group, too, a consumer goes on where it was when its connections are
+// lost: it neither begins again nor leaves out what came meanwhile.
+func TestReconnectWithoutAGroup(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		insert(t, db, "orders", "one")
+		proxy := s.Proxy(t)
+		far, err := notify.OpenConfig(proxy.Config(config))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, far.Close()) }()
+		looks := newLooks()
+		var all, news collected
+		first := run(t, far, "orders", Options{From: Beginning(), Logger: quiet, wrap: looks.wrap}, all.handler())
+		all.waitFor(t, "one")
+		second := run(t, far, "orders", Options{From: End(), Logger: quiet}, news.handler())
+		conn := newConn(t, db)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		insert(t, db, "orders", "three")
+		all.waitFor(t, "one", "three")
+		eventually(t, func() bool { // it may have begun right here
+			return len(news.payloads()) > 0 || get[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) > 3
+		}, "the second consumer does not begin")
+		proxy.Down()
+		insert(t, db, "orders", "four")
+		onConn(t, conn, "COMMIT")
+		proxy.Up()
+		eventually(t, func() bool { return len(all.payloads()) >= 4 }, "got %v", all.payloads())
+		require.ElementsMatch(t, []string{"one", "three", "four", "late"}, all.payloads())
+		insert(t, db, "orders", "five")
+		eventually(t, func() bool { return len(all.payloads()) >= 5 }, "got %v", all.payloads())
+		require.ElementsMatch(t, []string{"one", "three", "four", "late", "five"}, all.payloads())
+		eventually(t, func() bool { p := news.payloads(); return len(p) > 0 && p[len(p)-1] == "five" }, "got %v", news.payloads())
+		require.NotContains(t, news.payloads(), "one")
+		require.Subset(t, news.payloads(), []string{"four", "five"})
+		require.NoError(t, first.end(t))
+		require.NoError(t, second.end(t))
+	})
+}
