@@ -1,0 +1,87 @@
+package notify_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func TestOpenRefusals(t *testing.T) {
+	for _, dsn := range []string{
+		"root:geheim@tcp(127.0.0.1:3306)/", "root:geheim@/", "mysql://root:geheim@127.0.0.1/", "mariadb://root:geheim@127.0.0.1",
+	} {
+		_, err := notify.Open(dsn)
+		require.ErrorIs(t, err, notify.ErrNoDatabase, dsn)
+		assert.NotContains(t, err.Error(), "geheim")
+	}
+	for _, dsn := range []string{
+		"", "root:geheim@tcp(127.0.0.1:3306", "root:geheim@tcp(127.0.0.1:3306)shop", "root:geheim@/shop?tls=nonsense",
+		"root:geheim@/shop?timeout=geheim", "mysql://root:geheim@127.0.0.1:port/shop", "mysql://root:geh%eim@h/shop",
+		"postgres://root:geheim@127.0.0.1/shop", "root:geheim",
+	} {
+		_, err := notify.Open(dsn)
+		require.Error(t, err, dsn)
+		assert.NotContains(t, err.Error(), "geh", dsn)
+	}
+	_, err := notify.OpenConfig(mysql.NewConfig())
+	require.ErrorIs(t, err, notify.ErrNoDatabase)
+	config := mysql.NewConfig()
+	config.DBName, config.Passwd, config.Net = "shop", "geheim", "nonsense"
+	_, err = notify.OpenConfig(config)
+	require.ErrorContains(t, err, "notify: ")
+	assert.NotContains(t, err.Error(), "geheim")
+}
+
+func TestOpen(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		config.MultiStatements = true
+		config.MaxAllowedPacket = 1 << 20
+		db, err := notify.Open(config.FormatDSN())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		assert.Equal(t, config.DBName, db.Name())
+		assert.Equal(t, 1<<20, db.MaxAllowedPacket())
+		var name string
+		require.NoError(t, db.Pool().Get(&name, "SELECT DATABASE() WHERE 1 = ?", 1))
+		assert.Equal(t, config.DBName, name)
+		_, err = db.Pool().Exec("DO 1; DO 2")
+		require.Error(t, err, "a pool for user's values takes one statement at a time")
+		caps, err := db.Capabilities(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, s.IsMariaDB(), caps.MariaDB)
+
+		// The caller's configuration is copied, and its sessions outlive the pool.
+		config.DBName = "another"
+		session := openSession(t, db, 0)
+		require.NoError(t, db.Close())
+		assert.Equal(t, db.Name(), value[string](t, session, "SELECT DATABASE()"))
+		_, err = db.Capabilities(t.Context())
+		require.Error(t, err)
+	})
+}
+
+// A logger of the user's is kept; the driver's own, which prints on stderr, is not.
+func TestOpenConfigKeepsTheLogger(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		logged := new(lines)
+		config.Logger = logged
+		db := openDB(t, config)
+		require.NoError(t, db.Pool().Ping())
+		own.Kill()
+		require.Eventually(t, func() bool { return db.Pool().Ping() != nil }, patience, tick)
+		assert.NotZero(t, logged.Load())
+	})
+}
+
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Print(...any) { l.Add(1) }

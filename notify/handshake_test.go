@@ -1,0 +1,164 @@
+package notify_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Producer and consumer alternate: when the producer's turn was taken, the consumer has
+// seen what it inserted, and is done with it. A turn that comes before the consumer has
+// queued is not taken, and so the producer turns again.
+func TestHandshakeAlternates(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		name := notify.HandshakeName(db.Name(), "orders")
+		lock := mustLock(t, openSession(t, db, 0), name)
+		session := openSession(t, db, 0)
+		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
+		var seen atomic.Uint64
+		var working atomic.Bool
+		ctx, cancel := context.WithCancelCause(t.Context())
+		consumed := result(func() error {
+			head, err := waiter.Head(ctx)
+			for err == nil {
+				working.Store(false)
+				if head, err = waiter.Wait(ctx, head, time.Hour); err == nil {
+					working.Store(true)
+					id, _ := head.Value()
+					seen.Store(id)
+				}
+			}
+			return err
+		})
+		awaitState(t, s.Admin(t), session.ID(), waiting)
+		for i := range uint64(50) {
+			insert(t, db)
+			for taken := false; !taken; {
+				var err error
+				taken, err = lock.Turn(t.Context(), patience)
+				require.NoError(t, err)
+				require.False(t, working.Load())
+			}
+			require.Equal(t, i+1, seen.Load())
+		}
+		cancel(errOurs)
+		require.ErrorIs(t, receive(t, consumed), errOurs)
+	})
+}
+
+// Without a producer the consumer keeps the lock while it sleeps, two statements a
+// second at most, and nothing can be inserted unseen. A producer that comes has its
+// turn at the end of a sleep.
+func TestHandshakeWithoutAProducer(t *testing.T) {
+	const longest = 1500 * time.Millisecond
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openTopic(t, own)
+		name := notify.HandshakeName(db.Name(), "orders")
+		waits := &spy{policy: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: longest}} // the default
+		session := openSession(t, db, 0)
+		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		waited := result(func() notify.Head {
+			head, err := waiter.Wait(t.Context(), seen, time.Hour)
+			assert.NoError(t, err)
+			return head
+		})
+		require.Eventually(t, func() bool {
+			all := waits.given()
+			return len(all) > 0 && all[len(all)-1] == longest
+		}, patience, tick)
+		begun, n, questions := time.Now(), len(waits.given()), own.Questions(t)
+		waits.await(t, n+3)
+		asked := float64(own.Questions(t) - questions - 1)
+		assert.LessOrEqual(t, asked, 2*time.Since(begun).Seconds())
+		assert.GreaterOrEqual(t, asked, 5.0, "it looks")
+
+		other := openSession(t, db, 0)
+		_, err = other.TryLock(t.Context(), name)
+		require.ErrorIs(t, err, notify.ErrNotAcquired, "it keeps the lock while it sleeps")
+		begun = time.Now()
+		producer := mustLock(t, other, name)
+		assert.Less(t, time.Since(begun), 2*longest)
+		insert(t, db)
+		assert.Empty(t, waited, "it waits for its turn")
+		_, err = producer.Turn(t.Context(), time.Second)
+		require.ErrorIs(t, err, notify.ErrNotAcquired, "the consumer works while it holds the lock")
+		head := receive(t, waited)
+		assert.NotEqual(t, seen, head)
+
+		// The waits fell back, and so a producer that is back is heard at once.
+		n = len(waits.given())
+		waited = result(func() notify.Head {
+			next, err := waiter.Wait(t.Context(), head, time.Hour)
+			assert.NoError(t, err)
+			return next
+		})
+		assert.Equal(t, 50*time.Millisecond, waits.await(t, n+1)[n])
+		producer = mustLock(t, other, name)
+		insert(t, db)
+		require.NoError(t, producer.Release(t.Context()))
+		assert.NotEqual(t, head, receive(t, waited))
+	})
+}
+
+// A producer that lives and has nothing to say costs nothing: the consumer waits in
+// the server.
+func TestHandshakeWithASilentProducer(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openTopic(t, own)
+		name := notify.HandshakeName(db.Name(), "orders")
+		producer := openSession(t, db, never)
+		mustLock(t, producer, name)
+		session := openSession(t, db, never)
+		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
+		waited := result(func() error {
+			begun := time.Now()
+			_, err := waiter.Wait(t.Context(), notify.Head{}, 3*time.Second)
+			assert.GreaterOrEqual(t, time.Since(begun), 3*time.Second)
+			return err
+		})
+		awaitState(t, own.Admin(t), session.ID(), waiting)
+		questions := own.Questions(t)
+		require.NoError(t, receive(t, waited))
+		assert.Zero(t, own.Questions(t)-questions-1)
+
+		// Its death is what wakes the consumer.
+		waited = result(func() error {
+			_, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+			return err
+		})
+		awaitState(t, own.Admin(t), session.ID(), waiting)
+		insert(t, db)
+		kill(t, own.Admin(t), "CONNECTION", producer.ID())
+		require.NoError(t, receive(t, waited))
+	})
+}
+
+// A consumer that lost the lock, though not its session, does not work on as if it had
+// it: a producer may have inserted meanwhile.
+func TestHandshakeThatLostItsLock(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		name := notify.HandshakeName(db.Name(), "orders")
+		session := openSession(t, db, 0)
+		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), quick())
+		insert(t, db)
+		head, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", name))
+		_, err = waiter.Wait(t.Context(), head, time.Hour)
+		require.ErrorIs(t, err, notify.ErrLockLost)
+		require.NoError(t, waiter.Close())
+	})
+}

@@ -1,0 +1,386 @@
+package notify_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// socket is how to reach the server through its Unix socket, by a path that is
+// short enough.
+func socket(t *testing.T, s *mysqltest.Server, config *mysql.Config) *mysql.Config {
+	t.Helper()
+	var folder, name string
+	require.NoError(t, s.Admin(t).QueryRow("SELECT @@datadir, @@socket").Scan(&folder, &name))
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(folder, name)
+	}
+	short, err := os.MkdirTemp("", "mq")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(short)) })
+	link := filepath.Join(short, "s")
+	require.NoError(t, os.Symlink(name, link))
+	through := config.Clone()
+	through.Net, through.Addr = "unix", link
+	return through
+}
+
+// hidden is a connection whose socket can't be looked at.
+type hidden struct{ net.Conn }
+
+func hide(config *mysql.Config) *mysql.Config {
+	through := config.Clone()
+	through.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return hidden{conn}, nil
+	}
+	return through
+}
+
+// A killed session is lost at once: no touch is due while the test runs, so that it
+// was the watch that saw it, over every kind of connection.
+func TestKilledSessionIsLostAtOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, certificate(t)...)
+		config := own.Database(t)
+		encrypted := config.Clone()
+		encrypted.TLSConfig = "skip-verify"
+		plain := mysql.NewConfig() // as users write it: the network is TCP if none is named
+		plain.User, plain.Addr, plain.DBName = config.User, config.Addr, config.DBName
+		for name, config := range map[string]*mysql.Config{
+			"tcp": config, "no network named": plain, "tls": encrypted, "unix": socket(t, own, config),
+		} {
+			t.Run(name, func(t *testing.T) {
+				db := openDB(t, config)
+				if name == "tls" {
+					var cipher, tls string
+					require.NoError(t, db.Pool().QueryRow("SHOW STATUS LIKE 'Ssl_cipher'").Scan(&cipher, &tls))
+					require.NotEmpty(t, tls)
+				}
+				for _, locks := range []int{0, 1} {
+					session := openSession(t, db, never)
+					var lock *notify.Lock
+					for range locks {
+						lock = mustLock(t, session, lockName(db))
+						require.NoError(t, lock.Err())
+					}
+					for range 20 { // each statement ends a watch, and a new one begins
+						require.Equal(t, 1, value[int](t, session, "SELECT 1"))
+					}
+					require.NoError(t, session.Err())
+					kill(t, own.Admin(t), "CONNECTION", session.ID())
+					await(t, session.Lost(), "the loss")
+					require.ErrorContains(t, session.Err(), "the server closed the connection")
+					if lock != nil {
+						await(t, lock.Lost(), "the lock's loss")
+						require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+					}
+					require.Error(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }))
+				}
+			})
+		}
+	})
+}
+
+// What the watch can't see a touch finds out. A session of a network that is
+// registered with the driver has not even a socket to cut.
+func TestKilledSessionIsLostByATouch(t *testing.T) {
+	mysql.RegisterDialContext("mqtest", func(ctx context.Context, addr string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addr)
+	})
+	defer mysql.DeregisterDialContext("mqtest")
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		registered := config.Clone()
+		registered.Net = "mqtest"
+		for name, config := range map[string]*mysql.Config{"hidden": hide(config), "registered": registered} {
+			t.Run(name, func(t *testing.T) {
+				db := openDB(t, config)
+				session := openSession(t, db, short)
+				lock := mustLock(t, session, lockName(db))
+				var all sync.WaitGroup
+				for range 4 { // statements end the watch
+					all.Go(func() {
+						for range 50 {
+							assert.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error { return conn.PingContext(t.Context()) }))
+						}
+					})
+				}
+				all.Wait()
+				kill(t, s.Admin(t), "CONNECTION", session.ID())
+				await(t, lock.Lost(), "the loss")
+				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+
+				idle := openSession(t, db, never)
+				mustLock(t, idle, lockName(db))
+				closed := result(idle.Close)
+				require.NoError(t, receive(t, closed))
+			})
+		}
+	})
+}
+
+func TestLostWithTheServer(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		proxy := own.Proxy(t)
+		for name, end := range map[string]func(){
+			"killed":       own.Kill,
+			"shut down":    own.Stop,
+			"network down": proxy.Down,
+		} {
+			t.Run(name, func(t *testing.T) {
+				own.Restart(t)
+				proxy.Up()
+				db := openDB(t, proxy.Config(own.Database(t)))
+				session, empty := openSession(t, db, never), openSession(t, db, never)
+				lock := mustLock(t, session, lockName(db))
+				ctx, cancel := lock.Context(t.Context())
+				defer cancel()
+				end()
+				await(t, lock.Lost(), "the lock's loss")
+				await(t, session.Lost(), "the loss")
+				await(t, empty.Lost(), "the loss of a session without a lock")
+				await(t, ctx.Done(), "the context's end")
+				require.ErrorIs(t, context.Cause(ctx), notify.ErrLockLost)
+				require.ErrorIs(t, lock.Release(t.Context()), notify.ErrLockLost)
+				_, err := lock.Turn(t.Context(), 0)
+				require.ErrorIs(t, err, notify.ErrLockLost)
+				held, err := lock.Held(t.Context())
+				require.NoError(t, err)
+				assert.False(t, held)
+			})
+		}
+	})
+}
+
+// A frozen network: the server gives the lock to the next session when it has heard
+// nothing for IdleTimeout, and by then the first knows that it has lost it. However
+// busy the session is: each case is what it does when the network freezes.
+func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
+	cases := map[string]func(t *testing.T, session *notify.Session, another string){
+		"idle": nil,
+		"statement after statement": func(_ *testing.T, session *notify.Session, _ string) {
+			for session.Err() == nil {
+				_ = session.Do(context.Background(), func(conn *sqlx.Conn) error {
+					_, err := conn.ExecContext(context.Background(), "DO 1")
+					return err
+				})
+			}
+		},
+		"nothing said": func(_ *testing.T, session *notify.Session, _ string) {
+			for session.Err() == nil {
+				_ = session.Do(context.Background(), func(*sqlx.Conn) error { return nil })
+			}
+		},
+		"waits for another lock": func(t *testing.T, session *notify.Session, another string) {
+			_, err := session.Lock(context.Background(), another, time.Hour)
+			assert.Error(t, err)
+		},
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, busy := range cases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				config := s.Database(t)
+				proxy := s.Proxy(t)
+				direct := openDB(t, config)
+				another := openSession(t, direct, 0)
+				mustLock(t, another, lockName(direct, "another"))
+				first := openSession(t, openDB(t, proxy.Config(config)), short)
+				lock := mustLock(t, first, lockName(direct))
+				second := openSession(t, direct, 0)
+				taken := result(func() error {
+					_, err := second.Lock(context.Background(), lockName(direct), patience)
+					select {
+					case <-lock.Lost():
+					default:
+						t.Error("two sessions hold the lock")
+					}
+					return err
+				})
+				awaitState(t, s.Admin(t), second.ID(), waiting)
+				var all sync.WaitGroup
+				if busy != nil {
+					all.Go(func() { busy(t, first, lockName(direct, "another")) })
+					defer all.Wait()
+				}
+				serverTime(t, s.Admin(t), short+time.Second) // nothing is lost before
+				require.NoError(t, lock.Err())
+				proxy.Freeze()
+				frozen := time.Now()
+				await(t, lock.Lost(), "the loss")
+				assert.Less(t, time.Since(frozen), short)
+				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+				require.NoError(t, receive(t, taken))
+			})
+		}
+	})
+}
+
+// An answer that comes late says what was so when it was sent: the server has given
+// the lock to somebody else since.
+func TestALateGrantIsNone(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, how := range []string{"lock", "turn"} {
+			t.Run(how, func(t *testing.T) {
+				t.Parallel()
+				config := s.Database(t)
+				proxy := s.Proxy(t)
+				direct := openDB(t, config)
+				admin := s.Admin(t)
+				first := openSession(t, openDB(t, proxy.Config(config)), short)
+				holder, next := openSession(t, direct, 0), openSession(t, direct, 0)
+				var held *notify.Lock
+				var err <-chan error
+				if how == "lock" {
+					held = mustLock(t, holder, lockName(direct))
+					err = result(func() error {
+						_, err := first.Lock(t.Context(), lockName(direct), time.Minute)
+						return err
+					})
+				} else {
+					lock := mustLock(t, first, lockName(direct))
+					queued := result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
+					awaitState(t, admin, holder.ID(), waiting)
+					err = result(func() error {
+						_, err := lock.Turn(t.Context(), time.Minute)
+						return err
+					})
+					held = receive(t, queued)
+				}
+				awaitState(t, admin, first.ID(), waiting)
+				proxy.Freeze()
+				require.NoError(t, held.Release(t.Context())) // to the first, which can't hear of it
+				taken := mustLock(t, next, lockName(direct))  // so that it goes to the next
+				proxy.Thaw()
+				require.Error(t, receive(t, err))
+				requireHeld(t, taken, true)
+			})
+		}
+	})
+}
+
+// While it holds locks a session that lets nobody ask for them is lost, in time.
+func TestAStatementThatTakesTooLong(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		mustLock(t, openSession(t, db, 0), lockName(db, "held"))
+		session := openSession(t, db, short)
+		wait := func(conn *sqlx.Conn) error {
+			var granted int
+			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 5)", lockName(db, "held")).Scan(&granted)
+		}
+		require.NoError(t, session.Do(t.Context(), wait), "without a lock it may take as long as it likes")
+		require.NoError(t, session.Err())
+		lock := mustLock(t, session, lockName(db))
+		require.Error(t, session.Do(t.Context(), wait))
+		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorContains(t, session.Err(), "kept the session from asking for its locks")
+		mustLock(t, openSession(t, db, 0), lockName(db))
+	})
+}
+
+// wait_timeout is over several times, and the session and its locks live.
+func TestAnIdleSessionLives(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		for name, config := range map[string]*mysql.Config{"watched": config, "hidden": hide(config)} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := openDB(t, config)
+				holder, empty := openSession(t, db, short), openSession(t, db, short)
+				lock := mustLock(t, holder, lockName(db, name))
+				serverTime(t, s.Admin(t), 3*short)
+				require.NoError(t, holder.Err())
+				require.NoError(t, empty.Err())
+				requireHeld(t, lock, true)
+				require.NoError(t, lock.Release(t.Context()))
+			})
+		}
+	})
+}
+
+// An idle session costs its touches, three in each IdleTimeout, and no more.
+func TestTouchesAreFew(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openDB(t, own.Database(t))
+		count := func(idle time.Duration) int {
+			session := openSession(t, db, idle)
+			mustLock(t, session, lockName(db))
+			before := own.Questions(t)
+			timer := time.NewTimer(2 * short)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-session.Lost():
+			}
+			statements := own.Questions(t) - before - 1
+			require.NoError(t, session.Close())
+			return int(statements)
+		}
+		assert.Zero(t, count(never))
+		touches := count(short)
+		assert.GreaterOrEqual(t, touches, 4)
+		assert.LessOrEqual(t, touches, 6)
+	})
+}
+
+// A lock that the server no longer counts as the session's is lost, though its
+// connection is well: by a touch, however busy the session is, or when asked.
+func TestLossByOwnership(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		session := openSession(t, db, short)
+		take := func() *notify.Lock { // and let go behind the session's back
+			lock := mustLock(t, session, lockName(db))
+			require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", lock.Name()))
+			return lock
+		}
+
+		lock := take()
+		require.Eventually(t, func() bool {
+			require.Equal(t, 1, value[int](t, session, "SELECT 1"))
+			return lock.Err() != nil
+		}, patience, tick)
+		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.NoError(t, session.Err(), "the session lives")
+
+		lock = take()
+		requireHeld(t, lock, false)
+		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		requireHeld(t, lock, false)
+
+		require.ErrorIs(t, take().Release(t.Context()), notify.ErrLockLost)
+
+		lock = mustLock(t, session, lockName(db))
+		require.NoError(t, lock.Release(t.Context()))
+		require.NoError(t, lock.Release(t.Context()), "released before")
+		require.NoError(t, lock.Err(), "a release is no loss")
+		requireHeld(t, lock, false)
+		require.NoError(t, lock.Err())
+		require.NoError(t, session.Err())
+
+		_, err := take().Turn(t.Context(), 0)
+		require.ErrorIs(t, err, notify.ErrLockLost)
+		require.Error(t, session.Err(), "somebody may have had it: all is in doubt")
+	})
+}

@@ -1,0 +1,211 @@
+package notify_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"database/sql"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) {
+	if told := os.Getenv(partyEnv); told != "" { // a process of TestHandshakeOfProcesses
+		if err := partyMain(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// Most of what runs in parallel here waits, for a timeout of the server's, say.
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	// The proxy leaves it behind when a connection ends while it is being thawed.
+	mysqltest.Main(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
+}
+
+// eachAtOnce is mysqltest.Each for tests that mostly wait: beside the others, and all
+// servers at once.
+func eachAtOnce(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
+	t.Helper()
+	t.Parallel()
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		t.Parallel()
+		f(t, s)
+	})
+}
+
+const (
+	// patience is how long a test waits for what must come.
+	patience = 30 * time.Second
+	// tick is how often it looks.
+	tick = 5 * time.Millisecond
+	// never is an IdleTimeout with no touch while a test runs: what is noticed was
+	// seen by the watch of the socket.
+	never = 8 * time.Hour
+	// short is the shortest IdleTimeout: touched each second, trusted for 2.5.
+	short = 3 * time.Second
+)
+
+func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// openTopic is a database of the test's own with a message table "orders".
+func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {
+	tb.Helper()
+	db := openDB(tb, s.Database(tb))
+	makeTopic(tb, db)
+	return db
+}
+
+func makeTopic(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+}
+
+func insert(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	run(tb, db, "INSERT INTO orders (payload) VALUES ('x')")
+}
+
+func run(tb testing.TB, db *notify.DB, query string, args ...any) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
+	require.NoError(tb, err)
+}
+
+func openSession(tb testing.TB, db *notify.DB, idle time.Duration) *notify.Session {
+	tb.Helper()
+	session, err := db.Session(tb.Context(), notify.SessionOptions{IdleTimeout: idle})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
+	return session
+}
+
+// lockName is a name of the test's own.
+func lockName(db *notify.DB, parts ...string) string {
+	return notify.LockName(append([]string{"test", db.Name()}, parts...)...)
+}
+
+func mustLock(tb testing.TB, session *notify.Session, name string) *notify.Lock {
+	tb.Helper()
+	lock, err := session.Lock(tb.Context(), name, patience)
+	require.NoError(tb, err)
+	return lock
+}
+
+func requireHeld(tb testing.TB, lock *notify.Lock, want bool) {
+	tb.Helper()
+	held, err := lock.Held(tb.Context())
+	require.NoError(tb, err)
+	require.Equal(tb, want, held)
+}
+
+// value asks the session's server.
+func value[T any](tb testing.TB, session *notify.Session, query string, args ...any) (v T) {
+	tb.Helper()
+	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
+		return conn.QueryRowxContext(tb.Context(), query, args...).Scan(&v)
+	}))
+	return v
+}
+
+// await fails the test when c is not closed in time.
+func await(tb testing.TB, c <-chan struct{}, what string) {
+	tb.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		tb.Fatalf("%s: not after %v", what, patience)
+	}
+}
+
+// result is what f returns, run beside the test.
+func result[T any](f func() T) <-chan T {
+	c := make(chan T, 1)
+	go func() { c <- f() }()
+	return c
+}
+
+func receive[T any](tb testing.TB, c <-chan T) (v T) {
+	tb.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		tb.Fatalf("nothing came in %v", patience)
+	}
+	return v
+}
+
+// awaitState waits until the session is in the state, "User lock" for a wait for
+// an advisory lock.
+func awaitState(tb testing.TB, admin *sql.DB, id uint64, state string) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		var now sql.NullString
+		err := admin.QueryRow("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = ?", id).Scan(&now)
+		return err == nil && now.String == state
+	}, patience, tick)
+}
+
+const waiting = "User lock"
+
+func kill(tb testing.TB, admin *sql.DB, what string, id uint64) {
+	tb.Helper()
+	_, err := admin.ExecContext(tb.Context(), fmt.Sprintf("KILL %s %d", what, id))
+	require.NoError(tb, err)
+}
+
+// serverTime waits until the server has lived on for d.
+func serverTime(tb testing.TB, admin *sql.DB, d time.Duration) {
+	tb.Helper()
+	now := func() (seconds float64) {
+		require.NoError(tb, admin.QueryRowContext(tb.Context(), "SELECT UNIX_TIMESTAMP(SYSDATE(6))").Scan(&seconds))
+		return seconds
+	}
+	end := now() + d.Seconds()
+	require.Eventually(tb, func() bool { return now() >= end }, d+patience, 50*time.Millisecond)
+}
+
+// certificate makes a key and a certificate for a server, and returns its flags.
+func certificate(tb testing.TB) []string {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(tb, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(tb, err)
+	write := func(name, kind string, bytes []byte) string {
+		path := filepath.Join(tb.TempDir(), name)
+		require.NoError(tb, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600))
+		return path
+	}
+	return []string{
+		"--ssl-cert=" + write("cert.pem", "CERTIFICATE", cert),
+		"--ssl-key=" + write("key.pem", "PRIVATE KEY", der),
+	}
+}

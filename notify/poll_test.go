@@ -1,0 +1,248 @@
+package notify_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Idle polling: the waits grow to the maximum and fall back at the first row, and
+// each costs one statement, by the server's own counter.
+func TestPollGrowsAndFallsBack(t *testing.T) {
+	const least, most = 20 * time.Millisecond, 300 * time.Millisecond
+	growing := []time.Duration{least, least, 2 * least, 3 * least, 5 * least, 8 * least, 13 * least, most, most}
+	sources := map[string]struct {
+		source notify.Source
+		change func(tb testing.TB, db *notify.DB)
+	}{
+		"largest id": {notify.LargestID("orders", "id"), insert},
+		"counter":    {notify.FlagCounter("orders"), setFlag},
+		"row":        {notify.FlagRow("orders"), setFlag},
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		for name, poll := range sources {
+			t.Run(name, func(t *testing.T) {
+				db := openTopic(t, own)
+				waits := &spy{policy: &notify.Fibonacci{Min: least, Max: most}}
+				waiter := notify.NewPoll(openSession(t, db, never), poll.source, waits)
+				seen, err := waiter.Head(t.Context())
+				require.NoError(t, err)
+				for range 2 {
+					begun := len(waits.given())
+					waited := result(func() notify.Head {
+						head, err := waiter.Wait(t.Context(), seen, time.Hour)
+						assert.NoError(t, err)
+						return head
+					})
+					all := waits.await(t, begun+len(growing))
+					require.Equal(t, growing, all[begun:begun+len(growing)])
+
+					// At the maximum there is one look in each, and nothing else.
+					start, questions := time.Now(), own.Questions(t)
+					n := len(waits.given())
+					all = waits.await(t, n+5)
+					asked := int(own.Questions(t)-questions) - 1 // this question itself
+					assert.InDelta(t, len(all)-n, asked, 1)
+					assert.Greater(t, time.Since(start), 4*most)
+					require.Equal(t, most, all[len(all)-1])
+
+					poll.change(t, db)
+					seen = receive(t, waited)
+				}
+			})
+		}
+	})
+}
+
+// A policy that gives up, as backoff's default does after 15 minutes, begins again.
+func TestPollOutlivesItsPolicy(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		waits := &spy{policy: backoff.WithMaxRetries(backoff.NewConstantBackOff(time.Millisecond), 3)}
+		waiter := notify.NewPoll(openSession(t, db, 0), notify.LargestID("orders", "id"), waits)
+		head, err := waiter.Wait(t.Context(), notify.Head{}, 300*time.Millisecond)
+		require.NoError(t, err)
+		assert.Equal(t, notify.Head{}, head)
+		once := []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond, backoff.Stop}
+		assert.Equal(t, once, waits.given(), "it does not spin")
+
+		waited := result(func() error {
+			_, err := waiter.Wait(t.Context(), notify.Head{}, patience)
+			return err
+		})
+		waits.await(t, 2*len(once))
+		assert.Equal(t, append(once, once...), waits.given())
+		require.NoError(t, waiter.Close())
+		require.Error(t, receive(t, waited))
+	})
+}
+
+// Without a policy the waits are from 10 ms to 1 s.
+func TestPollDefaults(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openTopic(t, own)
+		waiter := notify.NewPoll(openSession(t, db, never), notify.LargestID("orders", "id"), nil)
+		questions := own.Questions(t)
+		_, err := waiter.Wait(t.Context(), notify.Head{}, 4*time.Second)
+		require.NoError(t, err)
+		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s; then it is one a second.
+		asked := own.Questions(t) - questions - 1
+		assert.GreaterOrEqual(t, asked, uint64(12))
+		assert.LessOrEqual(t, asked, uint64(15))
+	})
+}
+
+// The published form: whoever reads the row deletes it, and sees the next change again.
+func TestFlagRow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		flag := notify.Flag{Topic: "orders"}
+		waiter := notify.NewPoll(openSession(t, db, 0), notify.FlagRow("orders"), quick())
+		count := func() (n int) {
+			require.NoError(t, db.Pool().Get(&n, "SELECT COUNT(*) FROM "+schema.FlagTable))
+			return n
+		}
+		for _, statement := range []string{ // of another topic, which stays
+			"INSERT INTO mqnotify_flag (topic, counter) VALUES ('Orders', 1)",
+			"INSERT IGNORE INTO mqnotify_flag (topic, counter) VALUES ('orders', 1)",
+			"INSERT IGNORE INTO mqnotify_flag (topic, counter) VALUES ('orders', 1)",
+		} {
+			run(t, db, statement)
+		}
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		value, ok := seen.Value()
+		assert.True(t, ok)
+		assert.EqualValues(t, 1, value)
+		assert.Equal(t, 1, count(), "the row was taken, the other topic's was not")
+		for range 3 { // the same value each time, and each time a change
+			require.NoError(t, flag.Set(t.Context(), db.Pool()))
+			head, err := waiter.Wait(t.Context(), seen, time.Hour)
+			require.NoError(t, err)
+			assert.Equal(t, seen, head)
+			assert.Equal(t, 1, count())
+			head, err = waiter.Wait(t.Context(), seen, 20*time.Millisecond)
+			require.NoError(t, err)
+			assert.Equal(t, notify.Head{}, head, "nothing new")
+		}
+	})
+}
+
+// A writer whose trigger found the row holds it until it commits. The reader can't take
+// it meanwhile: it tells of what it saw, and the row is there for the writer's change.
+func TestFlagRowOfAnOpenWriter(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		session := openSession(t, db, 0)
+		waiter := notify.NewPoll(session, notify.FlagRow("orders"), quick())
+		setFlag(t, db)
+		writer, err := db.Pool().Beginx()
+		require.NoError(t, err)
+		_, err = writer.Exec("INSERT IGNORE INTO mqnotify_flag (topic, counter) VALUES ('orders', 1)")
+		require.NoError(t, err)
+		for range 2 {
+			_, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+			require.NoError(t, err)
+		}
+		require.NoError(t, session.Err())
+		require.NoError(t, writer.Commit())
+		head, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+		require.NoError(t, err)
+		assert.NotEqual(t, notify.Head{}, head)
+		head, err = waiter.Wait(t.Context(), notify.Head{}, 20*time.Millisecond)
+		require.NoError(t, err)
+		assert.Equal(t, notify.Head{}, head)
+	})
+}
+
+func TestFlag(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		ctx := t.Context()
+		for _, topic := range []string{"orders", "o'r`d\"e\\rs", "größe 注文"} {
+			flag := notify.Flag{Topic: topic}
+			counter, err := flag.Read(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.Zero(t, counter)
+			was, err := flag.Reset(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.False(t, was)
+
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for range 10 {
+						assert.NoError(t, flag.Set(ctx, db.Pool()))
+					}
+				})
+			}
+			all.Wait()
+			counter, err = flag.Read(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.EqualValues(t, 80, counter)
+			counter, err = notify.Flag{Topic: topic + "x"}.Read(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.Zero(t, counter)
+			was, err = flag.Reset(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.True(t, was)
+			counter, err = flag.Read(ctx, db.Pool())
+			require.NoError(t, err)
+			assert.Zero(t, counter)
+		}
+
+		run(t, db, "DROP TABLE "+schema.FlagTable)
+		flag := notify.Flag{Topic: "orders"}
+		require.ErrorContains(t, flag.Set(ctx, db.Pool()), `notify: set the flag of "orders": `)
+		_, err := flag.Read(ctx, db.Pool())
+		require.ErrorContains(t, err, `notify: read the flag of "orders": `)
+		_, err = flag.Reset(ctx, db.Pool())
+		require.ErrorContains(t, err, `notify: reset the flag of "orders": `)
+	})
+}
+
+// A table whose id is as large as ids get, and names with all that names may have.
+func TestLargestID(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		run(t, db, "CREATE TABLE `o``r d'e\"rs` (`k``e'y` BIGINT UNSIGNED PRIMARY KEY)")
+		waiter := notify.NewPoll(openSession(t, db, 0), notify.LargestID("o`r d'e\"rs", "k`e'y"), quick())
+		head, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, notify.Head{}, head)
+		run(t, db, "INSERT INTO `o``r d'e\"rs` VALUES (18446744073709551615)")
+		head, err = waiter.Wait(t.Context(), head, time.Hour)
+		require.NoError(t, err)
+		value, ok := head.Value()
+		assert.True(t, ok)
+		assert.EqualValues(t, uint64(18446744073709551615), value)
+	})
+}
+
+// The session of a poll serves other statements too, however long they take.
+func TestPollSharesItsSession(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		session := openSession(t, db, 0)
+		waiter := notify.NewPoll(session, notify.LargestID("orders", "id"), quick())
+		ctx, cancel := context.WithCancel(t.Context())
+		waited := result(func() error {
+			_, err := waiter.Wait(ctx, notify.Head{}, time.Hour)
+			return err
+		})
+		require.Equal(t, 0, value[int](t, session, "SELECT SLEEP(11)"))
+		cancel()
+		require.ErrorIs(t, receive(t, waited), context.Canceled)
+	})
+}

@@ -1,0 +1,187 @@
+package notify_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+const partyEnv = "MQNOTIFY_HANDSHAKE_PARTY"
+
+// party is what a process of TestHandshakeOfProcesses is told.
+type party struct{ Role, DSN string }
+
+// Producer and consumer are processes, and die by kill -9. Whichever it is, and
+// whichever comes first, the other goes on, and no row is lost. They alternate: no row
+// is inserted while the consumer works, and so it finds a row at a time, or two when it
+// was late for a turn.
+func TestHandshakeOfProcesses(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config)
+		makeTopic(t, db)
+		run(t, db, "CREATE TABLE turns (last_id BIGINT PRIMARY KEY, found INT NOT NULL, intruded INT NOT NULL)")
+		count := func(query string) (n int) {
+			require.NoError(t, db.Pool().GetContext(t.Context(), &n, query))
+			return n
+		}
+		more := func(query string, n int) {
+			t.Helper()
+			n += count(query)
+			require.Eventually(t, func() bool { return count(query) >= n }, patience, tick)
+		}
+		const (
+			rows  = "SELECT COUNT(*) FROM orders"
+			turns = "SELECT COUNT(*) FROM turns"
+			held  = "SELECT COALESCE(IS_USED_LOCK('%s'), 0)"
+		)
+		lock := fmt.Sprintf(held, notify.HandshakeName(db.Name(), "orders"))
+		start := func(role string) (kill func()) { return startParty(t, party{role, config.FormatDSN()}) }
+
+		killConsumer := start("consumer")
+		require.Eventually(t, func() bool { return count(lock) != 0 }, patience, tick)
+		killProducer := start("producer")
+		more(turns, 30)
+
+		killProducer()
+		all := count(rows)
+		require.Eventually(t, func() bool { return count("SELECT COALESCE(MAX(last_id), 0) FROM turns") >= all }, patience, tick)
+		killProducer = start("producer")
+		more(turns, 30)
+		assert.Less(t, count("SELECT MAX(found) FROM turns"), 5)
+
+		killConsumer()
+		more(rows, 30)
+		killConsumer = start("consumer")
+		more(turns, 30)
+		assert.LessOrEqual(t, count("SELECT COUNT(*) FROM turns WHERE found > 4"), 1, "what it missed, at once")
+
+		killProducer()
+		require.Eventually(t, func() bool {
+			return count("SELECT SUM(found) FROM turns") == count(rows)
+		}, patience, tick, "no row is lost, and none is seen twice")
+		killConsumer()
+		require.Eventually(t, func() bool { return count(lock) == 0 }, patience, tick)
+		assert.Zero(t, count("SELECT SUM(intruded) FROM turns"))
+	})
+}
+
+// startParty starts a process, which lives no longer than the test's.
+func startParty(t *testing.T, p party) (kill func()) {
+	t.Helper()
+	told, err := json.Marshal(p)
+	require.NoError(t, err)
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), partyEnv+"="+string(told))
+	var said bytes.Buffer // read when the process has ended
+	command.Stderr = &said
+	alive, err := command.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait()
+	}()
+	kill = func() {
+		assert.NoError(t, command.Process.Kill(), "it ended by itself")
+		await(t, ended, "the process's end")
+		_ = alive.Close()
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		<-ended
+		if t.Failed() {
+			t.Logf("%s: %s", p.Role, said.String())
+		}
+	})
+	return kill
+}
+
+func partyMain(told string) error {
+	go func() { // the test's process holds the other end
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	var p party
+	if err := json.Unmarshal([]byte(told), &p); err != nil {
+		return err
+	}
+	db, err := notify.Open(p.DSN)
+	if err != nil {
+		return err
+	}
+	if p.Role == "producer" {
+		return produce(context.Background(), db)
+	}
+	return consume(context.Background(), db)
+}
+
+// produce publishes a message after the other.
+func produce(ctx context.Context, db *notify.DB) error {
+	handshake, err := producer.NewHandshake(db, "orders", producer.Options{})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- handshake.Run(ctx) }()
+	<-handshake.Ready()
+	for {
+		if _, err := handshake.Publish(ctx, producer.Message{Payload: []byte("x")}); err != nil {
+			return errors.Join(err, <-ended)
+		}
+	}
+}
+
+// consume notes the rows that it finds at each of its turns, and those that come
+// while it works.
+func consume(ctx context.Context, db *notify.DB) error {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return err
+	}
+	name := notify.HandshakeName(db.Name(), "orders")
+	waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
+	var head notify.Head
+	var last int
+	if err := db.Pool().GetContext(ctx, &last, "SELECT COALESCE(MAX(last_id), 0) FROM turns"); err != nil {
+		return err
+	}
+	for {
+		if head, err = waiter.Wait(ctx, head, 10*time.Second); err != nil {
+			return err
+		}
+		var ids, later []int
+		if err := db.Pool().SelectContext(ctx, &ids, "SELECT id FROM orders WHERE id > ? ORDER BY id", last); err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.02)"); err != nil {
+			return err
+		}
+		last = ids[len(ids)-1]
+		if err := db.Pool().SelectContext(ctx, &later, "SELECT id FROM orders WHERE id > ?", last); err != nil {
+			return err
+		}
+		_, err := db.Pool().ExecContext(ctx, "INSERT INTO turns VALUES (?, ?, ?)", last, len(ids), len(later))
+		if err != nil {
+			return err
+		}
+	}
+}

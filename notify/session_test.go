@@ -1,0 +1,307 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// The session's settings are the server's, whatever the DSN asks for.
+func TestSessionSettings(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		config.Params = map[string]string{
+			"autocommit": "0", "wait_timeout": "9999", "time_zone": "'+05:00'", "lock_wait_timeout": "77",
+			"innodb_lock_wait_timeout": "77", "long_query_time": "1",
+		}
+		want := map[string]string{
+			"autocommit": "1", "wait_timeout": "7", "time_zone": "+00:00", "lock_wait_timeout": "2",
+			"innodb_lock_wait_timeout": "2", "long_query_time": "3600",
+		}
+		if s.IsMariaDB() {
+			config.Params["max_statement_time"], want["max_statement_time"] = "1", "0"
+			config.Params["tx_isolation"], want["tx_isolation"] = "'SERIALIZABLE'", "READ-COMMITTED"
+			config.Params["idle_transaction_timeout"], want["idle_transaction_timeout"] = "5", "0"
+		} else {
+			config.Params["max_execution_time"], want["max_execution_time"] = "1000", "0"
+			config.Params["transaction_isolation"], want["transaction_isolation"] = "'SERIALIZABLE'", "READ-COMMITTED"
+		}
+		config.ReadTimeout = 300 * time.Millisecond // would cut each wait
+		config.ParseTime, config.Loc = true, time.FixedZone("x", 7)
+		session := openSession(t, openDB(t, config), 7*time.Second)
+		for name, want := range want {
+			assert.Equal(t, want, value[string](t, session, "SELECT @@SESSION."+name), name)
+		}
+		assert.Equal(t, session.ID(), value[uint64](t, session, "SELECT CONNECTION_ID()"))
+		assert.Equal(t, config.DBName, value[string](t, session, "SELECT DATABASE()"))
+		assert.Equal(t, s.IsMariaDB(), session.Capabilities().MariaDB)
+		assert.Equal(t, 0, value[int](t, session, "SELECT SLEEP(1)"))
+		if !s.IsMariaDB() { // where performance_schema is off
+			assert.Equal(t, "mqnotify", value[string](t, session, `SELECT ATTR_VALUE FROM performance_schema.session_account_connect_attrs
+				WHERE PROCESSLIST_ID = CONNECTION_ID() AND ATTR_NAME = 'program_name'`))
+		}
+	})
+}
+
+func TestSessionRefusals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config)
+		_, err := db.Session(t.Context(), notify.SessionOptions{IdleTimeout: 2 * time.Second})
+		require.ErrorContains(t, err, "3s or more")
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errOurs)
+		_, err = db.Session(ctx, notify.SessionOptions{})
+		require.ErrorIs(t, err, context.Canceled)
+
+		wrong := config.Clone()
+		wrong.User, wrong.Passwd = "nobody", "geheim"
+		_, err = openDB(t, wrong).Session(t.Context(), notify.SessionOptions{})
+		require.ErrorContains(t, err, "notify: connect: ")
+		assert.NotContains(t, err.Error(), "geheim")
+
+		gone := config.Clone()
+		gone.DBName += "_gone"
+		_, err = openDB(t, gone).Session(t.Context(), notify.SessionOptions{})
+		var failure *mysql.MySQLError
+		require.ErrorAs(t, err, &failure)
+		assert.EqualValues(t, 1049, failure.Number)
+
+		// It takes a connection without a right, and then can't be set up.
+		bad := config.Clone()
+		bad.Params = map[string]string{"no_such_variable": "1"}
+		_, err = openDB(t, bad).Session(t.Context(), notify.SessionOptions{})
+		require.ErrorContains(t, err, "no_such_variable")
+	})
+}
+
+var errOurs = errors.New("the test's own cause")
+
+// A server that accepts and says nothing must not hold a caller whose context ends.
+func TestSessionToAServerThatHangs(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		proxy := s.Proxy(t)
+		db := openDB(t, proxy.Config(s.Database(t)))
+		proxy.Freeze()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := db.Session(ctx, notify.SessionOptions{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestDo(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+
+		t.Run("from many goroutines", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			mustLock(t, session, lockName(db)) // the watch takes part too
+			var all sync.WaitGroup
+			for i := range 16 {
+				all.Go(func() {
+					for j := range 50 {
+						var got int
+						assert.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error {
+							return conn.QueryRowxContext(t.Context(), "SELECT ? + ?", i*1000, j).Scan(&got)
+						}))
+						assert.Equal(t, i*1000+j, got)
+					}
+				})
+			}
+			all.Wait()
+			assert.NoError(t, session.Err())
+		})
+
+		t.Run("an error of a statement or of the caller's costs nothing", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			err := session.Do(t.Context(), func(conn *sqlx.Conn) error {
+				_, err := conn.ExecContext(t.Context(), "SELEKT 1")
+				return err
+			})
+			var failure *mysql.MySQLError
+			require.ErrorAs(t, err, &failure)
+			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { return errOurs }), errOurs)
+			assert.Panics(t, func() { _ = session.Do(t.Context(), func(*sqlx.Conn) error { panic("in the middle") }) })
+			assert.Equal(t, 1, value[int](t, session, "SELECT 1"))
+		})
+
+		t.Run("a context that ended before costs nothing", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(errOurs)
+			for range 20 { // a select that chose at random would run f sooner or later
+				require.ErrorIs(t, session.Do(ctx, func(*sqlx.Conn) error { panic("must not run") }), errOurs)
+			}
+			assert.Equal(t, 1, value[int](t, session, "SELECT 1"))
+		})
+
+		t.Run("a context that ends while another statement runs costs nothing", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			inside, leave := make(chan struct{}), make(chan struct{})
+			first := result(func() error {
+				return session.Do(t.Context(), func(*sqlx.Conn) error {
+					close(inside)
+					<-leave
+					return nil
+				})
+			})
+			await(t, inside, "the first statement")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			second := result(func() error { return session.Do(ctx, func(*sqlx.Conn) error { return nil }) })
+			cancel(errOurs)
+			require.ErrorIs(t, receive(t, second), errOurs)
+			close(leave)
+			require.NoError(t, receive(t, first))
+			assert.Equal(t, 1, value[int](t, session, "SELECT 1"))
+		})
+
+		t.Run("a context that ends during the statement costs the session", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			lock := mustLock(t, session, lockName(db, "own"))
+			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			err := result(func() error {
+				return session.Do(ctx, func(conn *sqlx.Conn) error {
+					_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 3600)", lockName(db, "held"))
+					return err
+				})
+			})
+			awaitState(t, s.Admin(t), session.ID(), waiting)
+			cancel(errOurs)
+			require.ErrorIs(t, receive(t, err), errOurs)
+			await(t, session.Lost(), "the loss")
+			require.ErrorIs(t, session.Err(), errOurs)
+			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+			require.ErrorIs(t, lock.Err(), errOurs)
+			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }), errOurs)
+		})
+	})
+}
+
+func TestClose(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		admin := s.Admin(t)
+		other := openSession(t, db, 0)
+
+		t.Run("twice", func(t *testing.T) {
+			session := openSession(t, db, 0)
+			lock := mustLock(t, session, lockName(db))
+			require.NoError(t, session.Close())
+			require.NoError(t, session.Close())
+			await(t, session.Lost(), "the loss")
+			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
+			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+			require.ErrorIs(t, lock.Err(), notify.ErrSessionClosed)
+			require.ErrorIs(t, lock.Release(t.Context()), notify.ErrLockLost)
+			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }), notify.ErrSessionClosed)
+			_, err := session.TryLock(t.Context(), lockName(db))
+			require.ErrorIs(t, err, notify.ErrSessionClosed)
+			require.NoError(t, mustLock(t, other, lockName(db)).Release(t.Context()))
+		})
+
+		t.Run("while a lock is waited for", func(t *testing.T) {
+			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
+			session := openSession(t, db, 0)
+			err := result(func() error {
+				_, err := session.Lock(t.Context(), lockName(db, "held"), time.Hour)
+				return err
+			})
+			awaitState(t, admin, session.ID(), waiting)
+			require.NoError(t, receive(t, result(session.Close)))
+			require.Error(t, receive(t, err))
+			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
+		})
+
+		// Each returns only when all is over, the one that came second too.
+		t.Run("while a statement runs, many at once", func(t *testing.T) {
+			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
+			session := openSession(t, db, 0)
+			var running atomic.Bool
+			err := result(func() error {
+				return session.Do(t.Context(), func(conn *sqlx.Conn) error {
+					running.Store(true)
+					defer running.Store(false)
+					_, err := conn.ExecContext(t.Context(), "DO GET_LOCK(?, 3600)", lockName(db, "held"))
+					return err
+				})
+			})
+			awaitState(t, admin, session.ID(), waiting)
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					assert.NoError(t, session.Close())
+					assert.False(t, running.Load())
+				})
+			}
+			all.Wait()
+			require.Error(t, receive(t, err))
+		})
+
+		t.Run("on its way", func(t *testing.T) { // whatever it meets, it leaves nothing
+			for range 20 {
+				session := openSession(t, db, short)
+				var all sync.WaitGroup
+				all.Go(func() {
+					if lock, err := session.Lock(t.Context(), lockName(db, "way"), patience); err == nil {
+						_, _ = lock.Turn(t.Context(), patience)
+					}
+				})
+				all.Go(func() { assert.NoError(t, session.Close()) })
+				all.Wait()
+			}
+			require.NoError(t, mustLock(t, other, lockName(db, "way")).Release(t.Context()))
+		})
+	})
+}
+
+// A server that is cut off writes a warning for each session.
+func TestCloseTellsTheServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openDB(t, own.Database(t))
+		admin := own.Admin(t)
+		aborted := func() (name string, n int) {
+			require.NoError(t, admin.QueryRow("SHOW GLOBAL STATUS LIKE 'Aborted_clients'").Scan(&name, &n))
+			return name, n
+		}
+		_, before := aborted()
+		for range 5 {
+			session := openSession(t, db, 0)
+			mustLock(t, session, lockName(db))
+			require.NoError(t, session.Close())
+		}
+		require.Eventually(t, func() bool {
+			var left int
+			require.NoError(t, admin.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()).Scan(&left))
+			return left == 0
+		}, patience, tick)
+		_, after := aborted()
+		assert.Equal(t, before, after)
+	})
+}
+
+func TestSessionsOfManyDatabases(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		// Locks of the same purpose in two databases don't meet.
+		one, two := openDB(t, s.Database(t)), openDB(t, s.Database(t))
+		require.NotEqual(t, notify.HandshakeName(one.Name(), "orders"), notify.HandshakeName(two.Name(), "orders"))
+		mustLock(t, openSession(t, one, 0), notify.HandshakeName(one.Name(), "orders"))
+		mustLock(t, openSession(t, two, 0), notify.HandshakeName(two.Name(), "orders"))
+		assert.True(t, strings.Contains(notify.HandshakeName(one.Name(), "orders"), one.Name()), "a DBA sees whose it is")
+	})
+}

@@ -1,0 +1,214 @@
+package notify_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// kind is a waiter that keeps the promises of notify.Waiter, and how its head changes.
+type kind struct {
+	open   func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter
+	change func(tb testing.TB, db *notify.DB)
+}
+
+// spy is a policy that tells which waits it gave.
+type spy struct {
+	policy backoff.BackOff
+	mu     sync.Mutex
+	waits  []time.Duration
+}
+
+func (s *spy) NextBackOff() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waits = append(s.waits, s.policy.NextBackOff())
+	return s.waits[len(s.waits)-1]
+}
+
+func (s *spy) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policy.Reset()
+}
+
+func (s *spy) given() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.waits)
+}
+
+// await waits until n waits have begun, and returns them and those that came since.
+func (s *spy) await(tb testing.TB, n int) []time.Duration {
+	tb.Helper()
+	require.Eventually(tb, func() bool { return len(s.given()) >= n }, patience, tick)
+	return s.given()
+}
+
+func quick() *spy {
+	return &spy{policy: &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}}
+}
+
+var kinds = map[string]kind{
+	"poll the largest id": {
+		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+			return notify.NewPoll(session, notify.LargestID("orders", "id"), waits)
+		},
+		insert,
+	},
+	"poll the counter": {
+		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+			return notify.NewPoll(session, notify.FlagCounter("orders"), waits)
+		},
+		setFlag,
+	},
+	"poll the row": {
+		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+			return notify.NewPoll(session, notify.FlagRow("orders"), waits)
+		},
+		setFlag,
+	},
+	"handshake": {
+		func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+			name := notify.HandshakeName(db.Name(), "orders")
+			return notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
+		},
+		insert,
+	},
+}
+
+func setFlag(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	require.NoError(tb, notify.Flag{Topic: "orders"}.Set(tb.Context(), db.Pool()))
+}
+
+// TestWaiters runs every waiter through what notify.Waiter promises.
+func TestWaiters(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, kind := range kinds {
+			t.Run(name, func(t *testing.T) { conform(t, s, kind) })
+		}
+	})
+}
+
+func conform(t *testing.T, s *mysqltest.Server, kind kind) {
+	// waits gives its first wait when a Wait has begun.
+	open := func(t *testing.T) (db *notify.DB, session *notify.Session, waiter notify.Waiter, waits *spy) {
+		t.Helper()
+		db = openTopic(t, s)
+		session = openSession(t, db, 0)
+		waits = quick()
+		waiter = kind.open(db, session, waits)
+		t.Cleanup(func() { require.NoError(t, waiter.Close()) })
+		return db, session, waiter, waits
+	}
+	type turn struct {
+		head notify.Head
+		err  error
+	}
+	wait := func(ctx context.Context, waiter notify.Waiter, seen notify.Head, bound time.Duration) <-chan turn {
+		return result(func() turn {
+			head, err := waiter.Wait(ctx, seen, bound)
+			return turn{head, err}
+		})
+	}
+
+	t.Run("a change ends the wait", func(t *testing.T) {
+		db, _, waiter, waits := open(t)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		_, ok := seen.Value()
+		require.False(t, ok, "nothing there yet")
+		for i := range uint64(5) {
+			waited := wait(t.Context(), waiter, seen, time.Hour)
+			if i%2 == 0 {
+				waits.await(t, len(waits.given())+1)
+			}
+			kind.change(t, db)
+			got := receive(t, waited)
+			require.NoError(t, got.err)
+			_, ok := got.head.Value()
+			require.True(t, ok)
+			seen = got.head
+			if i == 3 { // one before the wait, and a head that was read before it
+				kind.change(t, db)
+				got = receive(t, wait(t.Context(), waiter, seen, time.Hour))
+				require.NoError(t, got.err)
+				seen = got.head
+			}
+		}
+	})
+
+	t.Run("nothing happens until the bound", func(t *testing.T) {
+		db, _, waiter, _ := open(t)
+		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
+			kind.change(t, db)
+			seen, err := waiter.Head(t.Context())
+			require.NoError(t, err)
+			begun := time.Now()
+			got := receive(t, wait(t.Context(), waiter, seen, bound))
+			require.NoError(t, got.err)
+			assert.GreaterOrEqual(t, time.Since(begun), bound)
+		}
+	})
+
+	t.Run("the context ends the wait", func(t *testing.T) {
+		_, _, waiter, waits := open(t)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		waited := wait(ctx, waiter, seen, time.Hour)
+		waits.await(t, 1)
+		cancel(errOurs)
+		require.ErrorIs(t, receive(t, waited).err, errOurs)
+		require.ErrorIs(t, receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
+	})
+
+	t.Run("the session's loss ends the wait", func(t *testing.T) {
+		_, session, waiter, _ := open(t)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		waited := wait(t.Context(), waiter, seen, time.Hour)
+		kill(t, s.Admin(t), "CONNECTION", session.ID())
+		require.Error(t, receive(t, waited).err)
+		_, err = waiter.Head(t.Context())
+		require.Error(t, err)
+	})
+
+	t.Run("close before a wait, and twice", func(t *testing.T) {
+		_, _, waiter, _ := open(t)
+		require.NoError(t, waiter.Close())
+		require.NoError(t, waiter.Close())
+		require.Error(t, receive(t, wait(t.Context(), waiter, notify.Head{}, time.Hour)).err)
+	})
+
+	t.Run("close during a wait, many at once", func(t *testing.T) {
+		_, _, waiter, waits := open(t)
+		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
+		waits.await(t, 1)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { assert.NoError(t, waiter.Close()) })
+		}
+		all.Wait()
+		require.Error(t, receive(t, waited).err)
+	})
+
+	t.Run("what it reads is gone", func(t *testing.T) {
+		db, _, waiter, waits := open(t)
+		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
+		waits.await(t, 1)
+		run(t, db, "DROP TABLE orders, "+schema.FlagTable)
+		require.Error(t, receive(t, waited).err)
+	})
+}
