@@ -78,7 +78,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		case ctx.Err() != nil: // whatever it cut off
 			return nil //nolint:nilerr // the end of the context is how Run is stopped
-		case !l.reached:
+		case !l.reached || !l.began && server.ReadOnly(err):
 			return err
 		}
 		if l.reading {
@@ -122,7 +122,8 @@ type life struct {
 	options Options
 	handler Handler
 	reached bool      // the server answered, once
-	reading bool      // this life came as far as reading
+	began   bool      // it came as far as reading, once
+	reading bool      // this life did
 	done    *progress // without a group: where the life before ended
 }
 
@@ -154,6 +155,9 @@ func (l *life) run(ctx context.Context) (err error) {
 	defer func() { _ = session.Close() }()
 	rows, err := newRows(session, t, l.options)
 	if err != nil {
+		return err
+	}
+	if err := rows.prepare(ctx); err != nil {
 		return err
 	}
 	start := func() (progress, error) { return l.options.From.start(ctx, rows, l.options.TimeColumn) }
@@ -189,7 +193,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 	}
 	defer func() { _ = waiter.Close() }()
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "mode", l.mode(), "writers", source.name(), "grace", grace)
-	l.reading = true
+	l.began, l.reading = true, true
 
 	hands, release := l.hands(ctx, hands)
 	defer release()

@@ -66,8 +66,13 @@ func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error 
 
 // stateError wraps an error from a statement on mqnotify's own tables.
 func stateError(verb string, err error) error {
-	if server.Is(err, server.ErrNoSuchTable) {
+	switch {
+	case server.Is(err, server.ErrNoSuchTable):
 		err = ErrNoState
+	case server.ReadOnly(err):
+		err = fmt.Errorf("this server takes no writes: connect to its primary, or read without a group: %w", err)
+	case server.NoPrivilege(err):
+		err = fmt.Errorf("the account lacks a privilege that `mqnotify grants` names: %w", err)
 	}
 	return fmt.Errorf("consumer: %s: %w", verb, err)
 }
@@ -96,7 +101,7 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 			" ON DUPLICATE KEY UPDATE "+onDuplicate,
 			topic, group, p.settled, p.done.encode(p.settled), member)
 		if err != nil {
-			return nil, progress{}, fmt.Errorf("consumer: make offset: %w", err)
+			return nil, progress{}, stateError("make offset", err)
 		}
 	}
 	return takeFence(ctx, db, topic, group, member)
@@ -107,14 +112,14 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) (_ *offset, p progress, err error) {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
-		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+		return nil, p, stateError("take fence", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	// Not a count: after the row was deleted it would come to the same number again.
 	_, err = tx.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
 		" SET fence = UUID_SHORT(), version = version + 1, member = ? WHERE topic = ? AND group_name = ?", member, topic, group)
 	if err != nil {
-		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+		return nil, p, stateError("take fence", err)
 	}
 	var row struct {
 		Settled   uint64
@@ -127,10 +132,10 @@ func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) 
 		return nil, p, fmt.Errorf("consumer: take fence of group %q: %w", group, ErrFenced)
 	}
 	if err != nil {
-		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+		return nil, p, stateError("take fence", err)
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, p, fmt.Errorf("consumer: take fence: %w", err)
+		return nil, p, stateError("take fence", err)
 	}
 	p.settled = row.Settled
 	if p.done, err = decodeIDSet(row.Delivered, row.Settled); err != nil {

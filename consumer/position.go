@@ -102,13 +102,13 @@ func (p Position) start(ctx context.Context, r *rows, timeColumn string) (progre
 func (p Position) fromEnd(ctx context.Context, r *rows, upTo uint64) (start progress, err error) {
 	var newest, last []uint64
 	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
-		from := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key
+		from := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key + " > 0 AND " + r.key + " <= ?"
 		order := " ORDER BY " + r.key + " DESC LIMIT ?"
-		if err := conn.SelectContext(ctx, &newest, from+" > 0 AND "+r.key+" <= ?"+order, upTo, endWindow+p.last); err != nil || len(newest) == 0 {
+		if err := conn.SelectContext(ctx, &newest, from+order, upTo, endWindow+p.last); err != nil || len(newest) == 0 {
 			return err
 		}
 		// Later than the newest, or a row that comes in between would count as done.
-		return conn.SelectContext(ctx, &last, from+" <= ?"+r.where+order, newest[0], p.last)
+		return conn.SelectContext(ctx, &last, from+r.where+order, newest[0], p.last)
 	})
 	if err != nil {
 		return start, fmt.Errorf("consumer: find the end: %w", err)

@@ -156,17 +156,26 @@ func toID(value driver.Value) (uint64, error) {
 	return 0, fmt.Errorf("consumer: key %v is no positive integer", value)
 }
 
+// prepare prepares the statement that reads pages, and so checks the condition.
+func (r *rows) prepare(ctx context.Context) error {
+	err := r.raw(ctx, func(conn driver.ConnPrepareContext) (err error) {
+		r.next, err = conn.PrepareContext(ctx, "SELECT "+r.columns+" FROM "+ident.Quote(r.table.Name)+
+			" WHERE "+r.key+" > ?"+r.where+" ORDER BY "+r.key+" LIMIT ?")
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("consumer: prepare to read %s: %w", r.table, err)
+	case r.next.NumInput() != 2:
+		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", ErrOptions)
+	}
+	return nil
+}
+
 // after reads the rows past an id, in order, limit at most.
 func (r *rows) after(ctx context.Context, id uint64, limit int) (*page, error) {
-	query := "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) +
-		" WHERE " + r.key + " > ?" + r.where + " ORDER BY " + r.key + " LIMIT ?"
 	p := &page{messages: make([]Message, 0, limit)}
-	err := r.raw(ctx, func(conn driver.ConnPrepareContext) (err error) {
-		if r.next == nil {
-			if r.next, err = conn.PrepareContext(ctx, query); err != nil {
-				return err
-			}
-		}
+	err := r.raw(ctx, func(driver.ConnPrepareContext) error {
 		return r.scan(ctx, r.next, []uint64{id, uint64(limit)}, func(values []driver.Value) error {
 			return r.add(p, values, limit)
 		})
@@ -238,9 +247,6 @@ func (r *rows) raw(ctx context.Context, f func(conn driver.ConnPrepareContext) e
 // scan runs a prepared statement: its binary protocol keeps every type's value
 // as it is, which the text protocol does not for FLOAT.
 func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each func([]driver.Value) error) (err error) {
-	if stmt.NumInput() != len(args) {
-		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", ErrOptions)
-	}
 	named := make([]driver.NamedValue, len(args))
 	for i, arg := range args {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}

@@ -1,0 +1,253 @@
+package consumer
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// runs is what Run returns by itself for a topic, in a group and without.
+func runs(tb testing.TB, db *notify.DB, topic string, options Options) []error {
+	tb.Helper()
+	var got collected
+	alone := run(tb, db, topic, options, got.handler()).wait(tb)
+	options.Group = "g"
+	return []error{alone, run(tb, db, topic, options, got.handler()).wait(tb)}
+}
+
+// What can't be read is said to be so, by the thing's name and with the remedy.
+func TestBadTables(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE VIEW orders_view AS SELECT * FROM orders")
+		for _, c := range []struct {
+			topic   string
+			options Options
+			want    error
+			says    string
+		}{
+			{"order", Options{}, ErrNoTable, "did you mean `orders`"},
+			{"orders_view", Options{}, ErrView, "name the table behind it"},
+			{"orders", Options{Columns: []string{"id", "paylod"}}, ErrNoColumn, "did you mean `payload`"},
+			{"orders", Options{Key: "created_at"}, ErrNoKey, "is no integer"},
+			{"orders", Options{Where: "id > ?"}, ErrOptions, "Where"},
+			{"orders", Options{From: Last(1), Where: "id > ?"}, nil, ""},
+			{"orders", Options{Where: "nothing = 1"}, nil, "nothing"},
+			{"orders", Options{Where: "id >"}, nil, "1064"},
+			{"orders", Options{Where: "1) UNION SELECT (1"}, nil, ""},
+			{"orders", Options{Where: "1); DROP TABLE orders; SELECT (1"}, nil, ""},
+			{"orders", Options{From: Since(time.Now()), TimeColumn: "at"}, ErrNoColumn, "`at`"},
+		} {
+			for _, err := range runs(t, db, c.topic, c.options) {
+				require.Error(t, err, c)
+				if c.want != nil {
+					require.ErrorIs(t, err, c.want)
+				}
+				require.ErrorContains(t, err, c.says)
+			}
+		}
+		require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
+	})
+}
+
+func TestBadOptions(t *testing.T) {
+	for says, options := range map[string]Options{
+		"Group is longer":            {Group: strings.Repeat("ä", 129)},
+		"Group is no UTF-8":          {Group: "\xff"},
+		"ends with a space":          {Group: "g "},
+		"Member is longer":           {Member: strings.Repeat("m", 256)},
+		"Reset needs a Group":        {Reset: true},
+		`no Mode "push"`:             {Mode: "push"},
+		`no Order "random"`:          {Order: "random"},
+		`no Flag "2"`:                {Flag: "2"},
+		`no Writers "guess"`:         {Writers: "guess"},
+		"PageRows is negative":       {PageRows: -1},
+		"Grace is negative":          {Grace: -1},
+		"HandlerTimeout is negative": {HandlerTimeout: -1},
+		"StopTimeout is negative":    {StopTimeout: -1},
+	} {
+		_, err := New(nil, "orders", options)
+		require.ErrorIs(t, err, ErrOptions, says)
+		require.ErrorContains(t, err, says)
+	}
+	for _, name := range []string{"", strings.Repeat("x", 65), "a\x00b", "orders "} {
+		var invalid *ident.InvalidError
+		_, err := New(nil, name, Options{})
+		require.ErrorAs(t, err, &invalid, "%q", name)
+		if name != "" {
+			_, err = New(nil, "orders", Options{Key: name})
+			require.ErrorAs(t, err, &invalid, "%q", name)
+		}
+	}
+	_, err := New(nil, strings.Repeat("ü", 64), Options{Group: strings.Repeat("ä", 128), Member: strings.Repeat("m", 255)})
+	require.NoError(t, err)
+}
+
+// A group needs the tables that init makes, a consumer without one does not.
+func TestNoState(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "one")
+		do(t, db, "DROP TABLE mqnotify_offset, mqnotify_flag, mqnotify_dead_letter, mqnotify_schema")
+		require.Equal(t, []uint64{1}, consumed(t, db, "orders", Options{From: Beginning()}))
+		for _, options := range []Options{{Group: "g"}, {Flag: FlagCounter}, {Flag: FlagRow}} {
+			var got collected
+			err := run(t, db, "orders", options, got.handler()).wait(t)
+			require.ErrorIs(t, err, ErrNoState)
+			require.ErrorContains(t, err, "mqnotify init")
+		}
+	})
+}
+
+// A server that can't be reached at the start is an error at once, without the
+// password; so is one that wants another password or has no such database.
+func TestNoServer(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		proxy := s.Proxy(t)
+		proxy.Down()
+		away := proxy.Config(config)
+		away.Passwd = "s3cret"
+		wrong := s.User(t, config)
+		wrong.Passwd = "s3cret"
+		nowhere := config.Clone()
+		nowhere.DBName = "mq_nowhere"
+		for says, config := range map[string]*mysql.Config{"connect": away, "1045": wrong, "mq_nowhere": nowhere} {
+			db, err := notify.OpenConfig(config)
+			require.NoError(t, err)
+			start := time.Now()
+			for _, err := range runs(t, db, "orders", Options{}) {
+				require.Error(t, err)
+				require.ErrorContains(t, err, says)
+				require.NotContains(t, err.Error(), "s3cret")
+			}
+			require.Less(t, time.Since(start), 10*time.Second)
+			require.NoError(t, db.Close())
+		}
+	})
+}
+
+// With SELECT on the topic alone, rows can be read, and a group is refused with
+// what is missing.
+func TestLeastPrivileges(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		admin := openConfig(t, config, "orders")
+		insert(t, admin, "orders", "one")
+		reader, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".orders"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, reader.Close()) }()
+		var got collected
+		c := run(t, reader, "orders", Options{From: Beginning(), Grace: 200 * time.Millisecond}, got.handler())
+		got.waitFor(t, "one")
+		conn := newConn(t, admin)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		insert(t, admin, "orders", "three")
+		got.waitFor(t, "one", "three")
+		onConn(t, conn, "COMMIT")
+		got.waitFor(t, "one", "three", "late")
+		require.NoError(t, c.end(t))
+		k, err := New(reader, "orders", Options{Grace: time.Second})
+		require.NoError(t, err)
+		way, grace, err := k.Writers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, WritersUnknown, way)
+		require.Equal(t, time.Second, grace)
+
+		for _, options := range []Options{{Group: "g"}, {Flag: FlagCounter}} {
+			err = run(t, reader, "orders", options, got.handler()).wait(t)
+			require.EqualValues(t, 1142, number(err), "%v", err)
+			require.ErrorContains(t, err, "mqnotify grants")
+		}
+		for _, way := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
+			err = run(t, reader, "orders", Options{Writers: way}, got.handler()).wait(t)
+			require.ErrorIs(t, err, ErrOptions)
+			require.ErrorContains(t, err, string(way))
+		}
+		// Of the offset's row, reading alone is not enough.
+		half, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".*"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, half.Close()) }()
+		err = run(t, half, "orders", Options{Group: "g"}, got.handler()).wait(t)
+		require.EqualValues(t, 1142, number(err), "%v", err)
+
+		// With what a consumer needs, and no more.
+		full, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".orders",
+			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_offset",
+			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_dead_letter"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, full.Close()) }()
+		require.NoError(t, run(t, full, "orders", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1},
+			Each(func(_ context.Context, m Message) error {
+				if m.ID == 2 {
+					return errHandler
+				}
+				return nil
+			})).wait(t))
+		require.Len(t, all[letter](t, admin, letters), 1)
+	})
+}
+
+// A read-only server can be read. A group can't store there: an error at the
+// start, something to wait out in the middle.
+func TestReadOnlyServer(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		admin := openConfig(t, config, "orders")
+		insert(t, admin, "orders", "one")
+		db, err := notify.OpenConfig(own.User(t, config, "ALL ON "+config.DBName+".*"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Grace: time.Millisecond, FlushInterval: -1, Logger: quiet}, got.handler())
+		got.waitFor(t, "one")
+		eventually(t, func() bool { return stored(t, admin, "g") == 1 }, "the offset is not stored")
+		do(t, admin, "SET GLOBAL read_only = 1")
+		insert(t, admin, "orders", "two")
+		eventually(t, func() bool { return len(got.ids()) >= 2 }, "the row does not come")
+
+		var alone collected
+		k := run(t, db, "orders", Options{From: Beginning(), Grace: time.Millisecond}, alone.handler())
+		alone.waitFor(t, "one", "two")
+		require.NoError(t, k.end(t))
+		err = run(t, db, "orders", Options{Group: "other", From: Beginning()}, alone.handler()).wait(t)
+		require.EqualValues(t, 1290, number(err), "%v", err)
+		require.ErrorContains(t, err, "connect to its primary")
+
+		do(t, admin, "SET GLOBAL read_only = 0")
+		insert(t, admin, "orders", "three")
+		eventually(t, func() bool { return stored(t, admin, "g") == 3 }, "it does not go on when the server takes writes again")
+		require.NoError(t, c.end(t))
+	})
+}
+
+// A server that goes away in the middle is waited for.
+func TestServerGoesAway(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		db := openConfig(t, own.Database(t), "orders")
+		var got, alone collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, Logger: quiet}, got.handler())
+		k := run(t, db, "orders", Options{From: Beginning(), Logger: quiet}, alone.handler())
+		insert(t, db, "orders", "one")
+		got.waitFor(t, "one")
+		alone.waitFor(t, "one")
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
+		own.Stop()
+		own.Restart(t)
+		insert(t, db, "orders", "two")
+		got.waitFor(t, "one", "two")
+		alone.waitFor(t, "one", "two")
+		require.NoError(t, c.end(t))
+		require.NoError(t, k.end(t))
+	})
+}

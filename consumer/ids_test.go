@@ -1,0 +1,129 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Ids use all of their 64 bits.
+func TestLargestIDs(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		const top = math.MaxUint64 - 616 // 18446744073709550999
+		for _, id := range []uint64{math.MaxInt64, math.MaxInt64 + 1, top - 5} {
+			do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'x')", id))
+		}
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		got.waitFor(t, "x", "x", "x")
+		conn := newConn(t, db)
+		onConn(t, conn, "START TRANSACTION", fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'late')", uint64(top-3)))
+		do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'y')", uint64(top)))
+		insert(t, db, "orders", "z")
+		got.waitFor(t, "x", "x", "x", "y", "z")
+		onConn(t, conn, "COMMIT")
+		got.waitFor(t, "x", "x", "x", "y", "z", "late")
+		require.Equal(t, []uint64{math.MaxInt64, math.MaxInt64 + 1, top - 5, top, top + 1, top - 3}, got.ids())
+		eventually(t, func() bool { return stored(t, db, "g") >= top }, "the gaps do not close")
+		require.NoError(t, c.end(t))
+		require.Equal(t, []uint64{top, top + 1}, consumed(t, db, "orders", Options{From: FromID(top)}))
+		require.Equal(t, []uint64{top + 1}, consumed(t, db, "orders", Options{From: Last(1)}))
+		require.Empty(t, consumed(t, db, "orders", Options{From: End()}))
+	})
+}
+
+// Any increasing integer with a unique index is a key, whatever its type. What is
+// at 0 or below is no row to read.
+func TestKeys(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for _, c := range []struct {
+			table, options string
+			key            string
+			values         string
+			want           []uint64
+		}{
+			{"signed", "id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, x INT", "", "(1, 0), (9223372036854775807, 0)", []uint64{1, math.MaxInt64}},
+			{"negative", "id INT NOT NULL PRIMARY KEY, x INT", "", "(-5, 0), (0, 0)", nil},
+			{"mixed", "id INT NOT NULL PRIMARY KEY, x INT", "", "(-5, 0), (0, 0), (3, 0)", []uint64{3}},
+			{"tiny", "id TINYINT UNSIGNED NOT NULL PRIMARY KEY, x INT", "", "(0, 0), (1, 0), (255, 0)", []uint64{1, 255}},
+			{"named", "a CHAR(3) NOT NULL PRIMARY KEY, b MEDIUMINT UNSIGNED NOT NULL UNIQUE", "b", "('x', 3), ('y', 1)", []uint64{1, 3}},
+			{"other", "id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, serial BIGINT UNSIGNED NOT NULL, UNIQUE (serial)", "SERIAL", "(1, 9), (2, 4)", []uint64{4, 9}},
+		} {
+			do(t, db, "CREATE TABLE "+c.table+" ("+c.options+")", "INSERT INTO "+c.table+" VALUES "+c.values)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{From: Beginning(), Key: c.key}), c.table)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{Group: "g", From: Last(10), Key: c.key}), c.table)
+		}
+		var got collected
+		k := run(t, db, "negative", Options{From: Beginning()}, got.handler())
+		do(t, db, "INSERT INTO negative VALUES (-4, 0), (7, 1)")
+		got.waitFor(t, `{"id":7,"x":1}`)
+		require.NoError(t, k.end(t))
+	})
+}
+
+func TestKeysRefused(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for _, c := range []struct {
+			columns, key string
+			want         error
+			says         string
+		}{
+			{"name VARCHAR(20) NOT NULL PRIMARY KEY", "", ErrNoKey, "no integer key"},
+			{"id INT NOT NULL", "", ErrNoKey, "no integer key"},
+			{"id INT NOT NULL, KEY (id)", "id", ErrNoKey, "no unique index"},
+			{"id INT NULL UNIQUE", "id", ErrNoKey, "may be NULL"},
+			{"id DECIMAL(20) NOT NULL PRIMARY KEY", "id", ErrNoKey, "is no integer but decimal(20,0)"},
+			{"id VARCHAR(20) NOT NULL PRIMARY KEY", "id", ErrNoKey, "is no integer but varchar(20)"},
+			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "id", ErrNoKey, "not the first column"},
+			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "a", ErrNoKey, "no unique index"},
+			{"id INT NOT NULL PRIMARY KEY", "ids", ErrNoColumn, "did you mean `id`"},
+		} {
+			do(t, db, "DROP TABLE IF EXISTS shop", "CREATE TABLE shop ("+c.columns+")")
+			var got collected
+			err := run(t, db, "shop", Options{From: Beginning(), Key: c.key}, got.handler()).wait(t)
+			require.ErrorIs(t, err, c.want, c.columns)
+			require.ErrorContains(t, err, c.says, c.columns)
+		}
+	})
+}
+
+// A table that is no message table is read as its rows, whole or some columns of
+// it, those that meet the condition. A message table may be read so too.
+func TestRows(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE shop (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20), n INT, at DATETIME(6))",
+			"INSERT INTO shop (name, n, at) VALUES ('a', 1, '2026-01-31 08:09:10.5'), (NULL, 2, NULL), ('ö\\'\"', 3, NULL)")
+		insert(t, db, "orders", "\xff")
+		rows := func(topic string, options Options) (lines []string) {
+			options.From, options.StopAtEnd = Beginning(), true
+			require.NoError(t, run(t, db, topic, options, Each(func(_ context.Context, m Message) error {
+				require.True(t, m.IsRow)
+				require.Equal(t, topic, m.Topic)
+				require.Zero(t, m.CreatedAt)
+				line, err := json.Marshal(m)
+				require.JSONEq(t, string(m.Payload), string(line))
+				lines = append(lines, string(line))
+				return err
+			})).wait(t))
+			return lines
+		}
+		require.Equal(t, []string{
+			`{"id":1,"name":"a","n":1,"at":"2026-01-31T08:09:10.500000Z"}`,
+			`{"id":2,"name":null,"n":2,"at":null}`,
+			`{"id":3,"name":"ö'\"","n":3,"at":null}`,
+		}, rows("shop", Options{}))
+		require.Equal(t, []string{`{"n":2,"name":null}`, `{"n":3,"name":"ö'\""}`},
+			rows("shop", Options{Columns: []string{"n", "NAME"}, Where: "n > 1 OR name = 'b' # a comment"}))
+		require.Equal(t, []string{`{"payload":"/w=="}`}, rows("orders", Options{Columns: []string{"payload"}}))
+	})
+}
