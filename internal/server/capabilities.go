@@ -73,7 +73,7 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 func capabilities(known map[string]string) *Capabilities {
 	on := func(name string) bool {
 		switch strings.ToUpper(known[name]) {
-		case "ON", "1", "YES":
+		case "ON", "1", "YES", "NO_LOCK", "NO_LOCK_NO_ADMIN": // read_only since MariaDB 12
 			return true
 		}
 		return false

@@ -1,0 +1,201 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// structure is all that the server knows of the database's tables, as text.
+func structure(tb testing.TB, db *sql.DB) string {
+	tb.Helper()
+	var all strings.Builder
+	for _, query := range []string{
+		`SELECT TABLE_NAME, ENGINE, TABLE_COLLATION, TABLE_TYPE FROM information_schema.TABLES
+		WHERE TABLE_SCHEMA = DATABASE() ORDER BY 1`,
+		`SELECT TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, COLUMN_DEFAULT, IS_NULLABLE, COLUMN_TYPE, COLLATION_NAME, EXTRA
+		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY 1, 2`,
+		`SELECT TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, NON_UNIQUE, COLUMN_NAME FROM information_schema.STATISTICS
+		WHERE TABLE_SCHEMA = DATABASE() ORDER BY 1, 2, 3`,
+		`SELECT CONCAT('version ', version) FROM ` + VersionTable + ` ORDER BY version`,
+	} {
+		rows, err := db.QueryContext(context.Background(), query)
+		require.NoError(tb, err)
+		columns, err := rows.Columns()
+		require.NoError(tb, err)
+		values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		for rows.Next() {
+			require.NoError(tb, rows.Scan(into...))
+			fmt.Fprintf(&all, "%v\n", values)
+		}
+		require.NoError(tb, rows.Err())
+	}
+	return all.String()
+}
+
+func TestInit(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, Init(t.Context(), db, odd...))
+		once := structure(t, db)
+		for _, name := range append([]string{FlagTable, OffsetTable, DeadLetterTable, VersionTable}, odd...) {
+			assert.Contains(t, once, "{"+name+" true}")
+			assert.Equal(t, "0", text(t, db, "SELECT COUNT(*) FROM "+ident.Quote(name)+" WHERE 1 = 0"))
+		}
+
+		// What is there stays: the rows, and what its owner has changed.
+		exec(t, db, "INSERT INTO orders (payload) VALUES ('a message')")
+		exec(t, db, "ALTER TABLE orders ADD extra INT")
+		changed := structure(t, db)
+		require.NotEqual(t, once, changed)
+		require.NoError(t, Init(t.Context(), db, odd...))
+		assert.Equal(t, changed, structure(t, db))
+		assert.Equal(t, "1", text(t, db, "SELECT COUNT(*) FROM orders"))
+
+		// A plain insert is a message: each other column has a default.
+		assert.Equal(t, "1 a message 1 1", text(t, db, `SELECT CONCAT_WS(' ', id, payload, headers IS NULL,
+			ABS(TIMESTAMPDIFF(SECOND, created_at, CURRENT_TIMESTAMP(6))) < 60) FROM orders`))
+	})
+}
+
+func TestInitAtOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		want := open(t, s.Database(t))
+		require.NoError(t, Init(t.Context(), want, "orders", "invoices"))
+		for range 5 {
+			db := open(t, s.Database(t))
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() { assert.NoError(t, Init(t.Context(), db, "orders", "invoices")) })
+			}
+			all.Wait()
+			assert.Equal(t, structure(t, want), structure(t, db))
+		}
+	})
+}
+
+// An administrator who runs the script has what Init would have made.
+func TestScript(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		want := open(t, s.Database(t))
+		require.NoError(t, Init(t.Context(), want, odd...))
+
+		script, err := Script(odd...)
+		require.NoError(t, err)
+		config := s.Database(t)
+		config.MultiStatements = true // the server finds the statements' ends, as it does for a client
+		db := open(t, config)
+		for range 2 {
+			exec(t, db, script)
+			assert.Equal(t, structure(t, want), structure(t, db))
+		}
+		require.NoError(t, Init(t.Context(), db, odd...))
+		assert.Equal(t, structure(t, want), structure(t, db))
+	})
+}
+
+// What a name has in it never reaches a comment, where a line's end would end it.
+func TestCommentsNameNothing(t *testing.T) {
+	const table = "ÄÖÜ\nDROP TABLE b;"
+	script, err := Script(table)
+	require.NoError(t, err)
+	for _, form := range []TriggerForm{TriggerCounter, TriggerRow} {
+		trigger, err := Trigger(table, form, "insert")
+		require.NoError(t, err)
+		script += trigger
+	}
+	assert.Contains(t, script, ident.Quote(table))
+	for line := range strings.Lines(script) {
+		assert.False(t, strings.HasPrefix(line, "--") && strings.Contains(line, "ÄÖÜ"), line)
+	}
+}
+
+// Each migration is applied once, in order, and noted.
+func TestMigrations(t *testing.T) {
+	all, err := migrations()
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	for i, m := range all {
+		assert.Equal(t, i, m.version, "numbers without a gap: %s", m.name)
+		assert.NotEmpty(t, m.statements, m.name)
+		for _, statement := range m.statements {
+			assert.NotContains(t, statement, ";", "one statement each")
+			assert.True(t, strings.HasPrefix(statement, "CREATE TABLE IF NOT EXISTS "), "it may run twice: %s", statement)
+		}
+	}
+	newest, err := Newest()
+	require.NoError(t, err)
+	assert.Equal(t, all[len(all)-1].version, newest)
+
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, Init(t.Context(), db))
+		exec(t, db, "DROP TABLE "+FlagTable)
+		require.NoError(t, Init(t.Context(), db))
+		assert.NotContains(t, structure(t, db), FlagTable, "noted as applied")
+		exec(t, db, "DELETE FROM "+VersionTable)
+		require.NoError(t, Init(t.Context(), db))
+		assert.Contains(t, structure(t, db), FlagTable)
+		assert.Equal(t, fmt.Sprint(newest), text(t, db, "SELECT MAX(version) FROM "+VersionTable))
+	})
+}
+
+func TestStatements(t *testing.T) {
+	assert.Equal(t, []string{"A\n  b", "C;D"}, statements("-- a; comment\nA\n-- another; one\n  b;\n\nC;D;\n-- the end\n"))
+	assert.Empty(t, statements("-- nothing\n;\n"))
+}
+
+func TestInitRefusals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		for _, name := range []string{"", "orders ", strings.Repeat("x", 65), "a\x00b", "a😀"} {
+			var invalid *ident.InvalidError
+			require.ErrorAs(t, Init(t.Context(), db, "orders", name), &invalid, "%q", name)
+			_, err := Script("orders", name)
+			require.ErrorAs(t, err, &invalid, "%q", name)
+			_, err = Trigger(name, TriggerRow, "insert")
+			require.ErrorAs(t, err, &invalid, "%q", name)
+		}
+		assert.Equal(t, "0", text(t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()"),
+			"checked before anything is made")
+
+		// Errors say what was not done, at each step.
+		var failure *mysql.MySQLError
+		reader := s.User(t, config, "SELECT ON "+config.DBName+".*")
+		err := Init(t.Context(), open(t, reader), "orders")
+		require.ErrorAs(t, err, &failure)
+		require.ErrorContains(t, err, "schema: apply 0000_schema.sql: ")
+
+		exec(t, db, "CREATE TABLE "+VersionTable+" (other INT)")
+		err = Init(t.Context(), db)
+		require.ErrorAs(t, err, &failure)
+		require.ErrorContains(t, err, "schema: read the version: ")
+		exec(t, db, "DROP TABLE "+VersionTable)
+
+		creator := s.User(t, config, "CREATE, SELECT ON "+config.DBName+".*")
+		err = Init(t.Context(), open(t, creator), "orders")
+		require.ErrorAs(t, err, &failure)
+		require.ErrorContains(t, err, "schema: note version 1: ")
+
+		writer := s.User(t, config, "CREATE, SELECT, INSERT ON "+config.DBName+".*")
+		require.NoError(t, Init(t.Context(), open(t, writer), "orders"))
+		reader = s.User(t, config, "SELECT ON "+config.DBName+".*", "CREATE ON "+config.DBName+"."+VersionTable)
+		err = Init(t.Context(), open(t, reader), "invo`ices")
+		require.ErrorAs(t, err, &failure)
+		require.ErrorContains(t, err, "schema: make topic `invo``ices`: ")
+	})
+}
