@@ -11,7 +11,6 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -210,12 +209,12 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 	d.note(&next, messages, inOrder)
 	if err := d.offset.store(ctx, tx, next); err != nil {
 		_ = tx.Rollback()
-		if server.Retryable(err) { // a deadlock with what f did: the same again
-			return err
-		}
 		return ownError{ended(err)}
 	}
-	if err := tx.Commit(); err != nil { // done or not: the stored offset knows
+	if err := tx.Commit(); err != nil {
+		// Done or not: only the stored offset knows, and what is known here must not
+		// be stored over it.
+		d.unsaved = false
 		return ownError{fmt.Errorf("consumer: commit: %w", err)}
 	}
 	d.progress, d.unsaved, d.saved = next, false, time.Now()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -67,8 +68,8 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 }
 
 // locked tells whether a row of a gap up to id is there but locked: its writer
-// has not ended. It asks for maxProbes ids at most, one by one, since for a range
-// both servers report locks of rows that were not asked for.
+// has not ended. It asks for the newest maxProbes ids at most, one by one, since
+// for a range both servers report locks of rows that were not asked for.
 func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	mode := "FOR SHARE NOWAIT"
 	if r.rows.session.Capabilities().MariaDB {
@@ -76,8 +77,9 @@ func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	}
 	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
 	probes := 0
-	for gap := range r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)) {
-		for id := gap.lo; id <= gap.hi && probes < maxProbes; id++ {
+	gaps := slices.Collect(r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)))
+	for _, gap := range slices.Backward(gaps) {
+		for id := gap.hi; id >= gap.lo && probes < maxProbes; id-- {
 			probes++
 			err := r.rows.session.Do(ctx, func(conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, query, id)

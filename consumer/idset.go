@@ -127,8 +127,11 @@ func (s *idSet) encode(base uint64) []byte {
 	return out
 }
 
-// decodeIDSet reads what encode wrote with the same base. maxSpans bounds what a
-// damaged form can cost.
+// maxStored bounds what a damaged form can cost. The handler's side may lag behind
+// the reader's maxSpans by what was read since.
+const maxStored = 16 * maxSpans
+
+// decodeIDSet reads what encode wrote with the same base.
 func decodeIDSet(stored []byte, base uint64) (idSet, error) {
 	var s idSet
 	if len(stored) == 0 {
@@ -147,7 +150,7 @@ func decodeIDSet(stored []byte, base uint64) (idSet, error) {
 			triple[i], rest = value, rest[n:]
 		}
 		gap, length, repeat := triple[0], triple[1], triple[2]
-		if gap == 0 || repeat == 0 || repeat > maxSpans || len(s.spans)+int(repeat) > maxSpans {
+		if gap == 0 || repeat == 0 || repeat > maxStored || len(s.spans)+int(repeat) > maxStored {
 			return idSet{}, errIDSet
 		}
 		for range repeat {

@@ -100,7 +100,7 @@ func same(t *testing.T, want, got []span, what string) {
 }
 
 // FuzzDecodeIDSet reads whatever a damaged row may hold: an error or a set in
-// order, never a panic and never more memory than maxSpans.
+// order, never a panic and never more memory than maxStored allows.
 func FuzzDecodeIDSet(f *testing.F) {
 	f.Add([]byte{1, 2, 0, 1}, uint64(7))
 	f.Add([]byte{1, 3, 0, 255, 255, 63}, uint64(0))
@@ -112,7 +112,7 @@ func FuzzDecodeIDSet(f *testing.F) {
 			require.ErrorIs(t, err, errIDSet)
 			return
 		}
-		require.LessOrEqual(t, len(set.spans), maxSpans)
+		require.LessOrEqual(t, len(set.spans), maxStored)
 		for i, s := range set.spans {
 			require.LessOrEqual(t, s.lo, s.hi)
 			require.Greater(t, s.lo, base)

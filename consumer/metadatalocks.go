@@ -169,4 +169,5 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 }
 
 func (m *metadataLocks) pace() time.Duration { return 10 * time.Millisecond }
+func (m *metadataLocks) late() bool          { return false }
 func (m *metadataLocks) name() Writers       { return WritersMetadataLocks }

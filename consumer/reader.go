@@ -69,6 +69,7 @@ type reader struct {
 // run reads until the context ends or something is lost.
 func (r *reader) run(ctx context.Context) error {
 	r.limit = min(100, r.pageRows)
+	r.wm.late = r.source.late()
 	r.gapWaits = notify.Fibonacci{Min: r.source.pace(), Max: maxGapWait, Jitter: 0.1}
 	head, err := r.waiter.Head(ctx)
 	if err != nil {
@@ -109,9 +110,10 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkHead(ctx); err != nil {
 		return err
 	}
-	// What came into the stored gaps meanwhile, whoever else may still come.
-	if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
-		return err
+	if !r.strict { // what came into the stored gaps meanwhile, whoever else may still come
+		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
+			return err
+		}
 	}
 	head, err := r.head(ctx)
 	if err != nil || head <= r.wm.settled {
@@ -183,7 +185,7 @@ type reading struct {
 func (r *reader) readPage(ctx context.Context) (reading, error) {
 	if r.wm.full() {
 		r.log.WarnContext(ctx, "reading waits until a writer ends: too many gaps are open", "gaps", maxSpans)
-		return reading{head: r.wm.frontier}, nil
+		return reading{head: r.wm.frontier, withheld: true}, nil
 	}
 	var head uint64
 	var err error
@@ -257,6 +259,9 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 		if locked {
 			ended = r.wm.settled
 		}
+	}
+	if r.strict { // the gaps below what was handed out in another order
+		again = span{r.wm.settled + 1, ended}
 	}
 	n, err := r.reread(ctx, again)
 	if err != nil {

@@ -129,6 +129,7 @@ func message(topic string, values []driver.Value, p *page) (Message, error) {
 	}
 	if text, ok := values[2].([]byte); ok {
 		m.Headers = headers(text)
+		p.bytes += len(text)
 	}
 	switch payload := values[3].(type) {
 	case []byte:
@@ -180,9 +181,6 @@ func (r *rows) after(ctx context.Context, id uint64, limit int) (*page, error) {
 			return r.add(p, values, limit)
 		})
 	})
-	if server.Is(err, server.ErrBadField) && r.types != nil {
-		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // no fault of the options': it was there
-	}
 	return p, err
 }
 
@@ -239,9 +237,13 @@ func (r *rows) once(ctx context.Context, query string, args []uint64, each func(
 }
 
 func (r *rows) raw(ctx context.Context, f func(conn driver.ConnPrepareContext) error) error {
-	return r.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err := r.session.Do(ctx, func(conn *sqlx.Conn) error {
 		return conn.Raw(func(c any) error { return f(c.(driver.ConnPrepareContext)) })
 	})
+	if server.Is(err, server.ErrBadField) && r.types != nil {
+		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // no fault of the options': it was there
+	}
+	return err
 }
 
 // scan runs a prepared statement: its binary protocol keeps every type's value
@@ -264,17 +266,17 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 	if err := r.unaltered(result, len(values)); err != nil {
 		return err
 	}
-	for {
+	for enough := false; ; {
 		switch err := result.Next(values); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
+		case enough: // read to its end here: Close would do so without the context
+			continue
 		}
-		switch err := each(values); {
-		case errors.Is(err, errEnough):
-			return nil
-		case err != nil:
+		err := each(values)
+		if enough = errors.Is(err, errEnough); err != nil && !enough {
 			return err
 		}
 	}

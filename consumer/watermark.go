@@ -4,7 +4,8 @@ import "time"
 
 const (
 	// maxSpans bounds the memory for ids that were delivered while lower ones may
-	// still come, to 16 MiB: past it the reader waits for the gaps to close.
+	// still come, to 16 MiB and a page: past it no further page is read until gaps
+	// close.
 	maxSpans = 1 << 20
 	// graceParts is how many heads are noted within a grace period.
 	graceParts = 64
@@ -19,6 +20,11 @@ type watermark struct {
 	frontier uint64 // pages were read up to this id
 	horizon  uint64 // every id that appears from now on is larger; may be ahead of the frontier
 	looked   uint64 // the head at the last look: who began since has larger ids only
+	// late says that a writer may take its first id shortly before a look can show
+	// it, but not as long before as the look before. Then earlier, the head at that
+	// look, stands for looked.
+	late    bool
+	earlier uint64
 
 	// writers are those that were open at the last look, each with the head of the
 	// look before the one that saw it first: it has larger ids only. Whoever will
@@ -45,7 +51,7 @@ type head struct {
 func newWatermark(settled uint64, seen idSet) *watermark {
 	w := &watermark{settled: settled, seen: seen, writers: make(map[writer]uint64)}
 	w.settle(settled)
-	w.frontier, w.looked = max(w.settled, w.seen.max()), w.settled
+	w.frontier, w.looked, w.earlier = max(w.settled, w.seen.max()), w.settled, w.settled
 	return w
 }
 
@@ -91,7 +97,7 @@ func (w *watermark) reread(ids []uint64) {
 func (w *watermark) settle(id uint64) {
 	w.settled = w.seen.trim(max(id, w.settled))
 	w.frontier = max(w.frontier, w.settled)
-	w.looked = max(w.looked, w.settled)
+	w.looked, w.earlier = max(w.looked, w.settled), max(w.earlier, w.settled)
 }
 
 // waiting tells whether there are gaps below the frontier, or a head whose writers
@@ -109,7 +115,11 @@ func (w *watermark) full() bool { return len(w.seen.spans) >= maxSpans }
 func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again span, ended uint64) {
 	id = max(id, w.looked)
 	ended = id
-	after := w.looked // where those may have written who came and went since the last look
+	since := w.looked
+	if w.late {
+		since, ended = w.earlier, w.looked
+	}
+	after := since // where those may have written who came and went since the last look
 	for name, low := range w.writers {
 		if _, still := open[name]; still {
 			ended = min(ended, low)
@@ -120,15 +130,15 @@ func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duratio
 	}
 	for name, may := range open {
 		if _, known := w.writers[name]; may && !known {
-			w.writers[name] = w.looked
-			ended = min(ended, w.looked)
+			w.writers[name] = since
+			ended = min(ended, since)
 		}
 	}
 	if grace > 0 {
 		after = w.settled // who fills a gap may not show
 		ended = min(ended, w.graced(id, now, grace))
 	}
-	w.looked = id
+	w.earlier, w.looked = w.looked, id
 	return span{max(after, w.settled) + 1, id}, ended
 }
 

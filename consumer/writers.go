@@ -37,6 +37,8 @@ type source interface {
 	open(ctx context.Context) (open, error)
 	// pace is the least time between two questions.
 	pace() time.Duration
+	// late tells that a writer may have taken its first id a moment before it shows.
+	late() bool
 	name() Writers
 }
 
@@ -101,6 +103,7 @@ type unknown struct{}
 
 func (unknown) open(context.Context) (open, error) { return nil, nil }
 func (unknown) pace() time.Duration                { return 100 * time.Millisecond } // it reads every open gap again
+func (unknown) late() bool                         { return false }
 func (unknown) name() Writers                      { return WritersUnknown }
 
 func sourceError(name Writers, err error) error {

@@ -45,6 +45,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	config = config.Clone()
 	config.InterpolateParams = true // a statement with arguments is one round trip, not three
 	config.MultiStatements = false
+	if config.Params == nil {
+		config.Params = make(map[string]string)
+	}
+	config.Params["autocommit"] = "1" // a statement of the pool's is a transaction
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}

@@ -143,6 +143,8 @@ func (s *Session) setUp(ctx context.Context) error {
 	s.caps = caps
 	settings := caps.Settings(
 		"autocommit", "1",
+		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
+		"sql_select_limit", "18446744073709551615",
 		"time_zone", "'+00:00'",
 		"lock_wait_timeout", "2", // a year on MySQL: a read would queue behind an ALTER that waits
 		"innodb_lock_wait_timeout", "2",

@@ -1,0 +1,132 @@
+package consumer
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// soon is well below the bound at which a consumer looks without any hint.
+const soon = maxWait / 3
+
+// A flag that a trigger or a producer sets, in both published forms, wakes a
+// consumer that looks at nothing else.
+func TestFlags(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, c := range []struct {
+			flag FlagForm
+			form schema.TriggerForm
+		}{{FlagCounter, schema.TriggerCounter}, {FlagRow, schema.TriggerRow}} {
+			t.Run(string(c.flag), func(t *testing.T) {
+				t.Parallel()
+				db := openTopic(t, s)
+				trigger, err := schema.Trigger("orders", c.form, "insert")
+				require.NoError(t, err)
+				do(t, db, trigger)
+				insert(t, db, "orders", "one")
+				flag := notify.Flag{Topic: "orders"}
+				set := func() uint64 {
+					counter, err := flag.Read(t.Context(), db.Pool())
+					require.NoError(t, err)
+					return counter
+				}
+				require.Equal(t, uint64(1), set())
+				var got collected
+				k := run(t, db, "orders", Options{From: Beginning(), Flag: c.flag}, got.handler())
+				got.waitFor(t, "one")
+				for i := 2; i < 5; i++ {
+					start := time.Now()
+					insert(t, db, "orders", strconv.Itoa(i))
+					eventually(t, func() bool { return len(got.ids()) == i }, "the row does not come")
+					require.Less(t, time.Since(start), soon)
+				}
+				if c.flag == FlagCounter {
+					require.Equal(t, uint64(4), set())
+				} else {
+					eventually(t, func() bool { return set() == 0 }, "the reader leaves the flag's row")
+				}
+				do(t, db, "DROP TRIGGER "+schema.TriggerName("orders", "INSERT"))
+				p, err := producer.New(db, "orders", producer.Options{Hint: producer.Flag})
+				require.NoError(t, err)
+				start := time.Now()
+				_, err = p.Publish(t.Context(), producer.Message{Payload: []byte("five")})
+				require.NoError(t, err)
+				eventually(t, func() bool { return len(got.ids()) == 5 }, "the published row does not come")
+				require.Less(t, time.Since(start), soon)
+				require.NoError(t, k.end(t))
+			})
+		}
+	})
+}
+
+// A writer whose trigger found the flag's row holds it until it commits: the
+// reader can't delete it, and reads on.
+func TestFlagRowHeldByAWriter(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		trigger, err := schema.Trigger("orders", schema.TriggerRow, "insert")
+		require.NoError(t, err)
+		do(t, db, trigger)
+		insert(t, db, "orders", "one")
+		conn := newConn(t, db)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
+		insert(t, db, "orders", "three")
+		var got collected
+		c := run(t, db, "orders", Options{From: Beginning(), Flag: FlagRow}, got.handler())
+		got.waitFor(t, "one", "three")
+		onConn(t, conn, "COMMIT")
+		got.waitFor(t, "one", "three", "two")
+		insert(t, db, "orders", "four")
+		got.waitFor(t, "one", "three", "two", "four")
+		require.NoError(t, c.end(t))
+	})
+}
+
+// The handshake as published: producer and consumer take turns, so that when a
+// message is inserted, the one before it was handled.
+func TestHandshake(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Mode: ModeHandshake},
+			EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+				if _, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?)", m.ID); err != nil {
+					return err
+				}
+				return got.handler().handle(ctx, tx, []Message{m})
+			}))
+		p, err := producer.NewHandshake(db, "orders", producer.Options{Logger: testLogger(t)})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		<-p.Ready()
+		for n := 1; n <= 30; n++ {
+			_, err := p.Publish(t.Context(), producer.Message{Payload: []byte(strconv.Itoa(n))})
+			require.NoError(t, err)
+			if n == 1 {
+				got.waitFor(t, "1") // from here on both are there
+			}
+			require.GreaterOrEqual(t, len(got.ids()), n-1, "the turn before has not been handled")
+		}
+		got.waitFor(t, numbers(1, 30)...)
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		require.Equal(t, numbers(1, 30), all[string](t, db, "SELECT id FROM work ORDER BY id"))
+
+		// Its producer is gone: what others insert comes too.
+		insert(t, db, "orders", "alone")
+		got.waitFor(t, append(numbers(1, 30), "alone")...)
+		require.NoError(t, c.end(t))
+	})
+}

@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// awkward are names that servers take, and that a careless statement would not.
+var awkward = []string{
+	"a`b", "it's", `say "x"`, `back\slash`, "two words", "größe", "注文", "semi;colon", "-- comment", "/* x */", "%s ? :name", "SELECT",
+	"x`; DROP TABLE orders; -- ", "0", strings.Repeat("n", 64), strings.Repeat("ü", 64), "a.b", "@x", "tab\tbed",
+}
+
+// Names are quoted, wherever they go, and never run.
+func TestAwkwardNames(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		config.DBName = config.DBName + " `; x'ü\""
+		admin := s.Admin(t)
+		_, err := admin.ExecContext(t.Context(), "CREATE DATABASE "+ident.Quote(config.DBName))
+		require.NoError(t, err)
+		defer func() {
+			_, err := admin.ExecContext(context.WithoutCancel(t.Context()), "DROP DATABASE "+ident.Quote(config.DBName))
+			require.NoError(t, err)
+		}()
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		var names []string
+		for _, name := range awkward {
+			if name = strings.TrimSpace(name); ident.Check(name) == nil {
+				names = append(names, name)
+			}
+		}
+		require.Greater(t, len(names), 15)
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), append([]string{"orders"}, names...)...))
+		for _, name := range names {
+			insert(t, db, name, "one")
+			options := Options{Group: name, Member: name, From: Beginning(), StopAtEnd: true, MaxAttempts: 1}
+			var got []Message
+			require.NoError(t, run(t, db, name, options, EachTx(func(_ context.Context, _ *sqlx.Tx, m Message) error {
+				got = append(got, m)
+				return errHandler
+			})).wait(t), name)
+			require.Len(t, got, 1)
+			require.Equal(t, name, got[0].Topic)
+			require.Equal(t, uint64(1), get[uint64](t, db, "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
+			require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
+			require.LessOrEqual(t, len(GroupLock(db.Name(), name, name)), 64)
+
+			// As a column: the key, what is shown, and the time.
+			column := ident.Quote(name)
+			do(t, db, "CREATE TABLE rows_of ("+column+" BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, x INT)", "INSERT INTO rows_of (x) VALUES (7)")
+			require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: Last(1), Key: name, Columns: []string{name}}), name)
+			do(t, db, "DROP TABLE rows_of", "CREATE TABLE rows_of (id INT NOT NULL PRIMARY KEY, "+column+" DATETIME)", "INSERT INTO rows_of VALUES (1, NOW())")
+			if !strings.EqualFold(name, "id") {
+				from, err := ParsePosition("1000h")
+				require.NoError(t, err)
+				require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: from, TimeColumn: name}), name)
+			}
+			do(t, db, "DROP TABLE rows_of")
+		}
+		require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
+	})
+}
+
+// A gap in a table of an awkward name is settled by whatever way there is.
+func TestAwkwardNameWithGaps(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
+		const topic = "it`s 'Ünïcode'"
+		db := openConfig(t, s.Database(t), topic)
+		looks := newLooks()
+		var got collected
+		c := run(t, db, topic, Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+		conn := newConn(t, db)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES ('late')")
+		insert(t, db, topic, "two")
+		got.waitFor(t, "two")
+		looks.wait(t)
+		onConn(t, conn, "COMMIT")
+		got.waitFor(t, "two", "late")
+		require.NoError(t, c.end(t))
+	})
+}
