@@ -80,7 +80,7 @@ type Options struct {
 	Order Order
 	Flag  FlagForm
 	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
-	// ModeHandshake without a producer, nil for Fibonacci from 50 ms to 1.5 s.
+	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
 
 	// Key is the column to read by: an increasing integer with a unique index. Empty

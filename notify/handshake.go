@@ -37,10 +37,10 @@ var _ Waiter = (*Handshake)(nil)
 // NewHandshake is the consumer's side on the lock of the name; the session
 // becomes the waiter's and is closed with it. waits is how long it sleeps while
 // there is no producer, which is also how long a producer that comes may wait;
-// nil means Fibonacci from 50 ms to 1.5 s.
+// nil means Fibonacci from 5 ms to 1.5 s.
 func NewHandshake(session *Session, name string, source Source, waits backoff.BackOff) *Handshake {
 	if waits == nil {
-		waits = &Fibonacci{Min: 50 * time.Millisecond, Max: 1500 * time.Millisecond}
+		waits = &Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
 	}
 	return &Handshake{session: session, name: name, source: source, waits: waits}
 }
