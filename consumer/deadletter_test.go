@@ -167,7 +167,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 					return err
 				}
 				// The other one lost: nothing to see this time, but done all the same.
-				<-done
+				_ = <-done
 				return err
 			}))
 		require.NoError(t, c.wait(t))

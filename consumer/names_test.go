@@ -24,7 +24,7 @@ var awkward = []string{
 func TestAwkwardNames(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		config.DBName = config.DBName + " `; x'ü\""
+		config.DBName += " `; x'ü\""
 		admin := s.Admin(t)
 		_, err := admin.ExecContext(t.Context(), "CREATE DATABASE "+ident.Quote(config.DBName))
 		require.NoError(t, err)

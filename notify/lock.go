@@ -221,8 +221,10 @@ func (l *Lock) Context(parent context.Context) (ctx context.Context, cancel cont
 // Held asks the server whether the session still holds the lock. An answer of no
 // makes the lock count as lost.
 func (l *Lock) Held(ctx context.Context) (bool, error) {
-	if l.Err() != nil {
+	select {
+	case <-l.lost:
 		return false, nil
+	default:
 	}
 	var held bool
 	err := l.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {

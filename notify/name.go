@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -37,7 +38,7 @@ func LockName(parts ...string) string {
 	}
 	sum := sha256.New()
 	for _, part := range parts {
-		fmt.Fprintf(sum, "%d:%s", len(part), part)
+		sum.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
 	}
 	hash := "#" + hex.EncodeToString(sum.Sum(nil))[:20]
 	return name[:min(len(name), maxLockName-len(hash))] + hash

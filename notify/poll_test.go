@@ -226,7 +226,7 @@ func TestLargestID(t *testing.T) {
 		require.NoError(t, err)
 		value, ok := head.Value()
 		assert.True(t, ok)
-		assert.EqualValues(t, uint64(18446744073709551615), value)
+		assert.Equal(t, uint64(18446744073709551615), value)
 	})
 }
 

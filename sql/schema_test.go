@@ -31,6 +31,7 @@ func structure(tb testing.TB, db *sql.DB) string {
 	} {
 		rows, err := db.QueryContext(context.Background(), query)
 		require.NoError(tb, err)
+		defer rows.Close()
 		columns, err := rows.Columns()
 		require.NoError(tb, err)
 		values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
