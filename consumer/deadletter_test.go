@@ -167,8 +167,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 					return err
 				}
 				// The other one lost: nothing to see this time, but done all the same.
-				_ = <-done
-				return err
+				return errors.Join(err, <-done)
 			}))
 		require.NoError(t, c.wait(t))
 		require.Equal(t, 1, get[int](t, db, "SELECT n % 10 FROM stock WHERE id = 1"))

@@ -74,7 +74,7 @@ func TestGroupProcessKilled(t *testing.T) {
 		insert(t, db, "orders", "one")
 		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: WritersInnoDBTrx})
 		require.NoError(t, err)
-		process := exec.Command(os.Args[0]) //nolint:noctx // killed below
+		process := exec.Command(os.Args[0])
 		process.Env = append(os.Environ(), tortureEnv+"="+string(told))
 		require.NoError(t, process.Start())
 		ended := make(chan struct{})
