@@ -144,7 +144,7 @@ func (s *Session) setUp(ctx context.Context) error {
 	settings := caps.Settings(
 		"autocommit", "1",
 		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
-		"sql_select_limit", "18446744073709551615",
+		"sql_select_limit", "9223372036854775807", // none
 		"time_zone", "'+00:00'",
 		"lock_wait_timeout", "2", // a year on MySQL: a read would queue behind an ALTER that waits
 		"innodb_lock_wait_timeout", "2",
