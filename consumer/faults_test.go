@@ -1,0 +1,214 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// workers runs a consumer for each kind of handler, each in a group of its own
+// that writes the ids it handles to a table of its name.
+func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, stop func()) {
+	tb.Helper()
+	note := func(ctx context.Context, db notify.Execer, table string, messages []Message) error {
+		values := strings.TrimSuffix(strings.Repeat("(?),", len(messages)), ",")
+		var args []any
+		for _, m := range messages {
+			args = append(args, m.ID)
+		}
+		_, err := db.ExecContext(ctx, "INSERT INTO "+table+" (id) VALUES "+values, args...)
+		return err
+	}
+	handlers := map[string]Handler{
+		"one":    Each(func(ctx context.Context, m Message) error { return note(ctx, db.Pool(), "one", []Message{m}) }),
+		"page":   Batch(func(ctx context.Context, messages []Message) error { return note(ctx, db.Pool(), "page", messages) }),
+		"one_tx": EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error { return note(ctx, tx, "one_tx", []Message{m}) }),
+		"page_tx": BatchTx(func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
+			return note(ctx, tx, "page_tx", messages)
+		}),
+	}
+	var all []*running
+	for name, handler := range handlers {
+		do(tb, setup, "CREATE TABLE "+name+" (id BIGINT UNSIGNED NOT NULL)")
+		all = append(all, run(tb, db, "orders", Options{
+			Group: name, From: Beginning(), FlushInterval: 20 * time.Millisecond, PageRows: 20, MaxAttempts: -1, Retry: soonAgain, Logger: quiet,
+		}, handler))
+		names = append(names, name)
+	}
+	return names, func() {
+		for _, r := range all {
+			r.stop()
+		}
+		for _, r := range all {
+			if err := r.wait(tb); err != nil {
+				require.ErrorIs(tb, err, errUnsaved)
+			}
+		}
+	}
+}
+
+func soonAgain() backoff.BackOff { return notify.Exponential(5*time.Millisecond, 100*time.Millisecond) }
+
+// settledWork waits until every row was handled, and tells whether rows were
+// handled more than once.
+func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
+	tb.Helper()
+	more := make(map[string]bool)
+	for _, name := range names {
+		eventually(tb, func() bool {
+			return get[int](tb, db, "SELECT COUNT(*) FROM orders WHERE id NOT IN (SELECT id FROM "+name+")") == 0
+		}, "%s: rows are not handled", name)
+		require.Zero(tb, get[int](tb, db, "SELECT COUNT(*) FROM "+name+" WHERE id NOT IN (SELECT id FROM orders)"), "%s: rows that are none", name)
+		more[name] = get[int](tb, db, "SELECT COUNT(*) - COUNT(DISTINCT id) FROM "+name+"") > 0
+	}
+	return more
+}
+
+// A server that is killed (kill -9) under load and comes back: handlers in a
+// transaction have done each row exactly once, the others at least once.
+func TestServerKilledUnderLoad(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, "--innodb-flush-log-at-trx-commit=1")
+		config := own.Database(t)
+		db := openConfig(t, config, "orders")
+		names, stop := workers(t, db, db)
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		var load sync.WaitGroup
+		var committed atomic.Int64
+		for range 2 {
+			load.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x'), ('x'), ('x')"); err == nil {
+						committed.Add(3)
+					}
+				}
+			})
+		}
+		defer load.Wait()
+		defer cancel()
+		for range 2 {
+			before := committed.Load()
+			eventually(t, func() bool { return committed.Load() > before+150 }, "nothing is written")
+			own.Kill()
+			own.Restart(t)
+		}
+		before := committed.Load()
+		eventually(t, func() bool { return committed.Load() > before+50 }, "nothing is written")
+		cancel()
+		load.Wait()
+		again := settledWork(t, db, names)
+		stop()
+		require.GreaterOrEqual(t, get[int64](t, db, "SELECT COUNT(*) FROM orders"), committed.Load())
+		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
+		require.False(t, again["page_tx"], "a row was handled twice in a transaction")
+	})
+}
+
+// cutter makes connections that end at a COMMIT: before it is sent, or after it
+// is and before the answer comes, in turns.
+type cutter struct {
+	every   int64
+	commits atomic.Int64
+	cuts    [2]atomic.Int64
+}
+
+func (c *cutter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	return &cutConn{conn, c}, err
+}
+
+type cutConn struct {
+	net.Conn
+	cutter *cutter
+}
+
+var errCut = errors.New("the test cut the connection")
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	if !bytes.HasSuffix(b, []byte("COMMIT")) {
+		return c.Conn.Write(b)
+	}
+	n := c.cutter.commits.Add(1)
+	if n%c.cutter.every != 0 {
+		return c.Conn.Write(b)
+	}
+	sent := n / c.cutter.every % 2
+	c.cutter.cuts[sent].Add(1)
+	if sent == 1 {
+		if _, err := c.Conn.Write(b); err != nil {
+			return 0, err
+		}
+	}
+	_ = c.Close()
+	return 0, errCut
+}
+
+// A connection that ends at the commit leaves in doubt whether it was done. The
+// stored offset knows: the work is done once all the same.
+func TestCutAtTheCommit(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		for range 60 {
+			insert(t, db, "orders", "x", "x", "x", "x", "x")
+		}
+		cutter := &cutter{every: 9}
+		far := config.Clone()
+		far.DialFunc = cutter.dial
+		cut, err := notify.OpenConfig(far)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, cut.Close()) }()
+		names, stop := workers(t, cut, db)
+		again := settledWork(t, db, names)
+		stop()
+		require.Positive(t, cutter.cuts[0].Load(), "no commit was cut off before it was sent")
+		require.Positive(t, cutter.cuts[1].Load(), "no commit was cut off before its answer")
+		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
+		require.False(t, again["page_tx"], "a row was handled twice in a transaction")
+	})
+}
+
+// A network that comes and goes costs nothing but time.
+func TestConnectionsCutUnderLoad(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		proxy := s.Proxy(t)
+		far, err := notify.OpenConfig(proxy.Config(config))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, far.Close()) }()
+		names, stop := workers(t, far, db)
+		rows := 0
+		for round := range 6 {
+			for range 10 {
+				insert(t, db, "orders", "x", "x", "x", "x", "x")
+			}
+			rows += 50
+			eventually(t, func() bool {
+				return get[int](t, db, "SELECT COUNT(DISTINCT id) FROM one_tx") > rows-40
+			}, "round %d", round)
+			proxy.Down()
+			insert(t, db, "orders", "x")
+			rows++
+			proxy.Up()
+		}
+		again := settledWork(t, db, names)
+		stop()
+		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
+		require.False(t, again["page_tx"], "a row was handled twice in a transaction")
+	})
+}
