@@ -28,7 +28,7 @@ func ExampleEach() {
 		log.Fatal(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err = orders.Run(ctx, consumer.Each(func(ctx context.Context, m consumer.Message) error {
+	err = orders.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
 		log.Printf("%d: %s", m.ID, m.Payload)
 		return nil // an error makes it come again
 	}))

@@ -122,7 +122,7 @@ func TestHandshake(t *testing.T) {
 			cancel()
 			return <-done
 		})
-		defer ended()
+		defer func() { _ = ended() }()
 		<-p.Ready()
 		for n := 1; n <= 30; n++ {
 			_, err := p.Publish(t.Context(), producer.Message{Payload: []byte(strconv.Itoa(n))})
