@@ -242,7 +242,7 @@ func TestServerGoesAway(t *testing.T) {
 		got.waitFor(t, "one")
 		alone.waitFor(t, "one")
 		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
-		own.Stop()
+		own.Kill()
 		own.Restart(t)
 		insert(t, db, "orders", "two")
 		got.waitFor(t, "one", "two")
