@@ -41,8 +41,10 @@ func Batch(handle func(ctx context.Context, messages []Message) error) Handler {
 }
 
 // EachTx handles one message in a transaction that commits the offset too: what
-// it does in tx is done exactly once. It must neither commit nor roll back. It
-// needs a group.
+// it does in tx is done exactly once. It must neither commit nor roll back, and it
+// must return the error of every statement that fails: after some (a deadlock) the
+// server has rolled back what was done before, and would commit the rest without
+// it. It needs a group.
 func EachTx(handle func(ctx context.Context, tx *sqlx.Tx, m Message) error) Handler {
 	return Handler{each: true, tx: true, handle: func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
 		return handle(ctx, tx, messages[0])

@@ -76,9 +76,13 @@ type Options struct {
 	// OrderStrict it waits for the transactions that hold some of it back.
 	StopAtEnd bool
 
-	Mode  Mode
+	// Mode is how Run waits for new rows; empty means ModeAuto.
+	Mode Mode
+	// Order is the order in which rows are handled; empty means OrderArrival.
 	Order Order
-	Flag  FlagForm
+	// Flag is where ModePoll, and ModeHandshake in its turn, look for news; empty
+	// means the table's largest id. The flag's table is made by mqnotify init.
+	Flag FlagForm
 	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
 	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
