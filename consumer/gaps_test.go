@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"sync"
@@ -63,6 +64,45 @@ func TestOpenTransactionDelaysNoOther(t *testing.T) {
 		got.waitFor(t, want...)
 		onConn(t, long, "COMMIT")
 		got.waitFor(t, append(want, "long")...)
+		require.NoError(t, c.end(t))
+	})
+}
+
+// The head comes before the writers: what begins between the two is beyond it. Here
+// a row is inserted, and a larger one committed, each time right after the server
+// was asked for the writers.
+func TestWritersThatBeginBehindTheQuestion(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
+		db := openTopic(t, s)
+		var late []*sql.Conn
+		for range 6 {
+			late = append(late, newConn(t, db))
+		}
+		looks := newLooks()
+		begun := make(chan struct{})
+		looks.then = func(n int64) {
+			if n <= int64(len(late)) {
+				onConn(t, late[n-1], "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+				insert(t, db, "orders", "x")
+			}
+			if n == int64(len(late)) {
+				close(begun)
+			}
+		}
+		insert(t, db, "orders", "x")
+		var got collected
+		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+		select {
+		case <-begun:
+		case <-time.After(patience):
+			t.Fatal("the reader does not look")
+		}
+		eventually(t, func() bool { return len(got.ids()) == 7 }, "got %v", got.payloads())
+		looks.wait(t)
+		for _, conn := range late {
+			onConn(t, conn, "COMMIT")
+		}
+		eventually(t, func() bool { return len(got.ids()) == 13 }, "rows were lost: %v", got.payloads())
 		require.NoError(t, c.end(t))
 	})
 }

@@ -97,14 +97,18 @@ func number(err error) uint16 {
 type looks struct {
 	source
 	n     *atomic.Int64
-	stale *atomic.Bool // while it is set, every answer is too old
+	stale *atomic.Bool  // while it is set, every answer is too old
+	then  func(n int64) // is called when the server has answered for the nth time, if not nil
 }
 
 func newLooks() looks { return looks{n: new(atomic.Int64), stale: new(atomic.Bool)} }
 
 func (l looks) open(ctx context.Context) (open, error) {
 	open, err := l.source.open(ctx)
-	l.n.Add(1)
+	n := l.n.Add(1)
+	if l.then != nil {
+		l.then(n)
+	}
 	if err == nil && l.stale.Load() {
 		return nil, errStale
 	}
@@ -112,7 +116,7 @@ func (l looks) open(ctx context.Context) (open, error) {
 }
 
 // wrap is for Options.wrap.
-func (l looks) wrap(s source) source { return looks{s, l.n, l.stale} }
+func (l looks) wrap(s source) source { return looks{s, l.n, l.stale, l.then} }
 
 // wait returns when the reader has looked twice from here on: the second look
 // began later than this call.
