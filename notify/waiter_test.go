@@ -102,12 +102,13 @@ func TestWaiters(t *testing.T) {
 }
 
 func conform(t *testing.T, s *mysqltest.Server, kind kind) {
-	// waits gives its first wait when a Wait has begun.
-	open := func(t *testing.T) (db *notify.DB, session *notify.Session, waiter notify.Waiter, waits *spy) {
+	// waits gives its first wait when a Wait has begun. slow's is an hour: what ends it
+	// is what is tested, and no look that comes soon anyway.
+	slow := func() *spy { return &spy{policy: backoff.NewConstantBackOff(time.Hour)} }
+	open := func(t *testing.T, waits *spy) (db *notify.DB, session *notify.Session, waiter notify.Waiter, _ *spy) {
 		t.Helper()
 		db = openTopic(t, s)
 		session = openSession(t, db, 0)
-		waits = quick()
 		waiter = kind.open(db, session, waits)
 		t.Cleanup(func() { require.NoError(t, waiter.Close()) })
 		return db, session, waiter, waits
@@ -124,7 +125,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
-		db, _, waiter, waits := open(t)
+		db, _, waiter, waits := open(t, quick())
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		_, ok := seen.Value()
@@ -150,7 +151,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
-		db, _, waiter, _ := open(t)
+		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			kind.change(t, db)
 			seen, err := waiter.Head(t.Context())
@@ -163,7 +164,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
-		_, _, waiter, waits := open(t)
+		_, _, waiter, waits := open(t, slow())
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -175,10 +176,11 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the session's loss ends the wait", func(t *testing.T) {
-		_, session, waiter, _ := open(t)
+		_, session, waiter, waits := open(t, slow())
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
+		waits.await(t, 1)
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		require.Error(t, receive(t, waited).err)
 		_, err = waiter.Head(t.Context())
@@ -186,14 +188,14 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
-		_, _, waiter, _ := open(t)
+		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
 		require.Error(t, receive(t, wait(t.Context(), waiter, notify.Head{}, time.Hour)).err)
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
-		_, _, waiter, waits := open(t)
+		_, _, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		waits.await(t, 1)
 		var all sync.WaitGroup
@@ -205,7 +207,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
-		db, _, waiter, waits := open(t)
+		db, _, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		waits.await(t, 1)
 		run(t, db, "DROP TABLE orders, "+schema.FlagTable)
