@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
@@ -148,12 +149,10 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	}
 	sent := n / c.cutter.every % 2
 	c.cutter.cuts[sent].Add(1)
+	defer func() { _ = c.Close() }()
 	if sent == 1 {
-		if _, err := c.Conn.Write(b); err != nil {
-			return 0, err
-		}
+		return c.Conn.Write(b)
 	}
-	_ = c.Close()
 	return 0, errCut
 }
 
@@ -179,6 +178,36 @@ func TestCutAtTheCommit(t *testing.T) {
 		require.Positive(t, cutter.cuts[1].Load(), "no commit was cut off before its answer")
 		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
 		require.False(t, again["page_tx"], "a row was handled twice in a transaction")
+	})
+}
+
+// What a member knows when a commit is in doubt is older than what the commit may
+// have stored: it is not stored over it, or the work would be done again.
+func TestInDoubtIsNotStoredOver(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		setup := openConfig(t, config, "orders")
+		cutter := &cutter{every: 3} // the fence, the first message; then the third is sent, and cut
+		far := config.Clone()
+		far.DialFunc = cutter.dial
+		db, err := notify.OpenConfig(far)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		o, begun, err := claim(t.Context(), db, "orders", "g", "m", false, func() (progress, error) { return progress{}, nil })
+		require.NoError(t, err)
+		options, err := Options{Group: "g", FlushInterval: time.Hour, Logger: quiet}.withDefaults()
+		require.NoError(t, err)
+		d := &delivery{
+			handler: EachTx(func(context.Context, *sqlx.Tx, Message) error { return nil }),
+			options: options, db: db, offset: o, progress: begun,
+		}
+		in := make(chan batch, 3)
+		in <- batch{messages: []Message{{Topic: "orders", ID: 1}}, inOrder: true, settled: 1}
+		in <- batch{settled: 5} // to be stored at some time
+		in <- batch{messages: []Message{{Topic: "orders", ID: 6}}, inOrder: true, settled: 6}
+		require.ErrorIs(t, d.run(t.Context(), t.Context(), in), mysql.ErrInvalidConn)
+		require.EqualValues(t, 1, cutter.cuts[1].Load())
+		eventually(t, func() bool { return stored(t, setup, "g") == 6 }, "%d is stored", stored(t, setup, "g"))
 	})
 }
 
