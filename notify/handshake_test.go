@@ -142,6 +142,29 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		insert(t, db)
 		kill(t, own.Admin(t), "CONNECTION", producer.ID())
 		require.NoError(t, receive(t, waited))
+
+		// The next one takes its turn and is silent too, for longer than the consumer's
+		// bound; when it has something to say it is heard.
+		next := openSession(t, db, never)
+		queued := result(func() *notify.Lock { return mustLock(t, next, name) })
+		awaitState(t, own.Admin(t), next.ID(), waiting)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		for range 2 {
+			head, err := waiter.Wait(t.Context(), seen, time.Second)
+			require.NoError(t, err)
+			assert.Equal(t, seen, head)
+		}
+		lock := receive(t, queued)
+		woken := result(func() notify.Head {
+			head, err := waiter.Wait(t.Context(), seen, time.Hour)
+			assert.NoError(t, err)
+			return head
+		})
+		awaitState(t, own.Admin(t), session.ID(), waiting)
+		insert(t, db)
+		require.NoError(t, lock.Release(t.Context()))
+		assert.NotEqual(t, seen, receive(t, woken))
 	})
 }
 
