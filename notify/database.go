@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -24,6 +25,10 @@ var ErrNoDatabase = errors.New("no database in the DSN: end it with /DATABASE")
 type DB struct {
 	config *mysql.Config
 	pool   *sqlx.DB
+
+	mu    sync.Mutex
+	gates map[string]*gate // by topic
+	looks sharedSession    // for what keepers look at
 }
 
 // Open prepares access to the database that dsn names, in the driver's form

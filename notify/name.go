@@ -21,7 +21,11 @@ const maxLockName = 64 // characters, on MySQL
 // Names are in lower case, which MySQL folds to and MariaDB tells from capitals.
 // What can't be said so, or in 64 characters, is cut and told apart by a hash of
 // the parts: different parts make different names, on both.
-func LockName(parts ...string) string {
+func LockName(parts ...string) string { return lockName(maxLockName, parts) }
+
+// lockName is LockName in at most longest characters, for a name that others begin
+// with.
+func lockName(longest int, parts []string) string {
 	plain := "mqnotify:" + strings.Join(parts, ":")
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -33,7 +37,7 @@ func LockName(parts ...string) string {
 		return '_'
 	}, plain)
 	colons := strings.Count(plain, ":") != len(parts) // a part has one: "a:b" is not "a", "b"
-	if name == plain && len(name) <= maxLockName && !colons {
+	if name == plain && len(name) <= longest && !colons {
 		return name
 	}
 	sum := sha256.New()
@@ -41,7 +45,7 @@ func LockName(parts ...string) string {
 		sum.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
 	}
 	hash := "#" + hex.EncodeToString(sum.Sum(nil))[:20]
-	return name[:min(len(name), maxLockName-len(hash))] + hash
+	return name[:min(len(name), longest-len(hash))] + hash
 }
 
 func checkLockName(name string) error {

@@ -246,6 +246,19 @@ func (s *Session) sound() bool {
 	return err == nil && valid
 }
 
+// retime changes IdleTimeout, in whole seconds.
+func (s *Session) retime(ctx context.Context, idle time.Duration) error {
+	return s.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = ?", int(idle.Seconds())); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.idle = idle
+		return nil
+	})
+}
+
 // fail marks the session as lost and cuts its connection: a server that still has
 // it would keep the locks from others.
 func (s *Session) fail(cause error) {

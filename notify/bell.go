@@ -1,0 +1,211 @@
+package notify
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// produce is the role of a process that publishes: it keeps the gate when it can,
+// and rings a bell else, which the keeper hears.
+func (g *gate) produce(ctx context.Context) {
+	defer g.update(func(s *gateState) { s.joined = false })
+	g.persist(ctx, func(ctx context.Context) error {
+		if !g.awaitKept(ctx, false) { // by the listener's side of this process, which rings
+			return nil
+		}
+		return g.bell(ctx)
+	})
+}
+
+// bell is a producer's session: it claims the gate if no other producer does, and
+// takes a bell for the time until it keeps the gate.
+func (g *gate) bell(ctx context.Context) error {
+	session, release, err := g.session(ctx, untouched)
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer g.update(func(s *gateState) { s.joined = false })
+	work := context.WithoutCancel(ctx)
+	bell := &bell{gate: g, session: session}
+	tries := &Fibonacci{Min: 5 * time.Millisecond, Max: time.Second}
+	var claim *Lock
+	for unclaimed := true; ; {
+		if unclaimed && claim == nil && g.fit() {
+			claim, err = session.TryLock(work, g.names.claim())
+			if err != nil && !errors.Is(err, ErrNotAcquired) {
+				return err
+			}
+		}
+		var again <-chan time.Time
+		if claim != nil {
+			bell.drop(work)
+			kept, err := g.tryKeep(ctx, session, claim)
+			if kept || err != nil {
+				return err
+			}
+			if g.fit() {
+				again = time.After(tries.NextBackOff())
+			} else if err := claim.Release(work); err != nil {
+				return err
+			} else {
+				claim = nil
+			}
+		}
+		if err := bell.take(work); err != nil {
+			return err
+		}
+		g.update(func(s *gateState) { s.joined, s.failure = true, nil })
+		rung, err := g.awaitRing(ctx, session, again)
+		if err != nil {
+			return err
+		}
+		if rung {
+			if unclaimed, err = bell.ring(work); err != nil {
+				return err
+			}
+		}
+		if state, _ := g.now(); state.kept {
+			return nil
+		}
+	}
+}
+
+// awaitRing returns true when a ring is wanted, false when again fires or this
+// process keeps the gate.
+func (g *gate) awaitRing(ctx context.Context, session *Session, again <-chan time.Time) (bool, error) {
+	for {
+		state, changed := g.now()
+		if state.kept {
+			return false, nil
+		}
+		select {
+		case <-g.wanted:
+			return true, nil
+		case <-again:
+			return false, nil
+		case <-changed:
+		case <-session.Lost():
+			return false, session.Err()
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// bell is a ring of a producer's own.
+type bell struct {
+	*gate
+	session *Session
+	turner  *turner // nil while there is no free slot
+	rung    time.Time
+}
+
+// take takes a slot, if it has none and there is one.
+func (b *bell) take(ctx context.Context) error {
+	if b.turner != nil {
+		return nil
+	}
+	var query strings.Builder
+	query.WriteString("SELECT CASE 1")
+	args := make([]any, 0, slots)
+	for i := range slots {
+		slot := (i + int(b.session.ID())) % slots // not all at the first
+		query.WriteString(" WHEN GET_LOCK(?, 0) THEN " + strconv.Itoa(slot))
+		args = append(args, b.names.slot(slot))
+	}
+	query.WriteString(" END, CONNECTION_ID()")
+	var slot sql.NullInt64
+	if err := askOne(ctx, b.session, answer, query.String(), args, &slot); err != nil {
+		return err
+	}
+	if !slot.Valid {
+		return nil
+	}
+	b.turner = &turner{ring: b.ringOf(b.names.bell(int(slot.Int64))), session: b.session}
+	return b.turner.take(ctx)
+}
+
+// ring wakes the keeper, and tells whether no producer claims the gate.
+func (b *bell) ring(ctx context.Context) (unclaimed bool, err error) {
+	pause(ctx, b.options.Coalesce-time.Since(b.rung))
+	b.rung = time.Now()
+	var claim sql.Null[uint64]
+	if b.turner == nil {
+		err = askOne(ctx, b.session, answer, "SELECT IS_USED_LOCK(?), CONNECTION_ID()", []any{b.names.claim()}, &claim)
+	} else {
+		err = b.turner.turn(ctx, ", IS_USED_LOCK(?)", []any{b.names.claim()}, &claim)
+	}
+	return !claim.Valid, err
+}
+
+// drop lets the bell go: what it was to tell, the first ring of a keeper does.
+func (b *bell) drop(ctx context.Context) {
+	if b.turner == nil {
+		return
+	}
+	_ = b.turner.drop(ctx)
+	_ = b.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", b.turner.base)
+		return err
+	})
+	b.turner = nil
+}
+
+// bellWatch is a keeper's session that waits on another producer's bell.
+type bellWatch struct {
+	*look
+	slot   int
+	holder uint64
+	done   chan struct{}
+}
+
+func (l *look) newBellWatch(slot int, holder uint64) *bellWatch {
+	return &bellWatch{l, slot, holder, make(chan struct{})}
+}
+
+func (b *bellWatch) ended() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run hears the bell until ctx ends or its producer lets it go. After an error the
+// next look begins anew.
+func (b *bellWatch) run(ctx context.Context) {
+	defer close(b.done)
+	session, release, err := b.gate.session(ctx, untouched)
+	if err != nil {
+		return
+	}
+	defer release()
+	defer b.db.endWith(ctx, session)()
+	work := context.WithoutCancel(ctx)
+	w := &watcher{ring: b.ringOf(b.names.bell(b.slot)), session: session, lossy: b.options.lossy}
+	for ctx.Err() == nil {
+		armed, err := w.find(work, b.holder)
+		if err != nil || !armed {
+			return
+		}
+		woken := true // by what was missed
+		for armed && err == nil {
+			if woken {
+				b.ring(0)
+			}
+			woken, armed, err = w.park(work, parked)
+		}
+		if err != nil {
+			return
+		}
+		b.ring(0)
+	}
+}

@@ -1,0 +1,363 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// GateOptions are the settings of a process's part in a gate.
+type GateOptions struct {
+	// Look makes the waits between two looks of a keeper for what writers did that
+	// know nothing of the gate; nil means Fibonacci from 10 ms to 1 s. With GTIDs a
+	// commit ends such a wait at once. The bound on the wake for such a row is the
+	// longest of them.
+	Look func() backoff.BackOff
+	// Coalesce is the least time between two rings, 1 ms or more; 0 means 1 ms. What
+	// is published meanwhile is announced together.
+	Coalesce time.Duration
+	// KeeperTimeout is how long the server keeps a keeper whose host has vanished
+	// without closing its connection, in whole seconds, 3 or more. 0 means 10 s.
+	KeeperTimeout time.Duration
+	// Logger gets what a user may want to know; nil means slog.Default().
+	Logger *slog.Logger
+
+	lossy *lossy // ways to lose wakes, for the test that shows them
+}
+
+// lossy breaks what the protocol rests on.
+type lossy struct {
+	phases int  // instead of the 256, and no look at how old a phase is
+	early  bool // what was read before the phase was known is believed
+	delay  func()
+}
+
+func (o GateOptions) withDefaults() GateOptions {
+	if o.Look == nil {
+		o.Look = func() backoff.BackOff { return &Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1} }
+	}
+	o.Coalesce = max(o.Coalesce, time.Millisecond)
+	o.KeeperTimeout = cmp.Or(o.KeeperTimeout, 10*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Gate is a process's part in the gate of a topic, as a listener, as a producer that
+// rings, or both; the package comment has the protocol. All the Gates of a DB for
+// a topic share their sessions: one that is parked on the server, or keeps the
+// gate, however many listen, and one more while a process publishes and another
+// keeps the gate. A keeper has two more, whatever the number of topics (one
+// for its looks, one for the commits where there are GTIDs), and one for each other
+// process that publishes.
+//
+// It is a [Waiter], whose Head is a number of wake-ups. It reconnects by itself;
+// its errors are ErrNoGate, and in Head that of a connection that fails. Safe for
+// concurrent use, but for what a Waiter says.
+type Gate struct {
+	db     *DB
+	gate   *gate
+	closed chan struct{}
+
+	mu            sync.Mutex
+	listens, ring bool
+	done          bool
+}
+
+var _ Waiter = (*Gate)(nil)
+
+// NewGate does not connect: the first Head, Wait, Join or Ring does. Options are
+// those of the first Gate of the DB and topic while any is open.
+func NewGate(db *DB, topic string, options GateOptions) *Gate {
+	return &Gate{db: db, gate: db.joinGate(topic, options.withDefaults()), closed: make(chan struct{})}
+}
+
+// Head implements [Waiter]. It returns when a ring can't be missed any more.
+func (g *Gate) Head(ctx context.Context) (Head, error) {
+	g.listen()
+	var head Head
+	err := g.await(ctx, nil, func(s gateState) (bool, error) {
+		head = Head{s.wakes, true}
+		if s.armed || s.kept {
+			return true, nil
+		}
+		return s.failure != nil, s.failure
+	})
+	return head, err
+}
+
+// Wait implements [Waiter].
+func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
+	g.listen()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	err := g.await(ctx, timer.C, func(s gateState) (bool, error) {
+		if s.wakes != seen.value {
+			seen = Head{s.wakes, true}
+			return true, nil
+		}
+		if errors.Is(s.failure, ErrNoGate) {
+			return true, s.failure
+		}
+		return false, nil
+	})
+	return seen, err
+}
+
+// Join takes part as a producer, and returns when it keeps the gate, or has a bell
+// that a keeper will hear: what is published before that is found by a keeper's
+// look. Its errors are those of Head.
+func (g *Gate) Join(ctx context.Context) error {
+	g.rings()
+	return g.await(ctx, nil, func(s gateState) (bool, error) {
+		if s.joined || s.kept {
+			return true, nil
+		}
+		return s.failure != nil, s.failure
+	})
+}
+
+// Ring wakes the topic's listeners, soon: it only notes that they are to be woken,
+// and many calls may make one ring. Call it after a commit. upTo is the largest id
+// that it announces, so that the keeper's look is not surprised by it; 0 if that is
+// not known. The first Ring joins, beside the caller.
+func (g *Gate) Ring(upTo uint64) {
+	g.rings()
+	g.gate.ring(upTo)
+}
+
+func (g *Gate) listen() { g.take(&g.listens, &g.gate.listening) }
+func (g *Gate) rings()  { g.take(&g.ring, &g.gate.ringing) }
+
+// take takes a role, once.
+func (g *Gate) take(has *bool, r *role) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !*has && !g.done {
+		*has = true
+		r.join()
+	}
+}
+
+// await returns when f says so, timeout fires, ctx ends or the Gate is closed.
+func (g *Gate) await(ctx context.Context, timeout <-chan time.Time, f func(gateState) (bool, error)) error {
+	for {
+		state, changed := g.gate.now()
+		if done, err := f(state); done {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return nil
+		case <-g.closed:
+			return errClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Close implements [Waiter]. The last Close of a topic's Gates returns when their
+// sessions are closed; a keeper's listeners then choose another.
+func (g *Gate) Close() error {
+	g.mu.Lock()
+	if g.done {
+		g.mu.Unlock()
+		return nil
+	}
+	g.done = true
+	close(g.closed)
+	g.mu.Unlock()
+	if g.ring {
+		g.gate.ringing.leave()
+	}
+	if g.listens {
+		g.gate.listening.leave()
+	}
+	g.db.leaveGate(g.gate)
+	return nil
+}
+
+// gate is what all Gates of a DB and topic share.
+type gate struct {
+	db      *DB
+	topic   string
+	names   gateNames
+	options GateOptions
+	log     *slog.Logger
+	users   int // under db.mu
+
+	listening, ringing role
+	wanted             chan struct{} // one slot: a ring is to be made
+
+	mu      sync.Mutex
+	state   gateState
+	changed chan struct{} // closed and made anew when the state changes
+	rung    uint64        // the largest id that a ring announced
+	rings   uint64        // that were asked for, by publishes and by bells
+	unfit   time.Time     // until when this account can't keep the gate
+	yielded uint64        // the claimant that the gate was handed to
+	until   time.Time     // when it may be handed to the same again
+}
+
+// gateState is what those who wait look at.
+type gateState struct {
+	wakes   uint64
+	armed   bool  // the listener's session waits on a phase, or is about to
+	kept    bool  // this process keeps the gate
+	joined  bool  // this process has a bell
+	failure error // of the last try, nil while the gate works
+}
+
+func (db *DB) joinGate(topic string, options GateOptions) *gate {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	g := db.gates[topic]
+	if g == nil {
+		g = &gate{
+			db: db, topic: topic, names: newGateNames(db.Name(), topic), options: options,
+			log: options.Logger.With("topic", topic), wanted: make(chan struct{}, 1), changed: make(chan struct{}),
+		}
+		g.listening.run, g.ringing.run = g.listen, g.produce
+		if db.gates == nil {
+			db.gates = make(map[string]*gate)
+		}
+		db.gates[topic] = g
+	}
+	g.users++
+	return g
+}
+
+// leaveGate forgets a gate that nobody uses any more; its roles have ended.
+func (db *DB) leaveGate(g *gate) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if g.users--; g.users == 0 {
+		delete(db.gates, g.topic)
+	}
+}
+
+func (g *gate) now() (gateState, <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state, g.changed
+}
+
+func (g *gate) update(f func(*gateState)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(&g.state)
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// wake ends the waits of this process. It comes after the session knows a phase that
+// is held: who reads rows when woken misses no ring after that.
+func (g *gate) wake() {
+	g.update(func(s *gateState) {
+		s.wakes++
+		s.armed, s.failure = true, nil
+	})
+}
+
+// ring notes that listeners are to be woken.
+func (g *gate) ring(upTo uint64) {
+	g.mu.Lock()
+	g.rung = max(g.rung, upTo)
+	g.rings++
+	g.mu.Unlock()
+	g.want()
+}
+
+// want makes whoever rings in this process ring once more.
+func (g *gate) want() {
+	select {
+	case g.wanted <- struct{}{}:
+	default: // one that is due anyway
+	}
+}
+
+// role is what a process does for a topic while anybody in it wants that.
+type role struct {
+	run func(ctx context.Context)
+
+	mu     sync.Mutex
+	users  int
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func (r *role) join() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users++; r.users > 1 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	before, ended := r.ended, make(chan struct{})
+	r.cancel, r.ended = cancel, ended
+	go func() {
+		defer close(ended)
+		if before != nil {
+			<-before
+		}
+		r.run(ctx)
+	}()
+}
+
+// leave returns when the role is ended, if it was the last who wanted it.
+func (r *role) leave() {
+	r.mu.Lock()
+	if r.users--; r.users > 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.cancel()
+	ended := r.ended
+	r.mu.Unlock()
+	<-ended
+}
+
+func (r *role) wanted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.users > 0
+}
+
+// persist runs f again and again, until ctx ends, with waits after an error.
+func (g *gate) persist(ctx context.Context, f func(ctx context.Context) error) {
+	waits := Exponential(20*time.Millisecond, 5*time.Second)
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := f(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		g.log.DebugContext(ctx, "the gate's session was lost, or can't be had", "error", err)
+		g.update(func(s *gateState) { s.failure = err })
+		if time.Since(begun) > time.Minute {
+			waits.Reset()
+		}
+		pause(ctx, waits.NextBackOff())
+	}
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,153 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// keeping is a time in which a session of this process keeps the gate.
+type keeping struct {
+	*gate
+	session *Session
+	turner  turner
+	claim   *Lock // nil while no producer of this process has it
+}
+
+var (
+	// errCantLook means that this account must leave the keeping to others: it would
+	// not see what writers insert that know nothing of the gate.
+	errCantLook = errors.New("the account may not read the topic's table")
+	errHandOver = errors.New("a producer claims the gate")
+)
+
+// fit tells whether this account can keep gates, as far as is known.
+func (g *gate) fit() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Now().After(g.unfit)
+}
+
+// tryKeep keeps the gate if nobody does, and tells whether it did. claim is the
+// claim's lock, if the session has it.
+func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept bool, err error) {
+	lock, err := session.TryLock(context.WithoutCancel(ctx), g.names.keeper())
+	if errors.Is(err, ErrNotAcquired) {
+		return false, nil
+	}
+	if err == nil {
+		err = g.keep(ctx, session, lock, claim)
+	}
+	if errors.Is(err, errCantLook) {
+		g.log.InfoContext(ctx, "others must keep the gate", "error", err)
+		g.mu.Lock()
+		g.unfit = time.Now().Add(time.Minute)
+		g.mu.Unlock()
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// keep keeps the gate over a session that has just taken the keeper's lock, until
+// ctx ends, the session is lost, or a producer elsewhere claims the gate: then it
+// returns nil.
+func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) error {
+	k := &keeping{gate: g, session: session, claim: claim, turner: turner{ring: g.ringOf(g.names.gate()), session: session}}
+	work := context.WithoutCancel(ctx)
+	if err := session.retime(work, g.options.KeeperTimeout); err != nil {
+		return err
+	}
+	if err := k.turner.take(work); err != nil {
+		return err
+	}
+	defer func() {
+		g.update(func(s *gateState) { s.kept = false })
+		// The lock first: who is woken by the phase is to find that nobody keeps the gate.
+		_ = lock.Release(work)
+		if k.claim != nil && claim == nil {
+			_ = k.claim.Release(work)
+		}
+		_ = k.turner.drop(work)
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	look := newLook(k, cancel)
+	err := look.first(ctx) // what came before it is told by the first ring
+	if err == nil {
+		g.log.DebugContext(ctx, "keeps the gate", "session", session.ID())
+		g.update(func(s *gateState) { s.kept = true })
+		look.running.Go(func() { look.run(ctx) })
+		err = k.ringing(ctx, lock)
+	}
+	cancel(err)
+	look.close()
+	if cause := context.Cause(ctx); errors.Is(cause, errHandOver) {
+		return nil
+	}
+	if ctx.Err() != nil && err == nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// ringing turns the ring whenever somebody wants it.
+func (k *keeping) ringing(ctx context.Context, lock *Lock) error {
+	work := context.WithoutCancel(ctx)
+	for {
+		if err := k.claimIt(work); err != nil {
+			return err
+		}
+		k.wake() // here, in no time
+		begun := time.Now()
+		if err := k.turner.turn(work, "", nil); err != nil {
+			return err
+		}
+		select {
+		case <-k.wanted:
+		case <-lock.Lost():
+			return lock.Err()
+		case <-ctx.Done():
+			return nil
+		}
+		pause(ctx, k.options.Coalesce-time.Since(begun))
+	}
+}
+
+// claimIt claims the gate for the producers of this process, when it has any. If
+// another process's have, the look hands the gate over.
+func (k *keeping) claimIt(ctx context.Context) error {
+	if k.claim != nil || !k.gate.ringing.wanted() {
+		return nil
+	}
+	claim, err := k.session.TryLock(ctx, k.names.claim())
+	if errors.Is(err, ErrNotAcquired) {
+		return nil
+	}
+	k.claim = claim
+	return err
+}
+
+// yields tells whether the gate is to be handed over to the session that claims it.
+// One that did not take it is not asked again for a while.
+func (k *keeping) yields(claim uint64) bool {
+	if claim == 0 || claim == k.session.ID() || k.claim != nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.yielded == claim && time.Now().Before(k.until) {
+		return false
+	}
+	k.yielded, k.until = claim, time.Now().Add(10*time.Second)
+	return true
+}
+
+// ringOf is the ring, but for a test that breaks it.
+func (g *gate) ringOf(r ring) ring {
+	if g.options.lossy != nil && g.options.lossy.phases > 0 {
+		r.phases = g.options.lossy.phases
+	}
+	return r
+}
+
+func keepError(err error) error { return fmt.Errorf("notify: keep the gate: %w", err) }

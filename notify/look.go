@@ -1,0 +1,216 @@
+package notify
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// describeAgain is how often a keeper asks again what the topic's table is, while
+// there is none, or it can't be looked at.
+const describeAgain = 30 * time.Second
+
+// look is what a keeper sees by looking: what was inserted by writers that know
+// nothing of the gate, producers that come and go, and a claim.
+type look struct {
+	*keeping
+	stop    context.CancelCauseFunc
+	running sync.WaitGroup
+	bells   map[int]*bellWatch // by slot
+
+	head      string // the expression of the head, empty when there is no table to look at
+	flag      bool   // the flag's table is there
+	described time.Time
+	seen      view
+	counted   uint64 // the rings at the last view
+}
+
+// view is what one look sees.
+type view struct {
+	head, flag    sql.Null[uint64]
+	keeper, claim uint64
+	readOnly   string
+	slots      [slots]uint64 // the sessions that have the bells
+}
+
+func newLook(k *keeping, stop context.CancelCauseFunc) *look {
+	k.db.looks.join()
+	return &look{keeping: k, stop: stop, bells: make(map[int]*bellWatch), flag: true}
+}
+
+// close returns when nothing of the look runs any more; its context has ended.
+func (l *look) close() {
+	l.running.Wait()
+	l.db.looks.leave()
+}
+
+// first looks for the first time. A table that may not be read makes it fail.
+func (l *look) first(ctx context.Context) error {
+	if err := l.describe(ctx); err != nil {
+		return err
+	}
+	now, err := l.view(ctx)
+	if err != nil {
+		return err
+	}
+	l.take(ctx, now)
+	return nil
+}
+
+// run looks until ctx ends.
+func (l *look) run(ctx context.Context) {
+	waits := l.options.Look()
+	waits.Reset()
+	for {
+		pause(ctx, waits.NextBackOff())
+		if ctx.Err() != nil {
+			return
+		}
+		now, err := l.view(ctx)
+		if err != nil {
+			l.failed(ctx, err)
+			continue
+		}
+		if surprised, foreign := l.surprised(now); surprised {
+			l.want()
+			if foreign {
+				waits.Reset()
+			}
+		}
+		l.take(ctx, now)
+		if time.Since(l.described) > describeAgain && l.head == "" {
+			if err := l.describe(ctx); err != nil {
+				l.failed(ctx, err)
+			}
+		}
+	}
+}
+
+// failed decides what a look that failed means.
+func (l *look) failed(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil, server.Retryable(err), server.ConnectionLost(err): // behind an ALTER TABLE that waits, say
+		l.log.DebugContext(ctx, "the keeper's look failed", "error", err)
+	case server.Is(err, server.ErrNoSuchTable, server.ErrBadField): // dropped, or changed
+		l.head = ""
+		l.described = time.Time{}
+	default:
+		l.stop(err)
+	}
+}
+
+// surprised tells whether something moved that no ring has announced for certain,
+// and whether it is certain that none has. A bell does not say what it announces:
+// after it one ring too many may be made, but the looks become no more for it.
+func (l *look) surprised(now view) (surprised, foreign bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	announced := l.rung != 0 && now.head.V <= l.rung
+	surprised = now.head != l.seen.head && !announced || now.flag != l.seen.flag
+	foreign = surprised && l.rings == l.counted
+	l.counted = l.rings
+	return surprised, foreign
+}
+
+// take draws the conclusions of a view.
+func (l *look) take(ctx context.Context, now view) {
+	l.seen = now
+	if on(now.readOnly) {
+		l.stop(noGateError{errReadOnly})
+		return
+	}
+	if now.keeper != l.session.ID() {
+		l.stop(noGatef("session %d holds the keeper's lock, and another session sees it held by %d: "+
+			"the two are on different servers, or a proxy is between", l.session.ID(), now.keeper))
+		return
+	}
+	for slot, holder := range now.slots {
+		if bell := l.bells[slot]; bell != nil && (bell.holder != holder || bell.ended()) {
+			delete(l.bells, slot) // it ends by itself
+		}
+		if holder != 0 && l.bells[slot] == nil {
+			bell := l.newBellWatch(slot, holder)
+			l.bells[slot] = bell
+			l.running.Go(func() { bell.run(ctx) })
+		}
+	}
+	if l.yields(now.claim) {
+		l.stop(errHandOver)
+	}
+}
+
+var errReadOnly = errors.New("the server has become read-only")
+
+// on tells whether a variable is: servers say 1, ON or how far.
+func on(value string) bool { return value != "" && value != "0" && !strings.EqualFold(value, "OFF") }
+
+// view looks.
+func (l *look) view(ctx context.Context) (view, error) {
+	var query strings.Builder
+	var args []any
+	var now view
+	into := []any{&now.head, &now.flag, &now.readOnly, &now.keeper, &now.claim}
+	query.WriteString("SELECT ")
+	if l.head == "" {
+		query.WriteString("NULL, ")
+	} else {
+		query.WriteString("(" + l.head + "), ")
+	}
+	if l.flag {
+		query.WriteString("(SELECT counter FROM " + schema.FlagTable + " WHERE topic = ?), ")
+		args = append(args, l.topic)
+	} else {
+		query.WriteString("NULL, ")
+	}
+	query.WriteString("@@GLOBAL.read_only, COALESCE(IS_USED_LOCK(?), 0), COALESCE(IS_USED_LOCK(?), 0)")
+	args = append(args, l.names.keeper(), l.names.claim())
+	for slot := range slots {
+		query.WriteString(", COALESCE(IS_USED_LOCK(?), 0)")
+		args = append(args, l.names.slot(slot))
+		into = append(into, &now.slots[slot])
+	}
+	query.WriteString(", CONNECTION_ID()")
+	session, err := l.db.looks.get(ctx, l.db)
+	if err != nil {
+		return now, err
+	}
+	err = askOne(context.WithoutCancel(ctx), session, answer, query.String(), args, into...)
+	if l.flag && server.Is(err, server.ErrNoSuchTable) {
+		l.flag = false // or the topic's table is gone, which the next view tells
+		return l.view(ctx)
+	}
+	if err != nil && server.NoPrivilege(err) {
+		if l.flag { // reading the flag may be what is denied
+			l.flag = false
+			return l.view(ctx)
+		}
+		return now, errors.Join(errCantLook, err)
+	}
+	return now, err
+}
+
+// describe finds out how to see the head of the topic's table, if it is one.
+func (l *look) describe(ctx context.Context) error {
+	l.described = time.Now()
+	l.head = ""
+	t, err := table.Describe(ctx, l.db.Pool(), l.db.Name(), l.topic)
+	if errors.Is(err, table.ErrNoTable) || errors.Is(err, table.ErrView) {
+		return nil
+	}
+	if err != nil {
+		return keepError(err)
+	}
+	key, err := t.KeyColumn("")
+	if err != nil || !t.CheapHead(key.Name) {
+		return nil //nolint:nilerr // a table that is no topic: bells alone tell
+	}
+	l.head = LargestID(t.Name, key.Name).query
+	return nil
+}
