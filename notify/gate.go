@@ -30,12 +30,15 @@ type GateOptions struct {
 	lossy *lossy // ways to lose wakes, for the test that shows them
 }
 
-// lossy breaks what the protocol rests on.
+// lossy breaks what the protocol rests on, and delays what it must bear.
 type lossy struct {
-	phases int  // instead of the 256, and no look at how old a phase is
-	early  bool // what was read before the phase was known is believed
-	delay  func()
+	phases int    // instead of 256
+	old    bool   // a phase is waited for however long ago it was seen
+	early  bool   // listeners read rows before the phase is known that they wait for
+	delay  func() // called between knowing a phase and waiting for it
 }
+
+func (l *lossy) tooEarly() bool { return l != nil && l.early }
 
 func (o GateOptions) withDefaults() GateOptions {
 	if o.Look == nil {

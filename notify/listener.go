@@ -70,6 +70,9 @@ func (g *gate) park(ctx context.Context) error {
 		}
 		if keeper != 0 {
 			alone = time.Now()
+			if g.options.lossy.tooEarly() {
+				g.wake()
+			}
 			found, err := w.find(ctx, keeper)
 			if err != nil {
 				return err
@@ -102,7 +105,9 @@ func (g *gate) park(ctx context.Context) error {
 func (g *gate) hear(ctx context.Context, w *watcher) error {
 	defer g.db.endWith(ctx, w.session)()
 	work := context.WithoutCancel(ctx)
-	g.wake()
+	if !g.options.lossy.tooEarly() {
+		g.wake()
+	}
 	for {
 		woken, armed, err := w.park(work, parked)
 		if err != nil {

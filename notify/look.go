@@ -36,8 +36,8 @@ type look struct {
 type view struct {
 	head, flag    sql.Null[uint64]
 	keeper, claim uint64
-	readOnly   string
-	slots      [slots]uint64 // the sessions that have the bells
+	readOnly      string
+	slots         [slots]uint64 // the sessions that have the bells
 }
 
 func newLook(k *keeping, stop context.CancelCauseFunc) *look {
