@@ -29,6 +29,8 @@ type DB struct {
 	mu    sync.Mutex
 	gates map[string]*gate // by topic
 	looks sharedSession    // for what keepers look at
+
+	commitsSeen commits
 }
 
 // Open prepares access to the database that dsn names, in the driver's form

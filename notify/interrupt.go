@@ -6,12 +6,23 @@ import (
 	"time"
 )
 
-// interrupt ends the statement of a session, over the pool. An account may do so
-// with its own sessions. What it can't end is cut off by whoever calls it.
-func (db *DB) interrupt(id uint64) {
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+// interrupting bounds the attempts to end a statement over the pool.
+const interrupting = 500 * time.Millisecond
+
+// interrupt ends the statement that the session runs, with KILL QUERY over the pool,
+// which an account may do to its own sessions. It tells no error, and takes 500 ms at
+// most: what it could not end is cut off by the caller.
+func (db *DB) interrupt(session *Session) {
+	id := strconv.FormatUint(session.ID(), 10)
+	var args []any
+	if server := session.Capabilities().ServerUUID; server != "" {
+		// Behind a balancer the pool may be on another server, where a stranger has the
+		// number. Nobody has 0.
+		id, args = "IF(@@server_uuid = ?, "+id+", 0)", []any{server}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), interrupting)
 	defer cancel()
-	_, _ = db.pool.ExecContext(ctx, "KILL QUERY "+strconv.FormatUint(id, 10)) // takes no parameter
+	_, _ = db.pool.ExecContext(ctx, "KILL QUERY "+id, args...)
 }
 
 // endWith ends what a session waits for when ctx ends: interrupted, it leaves no
@@ -21,7 +32,7 @@ func (db *DB) endWith(ctx context.Context, session *Session) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		db.interrupt(session.ID())
+		db.interrupt(session)
 		_ = session.Close()
 	})
 	return func() {

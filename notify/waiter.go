@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -86,19 +87,24 @@ func (s Source) read(ctx context.Context, session *Session) (Head, error) {
 		if err := conn.QueryRowxContext(ctx, s.query, s.args...).Scan(&head); err != nil {
 			return err
 		}
-		if s.take == "" || !head.Valid {
-			return nil
-		}
-		_, err := conn.ExecContext(ctx, s.take, s.args...)
-		if server.Retryable(err) {
-			return nil // a writer's trigger found the row: it stays until that one commits
-		}
-		return err
+		return s.taken(ctx, conn, head.Valid)
 	})
 	if err != nil {
 		return Head{}, fmt.Errorf("notify: read the head: %w", err)
 	}
 	return Head{head.V, head.Valid}, nil
+}
+
+// taken takes the row of a FlagRow away when one was seen.
+func (s Source) taken(ctx context.Context, conn *sqlx.Conn, seen bool) error {
+	if s.take == "" || !seen {
+		return nil
+	}
+	_, err := conn.ExecContext(ctx, s.take, s.args...)
+	if server.Retryable(err) {
+		return nil // a writer's trigger found the row: it stays until that one commits
+	}
+	return err
 }
 
 // changed tells whether head ends a wait for seen: a row to delete always does.
@@ -107,6 +113,16 @@ func (s Source) changed(head, seen Head) bool {
 		return head.any
 	}
 	return head != seen
+}
+
+// moved is changed as an expression, for the server to decide in the packet that
+// waits.
+func (s Source) moved(seen Head) (expression string, args []any) {
+	if s.take != "" {
+		return "(" + s.query + ") IS NOT NULL", s.args
+	}
+	value := sql.Null[uint64]{V: seen.value, Valid: seen.any}
+	return "NOT ((" + s.query + ") <=> ?)", append(slices.Clone(s.args), value)
 }
 
 // sleep waits as long as the policy says, for most at most, or until ctx ends, the

@@ -20,6 +20,7 @@ import (
 type kind struct {
 	open   func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter
 	change func(tb testing.TB, db *notify.DB)
+	state  string // the session's while a Wait waits, of a waiter without a policy
 }
 
 // spy is a policy that tells which waits it gave.
@@ -61,29 +62,29 @@ func quick() *spy {
 
 var kinds = map[string]kind{
 	"poll the largest id": {
-		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
 			return notify.NewPoll(session, notify.LargestID("orders", "id"), waits)
 		},
-		insert,
+		change: insert,
 	},
 	"poll the counter": {
-		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
 			return notify.NewPoll(session, notify.FlagCounter("orders"), waits)
 		},
-		setFlag,
+		change: setFlag,
 	},
 	"poll the row": {
-		func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
 			return notify.NewPoll(session, notify.FlagRow("orders"), waits)
 		},
-		setFlag,
+		change: setFlag,
 	},
 	"handshake": {
-		func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
+		open: func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
 			name := notify.HandshakeName(db.Name(), "orders")
 			return notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
 		},
-		insert,
+		change: insert,
 	},
 }
 
@@ -117,6 +118,15 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		head notify.Head
 		err  error
 	}
+	// begun returns when a Wait has: with the n-th wait of the policy.
+	begun := func(t *testing.T, session *notify.Session, waits *spy, n int) {
+		t.Helper()
+		if kind.state != "" {
+			awaitState(t, s.Admin(t), session.ID(), kind.state)
+			return
+		}
+		waits.await(t, n)
+	}
 	wait := func(ctx context.Context, waiter notify.Waiter, seen notify.Head, bound time.Duration) <-chan turn {
 		return result(func() turn {
 			head, err := waiter.Wait(ctx, seen, bound)
@@ -125,7 +135,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
-		db, _, waiter, waits := open(t, quick())
+		db, session, waiter, waits := open(t, quick())
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		_, ok := seen.Value()
@@ -133,7 +143,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		for i := range uint64(5) {
 			waited := wait(t.Context(), waiter, seen, time.Hour)
 			if i%2 == 0 {
-				waits.await(t, len(waits.given())+1)
+				begun(t, session, waits, len(waits.given())+1)
 			}
 			kind.change(t, db)
 			got := receive(t, waited)
@@ -164,12 +174,12 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
-		_, _, waiter, waits := open(t, slow())
+		_, session, waiter, waits := open(t, slow())
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waited := wait(ctx, waiter, seen, time.Hour)
-		waits.await(t, 1)
+		begun(t, session, waits, 1)
 		cancel(errOurs)
 		require.ErrorIs(t, receive(t, waited).err, errOurs)
 		require.ErrorIs(t, receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
@@ -180,7 +190,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
-		waits.await(t, 1)
+		begun(t, session, waits, 1)
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		require.Error(t, receive(t, waited).err)
 		_, err = waiter.Head(t.Context())
@@ -195,9 +205,9 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
-		_, _, waiter, waits := open(t, slow())
+		_, session, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
-		waits.await(t, 1)
+		begun(t, session, waits, 1)
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() { assert.NoError(t, waiter.Close()) })
@@ -207,9 +217,9 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
-		db, _, waiter, waits := open(t, quick())
+		db, session, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
-		waits.await(t, 1)
+		begun(t, session, waits, 1)
 		run(t, db, "DROP TABLE orders, "+schema.FlagTable)
 		require.Error(t, receive(t, waited).err)
 	})

@@ -24,6 +24,7 @@ const (
 	ErrBadField               = 1054
 	ErrDuplicate              = 1062
 	ErrParse                  = 1064
+	ErrNoSuchThread           = 1094 // to KILL
 	ErrUnknownTable           = 1109
 	ErrTableAccessDenied      = 1142
 	ErrColumnAccessDenied     = 1143
@@ -48,6 +49,8 @@ const (
 	ErrQueryTimeout           = 3024
 	ErrUserLockWrongName      = 3057
 	ErrUserLockDeadlock       = 3058
+	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
+	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't say
 	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection

@@ -1,0 +1,159 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// commits tells of every commit on the server: one session and one goroutine for all
+// who want to know, from the first one's coming to the last one's going.
+type commits struct {
+	mu    sync.Mutex
+	watch *commitWatch // nil while nobody wants to know, or after ErrNoGTID
+}
+
+// commitWatch is one goroutine's work. It reconnects, until it is stopped, or finds
+// that commits can't be waited for.
+type commitWatch struct {
+	stop context.CancelFunc
+	done chan struct{} // closed when nothing of it runs any more
+
+	// These belong to the mutex of commits.
+	users map[*commitUser]struct{}
+	err   error
+}
+
+// commitUser is one of those who want to know.
+type commitUser struct {
+	// C gets something after a commit, once for any number that nobody fetched, and
+	// after each connect, for what may have been missed. It is closed when no more will
+	// come; Err says why.
+	C <-chan struct{}
+
+	c       chan struct{} // one slot
+	commits *commits
+	watch   *commitWatch
+}
+
+// commits begins to tell of commits; the caller closes what it returns. A commit that
+// becomes visible after the return is told, as far as [GTID] says, and of a busy
+// server at least each 10 ms.
+func (db *DB) commits() *commitUser {
+	c := &db.commitsSeen
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watch == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		watch := &commitWatch{stop: stop, done: make(chan struct{}), users: make(map[*commitUser]struct{})}
+		c.watch = watch
+		go func() {
+			defer close(watch.done)
+			c.run(ctx, db, watch)
+		}()
+	}
+	signal := make(chan struct{}, 1)
+	user := &commitUser{C: signal, c: signal, commits: c, watch: c.watch}
+	c.watch.users[user] = struct{}{}
+	return user
+}
+
+// close ends the telling, and returns when nothing runs any more that only this one
+// needed. It may be called twice.
+func (u *commitUser) close() {
+	c := u.commits
+	c.mu.Lock()
+	delete(u.watch.users, u)
+	last := len(u.watch.users) == 0
+	if last && c.watch == u.watch {
+		c.watch = nil
+	}
+	c.mu.Unlock()
+	if last {
+		u.watch.stop()
+		<-u.watch.done
+	}
+}
+
+// Err is why C is closed, ErrNoGTID; nil before.
+func (u *commitUser) Err() error {
+	u.commits.mu.Lock()
+	defer u.commits.mu.Unlock()
+	return u.watch.err
+}
+
+func (c *commits) run(ctx context.Context, db *DB, watch *commitWatch) {
+	waits := Exponential(50*time.Millisecond, 5*time.Second)
+	for {
+		err := db.eachCommit(ctx, func() {
+			waits.Reset()
+			c.tell(watch)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, ErrNoGTID) {
+			c.fail(watch, err)
+			return
+		}
+		timer := time.NewTimer(waits.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+func (c *commits) tell(watch *commitWatch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for user := range watch.users {
+		select {
+		case user.c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// fail lets the next one who comes try anew.
+func (c *commits) fail(watch *commitWatch, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watch == watch {
+		c.watch = nil
+	}
+	watch.err = err
+	for user := range watch.users {
+		close(user.c)
+	}
+}
+
+// eachCommit calls tell when it is connected, and after commits, until ctx ends or
+// something fails.
+func (db *DB) eachCommit(ctx context.Context, tell func()) error {
+	session, err := db.Session(ctx, SessionOptions{})
+	if err != nil {
+		return err
+	}
+	// A head that never moves: what it waits for is commits alone.
+	waiter := NewGTID(db, session, Source{query: "SELECT NULL"})
+	waiter.floor.Max = 10 * time.Millisecond
+	defer func() { _ = waiter.Close() }()
+	_, err = waiter.within(ctx, func(ctx context.Context) (Head, error) {
+		for first := true; ; first = false {
+			begun := time.Now()
+			_, committed, err := waiter.look(ctx, Head{}, gtidWait)
+			if err != nil {
+				return Head{}, err
+			}
+			if first || committed {
+				tell()
+			}
+			waiter.rest(begun, begun.Add(gtidWait))
+		}
+	})
+	return err
+}
