@@ -54,8 +54,9 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // of the server such as a missing privilege.
 //
 // It takes a connection for reading, one for the group's lock, one for the
-// handshake in ModeHandshake, and one of the pool at times. Run is not to be
-// called twice at the same time.
+// handshake or the GTIDs, and one of the pool at times. The gate's connections are
+// shared by all the consumers and producers of a DB and topic; see notify.Gate. Run
+// is not to be called twice at the same time.
 func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	if handler.handle == nil {
 		return fmt.Errorf("consumer: %w: no handler", ErrOptions)
@@ -100,7 +101,8 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent tells whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
-		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, errTxEnded, notify.ErrLockName,
+		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, errTxEnded,
+		notify.ErrLockName, notify.ErrNoGate, notify.ErrNoGTID,
 	} {
 		if errors.Is(err, known) {
 			return true
@@ -192,7 +194,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
-	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "mode", l.mode(), "writers", source.name(), "grace", grace)
+	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
 	l.began, l.reading = true, true
 
 	hands, release := l.hands(ctx, hands)
@@ -204,7 +206,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 		rows: rows, source: source, grace: grace, waiter: waiter, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict,
-		stopAtEnd: l.options.StopAtEnd, alternate: l.mode() == ModeHandshake, forget: l.options.forgetGaps,
+		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
 	}
 	var reading sync.WaitGroup
 	reading.Go(func() {
@@ -220,13 +222,6 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 	reading.Wait()
 	l.done = &delivery.progress
 	return err
-}
-
-func (l *life) mode() Mode {
-	if l.options.Mode == ModeAuto {
-		return ModePoll
-	}
-	return l.options.Mode
 }
 
 func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
@@ -245,14 +240,30 @@ func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
 	if l.options.Poll != nil {
 		l.options.Poll.Reset()
 	}
-	if l.mode() != ModeHandshake {
+	topic := rows.table.Name
+	mode := l.options.Mode
+	if mode == ModeAuto && l.options.StopAtEnd {
+		mode = ModePoll // it waits for no more than open transactions
+	}
+	switch mode {
+	case ModePoll:
 		return notify.NewPoll(rows.session, head, l.options.Poll), nil
+	case ModeGate:
+		return notify.NewGate(l.db, topic, l.options.Gate), nil
+	case ModeGTID, ModeHandshake:
+	default:
+		return notify.NewAuto(l.db, rows.session, topic, head, notify.AutoOptions{
+			Gate: l.options.Gate, Poll: l.options.Poll, Logger: l.log,
+		}), nil
 	}
 	session, err := l.db.Session(ctx, notify.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), rows.table.Name), head, l.options.Poll), nil
+	if mode == ModeGTID {
+		return notify.NewGTID(l.db, session, head), nil
+	}
+	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
 }
 
 // hands is the handler's context: it ends with hands, which the group's lock ends,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -27,8 +28,13 @@ var (
 type Mode string
 
 const (
-	// ModeAuto takes the best way that works: today, ModePoll.
+	// ModeAuto takes the best way that works of ModeGate, ModeGTID and ModePoll, and
+	// moves to another when that changes; see notify.Auto.
 	ModeAuto Mode = ""
+	// ModeGate sleeps in the server until a keeper rings; see notify.Gate.
+	ModeGate Mode = "gate"
+	// ModeGTID sleeps in the server until anything commits there; see notify.GTID.
+	ModeGTID Mode = "gtid"
 	// ModePoll looks at the table's head, or at the flag, with growing waits.
 	ModePoll Mode = "poll"
 	// ModeHandshake alternates with one handshake producer on one lock.
@@ -80,12 +86,15 @@ type Options struct {
 	Mode Mode
 	// Order is the order in which rows are handled; empty means OrderArrival.
 	Order Order
-	// Flag is where ModePoll, and ModeHandshake in its turn, look for news; empty
-	// means the table's largest id. The flag's table is made by mqnotify init.
+	// Flag is where ModePoll and ModeGTID, and ModeHandshake in its turn, look for
+	// news; empty means the table's largest id. A gate's keeper looks at the counter in
+	// any case; FlagRow makes ModeAuto poll. The flag's table is made by mqnotify init.
 	Flag FlagForm
 	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
 	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
+	// Gate are the settings of the gate, for ModeAuto and ModeGate.
+	Gate notify.GateOptions
 
 	// Key is the column to read by: an increasing integer with a unique index. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are not
@@ -152,7 +161,9 @@ func (o Options) withDefaults() (Options, error) {
 		{!utf8.ValidString(o.Group) || strings.HasSuffix(o.Group, " "), "Group is no UTF-8 or ends with a space"}, // one row, two locks
 		{len([]rune(o.Member)) > 255 || !utf8.ValidString(o.Member), "Member is longer than 255 characters, or no UTF-8"},
 		{o.Reset && o.Group == "", "Reset needs a Group"},
-		{o.Mode != ModeAuto && o.Mode != ModePoll && o.Mode != ModeHandshake, fmt.Sprintf("no Mode %q: poll or handshake", o.Mode)},
+		{!slices.Contains([]Mode{ModeAuto, ModeGate, ModeGTID, ModePoll, ModeHandshake}, o.Mode),
+			fmt.Sprintf("no Mode %q: gate, gtid, poll, handshake or empty", o.Mode)},
+		{o.Mode == ModeGate && o.Flag == FlagRow, "the flag's row is for one reader that looks at it: ModePoll"},
 		{o.Order != OrderArrival && o.Order != OrderStrict, fmt.Sprintf("no Order %q: strict or empty", o.Order)},
 		{o.Flag != FlagNone && o.Flag != FlagCounter && o.Flag != FlagRow, fmt.Sprintf("no Flag %q: counter or row", o.Flag)},
 		{o.Writers != WritersAuto && o.Writers != WritersMetadataLocks && o.Writers != WritersInnoDBTrx && o.Writers != WritersUnknown,
@@ -197,6 +208,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Gate.Logger == nil {
+		o.Gate.Logger = o.Logger
 	}
 	return o, nil
 }

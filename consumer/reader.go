@@ -71,12 +71,19 @@ func (r *reader) run(ctx context.Context) error {
 	r.limit = min(100, r.pageRows)
 	r.wm.late = r.source.late()
 	r.gapWaits = notify.Fibonacci{Min: r.source.pace(), Max: maxGapWait, Jitter: 0.1}
-	head, err := r.waiter.Head(ctx)
-	if err != nil {
-		return err
-	}
 	if err := r.begin(ctx); err != nil {
 		return err
+	}
+	// What is there needs no waiter, which may have to wait for others before it can begin.
+	if _, err := r.drain(ctx); err != nil {
+		return err
+	}
+	var head notify.Head
+	if !r.stopAtEnd {
+		var err error
+		if head, err = r.waiter.Head(ctx); err != nil {
+			return err
+		}
 	}
 	for moved := false; ; {
 		found, err := r.drain(ctx)

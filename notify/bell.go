@@ -11,6 +11,10 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
+// unheard is for how long a bell is rung again and again while no keeper waits for
+// it: one that is there finds a new bell within its longest wait between two looks.
+const unheard = 3 * time.Second
+
 // produce is the role of a process that publishes: it keeps the gate when it can,
 // and rings a bell else, which the keeper hears.
 func (g *gate) produce(ctx context.Context) {
@@ -34,10 +38,12 @@ func (g *gate) bell(ctx context.Context) error {
 	defer g.update(func(s *gateState) { s.joined = false })
 	work := context.WithoutCancel(ctx)
 	bell := &bell{gate: g, session: session}
-	tries := &Fibonacci{Min: 5 * time.Millisecond, Max: time.Second}
+	keeping := &Fibonacci{Min: 5 * time.Millisecond, Max: time.Second}
+	hearing := &Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	var claim *Lock
-	for unclaimed := true; ; {
-		if unclaimed && claim == nil && g.fit() {
+	patience := time.Now().Add(unheard) // the bell is rung again until then, while nobody hears it
+	for {
+		if claim == nil && !bell.claimed && g.fit() {
 			claim, err = session.TryLock(work, g.names.claim())
 			if err != nil && !errors.Is(err, ErrNotAcquired) {
 				return err
@@ -51,7 +57,7 @@ func (g *gate) bell(ctx context.Context) error {
 				return err
 			}
 			if g.fit() {
-				again = time.After(tries.NextBackOff())
+				again = time.After(keeping.NextBackOff())
 			} else if err := claim.Release(work); err != nil {
 				return err
 			} else {
@@ -61,18 +67,26 @@ func (g *gate) bell(ctx context.Context) error {
 		if err := bell.take(work); err != nil {
 			return err
 		}
-		g.update(func(s *gateState) { s.joined, s.failure = true, nil })
-		rung, err := g.awaitRing(ctx, session, again)
+		if bell.heard {
+			g.update(func(s *gateState) { s.joined, s.failure = true, nil })
+		} else if again == nil && time.Now().Before(patience) {
+			again = time.After(hearing.NextBackOff())
+		}
+		wanted, err := g.awaitRing(ctx, session, again)
 		if err != nil {
 			return err
 		}
-		if rung {
-			if unclaimed, err = bell.ring(work); err != nil {
-				return err
-			}
-		}
 		if state, _ := g.now(); state.kept {
 			return nil
+		}
+		if wanted {
+			hearing.Reset()
+			patience = time.Now().Add(unheard)
+		}
+		if wanted || !bell.heard {
+			if err = bell.ring(work); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -105,6 +119,8 @@ type bell struct {
 	session *Session
 	turner  *turner // nil while there is no free slot
 	rung    time.Time
+	heard   bool // a keeper waited for the last ring
+	claimed bool // a producer claimed the gate at the last ring
 }
 
 // take takes a slot, if it has none and there is one.
@@ -132,17 +148,17 @@ func (b *bell) take(ctx context.Context) error {
 	return b.turner.take(ctx)
 }
 
-// ring wakes the keeper, and tells whether no producer claims the gate.
-func (b *bell) ring(ctx context.Context) (unclaimed bool, err error) {
+// ring wakes the keeper.
+func (b *bell) ring(ctx context.Context) error {
 	pause(ctx, b.options.Coalesce-time.Since(b.rung))
 	b.rung = time.Now()
-	var claim sql.Null[uint64]
+	const claimed = "IS_USED_LOCK(?) IS NOT NULL"
 	if b.turner == nil {
-		err = askOne(ctx, b.session, answer, "SELECT IS_USED_LOCK(?), CONNECTION_ID()", []any{b.names.claim()}, &claim)
-	} else {
-		err = b.turner.turn(ctx, ", IS_USED_LOCK(?)", []any{b.names.claim()}, &claim)
+		return askOne(ctx, b.session, answer, "SELECT "+claimed+", CONNECTION_ID()", []any{b.names.claim()}, &b.claimed)
 	}
-	return !claim.Valid, err
+	// The server hands a lock over as it is released, so whoever waited has it now.
+	phase := b.turner.name(b.session.ID(), 0, b.turner.phase)
+	return b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+claimed, []any{phase, b.names.claim()}, &b.heard, &b.claimed)
 }
 
 // drop lets the bell go: what it was to tell, the first ring of a keeper does.

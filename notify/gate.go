@@ -113,9 +113,9 @@ func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	return seen, err
 }
 
-// Join takes part as a producer, and returns when it keeps the gate, or has a bell
-// that a keeper will hear: what is published before that is found by a keeper's
-// look. Its errors are those of Head.
+// Join takes part as a producer, and returns when it keeps the gate, or a keeper
+// has heard its bell: what is published before that is found by a keeper's look,
+// and rings from then on wake at once. Its errors are those of Head.
 func (g *Gate) Join(ctx context.Context) error {
 	g.rings()
 	return g.await(ctx, nil, func(s gateState) (bool, error) {
@@ -124,6 +124,13 @@ func (g *Gate) Join(ctx context.Context) error {
 		}
 		return s.failure != nil, s.failure
 	})
+}
+
+// Joined tells whether this Gate takes part as a producer.
+func (g *Gate) Joined() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ring
 }
 
 // Ring wakes the topic's listeners, soon: it only notes that they are to be woken,
@@ -215,7 +222,7 @@ type gateState struct {
 	wakes   uint64
 	armed   bool  // the listener's session waits on a phase, or is about to
 	kept    bool  // this process keeps the gate
-	joined  bool  // this process has a bell
+	joined  bool  // a keeper has heard this process's bell
 	failure error // of the last try, nil while the gate works
 }
 
@@ -334,6 +341,10 @@ func (r *role) wanted() bool {
 	return r.users > 0
 }
 
+// impossible is how long a process waits before it tries again where it found that
+// no gate is possible.
+const impossible = 30 * time.Second
+
 // persist runs f again and again, until ctx ends, with waits after an error.
 func (g *gate) persist(ctx context.Context, f func(ctx context.Context) error) {
 	waits := Exponential(20*time.Millisecond, 5*time.Second)
@@ -348,7 +359,11 @@ func (g *gate) persist(ctx context.Context, f func(ctx context.Context) error) {
 		if time.Since(begun) > time.Minute {
 			waits.Reset()
 		}
-		pause(ctx, waits.NextBackOff())
+		wait := waits.NextBackOff()
+		if errors.Is(err, ErrNoGate) {
+			wait = impossible
+		}
+		pause(ctx, wait)
 	}
 }
 

@@ -64,12 +64,28 @@ func (l *look) first(ctx context.Context) error {
 	return nil
 }
 
-// run looks until ctx ends.
+// run looks until ctx ends: again and again, and at any commit where those can be
+// waited for.
 func (l *look) run(ctx context.Context) {
 	waits := l.options.Look()
 	waits.Reset()
+	var commits <-chan struct{}
+	if l.session.Capabilities().GTID {
+		user := l.db.commits()
+		defer user.close()
+		commits = user.C
+	}
 	for {
-		pause(ctx, waits.NextBackOff())
+		timer := time.NewTimer(waits.NextBackOff())
+		select {
+		case <-timer.C:
+		case _, ok := <-commits:
+			if !ok { // switched off
+				commits = nil
+			}
+		case <-ctx.Done():
+		}
+		timer.Stop()
 		if ctx.Err() != nil {
 			return
 		}
@@ -80,7 +96,7 @@ func (l *look) run(ctx context.Context) {
 		}
 		if surprised, foreign := l.surprised(now); surprised {
 			l.want()
-			if foreign {
+			if foreign && commits == nil {
 				waits.Reset()
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,10 +39,16 @@ type Message struct {
 
 // Options of a Producer. The zero value is ready for use.
 type Options struct {
-	// Hint is given after each commit, so that listeners look sooner than they
-	// would by themselves. nil, the default, gives none: a listener that watches
-	// the largest id needs none. Flag is one.
+	// Hint is given after each commit, beside the gate's ring, for listeners that look
+	// at something else: Flag is one. nil, the default, gives none.
 	Hint Hint
+	// Gate are the settings of the gate, whose listeners the producer wakes after
+	// each commit. The zero value has the defaults.
+	Gate notify.GateOptions
+	// NoGate keeps the producer from taking part in the gate: a keeper's look finds
+	// its messages. Without it a producer that lives joins the gate with the first
+	// publish that comes a second after its first, or with Join.
+	NoGate bool
 	// Logger gets what no caller is told: hints that failed, connections that a
 	// Handshake lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
@@ -64,8 +71,13 @@ func Flag(ctx context.Context, db *notify.DB, topic string) error {
 // hintPatience is how long a publish waits for its hint at most.
 const hintPatience = 5 * time.Second
 
-// Producer publishes to one topic. It has no connection and no goroutine of its
-// own: it works in its callers', over the pool of the DB. Safe for concurrent use.
+// joinAfter is how long after its first publish a producer counts as one that lives:
+// a shorter life is not worth a connection.
+const joinAfter = time.Second
+
+// Producer publishes to one topic, in its callers' goroutines and over the pool of
+// the DB. Once it has joined the topic's gate it has a connection and goroutines of
+// its own for that, until Close. Safe for concurrent use.
 type Producer struct {
 	db     *notify.DB
 	topic  string
@@ -76,6 +88,8 @@ type Producer struct {
 	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
 	last   atomic.Pointer[step]
 	closed atomic.Bool
+	gate   *notify.Gate // nil with NoGate
+	first  atomic.Int64 // when the first publish was, in Unix nanoseconds
 }
 
 // New is a producer for the topic, which must be the name of a table in the DB's
@@ -91,14 +105,21 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	return &Producer{
+	p := &Producer{
 		db:    db,
 		topic: topic,
 		into:  "INSERT INTO " + ident.Quote(topic) + " (headers, payload) VALUES ",
 		hint:  options.Hint,
 		log:   options.Logger.With("topic", topic),
 		batch: batch,
-	}, nil
+	}
+	if !options.NoGate {
+		if options.Gate.Logger == nil {
+			options.Gate.Logger = options.Logger
+		}
+		p.gate = notify.NewGate(db, topic, options.Gate)
+	}
+	return p, nil
 }
 
 // Publish stores the messages, all or none of them, and returns their ids in
@@ -117,7 +138,7 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	p.Notify(ctx)
+	p.notify(ctx, slices.Max(ids))
 	return ids, nil
 }
 
@@ -145,10 +166,32 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 // closeConn hands a connection back to its pool, which drops it if it is bad.
 func closeConn(conn *sql.Conn) { _ = conn.Close() }
 
-// Notify gives the hint. Call it after the commit of a transaction in which
-// PublishTx stored messages; Publish and Transact do it themselves. A hint that
-// fails is logged.
-func (p *Producer) Notify(ctx context.Context) {
+// Join joins the topic's gate now, and returns when every ring will wake its
+// listeners at once; see [notify.Gate.Join]. Without it the producer joins by
+// itself, beside its publishes, when it has lived for a second.
+func (p *Producer) Join(ctx context.Context) error {
+	if p.closed.Load() {
+		return p.explain(ErrClosed)
+	}
+	if p.gate == nil {
+		return nil
+	}
+	if err := p.gate.Join(ctx); err != nil {
+		return fmt.Errorf("producer: join the gate of %s: %w", ident.Quote(p.topic), err)
+	}
+	return nil
+}
+
+// Notify wakes the topic's listeners, and gives the hint. Call it after the commit
+// of a transaction in which PublishTx stored messages; Publish and Transact do it
+// themselves. It waits for no ring; a hint that fails is logged.
+func (p *Producer) Notify(ctx context.Context) { p.notify(ctx, 0) }
+
+// notify wakes the listeners to messages up to an id, 0 if that is not known.
+func (p *Producer) notify(ctx context.Context, upTo uint64) {
+	if p.gate != nil && !p.closed.Load() && p.lives() {
+		p.gate.Ring(upTo)
+	}
 	if p.hint == nil {
 		return
 	}
@@ -159,9 +202,19 @@ func (p *Producer) Notify(ctx context.Context) {
 	}
 }
 
-// Close makes further publishes fail with ErrClosed. What is under way ends with
-// its caller. Close may be called twice, and leaves the DB open.
+// lives tells whether this is worth a ring: the gate was joined, or is to be.
+func (p *Producer) lives() bool {
+	now := time.Now().UnixNano()
+	return !p.first.CompareAndSwap(0, now) && now-p.first.Load() >= int64(joinAfter) || p.gate.Joined()
+}
+
+// Close makes further publishes fail with ErrClosed, and leaves the gate, which
+// wakes its listeners for the last time. What is under way ends with its caller.
+// Close may be called twice, and leaves the DB open.
 func (p *Producer) Close() error {
 	p.closed.Store(true)
-	return nil
+	if p.gate == nil {
+		return nil
+	}
+	return p.gate.Close()
 }

@@ -1,0 +1,320 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// AutoOptions are the settings of an Auto.
+type AutoOptions struct {
+	// Gate are those of the gate.
+	Gate GateOptions
+	// Poll are the waits when it polls; nil means Fibonacci from 10 ms to 1 s.
+	Poll backoff.BackOff
+	// Again is how long it waits, after it moved down, before it tries a better way
+	// again; the wait doubles up to ten times as long. 0 means 1 minute.
+	Again time.Duration
+	// Logger gets a line when a way is chosen, and why the better ones are not; nil
+	// means slog.Default().
+	Logger *slog.Logger
+}
+
+// trial is how long a better way may take to begin.
+const trial = 5 * time.Second
+
+// Auto is the waiter that takes the best way that works: the gate, GTIDs, polling.
+// When the one it has stops working (a lock lost to a proxy, a server that became
+// read-only, GTIDs switched off) it takes the next, and tries again later whether
+// a better one works. Each move ends a Wait, so that nothing is missed in between.
+type Auto struct {
+	db      *DB
+	session *Session
+	topic   string
+	source  Source
+	options AutoOptions
+	log     *slog.Logger
+	again   backoff.BackOff
+
+	mu     sync.Mutex
+	closed bool
+	way    int // into ways
+	waiter Waiter
+	why    []string // the better ways don't work
+	retry  time.Time
+	better chan better // the answer of a trial under way
+	stop   func()      // ends it
+	trials sync.WaitGroup
+}
+
+var _ Waiter = (*Auto)(nil)
+
+// ways are what Auto has, the best first. The last always works.
+var ways = [...]struct {
+	name string
+	open func(a *Auto, ctx context.Context) (Waiter, error)
+}{
+	{"gate", (*Auto).gate},
+	{"gtid", (*Auto).gtid},
+	{"poll", (*Auto).poll},
+}
+
+// better is what became of the trial of a better way.
+type better struct {
+	way    int
+	waiter Waiter
+	why    []string
+}
+
+// NewAuto is the best waiter for a topic, whose head is seen in source. It polls over
+// session, which stays the caller's and may be used for other statements; for the
+// other ways it has connections of its own (see Gate and GTID).
+func NewAuto(db *DB, session *Session, topic string, source Source, options AutoOptions) *Auto {
+	options.Again = cmp.Or(options.Again, time.Minute)
+	if options.Logger == nil {
+		options.Logger = slog.Default()
+	}
+	if options.Gate.Logger == nil {
+		options.Gate.Logger = options.Logger
+	}
+	return &Auto{
+		db: db, session: session, topic: topic, source: source, options: options,
+		log: options.Logger, again: Exponential(options.Again, 10*options.Again), stop: func() {},
+	}
+}
+
+func (a *Auto) gate(ctx context.Context) (Waiter, error) {
+	if a.source.take != "" {
+		return nil, noGatef("a flag's row that its reader deletes is to be looked at")
+	}
+	gate := NewGate(a.db, a.topic, a.options.Gate)
+	if _, err := gate.Head(ctx); err != nil {
+		_ = gate.Close()
+		return nil, err
+	}
+	return gate, nil
+}
+
+func (a *Auto) gtid(ctx context.Context) (Waiter, error) {
+	if a.session.Capabilities().ReadOnly {
+		return nil, errReadOnly
+	}
+	session, err := a.db.Session(ctx, SessionOptions{IdleTimeout: untouched})
+	if err != nil {
+		return nil, err
+	}
+	waiter := NewGTID(a.db, session, a.source)
+	if _, err := waiter.Head(ctx); err != nil {
+		_ = waiter.Close()
+		return nil, err
+	}
+	return waiter, nil
+}
+
+func (a *Auto) poll(context.Context) (Waiter, error) {
+	return NewPoll(a.session, a.source, a.options.Poll), nil
+}
+
+// Mode is the way that it waits now: gate, gtid or poll; empty before the first
+// Head. Why tells why not in a better one, empty for the best.
+func (a *Auto) Mode() (mode, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiter == nil {
+		return "", ""
+	}
+	return ways[a.way].name, strings.Join(a.why, "; ")
+}
+
+// Head implements [Waiter].
+func (a *Auto) Head(ctx context.Context) (Head, error) {
+	waiter, err := a.current(ctx)
+	if err != nil {
+		return Head{}, err
+	}
+	head, err := waiter.Head(ctx)
+	if err != nil && a.fails(ctx) {
+		return a.down(ctx, err)
+	}
+	return head, err
+}
+
+// Wait implements [Waiter].
+func (a *Auto) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
+	waiter, err := a.current(ctx)
+	if err != nil {
+		return seen, err
+	}
+	if up, moved := a.up(ctx); moved {
+		return up.Head(ctx)
+	}
+	head, err := waiter.Wait(ctx, seen, bound)
+	if err != nil && a.fails(ctx) {
+		return a.down(ctx, err)
+	}
+	return head, err
+}
+
+// fails tells whether an error is that of a way, and not of the caller's session or
+// context, or a Close.
+func (a *Auto) fails(ctx context.Context) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return ctx.Err() == nil && !a.closed && a.session.Err() == nil && a.way < len(ways)-1
+}
+
+// current is the waiter, the best that works when there is none yet.
+func (a *Auto) current(ctx context.Context) (Waiter, error) {
+	a.mu.Lock()
+	waiter, closed := a.waiter, a.closed
+	a.mu.Unlock()
+	if waiter != nil || closed {
+		return waiter, closedError(closed)
+	}
+	found, err := a.find(ctx, 0, len(ways))
+	if err != nil {
+		return nil, err
+	}
+	return found.waiter, a.move(ctx, found)
+}
+
+func closedError(closed bool) error {
+	if closed {
+		return errClosed
+	}
+	return nil
+}
+
+// find tries the ways of [from, to), the best first; without a waiter none works.
+func (a *Auto) find(ctx context.Context, from, to int) (better, error) {
+	var found better
+	for way := from; way < to; way++ {
+		trying, cancel := context.WithTimeoutCause(ctx, trial, errNoAnswer)
+		waiter, err := ways[way].open(a, trying)
+		cancel()
+		if err == nil {
+			found.way, found.waiter = way, waiter
+			return found, nil
+		}
+		if ctx.Err() != nil {
+			return found, context.Cause(ctx)
+		}
+		if a.session.Err() != nil { // nothing can work
+			return found, a.session.Err()
+		}
+		found.why = append(found.why, fmt.Sprintf("no %s: %v", ways[way].name, err))
+		if errors.Is(err, errShared) { // nor may a statement be interrupted by its session's number
+			way = len(ways) - 2
+		}
+	}
+	return found, nil
+}
+
+// move makes what was found the waiter.
+func (a *Auto) move(ctx context.Context, found better) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		_ = found.waiter.Close()
+		return errClosed
+	}
+	if a.waiter != nil {
+		_ = a.waiter.Close()
+	}
+	a.waiter, a.way, a.why = found.waiter, found.way, found.why
+	a.retry = time.Now().Add(a.again.NextBackOff())
+	attributes := []any{"mode", ways[a.way].name}
+	if len(a.why) > 0 {
+		attributes = append(attributes, "why", strings.Join(a.why, "; "))
+	}
+	a.log.InfoContext(ctx, "waits for messages", attributes...)
+	return nil
+}
+
+// down takes the next way that works, after the one at hand failed.
+func (a *Auto) down(ctx context.Context, failure error) (Head, error) {
+	a.mu.Lock()
+	from := a.way + 1
+	why := fmt.Sprintf("no %s: %v", ways[a.way].name, failure)
+	a.mu.Unlock()
+	found, err := a.find(ctx, from, len(ways))
+	if err != nil {
+		return Head{}, err
+	}
+	found.why = append([]string{why}, found.why...)
+	if err := a.move(ctx, found); err != nil {
+		return Head{}, err
+	}
+	return found.waiter.Head(ctx)
+}
+
+// up tries whether a better way works, beside the caller, when it is time, and takes
+// the one that a trial has found.
+func (a *Auto) up(ctx context.Context) (waiter Waiter, moved bool) {
+	a.mu.Lock()
+	trials := a.better
+	switch {
+	case a.closed || a.way == 0 && trials == nil:
+		a.mu.Unlock()
+		return nil, false
+	case trials == nil && time.Now().After(a.retry):
+		trials = make(chan better, 1)
+		trying, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives this Wait
+		a.better, a.stop = trials, cancel
+		way := a.way
+		a.trials.Go(func() {
+			defer cancel()
+			found, _ := a.find(trying, 0, way) // an error: no waiter
+			trials <- found
+		})
+	}
+	a.mu.Unlock()
+	select {
+	case found := <-trials:
+		a.mu.Lock()
+		a.better = nil
+		a.retry = time.Now().Add(a.again.NextBackOff())
+		a.mu.Unlock()
+		if found.waiter == nil || a.move(ctx, found) != nil {
+			return nil, false
+		}
+		a.again.Reset()
+		return found.waiter, true
+	default:
+		return nil, false
+	}
+}
+
+// Close implements [Waiter]: it leaves the session open.
+func (a *Auto) Close() error {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return nil
+	}
+	a.closed = true
+	waiter, trials := a.waiter, a.better
+	a.stop()
+	a.mu.Unlock()
+	a.trials.Wait()
+	if trials != nil {
+		select {
+		case found := <-trials:
+			if found.waiter != nil {
+				_ = found.waiter.Close()
+			}
+		default:
+		}
+	}
+	if waiter != nil {
+		return waiter.Close()
+	}
+	return nil
+}
