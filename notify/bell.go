@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jmoiron/sqlx"
 )
 
 // unheard is for how long a bell is rung again and again while no keeper waits for
@@ -19,7 +17,7 @@ const unheard = 3 * time.Second
 // and rings a bell else, which the keeper hears.
 func (g *gate) produce(ctx context.Context) {
 	defer g.update(func(s *gateState) { s.joined = false })
-	g.persist(ctx, func(ctx context.Context) error {
+	g.persist(ctx, func(s *gateState, err error) { s.unjoined = err }, func(ctx context.Context) error {
 		if !g.awaitKept(ctx, false) { // by the listener's side of this process, which rings
 			return nil
 		}
@@ -28,7 +26,8 @@ func (g *gate) produce(ctx context.Context) {
 }
 
 // bell is a producer's session: it claims the gate if no other producer does, and
-// takes a bell for the time until it keeps the gate.
+// takes a bell for the time until it keeps the gate. It holds the bell on then, which
+// nobody waits for any more.
 func (g *gate) bell(ctx context.Context) error {
 	session, release, err := g.session(ctx, untouched)
 	if err != nil {
@@ -51,7 +50,6 @@ func (g *gate) bell(ctx context.Context) error {
 		}
 		var again <-chan time.Time
 		if claim != nil {
-			bell.drop(work)
 			kept, err := g.tryKeep(ctx, session, claim)
 			if kept || err != nil {
 				return err
@@ -68,7 +66,7 @@ func (g *gate) bell(ctx context.Context) error {
 			return err
 		}
 		if bell.heard {
-			g.update(func(s *gateState) { s.joined, s.failure = true, nil })
+			g.update(func(s *gateState) { s.joined, s.unjoined = true, nil })
 		} else if again == nil && time.Now().Before(patience) {
 			again = time.After(hearing.NextBackOff())
 		}
@@ -159,19 +157,6 @@ func (b *bell) ring(ctx context.Context) error {
 	// The server hands a lock over as it is released, so whoever waited has it now.
 	phase := b.turner.name(b.session.ID(), 0, b.turner.phase)
 	return b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+claimed, []any{phase, b.names.claim()}, &b.heard, &b.claimed)
-}
-
-// drop lets the bell go: what it was to tell, the first ring of a keeper does.
-func (b *bell) drop(ctx context.Context) {
-	if b.turner == nil {
-		return
-	}
-	_ = b.turner.drop(ctx)
-	_ = b.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", b.turner.base)
-		return err
-	})
-	b.turner = nil
 }
 
 // bellWatch is a keeper's session that waits on another producer's bell.

@@ -122,7 +122,7 @@ func (g *Gate) Join(ctx context.Context) error {
 		if s.joined || s.kept {
 			return true, nil
 		}
-		return s.failure != nil, s.failure
+		return s.unjoined != nil, s.unjoined
 	})
 }
 
@@ -219,11 +219,12 @@ type gate struct {
 
 // gateState is what those who wait look at.
 type gateState struct {
-	wakes   uint64
-	armed   bool  // the listener's session waits on a phase, or is about to
-	kept    bool  // this process keeps the gate
-	joined  bool  // a keeper has heard this process's bell
-	failure error // of the last try, nil while the gate works
+	wakes    uint64
+	armed    bool  // the listener's session waits on a phase, or is about to
+	kept     bool  // this process keeps the gate
+	joined   bool  // a keeper has heard this process's bell
+	failure  error // why the listener's last session ended, nil once one works
+	unjoined error // the same of the producer's
 }
 
 func (db *DB) joinGate(topic string, options GateOptions) *gate {
@@ -274,6 +275,9 @@ func (g *gate) wake() {
 	g.update(func(s *gateState) {
 		s.wakes++
 		s.armed, s.failure = true, nil
+		if s.kept {
+			s.unjoined = nil
+		}
 	})
 }
 
@@ -345,8 +349,9 @@ func (r *role) wanted() bool {
 // no gate is possible.
 const impossible = 30 * time.Second
 
-// persist runs f again and again, until ctx ends, with waits after an error.
-func (g *gate) persist(ctx context.Context, f func(ctx context.Context) error) {
+// persist runs f again and again, until ctx ends, with waits after an error, which is
+// told.
+func (g *gate) persist(ctx context.Context, tell func(*gateState, error), f func(ctx context.Context) error) {
 	waits := Exponential(20*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -355,7 +360,7 @@ func (g *gate) persist(ctx context.Context, f func(ctx context.Context) error) {
 			continue
 		}
 		g.log.DebugContext(ctx, "the gate's session was lost, or can't be had", "error", err)
-		g.update(func(s *gateState) { s.failure = err })
+		g.update(func(s *gateState) { tell(s, err) })
 		if time.Since(begun) > time.Minute {
 			waits.Reset()
 		}

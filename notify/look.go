@@ -151,7 +151,7 @@ func (l *look) take(ctx context.Context, now view) {
 		if bell := l.bells[slot]; bell != nil && (bell.holder != holder || bell.ended()) {
 			delete(l.bells, slot) // it ends by itself
 		}
-		if holder != 0 && l.bells[slot] == nil {
+		if holder != 0 && holder != l.session.ID() && l.bells[slot] == nil {
 			bell := l.newBellWatch(slot, holder)
 			l.bells[slot] = bell
 			l.running.Go(func() { bell.run(ctx) })
