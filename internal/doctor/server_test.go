@@ -33,20 +33,19 @@ func TestHealthy(t *testing.T) {
 }
 
 // A multiplexing proxy is found whether it deals the statements out always, or
-// only when another client keeps its session busy.
+// only when a session is busy.
 func TestMultiplexingProxy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := initialised(t, s)
-		through := config.Clone()
+		network := s.Proxy(t)
+		assert.Empty(t, examine(t, open(t, network.Config(config)), "orders").worse(), "a proxy that keeps to one session does no harm")
 
-		through.Addr = multiplex(t, s.Addr(), toOne)
-		assert.Empty(t, examine(t, open(t, through), "orders").worse(), "a proxy that keeps to one session does no harm")
-
-		for _, deal := range []dealing{inTurn, toAnotherWhenBusy} {
-			through.Addr = multiplex(t, s.Addr(), deal)
-			found := examine(t, open(t, through), "orders")
-			says(t, found.only(t, "session"), Problem, "reach several sessions", "connect to the server itself")
+		proxy := s.Multiplexer(t, 3)
+		for _, text := range []string{"reach several sessions", "reach the same session"} {
+			found := examine(t, open(t, proxy.Config(config)), "orders")
+			says(t, found.only(t, "session"), Problem, text, "connect to the server itself")
 			assert.Equal(t, "session", found[len(found)-1].Check, "no later check can be trusted")
+			proxy.OnlyWhenBusy()
 		}
 	})
 }

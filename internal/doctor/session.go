@@ -6,59 +6,64 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // sameSession tells whether the statements of a connection reach one session of
-// the server. A proxy that shares sessions among its clients deals them out
-// anew, at the latest when one of its sessions is busy; so one is kept busy.
+// the server, and no other connection's do. Two are looked at in turn: a proxy that
+// shares sessions among its clients deals them out anew for each statement, or
+// gives the session that the one has left idle to the other.
 func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 	other, err := e.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	busy := make(chan error, 1)
-	go func() {
-		busy <- other.Do(ctx, func(conn *sqlx.Conn) error {
-			_, err := conn.ExecContext(ctx, "DO SLEEP(0.2)")
+	defer func() { _ = other.Close() }() // it holds nothing
+
+	connections := []*notify.Session{e.session, other}
+	marks := map[*notify.Session]string{}
+	for _, c := range connections {
+		marks[c] = rand.Text()
+		err := c.Do(ctx, func(conn *sqlx.Conn) error {
+			_, err := conn.ExecContext(ctx, "SET @mqnotify_doctor = ?", marks[c])
 			return err
 		})
-	}()
-	defer func() {
-		cancel()
-		_ = other.Close() // returns when nothing runs on it any more
-	}()
-
-	mark := rand.Text()
-	err = e.session.Do(ctx, func(conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(ctx, "SET @mqnotify_doctor = ?", mark)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var is struct {
-			ID   uint64 `db:"id"`
-			Mark string `db:"mark"`
-		}
-		if err := e.get(ctx, &is, "SELECT CONNECTION_ID() AS id, COALESCE(@mqnotify_doctor, '') AS mark"); err != nil {
+		if err != nil {
 			return nil, err
 		}
-		if is.ID != e.session.ID() || is.Mark != mark {
-			return []Result{problem("connect to the server itself, or switch multiplexing off for this account; the rest can't be checked this way",
-				"statements of one connection reach several sessions (%d, then %d): a proxy shares them among its clients. "+
-					"Advisory locks and transactions do not work through it", e.session.ID(), is.ID)}, errEnough
+	}
+	const looks = 20 // clients of a busy proxy get in between
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range looks {
+		for _, c := range connections {
+			var is struct {
+				ID   uint64 `db:"id"`
+				Mark string `db:"mark"`
+			}
+			err := c.Do(ctx, func(conn *sqlx.Conn) error {
+				return conn.GetContext(ctx, &is, "SELECT CONNECTION_ID() AS id, COALESCE(@mqnotify_doctor, '') AS mark")
+			})
+			switch {
+			case err != nil:
+				return nil, err
+			case is.ID != c.ID():
+				return shared("statements of one connection reach several sessions (%d, then %d)", c.ID(), is.ID)
+			case is.Mark != marks[c]:
+				return shared("another client's statements reach the same session (%d)", is.ID)
+			}
 		}
 		select {
-		case err := <-busy:
-			if err != nil {
-				return nil, err
-			}
-			return []Result{ok("statements of a connection reach one session (%d)", e.session.ID())}, nil
 		case <-tick.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
 	}
+	return []Result{ok("statements of a connection reach one session (%d)", e.session.ID())}, nil
+}
+
+func shared(how string, sessions ...any) ([]Result, error) {
+	return []Result{problem("connect to the server itself, or switch multiplexing off for this account; the rest can't be checked this way",
+		how+": a proxy shares them among its clients. Advisory locks and transactions do not work through it", sessions...)}, errEnough
 }

@@ -1,0 +1,218 @@
+package mysqltest
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Multiplexer is a proxy that shares a few sessions of the server among all its clients, and hands each
+// statement to another one. It knows nothing of what lives in a session: locks, variables and
+// transactions stay where the statement was that made them, even when its client is gone. The default
+// database alone is always the client's.
+//
+// It lets everybody in; the sessions are the harness's own account's. There are no prepared statements,
+// TLS, compression or files of the client's, and affected rows are changed rows.
+type Multiplexer struct {
+	tb       testing.TB
+	listener net.Listener
+	greeting []byte // the server's
+	running  sync.WaitGroup
+
+	tokens chan struct{} // one for each idle session
+	mu     sync.Mutex
+	idle   []*sharedSession // the one used last comes last
+	sticky bool
+}
+
+// Multiplexer starts a multiplexer with n sessions, gone at the test's end. A statement waits while all of them
+// are busy. Make the test's database first: a session may still use it when the test ends. A server that a Unix
+// socket or TLS alone reaches is skipped.
+func (s *Server) Multiplexer(tb testing.TB, n int) *Multiplexer {
+	tb.Helper()
+	given := s.config()
+	if given.Net != "tcp" || given.TLSConfig != "" || given.TLS != nil {
+		tb.Skipf("a multiplexer needs TCP without TLS; %s says otherwise", envDSN)
+	}
+	cfg := mysql.NewConfig()
+	cfg.Net, cfg.Addr, cfg.User, cfg.Passwd = given.Net, given.Addr, given.User, given.Passwd
+	cfg.MultiStatements, cfg.Logger = true, given.Logger
+
+	ctx, stop := context.WithCancel(context.Background())
+	m := &Multiplexer{tb: tb, tokens: make(chan struct{}, n)}
+	tb.Cleanup(func() {
+		stop()
+		m.running.Wait()
+		for _, s := range m.idle {
+			s.close()
+		}
+	})
+	for range n {
+		s := &sharedSession{server: cfg}
+		if err := s.connect(ctx); err != nil {
+			tb.Fatalf("mysqltest: start a multiplexer: %v", err)
+		}
+		m.greeting = s.greeting
+		m.put(s)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", loopback(0))
+	if err != nil {
+		tb.Fatalf("mysqltest: start a multiplexer: %v", err)
+	}
+	m.listener = listener
+	context.AfterFunc(ctx, func() { _ = listener.Close() })
+	m.running.Go(func() { m.accept(ctx) })
+	return m
+}
+
+// Addr is the host and port to connect to.
+func (m *Multiplexer) Addr() string { return m.listener.Addr().String() }
+
+// Config is cfg through the multiplexer.
+func (m *Multiplexer) Config(cfg *mysql.Config) *mysql.Config {
+	through := cfg.Clone()
+	through.Net, through.Addr = "tcp", m.Addr()
+	through.InterpolateParams = true
+	return through
+}
+
+// OnlyWhenBusy makes it use the session that became idle last, and another only when that is busy: a
+// client that is alone always has the same.
+func (m *Multiplexer) OnlyWhenBusy() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sticky = true
+}
+
+// take waits for an idle session.
+func (m *Multiplexer) take(ctx context.Context) (*sharedSession, error) {
+	select {
+	case <-m.tokens:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := 0
+	if m.sticky {
+		at = len(m.idle) - 1
+	}
+	s := m.idle[at]
+	m.idle = append(m.idle[:at], m.idle[at+1:]...)
+	return s, nil
+}
+
+func (m *Multiplexer) put(s *sharedSession) {
+	m.mu.Lock()
+	m.idle = append(m.idle, s)
+	m.mu.Unlock()
+	m.tokens <- struct{}{}
+}
+
+func (m *Multiplexer) accept(ctx context.Context) {
+	for {
+		conn, err := m.listener.Accept()
+		if err != nil {
+			if ctx.Err() == nil {
+				m.tb.Errorf("mysqltest: accept a multiplexer's client: %v", err)
+			}
+			return
+		}
+		m.running.Go(func() { m.serve(ctx, conn) })
+	}
+}
+
+// serve ends when the client goes, or when a session's connection breaks under a statement: what became
+// of that nobody knows, and the client finds its own connection broken.
+func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // the goroutine below reads on
+	defer func() { _ = conn.Close() }()
+	from := bufio.NewReader(conn)
+	to := bufio.NewWriter(conn)
+	database, err := m.logIn(conn, from)
+	if err != nil {
+		return
+	}
+	commands := make(chan []byte)
+	m.running.Go(func() {
+		defer end() // and with the client what it waits for
+		for {
+			command, err := readMessage(from)
+			if err != nil || command[headerSize] == commandQuit {
+				return
+			}
+			select {
+			case commands <- command:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for {
+		select {
+		case command := <-commands:
+			err := m.answer(ctx, to, command, &database)
+			// Not before the session is idle again: a test knows then who gets which.
+			if err != nil || to.Flush() != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *Multiplexer) logIn(conn io.Writer, from io.Reader) (database string, err error) {
+	if _, err := conn.Write(m.greeting); err != nil {
+		return "", err
+	}
+	login, err := readMessage(from)
+	if err != nil {
+		return "", err
+	}
+	if database, err = loginDatabase(login); err != nil {
+		return "", err
+	}
+	_, err = conn.Write(packet(login[3]+1, answerOK, 0, 0, autocommit, 0, 0, 0))
+	return database, err
+}
+
+var useStatement = regexp.MustCompile("(?i)^\\s*USE\\s+`?([^`;\\s]+)`?\\s*;?\\s*$")
+
+// answer has a session answer the command.
+func (m *Multiplexer) answer(ctx context.Context, client *bufio.Writer, command []byte, database *string) error {
+	kind, text := command[headerSize], string(command[headerSize+1:])
+	if use := useStatement.FindStringSubmatch(text); kind == commandQuery && use != nil {
+		kind, text = commandInitDB, use[1]
+	}
+	wanted := *database
+	switch kind {
+	case commandInitDB:
+		wanted, command = text, packet(0, commandPing) // which the session answers in that database
+	case commandQuery, commandPing:
+	default:
+		_, err := client.Write(refusal(1047, "08S01", "the multiplexer does not know this command"))
+		return err
+	}
+	s, err := m.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.put(s)
+	if err := s.answer(ctx, client, wanted, command); err != nil {
+		return err
+	}
+	if s.database == wanted {
+		*database = wanted
+	}
+	return nil
+}

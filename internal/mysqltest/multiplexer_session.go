@@ -1,0 +1,138 @@
+package mysqltest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+var errNotConnected = errors.New("mysqltest: the session is not connected")
+
+// sharedSession is one of a multiplexer's sessions: the driver logs in, and then its connection is used
+// here. One goroutine at a time uses it.
+type sharedSession struct {
+	server   *mysql.Config
+	login    driver.Conn // nil when not connected
+	raw      net.Conn
+	from     *bufio.Reader
+	greeting []byte
+	database string // its default one, or ""
+}
+
+// connect logs in, without a database.
+func (s *sharedSession) connect(ctx context.Context) error {
+	cfg := s.server.Clone()
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		greeting, err := readMessage(conn)
+		if err == nil {
+			err = plain(greeting)
+		}
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		s.raw, s.from, s.greeting, s.database = conn, bufio.NewReader(conn), greeting, ""
+		return greeted{conn, io.MultiReader(bytes.NewReader(greeting), conn)}, nil
+	}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	login, err := connector.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to the server: %w", err)
+	}
+	s.login = login
+	return nil
+}
+
+func (s *sharedSession) close() {
+	if s.login != nil {
+		_ = s.login.Close() // of a connection that may be broken
+		s.login = nil
+	}
+}
+
+// answer runs the client's command in the client's default database, and passes on the response, whose end
+// stays in the client's buffer. An error means that there is no whole response. The end of the context
+// cuts the connection, and the server ends what the client waited for.
+func (s *sharedSession) answer(ctx context.Context, client *bufio.Writer, database string, command []byte) error {
+	if database == "" && s.database != "" {
+		s.close() // no command takes a default database away
+	}
+	if s.during(ctx, s.ping) != nil { // wait_timeout has ended it, perhaps, or a KILL
+		if err := s.connect(ctx); err != nil {
+			return err
+		}
+	}
+	return s.during(ctx, func() error {
+		if s.database != database {
+			response, err := s.ask(packet(0, append([]byte{commandInitDB}, database...)...))
+			if err != nil {
+				return err
+			}
+			if response[headerSize] == answerError {
+				_, err := client.Write(response)
+				return err
+			}
+			s.database = database
+		}
+		return s.exchange(client, command)
+	})
+}
+
+// during runs f and cuts the connection when the context ends. After a failure the session is not connected.
+func (s *sharedSession) during(ctx context.Context, f func() error) error {
+	if s.login == nil {
+		return errNotConnected
+	}
+	raw := s.raw
+	uncut := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	err := f()
+	if !uncut() || err != nil {
+		s.close()
+	}
+	return err
+}
+
+func (s *sharedSession) ping() error {
+	response, err := s.ask(packet(0, commandPing))
+	if err == nil && response[headerSize] != answerOK { // it says why it ends
+		err = errNotConnected
+	}
+	return err
+}
+
+// ask sends a command and returns the response.
+func (s *sharedSession) ask(command []byte) ([]byte, error) {
+	var response bytes.Buffer
+	to := bufio.NewWriter(&response)
+	err := errors.Join(s.exchange(to, command), to.Flush())
+	return response.Bytes(), err
+}
+
+// exchange sends a command and passes on the response.
+func (s *sharedSession) exchange(to *bufio.Writer, command []byte) error {
+	if _, err := s.raw.Write(command); err != nil {
+		return err
+	}
+	return relay(to, s.from)
+}
+
+// greeted is a connection whose greeting was read before.
+type greeted struct {
+	net.Conn
+	from io.Reader
+}
+
+func (g greeted) Read(p []byte) (int, error) { return g.from.Read(p) }

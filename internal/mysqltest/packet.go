@@ -1,0 +1,184 @@
+package mysqltest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+)
+
+// What a multiplexer has to know of the client/server protocol: where a message and a response end, the
+// greeting, and the database that a login names.
+
+// Commands, the first byte of what a client sends.
+const (
+	commandQuit   = 0x01
+	commandInitDB = 0x02
+	commandQuery  = 0x03
+	commandPing   = 0x0e
+)
+
+// The first byte of what a server sends.
+const (
+	answerOK     = 0x00
+	answerInfile = 0xfb // it wants a file of the client's
+	answerEnd    = 0xfe // of a result's rows
+	answerError  = 0xff
+)
+
+const (
+	headerSize  = 4         // of a packet: its length in three bytes, its number in one
+	fullPacket  = 1<<24 - 1 // bytes; the message goes on in another packet
+	moreResults = 0x0008    // a server status: another result follows
+	autocommit  = 0x0002    // a server status
+)
+
+// Capability flags.
+const (
+	connectWithDB = 1 << 3
+	deprecateEOF  = 1 << 24 // a result ends with one kind of packet
+
+	// understood leaves out TLS, compression, and what changes the form of commands and responses.
+	understood = 1<<0 | // long password; MariaDB does without it
+		1<<2 | // long flag
+		connectWithDB |
+		1<<9 | // protocol 4.1
+		1<<13 | // transactions
+		1<<15 | // secure connection
+		1<<16 | // multiple statements
+		1<<17 | // multiple results
+		1<<19 | // authentication plugins
+		1<<20 | // connection attributes
+		1<<21 | // length of the authentication data
+		deprecateEOF
+)
+
+var errProtocol = errors.New("mysqltest: not what the multiplexer knows of the protocol")
+
+// readMessage reads a message with its headers: a packet, or several if it is too long for one. It has at
+// least one byte after the first header.
+func readMessage(r io.Reader) ([]byte, error) {
+	var message []byte
+	for {
+		start := len(message)
+		message = append(message, make([]byte, headerSize)...)
+		if _, err := io.ReadFull(r, message[start:]); err != nil {
+			return nil, err
+		}
+		header := message[start:]
+		length := int(header[0]) | int(header[1])<<8 | int(header[2])<<16
+		message = slices.Grow(message, length)[:start+headerSize+length]
+		if _, err := io.ReadFull(r, message[start+headerSize:]); err != nil {
+			return nil, err
+		}
+		switch {
+		case len(message) == headerSize:
+			return nil, errProtocol
+		case length < fullPacket:
+			return message, nil
+		}
+	}
+}
+
+// packet is a message of one packet.
+func packet(number byte, payload ...byte) []byte {
+	length := len(payload)
+	return append([]byte{byte(length), byte(length >> 8), byte(length >> 16), number}, payload...)
+}
+
+// refusal is an error of the server, with its number and SQL state.
+func refusal(number uint16, state, text string) []byte {
+	payload := binary.LittleEndian.AppendUint16([]byte{answerError}, number)
+	return packet(1, append(payload, "#"+state+text...)...)
+}
+
+// relay passes on the response to a command, whatever number of results it has. Its end stays in the
+// writer's buffer.
+func relay(to *bufio.Writer, from *bufio.Reader) error {
+	inRows := false
+	for {
+		if from.Buffered() == 0 { // a statement of several may take its time
+			if err := to.Flush(); err != nil {
+				return err
+			}
+		}
+		message, err := readMessage(from)
+		if err != nil {
+			return err
+		}
+		if _, err := to.Write(message); err != nil {
+			return err
+		}
+		switch kind := message[headerSize]; {
+		case kind == answerError:
+			return nil
+		case kind == answerInfile && !inRows:
+			return errProtocol
+		case kind == answerOK && !inRows, kind == answerEnd && inRows && len(message) < fullPacket:
+			if status(message)&moreResults == 0 {
+				return nil
+			}
+			inRows = false
+		default:
+			inRows = true // a result's head, its columns, its rows
+		}
+	}
+}
+
+// status is the server's, in a packet that ends a result. Affected rows and the insert id come before it.
+func status(message []byte) uint16 {
+	rest := message[headerSize+1:]
+	for range 2 {
+		size := 1
+		switch rest[0] {
+		case 0xfc:
+			size = 3
+		case 0xfd:
+			size = 4
+		case 0xfe:
+			size = 9
+		}
+		rest = rest[size:]
+	}
+	return binary.LittleEndian.Uint16(rest)
+}
+
+// plain takes the capabilities out of a server's greeting that would change what comes later. Neither side
+// uses what the other has not offered.
+func plain(greeting []byte) error {
+	version := bytes.IndexByte(greeting[headerSize+1:], 0)
+	at := headerSize + 1 + version + 1 + 4 + 8 + 1 // the session's id, half a scramble, a zero
+	if version < 0 || len(greeting) < at+18 {
+		return errProtocol
+	}
+	mask := binary.LittleEndian.AppendUint32(nil, understood)
+	for i, place := range []int{at, at + 1, at + 5, at + 6} { // character set and status are between
+		greeting[place] &= mask[i]
+	}
+	clear(greeting[at+8 : at+18]) // MariaDB's own capabilities
+	return nil
+}
+
+// loginDatabase is the database that a client's login names, or "".
+func loginDatabase(login []byte) (string, error) {
+	const fixed = headerSize + 32
+	if len(login) < fixed {
+		return "", errProtocol
+	}
+	capabilities := binary.LittleEndian.Uint32(login[headerSize:])
+	_, rest, named := bytes.Cut(login[fixed:], []byte{0}) // the user
+	if !named || len(rest) == 0 || capabilities&deprecateEOF == 0 {
+		return "", errProtocol
+	}
+	if capabilities&connectWithDB == 0 {
+		return "", nil
+	}
+	proof := 1 + int(rest[0])
+	if len(rest) < proof {
+		return "", errProtocol
+	}
+	database, _, _ := bytes.Cut(rest[proof:], []byte{0})
+	return string(database), nil
+}
