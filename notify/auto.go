@@ -103,9 +103,6 @@ func (a *Auto) gate(ctx context.Context) (Waiter, error) {
 }
 
 func (a *Auto) gtid(ctx context.Context) (Waiter, error) {
-	if a.session.Capabilities().ReadOnly {
-		return nil, errReadOnly
-	}
 	session, err := a.db.Session(ctx, SessionOptions{IdleTimeout: untouched})
 	if err != nil {
 		return nil, err
@@ -185,6 +182,25 @@ func (a *Auto) current(ctx context.Context) (Waiter, error) {
 	return found.waiter, a.move(ctx, found)
 }
 
+// skips is the last way that needs no trial after a failure: what is read-only has its
+// writers elsewhere, and behind a proxy that shares sessions no statement can be
+// interrupted by the number of its session.
+func skips(failure error) int {
+	if errors.Is(failure, errShared) || errors.Is(failure, errReadOnly) {
+		return len(ways) - 2
+	}
+	return 0
+}
+
+// because tells why a way is not taken.
+func because(way int, err error) string {
+	var none noGateError
+	if errors.As(err, &none) { // the rest says what the mode's name says
+		err = none.error
+	}
+	return fmt.Sprintf("no %s: %v", ways[way].name, err)
+}
+
 func closedError(closed bool) error {
 	if closed {
 		return errClosed
@@ -209,10 +225,8 @@ func (a *Auto) find(ctx context.Context, from, to int) (better, error) {
 		if a.session.Err() != nil { // nothing can work
 			return found, a.session.Err()
 		}
-		found.why = append(found.why, fmt.Sprintf("no %s: %v", ways[way].name, err))
-		if errors.Is(err, errShared) { // nor may a statement be interrupted by its session's number
-			way = len(ways) - 2
-		}
+		found.why = append(found.why, because(way, err))
+		way = max(way, skips(err))
 	}
 	return found, nil
 }
@@ -241,8 +255,8 @@ func (a *Auto) move(ctx context.Context, found better) error {
 // down takes the next way that works, after the one at hand failed.
 func (a *Auto) down(ctx context.Context, failure error) (Head, error) {
 	a.mu.Lock()
-	from := a.way + 1
-	why := fmt.Sprintf("no %s: %v", ways[a.way].name, failure)
+	from := max(a.way, skips(failure)) + 1
+	why := because(a.way, failure)
 	a.mu.Unlock()
 	found, err := a.find(ctx, from, len(ways))
 	if err != nil {

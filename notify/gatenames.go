@@ -51,6 +51,8 @@ func (e noGateError) Error() string        { return ErrNoGate.Error() + ": " + e
 func (e noGateError) Is(target error) bool { return target == ErrNoGate }
 func (e noGateError) Unwrap() error        { return e.error }
 
+var errReadOnly = errors.New("the server is read-only, and its writers are elsewhere")
+
 // locksReach returns ErrNoGate where a lock of this server does not reach all who
 // write to its tables.
 func locksReach(caps *Capabilities) error {
@@ -60,7 +62,7 @@ func locksReach(caps *Capabilities) error {
 	case caps.MultiPrimary:
 		return noGateError{errors.New("each primary of the group has advisory locks of its own")}
 	case caps.ReadOnly:
-		return noGateError{errors.New("the server is read-only: who writes holds locks elsewhere")}
+		return noGateError{errReadOnly}
 	}
 	return nil
 }

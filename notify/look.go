@@ -162,8 +162,6 @@ func (l *look) take(ctx context.Context, now view) {
 	}
 }
 
-var errReadOnly = errors.New("the server has become read-only")
-
 // on tells whether a variable is: servers say 1, ON or how far.
 func on(value string) bool { return value != "" && value != "0" && !strings.EqualFold(value, "OFF") }
 
