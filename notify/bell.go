@@ -65,7 +65,7 @@ func (g *gate) bell(ctx context.Context) error {
 		if err := bell.take(work); err != nil {
 			return err
 		}
-		if bell.heard {
+		if bell.heard || bell.alone {
 			g.update(func(s *gateState) { s.joined, s.unjoined = true, nil })
 		} else if again == nil && time.Now().Before(patience) {
 			again = time.After(hearing.NextBackOff())
@@ -117,8 +117,9 @@ type bell struct {
 	session *Session
 	turner  *turner // nil while there is no free slot
 	rung    time.Time
-	heard   bool // a keeper waited for the last ring
-	claimed bool // a producer claimed the gate at the last ring
+	// What the last ring told: a keeper waited for it, there is none, a producer
+	// claims the gate.
+	heard, alone, claimed bool
 }
 
 // take takes a slot, if it has none and there is one.
@@ -150,13 +151,15 @@ func (b *bell) take(ctx context.Context) error {
 func (b *bell) ring(ctx context.Context) error {
 	pause(ctx, b.options.Coalesce-time.Since(b.rung))
 	b.rung = time.Now()
-	const claimed = "IS_USED_LOCK(?) IS NOT NULL"
+	const who = "IS_USED_LOCK(?) IS NULL, IS_USED_LOCK(?) IS NOT NULL"
 	if b.turner == nil {
-		return askOne(ctx, b.session, answer, "SELECT "+claimed+", CONNECTION_ID()", []any{b.names.claim()}, &b.claimed)
+		return askOne(ctx, b.session, answer, "SELECT "+who+", CONNECTION_ID()",
+			[]any{b.names.keeper(), b.names.claim()}, &b.alone, &b.claimed)
 	}
 	// The server hands a lock over as it is released, so whoever waited has it now.
 	phase := b.turner.name(b.session.ID(), 0, b.turner.phase)
-	return b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+claimed, []any{phase, b.names.claim()}, &b.heard, &b.claimed)
+	return b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+who,
+		[]any{phase, b.names.keeper(), b.names.claim()}, &b.heard, &b.alone, &b.claimed)
 }
 
 // bellWatch is a keeper's session that waits on another producer's bell.

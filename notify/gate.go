@@ -16,7 +16,7 @@ type GateOptions struct {
 	// Look makes the waits between two looks of a keeper for what writers did that
 	// know nothing of the gate; nil means Fibonacci from 10 ms to 1 s. With GTIDs a
 	// commit ends such a wait at once. The bound on the wake for such a row is the
-	// longest of them.
+	// longest of them. A keeper looks at the table's own key, and at its flag.
 	Look func() backoff.BackOff
 	// Coalesce is the least time between two rings, 1 ms or more; 0 means 1 ms. What
 	// is published meanwhile is announced together.
@@ -113,9 +113,10 @@ func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	return seen, err
 }
 
-// Join takes part as a producer, and returns when it keeps the gate, or a keeper
-// has heard its bell: what is published before that is found by a keeper's look,
-// and rings from then on wake at once. Its errors are those of Head.
+// Join takes part as a producer, and returns when it keeps the gate, a keeper has
+// heard its bell, or there is none to hear it: what is published before that is
+// found by a keeper's look, and rings from then on wake at once. Its errors are those
+// of Head.
 func (g *Gate) Join(ctx context.Context) error {
 	g.rings()
 	return g.await(ctx, nil, func(s gateState) (bool, error) {
@@ -222,7 +223,7 @@ type gateState struct {
 	wakes    uint64
 	armed    bool  // the listener's session waits on a phase, or is about to
 	kept     bool  // this process keeps the gate
-	joined   bool  // a keeper has heard this process's bell
+	joined   bool  // the keeper, if there is one, has heard this process's bell
 	failure  error // why the listener's last session ended, nil once one works
 	unjoined error // the same of the producer's
 }
@@ -361,7 +362,7 @@ func (g *gate) persist(ctx context.Context, tell func(*gateState, error), f func
 		}
 		g.log.DebugContext(ctx, "the gate's session was lost, or can't be had", "error", err)
 		g.update(func(s *gateState) { tell(s, err) })
-		if time.Since(begun) > time.Minute {
+		if time.Since(begun) > time.Second {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()

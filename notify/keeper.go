@@ -11,6 +11,7 @@ import (
 type keeping struct {
 	*gate
 	session *Session
+	lock    *Lock // the keeper's
 	turner  turner
 	claim   *Lock // nil while no producer of this process has it
 }
@@ -53,7 +54,10 @@ func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept
 // ctx ends, the session is lost, or a producer elsewhere claims the gate: then it
 // returns nil.
 func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) error {
-	k := &keeping{gate: g, session: session, claim: claim, turner: turner{ring: g.ringOf(g.names.gate()), session: session}}
+	k := &keeping{
+		gate: g, session: session, lock: lock, claim: claim,
+		turner: turner{ring: g.ringOf(g.names.gate()), session: session},
+	}
 	work := context.WithoutCancel(ctx)
 	if err := session.retime(work, g.options.KeeperTimeout); err != nil {
 		return err
@@ -77,7 +81,7 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) er
 		g.log.DebugContext(ctx, "keeps the gate", "session", session.ID())
 		g.update(func(s *gateState) { s.kept = true })
 		look.running.Go(func() { look.run(ctx) })
-		err = k.ringing(ctx, lock)
+		err = k.ringing(ctx)
 	}
 	cancel(err)
 	look.close()
@@ -91,7 +95,7 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) er
 }
 
 // ringing turns the ring whenever somebody wants it.
-func (k *keeping) ringing(ctx context.Context, lock *Lock) error {
+func (k *keeping) ringing(ctx context.Context) error {
 	work := context.WithoutCancel(ctx)
 	for {
 		if err := k.claimIt(work); err != nil {
@@ -104,8 +108,8 @@ func (k *keeping) ringing(ctx context.Context, lock *Lock) error {
 		}
 		select {
 		case <-k.wanted:
-		case <-lock.Lost():
-			return lock.Err()
+		case <-k.lock.Lost():
+			return k.lock.Err()
 		case <-ctx.Done():
 			return nil
 		}

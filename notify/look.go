@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -128,6 +129,9 @@ func (l *look) failed(ctx context.Context, err error) {
 func (l *look) surprised(now view) (surprised, foreign bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if now.head.V < l.seen.head.V { // the table was truncated, say
+		l.rung = 0
+	}
 	announced := l.rung != 0 && now.head.V <= l.rung
 	surprised = now.head != l.seen.head && !announced || now.flag != l.seen.flag
 	foreign = surprised && l.rings == l.counted
@@ -143,8 +147,11 @@ func (l *look) take(ctx context.Context, now view) {
 		return
 	}
 	if now.keeper != l.session.ID() {
-		l.stop(noGatef("session %d holds the keeper's lock, and another session sees it held by %d: "+
-			"the two are on different servers, or a proxy is between", l.session.ID(), now.keeper))
+		// A session that has ended since is no sign of anything.
+		if _, err := l.lock.Held(context.WithoutCancel(ctx)); err == nil {
+			l.stop(noGatef("session %d took the keeper's lock and lives, and another session sees the lock held by %d: "+
+				"the two are on different servers, or a proxy is between", l.session.ID(), now.keeper))
+		}
 		return
 	}
 	for slot, holder := range now.slots {
@@ -165,19 +172,31 @@ func (l *look) take(ctx context.Context, now view) {
 // on tells whether a variable is: servers say 1, ON or how far.
 func on(value string) bool { return value != "" && value != "0" && !strings.EqualFold(value, "OFF") }
 
-// view looks.
+// view looks. A table that is locked, by an ALTER TABLE that waits, say, hides what
+// was inserted, and nothing else.
 func (l *look) view(ctx context.Context) (view, error) {
+	now, err := l.viewOf(ctx, l.head, l.flag)
+	switch {
+	case l.flag && (server.Is(err, server.ErrNoSuchTable) || server.NoPrivilege(err)): // or it is the topic's table, as the next one tells
+		l.flag = false
+		return l.view(ctx)
+	case server.Retryable(err):
+		now, err = l.viewOf(ctx, "", false)
+		now.head, now.flag = l.seen.head, l.seen.flag
+	case server.NoPrivilege(err):
+		err = errors.Join(errCantLook, err)
+	}
+	return now, err
+}
+
+// viewOf looks at the head and at the flag if they are to be looked at.
+func (l *look) viewOf(ctx context.Context, head string, flag bool) (view, error) {
 	var query strings.Builder
 	var args []any
 	var now view
 	into := []any{&now.head, &now.flag, &now.readOnly, &now.keeper, &now.claim}
-	query.WriteString("SELECT ")
-	if l.head == "" {
-		query.WriteString("NULL, ")
-	} else {
-		query.WriteString("(" + l.head + "), ")
-	}
-	if l.flag {
+	query.WriteString("SELECT (" + cmp.Or(head, "SELECT NULL") + "), ")
+	if flag {
 		query.WriteString("(SELECT counter FROM " + schema.FlagTable + " WHERE topic = ?), ")
 		args = append(args, l.topic)
 	} else {
@@ -195,19 +214,7 @@ func (l *look) view(ctx context.Context) (view, error) {
 	if err != nil {
 		return now, err
 	}
-	err = askOne(context.WithoutCancel(ctx), session, answer, query.String(), args, into...)
-	if l.flag && server.Is(err, server.ErrNoSuchTable) {
-		l.flag = false // or the topic's table is gone, which the next view tells
-		return l.view(ctx)
-	}
-	if err != nil && server.NoPrivilege(err) {
-		if l.flag { // reading the flag may be what is denied
-			l.flag = false
-			return l.view(ctx)
-		}
-		return now, errors.Join(errCantLook, err)
-	}
-	return now, err
+	return now, askOne(context.WithoutCancel(ctx), session, answer, query.String(), args, into...)
 }
 
 // describe finds out how to see the head of the topic's table, if it is one.
