@@ -14,7 +14,7 @@ import (
 
 // during is what the server counted as statements in a window of time, a second's
 // worth, besides those of the caller.
-func during(t *testing.T, s *mysqltest.Server, window time.Duration) float64 {
+func during(t testing.TB, s *mysqltest.Server, window time.Duration) float64 {
 	t.Helper()
 	timer := time.NewTimer(window)
 	defer timer.Stop()
@@ -112,7 +112,7 @@ func TestSparseTable(t *testing.T) {
 			}
 			dense, sparse := cost("dense"), cost("sparse")
 			t.Logf("order %q: %d statements for %d rows in a row, %d with two of three ids missing", order, dense, rows, sparse)
-			require.LessOrEqual(t, sparse, dense+30)
+			require.LessOrEqual(t, sparse, 3*dense, "a statement a gap would be 20,000")
 		}
 	})
 }

@@ -54,7 +54,7 @@
 //   - the process: its sessions and so its lock end with it; rows that were handled
 //     and not stored (Options.FlushInterval) come again, but to a handler in a
 //     transaction, which stored them or did not happen;
-//   - the host, without a word: the server gives the lock away 30 s later, and the
+//   - the host, without a word: the server gives the lock away 45 s later, and the
 //     member, if it lives, counts it as lost before that. What a handler's
 //     transaction holds stays locked until the server finds out, by TCP keepalive or
 //     the wait_timeout of the pool's connections; that may be the offset's row;

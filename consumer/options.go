@@ -209,6 +209,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	if o.lockIdle == 0 {
+		o.lockIdle = 45 * time.Second
+	}
 	if o.Gate.Logger == nil {
 		o.Gate.Logger = o.Logger
 	}

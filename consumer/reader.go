@@ -21,7 +21,10 @@ const (
 	// by time alone.
 	maxProbes = 64
 	// maxWait bounds every wait for a hint.
-	maxWait = 30 * time.Second
+	maxWait = time.Minute
+	// checkWait is how often a reader that finds nothing looks whether the table's ids
+	// have gone back, where nothing moves.
+	checkWait = 5 * time.Minute
 	// maxGapWait is the longest time between two looks at open gaps.
 	maxGapWait = time.Second
 )
@@ -93,7 +96,7 @@ func (r *reader) run(ctx context.Context) error {
 		if r.stopAtEnd && (!r.withheld || r.wm.settled >= r.end) {
 			return errDrained
 		}
-		if !found && (moved || time.Since(r.checked) > maxWait) { // moved to where nothing is: back, perhaps
+		if !found && (moved || time.Since(r.checked) > checkWait) { // moved to where nothing is: back, perhaps
 			if err := r.checkHead(ctx); err != nil {
 				return err
 			}

@@ -42,8 +42,8 @@
 //   - The keeper is the one session that holds the gate's keeper lock.
 //
 //   - A phase is a lock that the keeper holds, and listeners wait for. Its name has the
-//     keeper's connection id and a number in it, and a lane: listeners are spread over
-//     4 lanes, by their connection ids, and wake in 4 queues side by side. A phase
+//     keeper's connection id and a number in it, and a lane: each listener has chosen
+//     one of 4 at random, and they wake in 4 queues side by side. A phase
 //     below means that of all lanes.
 //
 //   - To ring is to take the next phase and let the last one go, in one statement:

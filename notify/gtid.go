@@ -25,7 +25,7 @@ const (
 	// gtidWait is the longest wait for a commit. Within it a waiter notices that
 	// gtid_mode was changed, which the server ends no wait for, and leaves, so that the
 	// mode can be set to OFF, which the server refuses while somebody waits.
-	gtidWait = 30 * time.Second
+	gtidWait = 90 * time.Second
 	// gtidTrial is the longest wait for a commit of an origin that was not seen to grow.
 	gtidTrial = time.Second
 )
@@ -66,7 +66,7 @@ var _ Waiter = (*GTID)(nil)
 // with it, and holds no lock: a server does not notice that the client of such a
 // wait is gone. It is ended with KILL QUERY over db's pool, and a context that ends
 // in a Wait ends the session. When the pool has no connection within half a second
-// the session is cut off, and its wait stays on the server for 30 s at most.
+// the session is cut off, and its wait stays on the server for 90 s at most.
 func NewGTID(db *DB, session *Session, source Source) *GTID {
 	return &GTID{
 		db: db, session: session, source: source, next: newGTIDNext(session.Capabilities()),

@@ -16,7 +16,7 @@ import (
 
 // Each round is a burst of commits by several writers, to the topic and to another
 // table, then one row, and quiet until every waiter has it: nothing but its own commit
-// wakes them for it, and a wake that was lost costs 30 s.
+// wakes them for it, and a wake that was lost costs 90 s.
 func TestGTIDLosesNoWake(t *testing.T) {
 	const rounds, waiters, writers = 1000, 3, 4
 	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {

@@ -19,7 +19,7 @@ import (
 
 const (
 	gtidWaiting = "Waiting for GTID to be committed"
-	// soon is well below the 30 s after which a waiter looks whatever happens.
+	// soon is well below the 90 s after which a waiter looks whatever happens.
 	soon = 10 * time.Second
 )
 

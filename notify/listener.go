@@ -58,7 +58,7 @@ func (g *gate) park(ctx context.Context) error {
 	ended := ctx
 	ctx = context.WithoutCancel(ctx) // release ends a statement under way
 	w := &watcher{ring: g.ringOf(g.names.gate()), session: session, lossy: g.options.lossy}
-	w.lane = int(session.ID() % uint64(w.lanes))
+	w.lane = rand.IntN(w.lanes)
 	waits := Exponential(time.Millisecond, time.Second)
 	for alone := time.Now(); ended.Err() == nil; {
 		if state, _ := g.now(); state.kept {

@@ -114,7 +114,7 @@ func TestMultiplexerResponses(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, affected)
 
-		for _, id := range []int64{300, 70_000, 1 << 40} {
+		for _, id := range []int64{1 << 11, 1 << 19, 1 << 40} { // the longer, the more bytes before the status
 			last, err := do(t, conn, "INSERT INTO t (id) VALUES (?)", id).LastInsertId()
 			require.NoError(t, err)
 			require.Equal(t, id, last)
@@ -156,6 +156,21 @@ func TestMultiplexerResponses(t *testing.T) {
 		_, err = conn.PrepareContext(t.Context(), "SELECT 1") //nolint:sqlclosecheck // there is none
 		requireNumber(t, err, 1047)                           // unknown command
 		require.Equal(t, 3, get[int](t, conn, "SELECT COUNT(*) FROM t"), "and it goes on")
+	})
+}
+
+// What it can't pass on it does not offer, whatever the server does.
+func TestMultiplexerOffers(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		cfg := s.Database(t)
+		m := s.Multiplexer(t, sessionsShared)
+		compressed := cfg.Clone()
+		require.NoError(t, compressed.Apply(mysql.EnableCompression(true)))
+		require.NoError(t, open(t, m.Config(compressed)).PingContext(t.Context()))
+
+		encrypted := cfg.Clone()
+		encrypted.TLSConfig = "skip-verify"
+		require.ErrorIs(t, open(t, m.Config(encrypted)).PingContext(t.Context()), mysql.ErrNoTLS)
 	})
 }
 
