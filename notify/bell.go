@@ -143,7 +143,7 @@ func (b *bell) take(ctx context.Context) error {
 	if !slot.Valid {
 		return nil
 	}
-	b.turner = &turner{ring: b.ringOf(b.names.bell(int(slot.Int64))), session: b.session}
+	b.turner = b.newTurner(b.names.bell(int(slot.Int64)), b.session)
 	return b.turner.take(ctx)
 }
 

@@ -12,7 +12,7 @@ type keeping struct {
 	*gate
 	session *Session
 	lock    *Lock // the keeper's
-	turner  turner
+	turner  *turner
 	claim   *Lock // nil while no producer of this process has it
 }
 
@@ -55,8 +55,7 @@ func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept
 // returns nil.
 func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) error {
 	k := &keeping{
-		gate: g, session: session, lock: lock, claim: claim,
-		turner: turner{ring: g.ringOf(g.names.gate()), session: session},
+		gate: g, session: session, lock: lock, claim: claim, turner: g.newTurner(g.names.gate(), session),
 	}
 	work := context.WithoutCancel(ctx)
 	if err := session.retime(work, g.options.KeeperTimeout); err != nil {
@@ -73,6 +72,7 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) er
 			_ = k.claim.Release(work)
 		}
 		_ = k.turner.drop(work)
+		g.left(k.turner)
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	look := newLook(k, cancel)
@@ -144,6 +144,21 @@ func (k *keeping) yields(claim uint64) bool {
 	}
 	k.yielded, k.until = claim, time.Now().Add(10*time.Second)
 	return true
+}
+
+// newTurner turns on from where this process stopped: a session that takes a ring
+// again soon must not hold phases again that somebody still believes in.
+func (g *gate) newTurner(r ring, session *Session) *turner {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return &turner{ring: g.ringOf(r), session: session, phase: g.phase}
+}
+
+// left notes where a turner stopped.
+func (g *gate) left(t *turner) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.phase = t.phase + 1
 }
 
 // ringOf is the ring, but for a test that breaks it.

@@ -82,6 +82,7 @@ func (g *gate) park(ctx context.Context) error {
 				if err := g.hear(ended, w); err != nil {
 					return err
 				}
+				alone = time.Now()
 				continue
 			}
 		} else if g.fit() && (claim == 0 || time.Since(alone) > claimed) {
@@ -91,6 +92,7 @@ func (g *gate) park(ctx context.Context) error {
 			}
 			if kept {
 				waits.Reset()
+				alone = time.Now() // or a claimant that it yielded to would come too late
 				continue
 			}
 		}

@@ -42,6 +42,17 @@ func (s *Server) Database(tb testing.TB) *mysql.Config {
 	return cfg
 }
 
+// Unused waits until nothing uses the database any more, as the check at the test's end does, but for a
+// time of the caller's. Its error says what still does. A server that the test has stopped is used by
+// nobody, and one that is frozen is thawed.
+func (s *Server) Unused(tb testing.TB, cfg *mysql.Config, wait time.Duration) error {
+	tb.Helper()
+	if !s.awake() {
+		return nil
+	}
+	return checkUnused(s.pool(tb), cfg.DBName, wait)
+}
+
 // User makes an account with these rights alone, each as in a GRANT statement without its TO
 // ("SELECT, INSERT ON mydb.*"), and returns cfg with it. The account is dropped at the test's end.
 func (s *Server) User(tb testing.TB, cfg *mysql.Config, grants ...string) *mysql.Config {

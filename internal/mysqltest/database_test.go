@@ -20,15 +20,15 @@ func TestLeftoverSession(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		db := open(t, cfg)
-		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, moment))
+		require.NoError(t, s.Unused(t, cfg, moment))
 
 		conn, err := db.Conn(t.Context())
 		require.NoError(t, err)
-		require.ErrorContains(t, checkUnused(s.pool(t), cfg.DBName, moment), "session")
+		require.ErrorContains(t, s.Unused(t, cfg, moment), "session")
 
 		require.NoError(t, conn.Close())
 		require.NoError(t, db.Close())
-		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, settleTime))
+		require.NoError(t, s.Unused(t, cfg, settleTime))
 	})
 }
 

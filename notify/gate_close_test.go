@@ -1,0 +1,162 @@
+package notify_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// closeAll closes gates from many goroutines at once, each more than once.
+func closeAll(gates ...*notify.Gate) error {
+	errs := make(chan error, 4*len(gates))
+	var all sync.WaitGroup
+	for range 4 {
+		for _, gate := range gates {
+			all.Go(func() { errs <- gate.Close() })
+		}
+	}
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gateStates are what gates may be about, with their topic there.
+var gateStates = map[string]func(t *testing.T, s *mysqltest.Server, config *mysql.Config) []*notify.Gate{
+	"unused": func(t *testing.T, _ *mysqltest.Server, config *mysql.Config) []*notify.Gate {
+		return []*notify.Gate{openGate(t, openProcess(t, config), "orders", notify.GateOptions{})}
+	},
+	"a listener that keeps the gate": func(t *testing.T, _ *mysqltest.Server, config *mysql.Config) []*notify.Gate {
+		gate, _ := listen(t, config)
+		return []*notify.Gate{gate}
+	},
+	"two producers and two listeners": func(t *testing.T, s *mysqltest.Server, config *mysql.Config) []*notify.Gate {
+		one, _ := listen(t, config)
+		two, _ := listen(t, config)
+		three, four := publish(t, config), publish(t, config)
+		awaitBells(t, s, config, 1)
+		return []*notify.Gate{one, two, three, four}
+	},
+	"a process that does everything, and another": func(t *testing.T, _ *mysqltest.Server, config *mysql.Config) (gates []*notify.Gate) {
+		for range 2 {
+			db := openProcess(t, config)
+			for range 3 {
+				gate := openGate(t, db, "orders", notify.GateOptions{})
+				_, err := gate.Head(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, gate.Join(t.Context()))
+				gates = append(gates, gate)
+			}
+		}
+		return gates
+	},
+}
+
+// Whatever a gate is about, Close ends it, and nothing of it is left.
+func TestGateClose(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, open := range gateStates {
+			t.Run(name, func(t *testing.T) {
+				config := tidy(t, s)
+				makeTopic(t, openProcess(t, config))
+				gates := open(t, s, config)
+				require.NoError(t, closeAll(gates...))
+				requireTidy(t, s, config)
+				for _, gate := range gates { // as before, and forever
+					_, err := gate.Wait(t.Context(), notify.Head{}, time.Hour)
+					require.Error(t, err)
+					gate.Ring(0)
+				}
+				requireTidy(t, s, config)
+			})
+		}
+	})
+}
+
+// Gates that are used from all sides are closed at any moment of their lives.
+func TestGateCloseAtAnyMoment(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		makeTopic(t, openProcess(t, config))
+		const moments = 25
+		for i := range moments {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Millisecond)
+			var gates []*notify.Gate
+			var users sync.WaitGroup
+			for range 2 {
+				db := openProcess(t, config)
+				for range 2 {
+					gate := openGate(t, db, "orders", notify.GateOptions{})
+					gates = append(gates, gate)
+					users.Go(func() {
+						for err := error(nil); err == nil; {
+							_, err = gate.Wait(context.Background(), notify.Head{}, time.Millisecond)
+						}
+					})
+					users.Go(func() {
+						for ctx.Err() == nil {
+							gate.Ring(0)
+							_ = gate.Join(ctx)
+						}
+					})
+				}
+			}
+			<-ctx.Done()
+			cancel()
+			require.NoError(t, closeAll(gates...))
+			users.Wait()
+			requireTidy(t, s, config)
+		}
+	})
+}
+
+// A server that does not answer keeps nobody from closing.
+func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		for name, open := range gateStates {
+			t.Run(name, func(t *testing.T) {
+				config := own.Database(t)
+				makeTopic(t, openProcess(t, config))
+				gates := open(t, own, config)
+				own.Freeze()
+				begun := time.Now()
+				closed := result(func() error { return closeAll(gates...) })
+				assert.NoError(t, receive(t, closed))
+				t.Log("closed in", time.Since(begun))
+				assert.Less(t, time.Since(begun), 5*time.Second)
+				own.Thaw()
+			})
+		}
+	})
+}
+
+// The DB may be closed first.
+func TestGateCloseAfterItsDB(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, open := range gateStates {
+			t.Run(name, func(t *testing.T) {
+				config := tidy(t, s)
+				makeTopic(t, openProcess(t, config))
+				gates := open(t, s, config)
+				for _, gate := range gates {
+					require.NoError(t, gate.DB().Close())
+				}
+				require.NoError(t, closeAll(gates...))
+				requireTidy(t, s, config)
+			})
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package notify_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A producer that does not keep the gate wakes the listeners over the keeper. There is
+// no row, so that no look finds anything.
+func TestGateBell(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		makeTopic(t, openProcess(t, config))
+		listener, _ := listen(t, config)
+		publish(t, config)
+		second := publish(t, config)
+		awaitBells(t, s, config, 1)
+		head := settle(t, listener)
+		for range 20 {
+			second.Ring(0)
+			head = woken(t, listener, head)
+		}
+	})
+}
+
+// Producers that find no free bell publish all the same: the keeper's look finds what
+// they insert. They have one as soon as another producer is gone.
+func TestGateMoreProducersThanBells(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		const bells = 32
+		config := tidy(t, s)
+		admin := s.Admin(t)
+		db := openProcess(t, config)
+		makeTopic(t, db)
+		listener, _ := listen(t, config)
+		keeper := publish(t, config)
+		awaitHandover(t, s, config)
+		var producers []*notify.Gate
+		for range bells + 2 {
+			producers = append(producers, publish(t, config))
+		}
+		taken := func() (n int) {
+			for i := range bells {
+				if holder(t, admin, gateLock(config, "bell"+strconv.FormatInt(int64(i), 36))) != 0 {
+					n++
+				}
+			}
+			return n
+		}
+		require.Equal(t, bells, taken())
+		awaitBells(t, s, config, bells)
+		head := settle(t, listener)
+		last := producers[bells+1]
+		insert(t, db)
+		last.Ring(1)
+		head = woken(t, listener, head)
+
+		require.NoError(t, producers[0].Close())
+		require.Eventually(t, func() bool { return taken() == bells-1 }, patience, tick)
+		head = settle(t, listener)
+		last.Ring(0)
+		require.Eventually(t, func() bool { return taken() == bells }, patience, tick)
+		awaitBells(t, s, config, bells)
+		head = settle(t, listener)
+		last.Ring(0)
+		woken(t, listener, head)
+		require.NoError(t, keeper.Close())
+	})
+}
+
+// awaitBells waits until a keeper waits on so many bells.
+func awaitBells(t *testing.T, s *mysqltest.Server, config *mysql.Config, n int) {
+	t.Helper()
+	admin := s.Admin(t)
+	require.Eventually(t, func() bool {
+		return len(sessions(t, admin, config, "STATE = ? AND INFO LIKE '%:bell%'", waiting)) == n
+	}, patience, tick)
+}
+
+// Whatever the server does, and whatever the gate's sessions are about, Ring returns.
+func TestGateRingNeverBlocks(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := tidy(t, own)
+		makeTopic(t, openProcess(t, config))
+		keeper, bell := publish(t, config), publish(t, config)
+		unused := openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+		listener, head := listen(t, config)
+		own.Freeze()
+		rung := result(func() error {
+			for i := range uint64(10_000) {
+				keeper.Ring(i)
+				bell.Ring(i)
+				unused.Ring(i)
+			}
+			return nil
+		})
+		require.NoError(t, receive(t, rung))
+		own.Thaw()
+		woken(t, listener, head)
+	})
+}
+
+// A ring wakes though its Gate never joined, or is closed right after it.
+func TestGateRingAlone(t *testing.T) {
+	cases := map[string]struct {
+		open  func(t *testing.T, config *mysql.Config, listener *notify.DB) *notify.Gate
+		close bool
+		row   bool
+	}{
+		"keeps the gate": {
+			func(t *testing.T, config *mysql.Config, _ *notify.DB) *notify.Gate { return publish(t, config) }, true, false,
+		},
+		"has a bell": {
+			func(t *testing.T, config *mysql.Config, _ *notify.DB) *notify.Gate {
+				publish(t, config)
+				return publish(t, config)
+			}, true, false,
+		},
+		"joins by itself": {unjoined, false, false},
+		"too short-lived for a bell": {unjoined, true, true},
+		"in the listener's process": {
+			func(t *testing.T, _ *mysql.Config, listener *notify.DB) *notify.Gate {
+				return openGate(t, listener, "orders", notify.GateOptions{})
+			}, true, true,
+		},
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				config := tidy(t, s)
+				db := openProcess(t, config)
+				makeTopic(t, db)
+				listener := openGate(t, db, "orders", notify.GateOptions{})
+				gate := c.open(t, config, db)
+				head := settle(t, listener)
+				if c.row {
+					insert(t, db)
+				}
+				gate.Ring(0)
+				if c.close {
+					require.NoError(t, gate.Close())
+				}
+				woken(t, listener, head)
+			})
+		}
+	})
+}
+
+func unjoined(t *testing.T, config *mysql.Config, _ *notify.DB) *notify.Gate {
+	return openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+}

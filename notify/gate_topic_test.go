@@ -1,0 +1,147 @@
+package notify_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Topics do not wake each other, however much their names are alike to a server that
+// folds them, or that knows 64 characters.
+func TestGateTopicsAreApart(t *testing.T) {
+	long := strings.Repeat("l", 60)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		listening, publishing := openProcess(t, config), openProcess(t, config)
+		names := []string{"orders", "Orders", "ORDERS", "orders:", "Bestellungen für heute", long + "one", long + "two", long + "TWO"}
+		listeners := make([]*notify.Gate, len(names))
+		heads := make([]notify.Head, len(names))
+		producers := make([]*notify.Gate, len(names))
+		for i, name := range names {
+			if !strings.Contains(name, ":") { // one that is no table's
+				require.NoError(t, schema.Init(t.Context(), listening.Pool(), name))
+			}
+			listeners[i] = openGate(t, listening, name, notify.GateOptions{})
+			producers[i] = openGate(t, publishing, name, notify.GateOptions{})
+			_, err := listeners[i].Head(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, producers[i].Join(t.Context()))
+		}
+		for i := range names {
+			heads[i] = settle(t, listeners[i])
+		}
+		for i := range names {
+			producers[i].Ring(0)
+			heads[i] = woken(t, listeners[i], heads[i])
+			for other := range names {
+				head, err := listeners[other].Wait(t.Context(), heads[other], 0)
+				require.NoError(t, err)
+				assert.Equal(t, heads[other], head, "%s wakes %s", names[i], names[other])
+				heads[other] = head
+			}
+		}
+		for i, name := range names { // and their tables are found
+			if !strings.Contains(name, ":") {
+				run(t, listening, "INSERT INTO "+ident.Quote(name)+" (payload) VALUES ('x')")
+				woken(t, listeners[i], heads[i])
+			}
+		}
+	})
+}
+
+// A topic needs no table. One that comes later is looked at from then on, and one that
+// is dropped ends nothing. Where the table has no key it is the flag that is looked at.
+func TestGateTableComesAndGoes(t *testing.T) {
+	type writer struct {
+		create func(t *testing.T, db *notify.DB)
+		change func(tb testing.TB, db *notify.DB)
+	}
+	writers := map[string]writer{
+		"key": {func(t *testing.T, db *notify.DB) { makeTopic(t, db) }, insert},
+		"flag": {func(t *testing.T, db *notify.DB) {
+			makeTopic(t, db)
+			run(t, db, "ALTER TABLE orders MODIFY id BIGINT, DROP PRIMARY KEY")
+		}, setFlag},
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, writer := range writers {
+			for _, before := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, ", there before: ", before), func(t *testing.T) {
+					t.Parallel()
+					config := tidy(t, s)
+					db := openProcess(t, config)
+					if before {
+						writer.create(t, db)
+					}
+					listener, _ := listen(t, config)
+					producer := publish(t, config)
+					awaitHandover(t, s, config)
+					head := settle(t, listener)
+					if before {
+						writer.change(t, db)
+						woken(t, listener, head)
+						run(t, db, "DROP TABLE orders, "+schema.FlagTable)
+						head = settle(t, listener)
+					}
+					producer.Ring(0)
+					woken(t, listener, head)
+					head = settle(t, listener)
+					writer.create(t, db)
+					require.Eventually(t, func() bool { // the keeper asks for a table now and then
+						writer.change(t, db)
+						next, err := listener.Wait(t.Context(), head, 200*time.Millisecond)
+						require.NoError(t, err)
+						return next != head
+					}, 2*patience, tick)
+					head = settle(t, listener)
+					writer.change(t, db)
+					woken(t, listener, head)
+				})
+			}
+		}
+	})
+}
+
+// An account that may not read the topic's table leaves the keeping to others, and is
+// woken like them.
+func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		admin := s.Admin(t)
+		db := openProcess(t, config)
+		makeTopic(t, db)
+		limited := s.User(t, config, "INSERT ON "+config.DBName+".orders")
+		first := openGate(t, openProcess(t, limited), "orders", notify.GateOptions{})
+		heard := result(func() error {
+			_, err := first.Head(t.Context())
+			return err
+		})
+		producer := publish(t, limited)
+		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
+		require.Zero(t, holder(t, admin, gateLock(config, "keeper")))
+		fit, _ := listen(t, config)
+		require.NoError(t, receive(t, heard))
+		keeper := holder(t, admin, gateLock(config, "keeper"))
+		require.NotContains(t, sessions(t, admin, config, "USER = ?", limited.User), keeper)
+
+		heads := []notify.Head{settle(t, first), settle(t, fit)}
+		insert(t, db)
+		heads = []notify.Head{woken(t, first, heads[0]), woken(t, fit, heads[1])}
+		awaitBells(t, s, config, 1)
+		heads = []notify.Head{settle(t, first), settle(t, fit)}
+		producer.Ring(0)
+		woken(t, first, heads[0])
+		woken(t, fit, heads[1])
+		require.Equal(t, keeper, holder(t, admin, gateLock(config, "keeper")))
+		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
+	})
+}
