@@ -28,8 +28,8 @@ type commitWatch struct {
 // commitUser is one of those who want to know.
 type commitUser struct {
 	// C gets something after a commit, once for any number that nobody fetched, and
-	// after each connect, for what may have been missed. It is closed when no more will
-	// come; Err says why.
+	// after each connect, the first one too, for what may have been missed. It is
+	// closed when no more will come; Err says why.
 	C <-chan struct{}
 
 	c       chan struct{} // one slot
@@ -142,12 +142,12 @@ func (db *DB) eachCommit(ctx context.Context, tell func()) error {
 	waiter := NewGTID(db, session, Source{query: "SELECT NULL"})
 	waiter.floor.Max = 10 * time.Millisecond
 	defer func() { _ = waiter.Close() }()
-	_, err = waiter.within(ctx, func(ctx context.Context) (Head, error) {
+	return waiter.within(ctx, func(ctx context.Context) error {
 		for first := true; ; first = false {
 			begun := time.Now()
-			_, committed, err := waiter.look(ctx, Head{}, gtidWait)
+			committed, err := waiter.look(ctx, gtidWait)
 			if err != nil {
-				return Head{}, err
+				return err
 			}
 			if first || committed {
 				tell()
@@ -155,5 +155,4 @@ func (db *DB) eachCommit(ctx context.Context, tell func()) error {
 			waiter.rest(begun, begun.Add(gtidWait))
 		}
 	})
-	return err
 }

@@ -32,13 +32,15 @@ const (
 
 // GTID is the waiter that sleeps until any transaction commits on the server, and
 // then looks whether the head moved: no writer has to know of it. It needs MySQL
-// with gtid_mode=ON and a binary log; elsewhere Head and Wait return ErrNoGTID.
+// with gtid_mode=ON and a binary log; elsewhere Head and Wait return ErrNoGTID. Its
+// Heads count the changes that it told of.
 //
 // It waits for the transaction that comes next, and knows its number from before it
-// looked at the head. A change that this look did not see became visible after it,
-// and servers make a change visible before they count its transaction as executed.
-// So it is none of those that were executed before the look: its number is the one
-// waited for, or a later one, which the server counts after the former.
+// looked at the head, or had the caller look. A change that this look did not see
+// became visible after it, and servers make a change visible before they count its
+// transaction as executed. So it is none of those that were executed before the
+// look: its number is the one waited for, or a later one, which the server counts
+// after the former.
 //
 // That holds for what the server itself numbers, one after the other. Commits that
 // bear other numbers end a wait late, at the latest after its bound: of a second
@@ -47,6 +49,11 @@ const (
 // replica with replica_preserve_commit_order=OFF); without a number
 // (sql_log_bin=0). On a replica the first commit that it takes over shows the
 // waiter, within a second, what to wait for.
+//
+// As long as the commits of the server are those of the topic it does not look after
+// a commit, but tells of it at once: a look costs more than the wake, and all who
+// wait would look together. It looks when it waits again, and one wake for nothing
+// makes it careful.
 type GTID struct {
 	db      *DB
 	session *Session
@@ -54,11 +61,19 @@ type GTID struct {
 	next    gtidNext
 	floor   Fibonacci // the least time between two wakes that were for nothing
 
+	told  uint64 // changes
+	known Head   // at the last look
+	blind bool   // a change was told since, of a commit that may have been for nothing
+	hits  int    // commits in a row that were for the topic
+
 	turn   chan struct{} // one slot: who has it may use the session
 	once   sync.Once
 	closed chan struct{}
 	err    error // of closing
 }
+
+// trusted is how many commits in a row make the next one believed.
+const trusted = 2
 
 var _ Waiter = (*GTID)(nil)
 
@@ -77,35 +92,46 @@ func NewGTID(db *DB, session *Session, source Source) *GTID {
 
 // Head implements [Waiter].
 func (g *GTID) Head(ctx context.Context) (Head, error) {
-	return g.within(ctx, func(ctx context.Context) (Head, error) {
-		head, _, err := g.look(ctx, Head{}, 0)
-		return head, err
+	err := g.within(ctx, func(ctx context.Context) error {
+		_, err := g.look(ctx, 0)
+		return err
 	})
+	return g.head(), err
 }
+
+func (g *GTID) head() Head { return Head{g.told, g.told > 0} }
 
 // Wait implements [Waiter].
 func (g *GTID) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	deadline := time.Now().Add(bound)
-	head, err := g.within(ctx, func(ctx context.Context) (Head, error) {
-		for {
-			begun := time.Now()
-			head, _, err := g.look(ctx, seen, time.Until(deadline))
-			switch {
-			case err != nil:
-				return seen, err
-			case g.source.changed(head, seen):
-				g.floor.Reset()
-				return head, nil
-			case !time.Now().Before(deadline):
-				return head, nil
+	err := g.within(ctx, func(ctx context.Context) error {
+		if !g.next.known() {
+			if _, err := g.look(ctx, 0); err != nil {
+				return err
 			}
-			g.rest(begun, deadline)
 		}
+		for g.head() == seen {
+			begun := time.Now()
+			var err error
+			if bound := time.Until(deadline); g.hits >= trusted && bound > 0 {
+				err = g.trust(ctx, bound)
+			} else {
+				_, err = g.look(ctx, bound)
+			}
+			if err != nil || !time.Now().Before(deadline) {
+				return err
+			}
+			if g.head() == seen {
+				g.rest(begun, deadline)
+			}
+		}
+		g.floor.Reset()
+		return nil
 	})
 	if err != nil {
 		return seen, err
 	}
-	return head, nil
+	return g.head(), nil
 }
 
 // Close implements [Waiter]: it closes the session, and leaves no wait behind on the
@@ -142,31 +168,127 @@ func (g *GTID) ended(most time.Duration) bool {
 
 // within runs f with a context that does not end, since the driver would cut the
 // connection and leave the wait to the server; the end of ctx closes the waiter.
-func (g *GTID) within(ctx context.Context, f func(ctx context.Context) (Head, error)) (Head, error) {
+func (g *GTID) within(ctx context.Context, f func(ctx context.Context) error) error {
 	if ctx.Err() != nil {
-		return Head{}, context.Cause(ctx)
+		return context.Cause(ctx)
+	}
+	if !g.session.Capabilities().GTID {
+		return fmt.Errorf("notify: %w", ErrNoGTID)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = g.Close() })
-	head, err := f(context.WithoutCancel(ctx))
+	err := f(context.WithoutCancel(ctx))
 	if !stop() {
 		_ = g.Close() // returns when the one under way has
-		return Head{}, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	select {
 	case <-g.closed:
-		return Head{}, errClosed
+		return errClosed
 	default:
-		return head, err
+		return err
 	}
 }
 
-// look waits for at most bound, if the head is still what was seen, until the next
-// transaction commits, and reads the head then, all in one round trip. It tells
-// whether anything was committed since the last look. The first one does not wait.
-func (g *GTID) look(ctx context.Context, seen Head, bound time.Duration) (head Head, committed bool, err error) {
-	if !g.session.Capabilities().GTID {
-		return Head{}, false, fmt.Errorf("notify: %w", ErrNoGTID)
+const untilCommit = "WAIT_FOR_EXECUTED_GTID_SET(?, ?)"
+
+// What became of a wait.
+const (
+	commitCame = 0 // 1: none came in time
+	noWait     = 2 // the head was another one
+)
+
+// look waits for at most bound, if the head is still what is known, until the next
+// transaction commits, and reads the head and what was executed, all in one round
+// trip. It tells whether anything was committed since the last look. The first one
+// does not wait.
+func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, err error) {
+	var ended sql.NullInt64
+	var mode, executed string
+	var value sql.Null[uint64]
+	query := "SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed, (" + g.source.query + ")"
+	args := g.source.args
+	results := [][]any{{&mode, &executed, &value}}
+	bound = g.longest(bound)
+	waits := g.next.known() && bound > 0 // 0 would be for ever
+	if waits {
+		moved, movedArgs := g.source.moved(g.known)
+		// Statements of their own: one alone would keep the table, and its view of it, for the whole wait.
+		query = "SET @mqnotify_moved = " + moved + "; SELECT IF(@mqnotify_moved, 2, " + untilCommit + "); " + query
+		args = slices.Concat(movedArgs, []any{g.next.gtid(), bound.Seconds()}, args)
+		results = append([][]any{{&ended}}, results...)
 	}
+	err = g.ask(ctx, bound, func(ctx context.Context, conn *sqlx.Conn) error {
+		if err := queryAll(ctx, conn, results, query, args...); err != nil {
+			return err
+		}
+		return g.source.taken(ctx, conn, value.Valid)
+	})
+	if err != nil {
+		return false, err
+	}
+	if mode != "ON" {
+		return false, fmt.Errorf("notify: %w: gtid_mode is %s", ErrNoGTID, mode)
+	}
+	now := Head{value.V, value.Valid}
+	moved := g.source.changed(now, g.known)
+	g.known, g.blind = now, false
+	switch {
+	case moved:
+		g.told++
+		if waits && g.source.take == "" { // a row must be taken, which is a look
+			g.hits++
+		}
+	case waits && ended.Int64 == commitCame:
+		g.hits = 0
+	}
+	return g.next.see(executed)
+}
+
+// trust waits for at most bound until the next transaction commits, and tells of it
+// without a look. It looked before the wait: whether the last one that it told of
+// was for the topic, or, if that is known, whether the head is still the same.
+func (g *GTID) trust(ctx context.Context, bound time.Duration) error {
+	var value sql.Null[uint64]
+	var ended sql.NullInt64
+	bound = g.longest(bound)
+	query := "SET @mqnotify_head = (" + g.source.query + "); " +
+		"SELECT @mqnotify_head, IF(? OR @mqnotify_head <=> ?, " + untilCommit + ", 2)"
+	args := append(slices.Clone(g.source.args), g.blind, g.known.argument(), g.next.gtid(), bound.Seconds())
+	err := g.ask(ctx, bound, func(ctx context.Context, conn *sqlx.Conn) error {
+		return queryAll(ctx, conn, [][]any{{&value, &ended}}, query, args...)
+	})
+	if err != nil {
+		return err
+	}
+	before := Head{value.V, value.Valid}
+	if g.blind && before == g.known {
+		g.hits = 0 // the last one was for nothing
+	}
+	if ended.Int64 != noWait {
+		g.known, g.blind = before, false
+	}
+	if ended.Int64 == commitCame {
+		g.next.came()
+		if g.hits > 0 {
+			g.told++
+			g.blind = true
+			return nil
+		}
+	}
+	_, err = g.look(ctx, 0)
+	return err
+}
+
+// longest is how much of bound to wait at once.
+func (g *GTID) longest(bound time.Duration) time.Duration {
+	if g.next.sure {
+		return min(bound, gtidWait)
+	}
+	return min(bound, gtidTrial)
+}
+
+// ask is Session.ask for a wait of at most bound, unless the waiter was closed.
+func (g *GTID) ask(ctx context.Context, bound time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	select {
 	case g.turn <- struct{}{}:
 		defer func() { <-g.turn }()
@@ -174,43 +296,17 @@ func (g *GTID) look(ctx context.Context, seen Head, bound time.Duration) (head H
 	}
 	select {
 	case <-g.closed:
-		return Head{}, false, errClosed
+		return errClosed
 	default:
 	}
-	bound = min(bound, gtidWait)
-	if !g.next.sure {
-		bound = min(bound, gtidTrial)
+	err := g.session.ask(ctx, bound+answer, f)
+	if server.Is(err, server.ErrGTIDModeOff) {
+		return fmt.Errorf("notify: %w: %w", ErrNoGTID, err)
 	}
-	var ended sql.NullInt64
-	var mode, executed string
-	var value sql.Null[uint64]
-	query := "SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed, (" + g.source.query + ")"
-	args := g.source.args
-	results := [][]any{{&mode, &executed, &value}}
-	if g.next.gtid != "" && bound > 0 { // 0 would be for ever
-		moved, seenArgs := g.source.moved(seen)
-		// Statements of their own: one alone would keep the table, and its view of it, for the whole wait.
-		query = "SET @mqnotify_moved = " + moved +
-			"; SELECT IF(@mqnotify_moved, 2, WAIT_FOR_EXECUTED_GTID_SET(?, ?)); " + query
-		args = slices.Concat(seenArgs, []any{g.next.gtid, bound.Seconds()}, args)
-		results = append([][]any{{&ended}}, results...)
+	if err != nil {
+		return fmt.Errorf("notify: wait for a commit: %w", err)
 	}
-	err = g.session.ask(ctx, bound+answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		if err := queryAll(ctx, conn, results, query, args...); err != nil {
-			return err
-		}
-		return g.source.taken(ctx, conn, value.Valid)
-	})
-	switch {
-	case server.Is(err, server.ErrGTIDModeOff):
-		return Head{}, false, fmt.Errorf("notify: %w: %w", ErrNoGTID, err)
-	case err != nil:
-		return Head{}, false, fmt.Errorf("notify: wait for a commit: %w", err)
-	case mode != "ON":
-		return Head{}, false, fmt.Errorf("notify: %w: gtid_mode is %s", ErrNoGTID, mode)
-	}
-	committed, err = g.next.see(executed)
-	return Head{value.V, value.Valid}, committed, err
+	return nil
 }
 
 // rest keeps wakes that were for nothing apart, those of a busy server. It counts from

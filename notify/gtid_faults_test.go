@@ -74,28 +74,26 @@ func TestGTIDModeChanges(t *testing.T) {
 	})
 }
 
-func TestGTIDKilled(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		for _, what := range []string{"CONNECTION", "QUERY"} {
-			session, waiter := openGTID(t, db)
-			waited := beginWait(t.Context(), waiter, notify.Head{})
-			awaitState(t, admin, session.ID(), gtidWaiting)
-			kill(t, admin, what, session.ID())
-			got := receive(t, waited)
-			require.Error(t, got.err)
-			require.True(t, server.ConnectionLost(got.err), got.err)
-			require.NoError(t, waiter.Close())
-		}
-	})
+func gtidKilled(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	for _, what := range []string{"CONNECTION", "QUERY"} {
+		session, waiter := openGTID(t, db)
+		waited := beginWait(t.Context(), waiter, notify.Head{})
+		awaitState(t, admin, session.ID(), gtidWaiting)
+		kill(t, admin, what, session.ID())
+		got := receive(t, waited)
+		require.Error(t, got.err)
+		require.True(t, server.ConnectionLost(got.err), got.err)
+		require.NoError(t, waiter.Close())
+	}
 }
 
 func TestGTIDServerEnds(t *testing.T) {
 	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
 		db := openTopic(t, own)
 		seen := notify.Head{}
-		for i, end := range []func(){own.Stop, own.Kill} {
+		for _, end := range []func(){own.Stop, own.Kill} {
 			session, waiter := openGTID(t, db)
 			waited := beginWait(t.Context(), waiter, seen)
 			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
@@ -110,33 +108,31 @@ func TestGTIDServerEnds(t *testing.T) {
 			waited = beginWait(t.Context(), waiter, seen)
 			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			insert(t, db)
-			seen = requireHead(t, waited, uint64(i+1))
+			requireWoken(t, waited, seen)
 			require.NoError(t, waiter.Close())
 		}
 	})
 }
 
 // A network that fails silently: nothing gets through, the KILL neither.
-func TestGTIDBehindAFrozenNetwork(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		proxy := own.Proxy(t)
-		db := openDB(t, proxy.Config(own.Database(t)))
-		makeTopic(t, db)
-		session, waiter := openGTID(t, db)
-		waited := beginWait(t.Context(), waiter, notify.Head{})
-		awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
-		proxy.Freeze()
-		begun := time.Now()
-		require.NoError(t, waiter.Close())
-		require.Error(t, receive(t, waited).err)
-		require.Less(t, time.Since(begun), soon)
-		proxy.Thaw()
-		// What was sent meanwhile arrives now, or it did not get as far as the proxy.
-		_, err := own.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", session.ID()))
-		if !server.Is(err, server.ErrNoSuchThread) {
-			require.NoError(t, err)
-		}
-	})
+func gtidBehindAFrozenNetwork(t *testing.T, own *mysqltest.Server) {
+	proxy := own.Proxy(t)
+	db := openDB(t, proxy.Config(own.Database(t)))
+	makeTopic(t, db)
+	session, waiter := openGTID(t, db)
+	waited := beginWait(t.Context(), waiter, notify.Head{})
+	awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
+	proxy.Freeze()
+	begun := time.Now()
+	require.NoError(t, waiter.Close())
+	require.Error(t, receive(t, waited).err)
+	require.Less(t, time.Since(begun), soon)
+	proxy.Thaw()
+	// What was sent meanwhile arrives now, or it did not get as far as the proxy.
+	_, err := own.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", session.ID()))
+	if !server.Is(err, server.ErrNoSuchThread) {
+		require.NoError(t, err)
+	}
 }
 
 // A KILL is meant for the session's server. On another one, where a balancer may send
@@ -213,63 +209,57 @@ func commitAs(tb testing.TB, db *notify.DB, gtid string) {
 }
 
 // Where another origin's numbers grow, the first commit shows what to wait for.
-func TestGTIDOfOtherOrigins(t *testing.T) {
+func gtidOfOtherOrigins(t *testing.T, own *mysqltest.Server) {
 	const elsewhere = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		rows := uint64(0)
-		wakes := func(t *testing.T, waiter *notify.GTID, session *notify.Session, seen notify.Head, gtid string) notify.Head {
-			t.Helper()
-			waited := beginWait(t.Context(), waiter, seen)
-			awaitState(t, admin, session.ID(), gtidWaiting)
-			commitAs(t, db, gtid)
-			rows++
-			return requireHead(t, waited, rows)
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	wakes := func(t *testing.T, waiter *notify.GTID, session *notify.Session, seen notify.Head, gtid string) notify.Head {
+		t.Helper()
+		waited := beginWait(t.Context(), waiter, seen)
+		awaitState(t, admin, session.ID(), gtidWaiting)
+		commitAs(t, db, gtid)
+		return requireWoken(t, waited, seen)
+	}
+	t.Run("a replica", func(t *testing.T) {
+		_, err := admin.ExecContext(t.Context(), "SET GLOBAL read_only = ON") // root writes still
+		require.NoError(t, err)
+		session, waiter := openGTID(t, db)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		for _, n := range []string{"7", "8", "9", "10"} {
+			seen = wakes(t, waiter, session, seen, elsewhere+":"+n)
 		}
-		t.Run("a replica", func(t *testing.T) {
-			_, err := admin.ExecContext(t.Context(), "SET GLOBAL read_only = ON") // root writes still
-			require.NoError(t, err)
-			session, waiter := openGTID(t, db)
-			seen, err := waiter.Head(t.Context())
-			require.NoError(t, err)
-			for _, n := range []string{"7", "8", "9", "10"} {
-				seen = wakes(t, waiter, session, seen, elsewhere+":"+n)
-			}
-			_, err = admin.ExecContext(t.Context(), "SET GLOBAL read_only = OFF")
-			require.NoError(t, err)
-			require.NoError(t, waiter.Close())
+		_, err = admin.ExecContext(t.Context(), "SET GLOBAL read_only = OFF")
+		require.NoError(t, err)
+		require.NoError(t, waiter.Close())
+	})
+	t.Run("tags", func(t *testing.T) {
+		session, waiter := openGTID(t, db)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		bounded := result(func() turn {
+			head, err := waiter.Wait(t.Context(), seen, time.Second)
+			return turn{head: head, err: err}
 		})
-		t.Run("tags", func(t *testing.T) {
-			session, waiter := openGTID(t, db)
-			seen, err := waiter.Head(t.Context())
-			require.NoError(t, err)
-			bounded := result(func() turn {
-				head, err := waiter.Wait(t.Context(), seen, time.Second)
-				return turn{head: head, err: err}
-			})
-			awaitState(t, admin, session.ID(), gtidWaiting)
-			commitAs(t, db, "AUTOMATIC:jobs")
-			rows++
-			got := receive(t, bounded)
-			require.NoError(t, got.err)
-			require.NotEqual(t, seen, got.head, "it is seen after the bound")
-			seen = got.head
-			for _, gtid := range []string{"AUTOMATIC:jobs", "AUTOMATIC:jobs"} {
-				seen = wakes(t, waiter, session, seen, gtid)
-			}
-		})
-		t.Run("a gap", func(t *testing.T) {
-			var uuid string
-			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&uuid))
-			commitAs(t, db, uuid+":1000000")
-			rows++
-			session, waiter := openGTID(t, db)
-			seen, err := waiter.Head(t.Context())
-			require.NoError(t, err)
-			for range 3 {
-				seen = wakes(t, waiter, session, seen, "AUTOMATIC")
-			}
-		})
+		awaitState(t, admin, session.ID(), gtidWaiting)
+		commitAs(t, db, "AUTOMATIC:jobs")
+		got := receive(t, bounded)
+		require.NoError(t, got.err)
+		require.NotEqual(t, seen, got.head, "it is seen after the bound")
+		seen = got.head
+		for _, gtid := range []string{"AUTOMATIC:jobs", "AUTOMATIC:jobs"} {
+			seen = wakes(t, waiter, session, seen, gtid)
+		}
+	})
+	t.Run("a gap", func(t *testing.T) {
+		var uuid string
+		require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT @@server_uuid").Scan(&uuid))
+		commitAs(t, db, uuid+":1000000")
+		session, waiter := openGTID(t, db)
+		seen, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		for range 3 {
+			seen = wakes(t, waiter, session, seen, "AUTOMATIC")
+		}
 	})
 }

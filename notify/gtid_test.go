@@ -61,18 +61,31 @@ func beginWait(ctx context.Context, waiter notify.Waiter, seen notify.Head) <-ch
 	})
 }
 
-// requireHead is the end of a Wait by the change of the head to value.
-func requireHead(tb testing.TB, waited <-chan turn, value uint64) notify.Head {
+// requireWoken is the end of a Wait by a change.
+func requireWoken(tb testing.TB, waited <-chan turn, seen notify.Head) notify.Head {
 	tb.Helper()
 	got := receive(tb, waited)
 	require.NoError(tb, got.err)
-	now, _ := got.head.Value()
-	require.Equal(tb, value, now)
+	require.NotEqual(tb, seen, got.head)
 	require.Less(tb, got.took, soon, "it was woken")
 	return got.head
 }
 
-func TestGTIDConforms(t *testing.T) {
+// TestGTID is what one server serves for, one after the other.
+func TestGTID(t *testing.T) {
+	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
+		for name, test := range map[string]func(t *testing.T, own *mysqltest.Server){
+			"conforms": gtidConforms, "wakes": gtidWakes, "trusts": gtidTrusts, "many waiters": gtidManyWaiters, "idle": gtidIdle,
+			"busy server": gtidOnABusyServer, "leaves nothing": gtidLeavesNothing, "is cut off": gtidIsCutOff,
+			"killed": gtidKilled, "frozen network": gtidBehindAFrozenNetwork, "other origins": gtidOfOtherOrigins,
+			"loses no wake": gtidLosesNoWake,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, own) })
+		}
+	})
+}
+
+func gtidConforms(t *testing.T, own *mysqltest.Server) {
 	for name, test := range map[string]struct {
 		source notify.Source
 		change func(tb testing.TB, db *notify.DB)
@@ -82,67 +95,129 @@ func TestGTIDConforms(t *testing.T) {
 		"row":        {notify.FlagRow("orders"), setFlag},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-				conform(t, own, kind{
-					open: func(db *notify.DB, session *notify.Session, _ backoff.BackOff) notify.Waiter {
-						return notify.NewGTID(db, session, test.source)
-					},
-					change: test.change,
-					state:  gtidWaiting,
-				})
+			conform(t, own, kind{
+				open: func(db *notify.DB, session *notify.Session, _ backoff.BackOff) notify.Waiter {
+					return notify.NewGTID(db, session, test.source)
+				},
+				change: test.change,
+				state:  gtidWaiting,
 			})
 		})
 	}
 }
 
+const (
+	aRow    = "INSERT INTO orders (payload) VALUES ('x')"
+	another = "INSERT INTO other VALUES ()"
+)
+
 // A writer that knows nothing of this wakes the waiter; a commit elsewhere does not.
-func TestGTIDWakes(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
-		admin := own.Admin(t)
-		session, waiter := openGTID(t, db)
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
-		for i := range uint64(20) {
-			waited := beginWait(t.Context(), waiter, seen)
-			awaitState(t, admin, session.ID(), gtidWaiting)
-			for range i % 3 {
-				run(t, db, "INSERT INTO other VALUES ()")
-				awaitState(t, admin, session.ID(), gtidWaiting)
-			}
-			require.Empty(t, waited)
-			_, err := admin.ExecContext(t.Context(), "INSERT INTO "+db.Name()+".orders (payload) VALUES ('x')")
-			require.NoError(t, err)
-			seen = requireHead(t, waited, i+1)
+func gtidWakes(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	admin := own.Admin(t)
+	session, waiter := openGTID(t, db)
+	seen, err := waiter.Head(t.Context())
+	require.NoError(t, err)
+	for range 20 {
+		waited := beginWait(t.Context(), waiter, seen)
+		for range 2 {
+			forNothing(t, db, admin, session)
 		}
-	})
+		require.Empty(t, waited)
+		_, err := admin.ExecContext(t.Context(), "INSERT INTO "+db.Name()+".orders (payload) VALUES ('x')")
+		require.NoError(t, err)
+		seen = requireWoken(t, waited, seen)
+	}
 }
 
-func TestGTIDManyWaiters(t *testing.T) {
+// forNothing commits elsewhere, and returns when the session's waiter sleeps again.
+func forNothing(t *testing.T, db *notify.DB, admin *sql.DB, session *notify.Session) {
+	t.Helper()
+	awaitState(t, admin, session.ID(), gtidWaiting)
+	asked := questionsOf(t, admin, session)
+	run(t, db, another)
+	require.Eventually(t, func() bool { return questionsOf(t, admin, session) > asked }, patience, tick)
+	awaitState(t, admin, session.ID(), gtidWaiting)
+}
+
+// When all that commits is the topic's, a commit is told without a look. One that was
+// another's is told for nothing, once: the next ones are looked at.
+func gtidTrusts(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	admin := own.Admin(t)
+	session, waiter := openGTID(t, db)
+	seen, err := waiter.Head(t.Context())
+	require.NoError(t, err)
+	wakes := func(statement string) (looks int) {
+		waited := beginWait(t.Context(), waiter, seen)
+		awaitState(t, admin, session.ID(), gtidWaiting)
+		asked := questionsOf(t, admin, session)
+		run(t, db, statement)
+		seen = requireWoken(t, waited, seen)
+		return questionsOf(t, admin, session) - asked
+	}
+	atOnce := func() { seen = requireWoken(t, beginWait(t.Context(), waiter, seen), seen) }
+
+	looks := []int{wakes(aRow), wakes(aRow), wakes(aRow), wakes(aRow), wakes(another)}
+	assert.Equal(t, []int{1, 1, 0, 0, 0}, looks)
+	waited := beginWait(t.Context(), waiter, seen)
+	for range 3 {
+		forNothing(t, db, admin, session)
+	}
+	require.Empty(t, waited)
+	run(t, db, aRow)
+	seen = requireWoken(t, waited, seen)
+
+	for range 10 { // it has seen one row in a row
+		assert.Equal(t, 1, wakes(aRow))
+		assert.Equal(t, 0, wakes(aRow))
+		assert.Equal(t, 0, wakes(another))
+		assert.Equal(t, 1, wakes(aRow), "now that it knows of the one for nothing")
+		assert.Equal(t, 1, wakes(aRow))
+
+		assert.Equal(t, 1, wakes(aRow))
+		run(t, db, aRow)
+		atOnce()
+		assert.Equal(t, 0, wakes(aRow))
+		run(t, db, another)
+		atOnce()
+		run(t, db, another)
+		run(t, db, aRow)
+		atOnce()
+		waited = beginWait(t.Context(), waiter, seen)
+		forNothing(t, db, admin, session)
+		require.Empty(t, waited)
+		run(t, db, aRow)
+		seen = requireWoken(t, waited, seen)
+	}
+}
+
+func gtidManyWaiters(t *testing.T, own *mysqltest.Server) {
 	const waiters = 50
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		var all []*notify.GTID
-		for range waiters {
-			_, waiter := openGTID(t, db)
-			all = append(all, waiter)
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	var all []*notify.GTID
+	for range waiters {
+		_, waiter := openGTID(t, db)
+		all = append(all, waiter)
+	}
+	for range 10 {
+		var waits []<-chan turn
+		var seen []notify.Head
+		for _, waiter := range all {
+			head, err := waiter.Head(t.Context())
+			require.NoError(t, err)
+			seen = append(seen, head)
+			waits = append(waits, beginWait(t.Context(), waiter, head))
 		}
-		for i := range uint64(10) {
-			var waits []<-chan turn
-			for _, waiter := range all {
-				seen, err := waiter.Head(t.Context())
-				require.NoError(t, err)
-				waits = append(waits, beginWait(t.Context(), waiter, seen))
-			}
-			require.Eventually(t, func() bool { return waitsOf(t, admin) == waiters }, patience, tick)
-			insert(t, db)
-			for _, waited := range waits {
-				requireHead(t, waited, i+1)
-			}
+		require.Eventually(t, func() bool { return waitsOf(t, admin) == waiters }, patience, tick)
+		insert(t, db)
+		for i, waited := range waits {
+			requireWoken(t, waited, seen[i])
 		}
-	})
+	}
 }
 
 // waitsOf is how many wait for a commit on the server.
@@ -154,50 +229,46 @@ func waitsOf(tb testing.TB, admin *sql.DB) (n int) {
 }
 
 // While nothing commits a wait is one packet of three statements.
-func TestGTIDIdle(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		session := openSession(t, db, never)
-		waiter := notify.NewGTID(db, session, notify.LargestID("orders", "id"))
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
-		questions := own.Questions(t)
-		head, err := waiter.Wait(t.Context(), seen, 3*time.Second)
-		require.NoError(t, err)
-		assert.Equal(t, seen, head)
-		assert.Equal(t, 3, int(own.Questions(t)-questions)-1)
-		require.NoError(t, waiter.Close())
-	})
+func gtidIdle(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	session := openSession(t, db, never)
+	waiter := notify.NewGTID(db, session, notify.LargestID("orders", "id"))
+	seen, err := waiter.Head(t.Context())
+	require.NoError(t, err)
+	asked := questionsOf(t, own.Admin(t), session)
+	head, err := waiter.Wait(t.Context(), seen, 3*time.Second)
+	require.NoError(t, err)
+	assert.Equal(t, seen, head)
+	assert.Equal(t, 3, questionsOf(t, own.Admin(t), session)-asked)
+	require.NoError(t, waiter.Close())
 }
 
 // Commits elsewhere, hundreds a second, wake a waiter each 20 ms at most, and a row is
 // found in their midst.
-func TestGTIDOnABusyServer(t *testing.T) {
+func gtidOnABusyServer(t *testing.T, own *mysqltest.Server) {
 	const floor = 20 * time.Millisecond
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		session, waiter := openGTID(t, db)
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
-		waited := beginWait(t.Context(), waiter, seen)
-		awaitState(t, admin, session.ID(), gtidWaiting)
-		commits := keepCommitting(t, db, 3)
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	session, waiter := openGTID(t, db)
+	seen, err := waiter.Head(t.Context())
+	require.NoError(t, err)
+	waited := beginWait(t.Context(), waiter, seen)
+	awaitState(t, admin, session.ID(), gtidWaiting)
+	commits := keepCommitting(t, db, 3)
 
-		for i := range uint64(3) { // the floor falls back after each row
-			began, asked, committed := time.Now(), questionsOf(t, admin, session), commits.Load()
-			require.Eventually(t, func() bool { return commits.Load()-committed >= 300 && time.Since(began) > 10*floor },
-				patience, tick)
-			packets := float64(questionsOf(t, admin, session)-asked) / 3
-			assert.LessOrEqual(t, packets, time.Since(began).Seconds()/floor.Seconds()+8)
-			assert.Greater(t, packets, 3.0, "each wake was for nothing")
-			assert.Empty(t, waited)
+	for range 3 { // the floor falls back after each row
+		began, asked, committed := time.Now(), questionsOf(t, admin, session), commits.Load()
+		require.Eventually(t, func() bool { return commits.Load()-committed >= 300 && time.Since(began) > 10*floor },
+			patience, tick)
+		packets := float64(questionsOf(t, admin, session)-asked) / 3
+		assert.LessOrEqual(t, packets, time.Since(began).Seconds()/floor.Seconds()+8)
+		assert.Greater(t, packets, 3.0, "each wake was for nothing")
+		assert.Empty(t, waited)
 
-			insert(t, db)
-			seen = requireHead(t, waited, i+1)
-			waited = beginWait(t.Context(), waiter, seen)
-		}
-	})
+		insert(t, db)
+		seen = requireWoken(t, waited, seen)
+		waited = beginWait(t.Context(), waiter, seen)
+	}
 }
 
 // questionsOf is how many statements the session has sent.
@@ -240,60 +311,56 @@ func keepCommitting(t *testing.T, db *notify.DB, writers int) *atomic.Int64 {
 
 // Whatever moment Close, or the context's end, meets: when it has returned there is no
 // wait on the server, and Database looks for sessions at the test's end.
-func TestGTIDLeavesNothing(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		for i := range 150 {
-			session, waiter := openGTID(t, db)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			waited := beginWait(ctx, waiter, notify.Head{})
-			if i%3 == 0 {
-				awaitState(t, admin, session.ID(), gtidWaiting)
-			} else {
-				timer := time.NewTimer(rand.N(2 * time.Millisecond))
-				<-timer.C
-			}
-			begun, want := time.Now(), errOurs
-			if i%2 == 0 {
-				cancel(errOurs)
-			} else {
-				require.NoError(t, waiter.Close())
-			}
-			got := receive(t, waited)
-			require.Error(t, got.err)
-			require.Less(t, time.Since(begun), soon)
-			if i%2 == 0 {
-				require.ErrorIs(t, got.err, want)
-			}
-			require.Zero(t, waitsOf(t, admin))
-			if i%3 == 0 {
-				require.Error(t, session.Err(), "the context's end has closed it")
-			}
-			cancel(nil)
+func gtidLeavesNothing(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	for i := range 150 {
+		session, waiter := openGTID(t, db)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		waited := beginWait(ctx, waiter, notify.Head{})
+		if i%3 == 0 {
+			awaitState(t, admin, session.ID(), gtidWaiting)
+		} else {
+			timer := time.NewTimer(rand.N(2 * time.Millisecond))
+			<-timer.C
 		}
-	})
+		begun, want := time.Now(), errOurs
+		if i%2 == 0 {
+			cancel(errOurs)
+		} else {
+			require.NoError(t, waiter.Close())
+		}
+		got := receive(t, waited)
+		require.Error(t, got.err)
+		require.Less(t, time.Since(begun), soon)
+		if i%2 == 0 {
+			require.ErrorIs(t, got.err, want)
+		}
+		require.Zero(t, waitsOf(t, admin))
+		if i%3 == 0 {
+			require.Error(t, session.Err(), "the context's end has closed it")
+		}
+		cancel(nil)
+	}
 }
 
 // Where no KILL gets through, the session is cut off, soon.
-func TestGTIDIsCutOff(t *testing.T) {
-	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
-		db := openTopic(t, own)
-		admin := own.Admin(t)
-		db.Pool().SetMaxOpenConns(1)
-		hog, err := db.Pool().Connx(t.Context())
-		require.NoError(t, err)
-		session, waiter := openGTID(t, db)
-		waited := beginWait(t.Context(), waiter, notify.Head{})
-		awaitState(t, admin, session.ID(), gtidWaiting)
-		require.NoError(t, receive(t, result(waiter.Close)))
-		got := receive(t, waited)
-		require.Error(t, got.err)
-		require.Less(t, got.took, soon)
-		require.Equal(t, 1, waitsOf(t, admin), "that is what the KILL is for")
-		kill(t, admin, "CONNECTION", session.ID())
-		require.NoError(t, hog.Close())
-	})
+func gtidIsCutOff(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	admin := own.Admin(t)
+	db.Pool().SetMaxOpenConns(1)
+	hog, err := db.Pool().Connx(t.Context())
+	require.NoError(t, err)
+	session, waiter := openGTID(t, db)
+	waited := beginWait(t.Context(), waiter, notify.Head{})
+	awaitState(t, admin, session.ID(), gtidWaiting)
+	require.NoError(t, receive(t, result(waiter.Close)))
+	got := receive(t, waited)
+	require.Error(t, got.err)
+	require.Less(t, got.took, soon)
+	require.Equal(t, 1, waitsOf(t, admin), "that is what the KILL is for")
+	kill(t, admin, "CONNECTION", session.ID())
+	require.NoError(t, hog.Close())
 }
 
 func TestNoGTID(t *testing.T) {

@@ -83,11 +83,21 @@ func missing(intervals []gtidInterval) uint64 {
 type gtidNext struct {
 	server string // its UUID
 	sure   bool   // the origin waited for was seen to grow, or should be the one
-	gtid   string // what to wait for, empty until the first look
+	origin string // what to wait for, empty until the first look
+	number uint64
 
 	text string
 	set  gtidSet
 }
+
+func (n *gtidNext) known() bool { return n.origin != "" }
+
+// gtid is what to wait for.
+func (n *gtidNext) gtid() string { return n.origin + ":" + strconv.FormatUint(n.number, 10) }
+
+// came says that what was waited for was committed. The one after it may be, too: then
+// a wait for it is none.
+func (n *gtidNext) came() { n.number++ }
 
 func newGTIDNext(caps *Capabilities) gtidNext {
 	return gtidNext{
@@ -98,7 +108,7 @@ func newGTIDNext(caps *Capabilities) gtidNext {
 
 // see takes the set as it is now, and tells whether it changed since the last time.
 func (n *gtidNext) see(text string) (changed bool, err error) {
-	first := n.gtid == ""
+	first := !n.known()
 	if text == n.text && !first {
 		return false, nil
 	}
@@ -107,27 +117,25 @@ func (n *gtidNext) see(text string) (changed bool, err error) {
 		return false, err
 	}
 	own := set.of(n.server)
-	switch grown := set.since(n.set); {
-	case first, !slices.Equal(own, n.set.of(n.server)):
-		n.gtid = n.server + ":" + strconv.FormatUint(missing(own), 10)
-	case grown != "":
-		n.gtid = grown
+	if first || !slices.Equal(own, n.set.of(n.server)) {
+		n.origin, n.number = n.server, missing(own)
+	} else if origin, number, ok := set.grown(n.set); ok {
+		n.origin, n.number = origin, number
 	}
 	n.sure = n.sure && len(own) > 0 || !first
 	n.text, n.set = text, set
 	return !first, nil
 }
 
-// since is the number after the first interval that is not in the older set, empty
-// when there is none.
-func (s gtidSet) since(older gtidSet) string {
+// grown is the number after the first interval that is not in the older set.
+func (s gtidSet) grown(older gtidSet) (origin string, next uint64, ok bool) {
 	for _, origin := range s {
 		known := older.of(origin.name)
 		for _, interval := range origin.intervals {
 			if !slices.Contains(known, interval) {
-				return origin.name + ":" + strconv.FormatUint(interval.last+1, 10)
+				return origin.name, interval.last + 1, true
 			}
 		}
 	}
-	return ""
+	return "", 0, false
 }

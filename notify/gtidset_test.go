@@ -76,7 +76,7 @@ func TestGTIDNext(t *testing.T) {
 				changed, err := now.see(want.executed)
 				require.NoError(t, err)
 				assert.Equal(t, i > 0 && want.executed != before, changed, "%+v", want)
-				assert.Equal(t, want, step{want.executed, now.gtid, now.sure})
+				assert.Equal(t, want, step{want.executed, now.gtid(), now.sure})
 				before = want.executed
 			}
 		})

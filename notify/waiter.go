@@ -49,6 +49,9 @@ type Head struct {
 // Value is the largest id or the counter, false when there is none yet.
 func (h Head) Value() (uint64, bool) { return h.value, h.any }
 
+// argument is the head as the server's expression of it would be.
+func (h Head) argument() sql.Null[uint64] { return sql.Null[uint64]{V: h.value, Valid: h.any} }
+
 // Source is where a waiter sees a topic's head.
 type Source struct {
 	query string
@@ -121,8 +124,7 @@ func (s Source) moved(seen Head) (expression string, args []any) {
 	if s.take != "" {
 		return "(" + s.query + ") IS NOT NULL", s.args
 	}
-	value := sql.Null[uint64]{V: seen.value, Valid: seen.any}
-	return "NOT ((" + s.query + ") <=> ?)", append(slices.Clone(s.args), value)
+	return "NOT ((" + s.query + ") <=> ?)", append(slices.Clone(s.args), seen.argument())
 }
 
 // sleep waits as long as the policy says, for most at most, or until ctx ends, the
