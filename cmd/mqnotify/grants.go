@@ -48,10 +48,11 @@ const (
 	roleConsumer = "consumer"
 	roleTailer   = "tailer"
 	roleFlag     = "flag"
+	roleStatus   = "status"
 	roleAdmin    = "admin"
 )
 
-var roles = []string{roleProducer, roleConsumer, roleTailer, roleFlag, roleAdmin}
+var roles = []string{roleProducer, roleConsumer, roleTailer, roleFlag, roleStatus, roleAdmin}
 
 // need is a set of privileges that belong together.
 type need struct {
@@ -92,6 +93,14 @@ var needs = []need{
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
+	{[]string{roleStatus}, "status: mqnotify status",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "SELECT", table: schema.OffsetTable},
+			{privileges: "SELECT", table: schema.DeadLetterTable},
+		}},
+	{[]string{roleStatus}, "besides, to see the sessions of other accounts, and how old their transactions are",
+		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleAdmin}, "admin: mqnotify init",
 		[]grant{
 			{privileges: "CREATE"},

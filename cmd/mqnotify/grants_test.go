@@ -72,6 +72,15 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
 			return a.can(t, "flag", "orders", "--reset")
 		}},
+		{"status", []string{"status:"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
+			return a.can(t, "status", "orders") && strings.Contains(succeed(t, a.config, "status", "orders"), "\nGROUP ")
+		}},
+		{"status of others", []string{"status:", "besides, to see the sessions"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
+			r := mqnotify(t, a.config, "", "status", "orders", "--json")
+			return strings.Contains(r.out, `"others_visible":true`) && strings.Contains(r.out, `"group":"g"`)
+		}},
 		{"admin", []string{"admin:"}, func(t *testing.T, a account) bool {
 			return a.makes(t, "init", "orders")
 		}},

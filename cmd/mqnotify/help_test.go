@@ -52,6 +52,8 @@ func TestFlagsComplete(t *testing.T) {
 		"tail --log-level ":        "debug info warn error",
 		"tail --log-format ":       "text json",
 		"consume --group ":         "",
+		"status --id-column ":      "",
+		"status ":                  "",
 		"tail ":                    "",
 	} {
 		out := succeed(t, nil, append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(line, " ")...)...)
@@ -103,6 +105,9 @@ func TestUsage(t *testing.T) {
 		"tail t --order random":              "arrival or strict",
 		"flag":                               "name the TABLE",
 		"grants":                             "name the TOPIC",
+		"status":                             "name the TOPIC",
+		"status a b":                         "one TOPIC only",
+		"status " + strings.Repeat("x", 65):  "64",
 		"demo x":                             "unknown command",
 		"demo --count 0":                     "1 or more",
 		"tail t --log-level loud":            "debug, info, warn or error",

@@ -57,6 +57,7 @@ exits with 0; a second one stops at once.`,
 		newTail(a),
 		newFlag(a),
 		newGrants(a),
+		newStatus(a),
 		newDoctor(a),
 		newDemo(a),
 	)

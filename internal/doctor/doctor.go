@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/mqnotify/mqnotify/notify"
@@ -49,6 +50,8 @@ type Options struct {
 	// Old is how long a transaction may be open before it is worth a warning. 0
 	// means 1 minute.
 	Old time.Duration
+
+	only []string // names of checks; nil means all
 }
 
 // check asks one question about a subject. An error means that there is no
@@ -83,10 +86,26 @@ func Examine(ctx context.Context, db *notify.DB, options Options) iter.Seq[Resul
 	}
 }
 
+// OldTransactions makes the check of the topics' open transactions alone, and those
+// that it rests on, and has what is no OK.
+func OldTransactions(ctx context.Context, db *notify.DB, options Options) iter.Seq[Result] {
+	options.only = []string{"connection", "table", "writers", "transactions"}
+	return func(yield func(Result) bool) {
+		for r := range Examine(ctx, db, options) {
+			if r.Level != OK && r.Check != "writers" && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 // run makes the checks of one subject. ended tells that no other subject's can
 // be made either.
 func run[T any](ctx context.Context, e *exam, topic string, checks []check[T], subject T, yield func(Result) bool) (enough, ended bool) {
 	for _, c := range checks {
+		if e.options.only != nil && !slices.Contains(e.options.only, c.name) {
+			continue
+		}
 		results, err := bounded(ctx, e.options.Timeout, c, subject)
 		if ctx.Err() != nil {
 			return false, true

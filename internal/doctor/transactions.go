@@ -41,8 +41,8 @@ func transactions(ctx context.Context, t *topic) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var open []transaction
-	switch err := t.all(ctx, &open, openTransactions); {
+	open, err := t.openTransactions(ctx)
+	switch {
 	case server.NoPrivilege(err):
 		return ageless(holders, prepared), nil
 	case err != nil:
@@ -66,6 +66,22 @@ func transactions(ctx context.Context, t *topic) ([]Result, error) {
 		results = append(results, ok("open writers %s: %d, the oldest for %v", whose, len(open), open[0].age()))
 	}
 	return results, nil
+}
+
+// openTransactions lists them. MySQL refuses to while a statement runs whose text is
+// no UTF-8, an INSERT of bytes, say; few run for long.
+func (t *topic) openTransactions(ctx context.Context) (open []transaction, err error) {
+	for tries := 40; ; tries-- {
+		err = t.all(ctx, &open, openTransactions)
+		if !server.Is(err, server.ErrConvertString) || tries == 0 {
+			return open, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 const pins = "ids past its first can't count as settled before it ends (and in strict order they wait)"

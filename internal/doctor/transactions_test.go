@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +76,65 @@ func TestOpenTransactions(t *testing.T) {
 		exec(t, writer, "ROLLBACK")
 		exec(t, elsewhere, "ROLLBACK")
 		exec(t, reader, "ROLLBACK")
+	})
+}
+
+// MySQL can't list its transactions while a statement with bytes in it runs: the check
+// waits for its end.
+func TestTransactionsBesideBytes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if shared.IsMariaDB() {
+			t.Skip("it shows such a text with question marks in it")
+		}
+		s := shared.Start(t)
+		_, db := initialised(t, s)
+		admin := s.Admin(t)
+		count := func(query string) (n int) {
+			require.NoError(t, admin.QueryRow(query).Scan(&n))
+			return n
+		}
+		holder, busy := session(t, db), session(t, db)
+		exec(t, holder, "CREATE TABLE other LIKE orders", "SELECT GET_LOCK('bytes', 0)")
+		exec(t, busy, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')") // or it would not be listed
+		ended := make(chan error, 1)
+		go func() {
+			_, err := busy.ExecContext(t.Context(), "SELECT GET_LOCK('bytes', 60), RELEASE_LOCK('bytes'), _binary'\xff\xfe\x80'")
+			ended <- err
+		}()
+		require.Eventually(t, func() bool {
+			return count("SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_STATE = 'User lock'") == 1
+		}, time.Minute, time.Millisecond)
+
+		const refused = "SELECT SUM_ERROR_RAISED FROM performance_schema.events_errors_summary_global_by_error WHERE ERROR_NUMBER = 3854"
+		before := count(refused)
+		found := make(chan findings, 1)
+		go func() { found <- slices.Collect(Examine(t.Context(), db, Options{Topics: []string{"orders"}})) }()
+		require.Eventually(t, func() bool { return count(refused) > before }, time.Minute, time.Millisecond)
+		exec(t, holder, "DO RELEASE_LOCK('bytes')")
+		require.NoError(t, <-ended)
+		says(t, (<-found).only(t, "transactions"), OK, "no open writer", "")
+		exec(t, busy, "ROLLBACK")
+	})
+}
+
+// What status shows is what this check finds, and nothing that is well.
+func TestOldTransactions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		_, db := initialised(t, s)
+		old := func() findings {
+			return findings(slices.Collect(OldTransactions(t.Context(), db, Options{Topics: []string{"orders"}, Old: oldAfter})))
+		}
+		require.Empty(t, old())
+		writer := session(t, db)
+		exec(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
+		found := old()
+		require.Len(t, found, 1, "%v", found)
+		says(t, found.only(t, "transactions"), Warning, "a transaction of session", "KILL")
+		exec(t, writer, "ROLLBACK")
+
+		exec(t, db.Pool(), "DROP TABLE orders")
+		says(t, old().only(t, "table"), Problem, "no table", "")
 	})
 }
 

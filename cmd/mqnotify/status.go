@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/doctor"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// statusOptions are status's flags.
+type statusOptions struct {
+	json     bool
+	idColumn string
+	old      time.Duration // as in doctor.Options
+}
+
+func newStatus(a *app) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status TOPIC",
+		Short: "Show who keeps TOPIC's gate, who listens, and how far its groups are",
+		Long: `Asks the server, and shows who takes part in TOPIC's gate: the session that keeps it
+and wakes the others, the bells of producers that do not keep it, and the sessions that
+listen. It changes nothing, and TOPIC need not be a table.
+
+Then, of each group that consumes TOPIC:
+
+  MEMBER        the active member's name, and its session
+  OFFSET        all ids up to this one are done
+  DONE ABOVE    how many ids above the offset are done too
+  GAPS          ranges of ids between those that are not: rows on their way, or none
+  LAG           rows that are there and not done, counted up to 10000
+  STORED        how long ago the offset was stored
+  DEAD LETTERS  messages that the group gave up
+
+and open transactions older than a minute, which keep offsets from moving on.`,
+		Example: `  mqnotify status orders
+  mqnotify status orders --json | jq '.groups[] | select(.lag > 100).group'`,
+		Args:              oneName("TOPIC"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.status(cmd.Context(), o, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.json, "json", false, "print a JSON object")
+	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
+	completeNothing(cmd, "id-column")
+	return cmd
+}
+
+func (a *app) status(ctx context.Context, o statusOptions, name string) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	s, failure := readStatus(ctx, db, o, name)
+	if s == nil {
+		return failure
+	}
+	show := s.text
+	if o.json {
+		show = s.json
+	}
+	text, err := show()
+	if err != nil {
+		return err
+	}
+	if err := writeAll(a.out, text); err != nil {
+		return ignoreBrokenPipe(err)
+	}
+	return failure // of what came after the gate
+}
+
+// topicStatus is all that is known of a topic.
+type topicStatus struct {
+	database string
+	name     string
+	gate     notify.GateStatus
+	groups   *consumer.TopicStatus // nil when they could not be read
+	note     error                 // why there are no groups
+	findings []doctor.Result
+}
+
+// readStatus returns nil, and why, when not even the gate can be told of.
+func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string) (s *topicStatus, err error) {
+	s = &topicStatus{database: db.Name(), name: name}
+	t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+	switch {
+	case err == nil:
+		s.name = t.Name // in the case that locks and offsets have it
+	case errors.Is(err, table.ErrNoTable):
+		s.note = err
+	default:
+		return nil, err
+	}
+	if s.gate, err = notify.ReadGateStatus(ctx, db, s.name); err != nil {
+		return nil, err
+	}
+	if t == nil {
+		return s, nil
+	}
+	s.groups, err = consumer.Status(ctx, db, s.name, o.idColumn)
+	switch {
+	case errors.Is(err, consumer.ErrNoState):
+		s.note = consumer.ErrNoState
+	case errors.Is(err, consumer.ErrView), errors.Is(err, consumer.ErrNoKey):
+		s.note = err
+		return s, nil
+	case err != nil:
+		return s, err
+	}
+	for _, g := range s.groups.Groups {
+		if g.BelowOffset {
+			s.findings = append(s.findings, belowOffset(s.name, g.Group))
+		}
+	}
+	for finding := range doctor.OldTransactions(ctx, db, doctor.Options{Topics: []string{s.name}, Old: o.old}) {
+		s.findings = append(s.findings, finding)
+	}
+	return s, ctx.Err()
+}
+
+func belowOffset(topic, group string) doctor.Result {
+	return doctor.Result{
+		Level: doctor.Problem, Check: "offset", Topic: topic,
+		Text:   "the table's ids end below the offset of group " + group + ": was it truncated? A consumer of the group fails",
+		Remedy: "start it anew: mqnotify consume " + topic + " --group " + group + " --reset",
+	}
+}

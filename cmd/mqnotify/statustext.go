@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// mostListeners is how many listeners a person is shown one by one.
+const mostListeners = 20
+
+// text is the status for people.
+func (s *topicStatus) text() (string, error) {
+	var out strings.Builder
+	line := func(what, format string, args ...any) {
+		if what != "" {
+			what += ":"
+		}
+		fmt.Fprintf(&out, "%-11s %s\n", what, harmless(fmt.Sprintf(format, args...)))
+	}
+	head := ""
+	if s.groups != nil {
+		head = fmt.Sprintf(", the largest id is %d", s.groups.Head)
+	}
+	line("topic", "%s in %s%s", s.name, s.database, head)
+	s.gateText(line)
+	switch {
+	case errors.Is(s.note, table.ErrNoTable):
+		line("table", "%v", s.note)
+	case s.note != nil:
+		line("groups", "none: %v", s.note)
+	case s.groups == nil:
+		line("groups", "unknown")
+	case len(s.groups.Groups) == 0:
+		line("groups", "none")
+	default:
+		out.WriteString("\n" + groupTable(s.groups.Groups))
+	}
+	for _, finding := range s.findings {
+		out.WriteString("\n")
+		if err := showFinding(&out, finding); err != nil {
+			return "", err
+		}
+	}
+	return out.String(), nil
+}
+
+// gateText tells who takes part in the gate.
+func (s *topicStatus) gateText(line func(what, format string, args ...any)) {
+	g := s.gate
+	if g.Keeper.ID == 0 && len(g.Listeners) == 0 && g.Claimant.ID == 0 {
+		line("keeper", "none; nobody listens")
+	} else {
+		s.keeperText(line)
+	}
+	for i, bell := range g.Bells {
+		what := ""
+		if i == 0 {
+			what = "bells"
+		}
+		line(what, "%s, a producer, in slot %d", participant(bell.Owner), bell.Slot)
+	}
+	if g.Keeper.ID == 0 && len(g.Listeners) == 0 {
+		return
+	}
+	count, besides := "none", " outside the keeper's process"
+	if n := len(g.Listeners); n > 0 {
+		count, besides = strconv.Itoa(n), ""
+	}
+	if g.Partial {
+		besides = " of this account; those of others show with the privilege PROCESS"
+	}
+	line("listeners", "%s%s", count, besides)
+	for i, listener := range g.Listeners {
+		if i == mostListeners {
+			line("", "and %d more", len(g.Listeners)-i)
+			break
+		}
+		line("", "%s, waiting %v", participant(listener), listener.For)
+	}
+}
+
+func (s *topicStatus) keeperText(line func(what, format string, args ...any)) {
+	g := s.gate
+	keeper := "none"
+	if g.Keeper.ID != 0 {
+		role, phase := "a listener", ""
+		if g.Keeper.ID == g.Claimant.ID {
+			role = "a producer"
+		}
+		if g.Phase >= 0 {
+			phase = fmt.Sprintf(", at phase %d", g.Phase)
+		}
+		keeper = participant(g.Keeper) + ", " + role + phase
+	}
+	line("keeper", "%s", keeper)
+	if g.Claimant.ID != 0 && g.Claimant.ID != g.Keeper.ID {
+		line("", "%s, a producer, is about to keep it", participant(g.Claimant))
+	}
+}
+
+func participant(p notify.Participant) string {
+	if p.User == "" {
+		return fmt.Sprintf("session %d", p.ID)
+	}
+	return fmt.Sprintf("session %d (%s@%s)", p.ID, p.User, p.Host)
+}
+
+func groupTable(groups []consumer.GroupStatus) string {
+	var rows strings.Builder
+	rows.WriteString("GROUP\tMEMBER\tOFFSET\tDONE ABOVE\tGAPS\tLAG\tSTORED\tDEAD LETTERS\n")
+	for _, g := range groups {
+		member := "none; the last was " + g.Member
+		if g.Session != 0 {
+			member = fmt.Sprintf("%s, session %d", g.Member, g.Session)
+		}
+		lag := g.Waiting.String()
+		if g.Waiting.More {
+			lag += fmt.Sprintf(" of %d ids", g.Behind)
+		}
+		fmt.Fprintf(&rows, "%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%v\n", harmless(g.Group), harmless(member),
+			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), g.DeadLetters)
+	}
+	var out strings.Builder
+	aligned := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	_, _ = aligned.Write([]byte(rows.String())) // a strings.Builder takes all
+	_ = aligned.Flush()
+	return out.String()
+}
+
+// roughly is a duration in its largest unit or two.
+func roughly(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d >= 2*day:
+		return fmt.Sprintf("%dd", d/day)
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	case d >= time.Second:
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

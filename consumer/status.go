@@ -1,0 +1,208 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// countLimit bounds what counting costs the server.
+const countLimit = 10_000
+
+// Count is a number of rows that was counted up to a limit.
+type Count struct {
+	N    int
+	More bool // there are, or may be, more than N
+}
+
+// String is the number, "10000+" when there may be more.
+func (c Count) String() string {
+	if c.More {
+		return strconv.Itoa(c.N) + "+"
+	}
+	return strconv.Itoa(c.N)
+}
+
+// TopicStatus is how far the groups of a topic are.
+type TopicStatus struct {
+	Topic  string        // the table's name, as the server has it
+	Head   uint64        // the largest id; 0 for an empty table
+	Groups []GroupStatus // by name
+}
+
+// GroupStatus is how far a group is, by its stored offset, which is a moment
+// behind its handler (Options.FlushInterval).
+type GroupStatus struct {
+	Group  string
+	Member string // the name of the member that was active last
+	// Session is the connection that holds the group's lock, the active member's; 0
+	// when no member is active.
+	Session uint64
+	// Settled is the offset: what there is up to this id is done, and nothing can
+	// appear there any more.
+	Settled uint64
+	// Done is how many ids above Settled are done too.
+	Done uint64
+	// Gaps are the ranges of ids above Settled and below the largest that is done
+	// which are not: rows that wait for another attempt or a transaction's end, and
+	// ids that may never be rows.
+	Gaps int
+	// Behind is how many ids up to the head are not done; there are no more rows
+	// than that to come now.
+	Behind uint64
+	// Waiting is how many rows that are not done are there, any condition of the
+	// consumer's (Options.Where) left aside.
+	Waiting Count
+	// Moved is how long ago the offset was stored, by the server's clock.
+	Moved time.Duration
+	// DeadLetters is how many messages the group gave up.
+	DeadLetters Count
+	// BelowOffset says that the table's ids end below the offset: a consumer of the
+	// group fails with ErrBelowOffset.
+	BelowOffset bool
+}
+
+// Status reads how far the groups of a topic are. key is the column that they read
+// by, as in Options.Key. It takes a connection of its own for a moment and writes
+// nothing; it counts 10,000 rows a group at most. Its errors are ErrNoTable and the
+// other errors about the table, errors of the server such as a missing privilege,
+// and ErrNoState, with which it returns what it knows without those tables.
+func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStatus, err error) {
+	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
+	if err != nil {
+		return nil, err
+	}
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	r, err := newRows(session, t, Options{Key: key})
+	if err != nil {
+		return nil, err
+	}
+	// The offsets first, so that none is ahead of the head for having moved since.
+	stored, missing := storedGroups(ctx, session, t)
+	if missing != nil && !errors.Is(missing, ErrNoState) {
+		return nil, missing
+	}
+	status := &TopicStatus{Topic: t.Name}
+	if status.Head, _, err = largest(ctx, r); err != nil {
+		return nil, err
+	}
+	for i := range stored {
+		group, err := stored[i].status(ctx, r, status.Head)
+		if err != nil {
+			return nil, err
+		}
+		status.Groups = append(status.Groups, group)
+	}
+	return status, missing
+}
+
+// storedGroup is a row of the offsets, and who holds the group's lock.
+type storedGroup struct {
+	Name      string `db:"group_name"`
+	Settled   uint64
+	Delivered []byte
+	Member    string
+	Age       int64 // in microseconds
+	Session   uint64
+}
+
+func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) (groups []storedGroup, err error) {
+	err = session.Do(ctx, func(conn *sqlx.Conn) error {
+		err := conn.SelectContext(ctx, &groups, "SELECT group_name, settled, delivered, member,"+
+			" TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)) AS age FROM "+schema.OffsetTable+
+			" WHERE topic = ? ORDER BY group_name", t.Name)
+		if err != nil {
+			return stateError("read offsets", err)
+		}
+		for i := range groups {
+			lock := GroupLock(t.Schema, t.Name, groups[i].Name)
+			if err := conn.GetContext(ctx, &groups[i].Session, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock); err != nil {
+				return fmt.Errorf("consumer: look for the member of group %q: %w", groups[i].Name, err)
+			}
+		}
+		return nil
+	})
+	return groups, err
+}
+
+// status looks at what the group has before it.
+func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupStatus, error) {
+	done, err := decodeIDSet(g.Delivered, g.Settled)
+	if err != nil {
+		return GroupStatus{}, fmt.Errorf("consumer: offset of group %q: %w", g.Name, err)
+	}
+	s := GroupStatus{
+		Group: g.Name, Member: g.Member, Session: g.Session, Settled: g.Settled,
+		Moved: time.Duration(max(0, g.Age)) * time.Microsecond,
+	}
+	gaps := slices.Collect(done.missing(s.Settled, done.max()))
+	s.Gaps = len(gaps)
+	ahead := max(s.Settled, done.max()) // of all that was done
+	s.Done = ahead - s.Settled
+	for _, gap := range gaps {
+		s.Done -= gap.hi - gap.lo + 1
+		s.Behind += gap.hi - gap.lo + 1
+	}
+	if head > ahead {
+		s.Behind += head - ahead
+		gaps = slices.Insert(gaps, 0, span{ahead + 1, head})
+	}
+	if s.Waiting, err = r.count(ctx, gaps); err != nil {
+		return s, err
+	}
+	if err := checkHead(ctx, r, s.Settled); err != nil {
+		if s.BelowOffset = errors.Is(err, ErrBelowOffset); !s.BelowOffset {
+			return s, err
+		}
+	}
+	s.DeadLetters, err = countRows(ctx, r.session, schema.DeadLetterTable+" WHERE topic = ? AND group_name = ?", r.table.Name, g.Name)
+	if err != nil {
+		return s, stateError("count dead letters", err)
+	}
+	return s, nil
+}
+
+// count counts the rows of the first of the spans.
+func (r *rows) count(ctx context.Context, spans []span) (Count, error) {
+	if len(spans) == 0 {
+		return Count{}, nil
+	}
+	some := spans[:min(len(spans), maxRanges)]
+	args := make([]any, 0, 2*len(some))
+	for _, s := range some {
+		args = append(args, s.lo, s.hi)
+	}
+	count, err := countRows(ctx, r.session, ident.Quote(r.table.Name)+" WHERE "+
+		strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(some)), " OR "), args...)
+	if err != nil {
+		return count, fmt.Errorf("consumer: count rows: %w", err)
+	}
+	count.More = count.More || len(some) < len(spans)
+	return count, nil
+}
+
+func countRows(ctx context.Context, session *notify.Session, from string, args ...any) (c Count, err error) {
+	err = session.Do(ctx, func(conn *sqlx.Conn) error {
+		return conn.GetContext(ctx, &c.N, "SELECT COUNT(*) FROM (SELECT 1 FROM "+from+" LIMIT "+
+			strconv.Itoa(countLimit+1)+") AS counted", args...)
+	})
+	if c.More = c.N > countLimit; c.More {
+		c.N = countLimit
+	}
+	return c, err
+}

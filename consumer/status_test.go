@@ -1,0 +1,186 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func statusOf(tb testing.TB, db *notify.DB, topic string) *TopicStatus {
+	tb.Helper()
+	status, err := Status(context.WithoutCancel(tb.Context()), db, topic, "")
+	require.NoError(tb, err)
+	return status
+}
+
+// group is the status of one group, without what the clock decides.
+func (s *TopicStatus) group(tb testing.TB, name string) GroupStatus {
+	tb.Helper()
+	at := slices.IndexFunc(s.Groups, func(g GroupStatus) bool { return g.Group == name })
+	require.GreaterOrEqual(tb, at, 0, "%+v", s)
+	g := s.Groups[at]
+	g.Moved = 0
+	return g
+}
+
+// keep writes an offset as a member would.
+func keep(tb testing.TB, db *notify.DB, group string, p progress) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), `INSERT INTO mqnotify_offset (topic, group_name, settled, delivered, fence, version, member)
+		VALUES ('orders', ?, ?, ?, 1, 1, 'm')`, group, p.settled, p.done.encode(p.settled))
+	require.NoError(tb, err)
+}
+
+// A group's status follows what its members do.
+func TestStatus(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		require.Equal(t, &TopicStatus{Topic: "orders"}, statusOf(t, db, "orders"))
+
+		insert(t, db, "orders", "a", "b")
+		late := newConn(t, db)
+		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		insert(t, db, "orders", "c", "d")
+		var got collected
+		options := Options{Group: "g", From: Beginning(), Member: "me", FlushInterval: -1}
+		r := run(t, db, "orders", options, got.handler())
+		want := GroupStatus{Group: "g", Member: "me", Settled: 2, Done: 2, Gaps: 1, Behind: 1}
+		eventually(t, func() bool {
+			status, err := Status(t.Context(), db, "orders", "id")
+			return err == nil && len(status.Groups) == 1 && status.Groups[0].Settled == 2 && status.Groups[0].Done == 2
+		}, "the offset does not move")
+		want.Session = lockHolder(t, db, "g")
+		require.NotZero(t, want.Session)
+		status := statusOf(t, db, "orders")
+		require.EqualValues(t, 5, status.Head)
+		require.Equal(t, want, status.group(t, "g"))
+
+		// What comes while nobody is active waits.
+		require.NoError(t, r.end(t))
+		onConn(t, late, "COMMIT")
+		insert(t, db, "orders", "e")
+		want.Session, want.Behind, want.Waiting = 0, 2, Count{N: 2}
+		require.Equal(t, want, statusOf(t, db, "orders").group(t, "g"))
+
+		run(t, db, "orders", options, got.handler())
+		want = GroupStatus{Group: "g", Member: "me", Settled: 6}
+		eventually(t, func() bool { return stored(t, db, "g") == 6 }, "the offset does not move")
+		want.Session = lockHolder(t, db, "g")
+		require.Equal(t, want, statusOf(t, db, "orders").group(t, "g"))
+	})
+}
+
+// Offsets at any place of a table, and what belongs to others is not counted.
+func TestStatusOfGroups(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for range 20 {
+			insert(t, db, "orders", "x")
+		}
+		do(t, db, "DELETE FROM orders WHERE id IN (9, 15, 20)")
+		var done idSet
+		for _, p := range []span{{8, 8}, {11, 12}, {16, 17}} { // 6-7, 9-10 and 13-15 are open
+			done.add(p.lo, p.hi)
+		}
+		keep(t, db, "b", progress{5, done})
+		keep(t, db, "B", progress{settled: 19})
+		keep(t, db, "a", progress{})
+		do(t, db, "UPDATE mqnotify_offset SET updated_at = NOW(6) - INTERVAL 90 SECOND WHERE group_name = 'a'",
+			"INSERT INTO mqnotify_offset SELECT 'Orders', group_name, 3, '', 1, 1, 'm', updated_at FROM mqnotify_offset")
+		for _, letter := range []string{"'orders', 'b', 1", "'orders', 'b', 2", "'Orders', 'b', 1", "'orders', 'B', 1"} {
+			do(t, db, "INSERT INTO mqnotify_dead_letter (topic, group_name, message_id, payload, attempts, error) VALUES ("+letter+", '', 1, '')")
+		}
+		status := statusOf(t, db, "orders")
+		require.EqualValues(t, 19, status.Head)
+		require.Len(t, status.Groups, 3)
+		assert.Equal(t, GroupStatus{Group: "a", Member: "m", Behind: 19, Waiting: Count{N: 17}}, status.group(t, "a"))
+		assert.Equal(t, GroupStatus{Group: "b", Member: "m", Settled: 5, Done: 5, Gaps: 3, Behind: 9, Waiting: Count{N: 7}, DeadLetters: Count{N: 2}},
+			status.group(t, "b"))
+		assert.Equal(t, GroupStatus{Group: "B", Member: "m", Settled: 19, DeadLetters: Count{N: 1}}, status.group(t, "B"))
+		for _, g := range status.Groups {
+			past := time.Duration(0)
+			if g.Group == "a" {
+				past = 90 * time.Second
+			}
+			assert.GreaterOrEqual(t, g.Moved, past, g.Group)
+			assert.Less(t, g.Moved, past+patience, g.Group)
+		}
+
+		// An emptied table goes on where it was, a truncated one begins anew.
+		do(t, db, "DELETE FROM orders")
+		assert.False(t, statusOf(t, db, "orders").group(t, "B").BelowOffset)
+		do(t, db, "TRUNCATE TABLE orders")
+		assert.True(t, statusOf(t, db, "orders").group(t, "B").BelowOffset)
+		assert.False(t, statusOf(t, db, "orders").group(t, "a").BelowOffset)
+	})
+}
+
+// Counting has a limit, of rows and of gaps, and says when it was reached.
+func TestStatusCountsSoFar(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "x")
+		for rows := 1; rows <= countLimit; rows *= 2 {
+			do(t, db, "INSERT INTO orders (payload) SELECT 'x' FROM orders")
+		}
+		head := statusOf(t, db, "orders").Head
+		after := get[uint64](t, db, "SELECT id FROM orders ORDER BY id DESC LIMIT 1 OFFSET ?", countLimit)
+		keep(t, db, "all", progress{settled: after})
+		keep(t, db, "more", progress{settled: after - 1})
+		const rows = 500 // the newest, whose ids are those of one statement
+		for group, gaps := range map[string]int{"gaps": maxRanges - 1, "more gaps": maxRanges + 1} {
+			p := progress{settled: head - rows}
+			for range gaps { // two ids each
+				p.done.add(max(p.settled, p.done.max())+3, max(p.settled, p.done.max())+3)
+			}
+			keep(t, db, group, p)
+		}
+		status := statusOf(t, db, "orders")
+		assert.Equal(t, Count{N: countLimit}, status.group(t, "all").Waiting)
+		assert.Equal(t, Count{N: countLimit, More: true}, status.group(t, "more").Waiting)
+		assert.Equal(t, head-after+1, status.group(t, "more").Behind)
+		gaps := status.group(t, "gaps")
+		assert.Equal(t, Count{N: rows - gaps.Gaps}, gaps.Waiting)
+		more := status.group(t, "more gaps")
+		assert.Equal(t, maxRanges+1, more.Gaps)
+		assert.EqualValues(t, rows-more.Gaps, more.Behind)
+		// What is behind all that is done counts first, and is one of the ranges.
+		assert.Equal(t, Count{N: rows - 3*more.Gaps + 2*(maxRanges-1), More: true}, more.Waiting)
+		assert.Equal(t, "398+", Count{398, true}.String())
+	})
+}
+
+func TestStatusErrors(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "x")
+		do(t, db, "CREATE TABLE plain (a VARCHAR(9), n INT NOT NULL UNIQUE)", "CREATE VIEW v AS SELECT * FROM orders",
+			"INSERT INTO plain VALUES ('x', 7)")
+		for topic, want := range map[string]error{"nothing": ErrNoTable, "v": ErrView, "plain": ErrNoKey} {
+			_, err := Status(t.Context(), db, topic, "")
+			require.ErrorIs(t, err, want)
+		}
+		status, err := Status(t.Context(), db, "plain", "n")
+		require.NoError(t, err)
+		require.Equal(t, &TopicStatus{Topic: "plain", Head: 7}, status)
+		_, err = Status(t.Context(), db, "plain", "m")
+		require.ErrorIs(t, err, ErrNoColumn)
+
+		keep(t, db, "g", progress{})
+		do(t, db, "UPDATE mqnotify_offset SET delivered = 'nonsense'")
+		_, err = Status(t.Context(), db, "orders", "")
+		require.ErrorIs(t, err, errIDSet)
+
+		do(t, db, "DROP TABLE mqnotify_offset")
+		status, err = Status(t.Context(), db, "orders", "")
+		require.ErrorIs(t, err, ErrNoState)
+		require.Equal(t, &TopicStatus{Topic: "orders", Head: 1}, status)
+	})
+}
