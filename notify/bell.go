@@ -37,7 +37,8 @@ func (g *gate) bell(ctx context.Context) error {
 	defer g.update(func(s *gateState) { s.joined = false })
 	work := context.WithoutCancel(ctx)
 	bell := &bell{gate: g, session: session}
-	keeping := &Fibonacci{Min: 5 * time.Millisecond, Max: time.Second}
+	// Well inside claimed, and nobody keeps a gate that is handed over until it is tried for.
+	keeping := &Fibonacci{Min: 5 * time.Millisecond, Max: 25 * time.Millisecond}
 	hearing := &Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	var claim *Lock
 	patience := time.Now().Add(unheard) // the bell is rung again until then, while nobody hears it
@@ -65,7 +66,7 @@ func (g *gate) bell(ctx context.Context) error {
 		if err := bell.take(work); err != nil {
 			return err
 		}
-		if bell.heard || bell.alone {
+		if bell.heard || bell.alone || bell.turner == nil {
 			g.update(func(s *gateState) { s.joined, s.unjoined = true, nil })
 		} else if again == nil && time.Now().Before(patience) {
 			again = time.After(hearing.NextBackOff())

@@ -115,8 +115,8 @@ func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 
 // Join takes part as a producer, and returns when it keeps the gate, a keeper has
 // heard its bell, or there is none to hear it: what is published before that is
-// found by a keeper's look, and rings from then on wake at once. Its errors are those
-// of Head.
+// found by a keeper's look, and rings from then on wake at once. Where more than 32
+// other processes publish it returns without a bell. Its errors are those of Head.
 func (g *Gate) Join(ctx context.Context) error {
 	g.rings()
 	return g.await(ctx, nil, func(s gateState) (bool, error) {
@@ -159,6 +159,11 @@ func (g *Gate) take(has *bool, r *role) {
 // await returns when f says so, timeout fires, ctx ends or the Gate is closed.
 func (g *Gate) await(ctx context.Context, timeout <-chan time.Time, f func(gateState) (bool, error)) error {
 	for {
+		select {
+		case <-g.closed:
+			return errClosed
+		default:
+		}
 		state, changed := g.gate.now()
 		if done, err := f(state); done {
 			return err

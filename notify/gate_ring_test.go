@@ -39,12 +39,6 @@ func TestGateMoreProducersThanBells(t *testing.T) {
 		db := openProcess(t, config)
 		makeTopic(t, db)
 		listener, _ := listen(t, config)
-		keeper := publish(t, config)
-		awaitHandover(t, s, config)
-		var producers []*notify.Gate
-		for range bells + 2 {
-			producers = append(producers, publish(t, config))
-		}
 		taken := func() (n int) {
 			for i := range bells {
 				if holder(t, admin, gateLock(config, "bell"+strconv.FormatInt(int64(i), 36))) != 0 {
@@ -53,24 +47,32 @@ func TestGateMoreProducersThanBells(t *testing.T) {
 			}
 			return n
 		}
+		publish(t, config)
+		awaitHandover(t, s, config)
+		keepers := taken() // it may have one, which is of no use
+		producers := make([]*notify.Gate, bells-keepers)
+		for i := range producers {
+			producers[i] = openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+		}
+		joinAll(t, producers...)
 		require.Equal(t, bells, taken())
-		awaitBells(t, s, config, bells)
+		last := publish(t, config)
+		awaitBells(t, s, config, bells-keepers)
 		head := settle(t, listener)
-		last := producers[bells+1]
 		insert(t, db)
 		last.Ring(1)
-		head = woken(t, listener, head)
+		woken(t, listener, head)
 
-		require.NoError(t, producers[0].Close())
-		require.Eventually(t, func() bool { return taken() == bells-1 }, patience, tick)
-		head = settle(t, listener)
+		for _, producer := range producers[:2] {
+			require.NoError(t, producer.Close())
+		}
+		require.Eventually(t, func() bool { return taken() == bells-2 }, patience, tick)
 		last.Ring(0)
-		require.Eventually(t, func() bool { return taken() == bells }, patience, tick)
-		awaitBells(t, s, config, bells)
+		require.Eventually(t, func() bool { return taken() > bells-2 }, patience, tick)
+		awaitBells(t, s, config, taken()-keepers)
 		head = settle(t, listener)
 		last.Ring(0)
 		woken(t, listener, head)
-		require.NoError(t, keeper.Close())
 	})
 }
 

@@ -51,6 +51,18 @@ func publish(tb testing.TB, config *mysql.Config) *notify.Gate {
 	return gate
 }
 
+// joinAll joins with all at once: one at a time each would wait for a look.
+func joinAll(tb testing.TB, gates ...*notify.Gate) {
+	tb.Helper()
+	errs := make(chan error, len(gates))
+	for _, gate := range gates {
+		go func() { errs <- gate.Join(tb.Context()) }()
+	}
+	for range gates {
+		require.NoError(tb, receive(tb, errs))
+	}
+}
+
 // settle waits until nothing wakes the gate, and returns its head.
 func settle(tb testing.TB, gate *notify.Gate) notify.Head {
 	tb.Helper()

@@ -34,8 +34,8 @@ func TestGateTopicsAreApart(t *testing.T) {
 			producers[i] = openGate(t, publishing, name, notify.GateOptions{})
 			_, err := listeners[i].Head(t.Context())
 			require.NoError(t, err)
-			require.NoError(t, producers[i].Join(t.Context()))
 		}
+		joinAll(t, producers...)
 		for i := range names {
 			heads[i] = settle(t, listeners[i])
 		}
