@@ -69,15 +69,16 @@ func transactions(ctx context.Context, t *topic) ([]Result, error) {
 }
 
 // openTransactions lists them. MySQL refuses to while a statement runs whose text is
-// no UTF-8, an INSERT of bytes, say; few run for long.
+// no UTF-8, an INSERT of bytes, say; few run for long. The list is a cache, which is
+// made anew when nobody has read it for 100 ms.
 func (t *topic) openTransactions(ctx context.Context) (open []transaction, err error) {
-	for tries := 40; ; tries-- {
+	for tries := 15; ; tries-- {
 		err = t.all(ctx, &open, openTransactions)
 		if !server.Is(err, server.ErrConvertString) || tries == 0 {
 			return open, err
 		}
 		select {
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(150 * time.Millisecond):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
