@@ -2,8 +2,10 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -66,7 +68,19 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"consumer with flag", []string{"tailer and", "besides, for consume --flag"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
-			return a.can(t, "consume", "orders", "--flag", "row", "--from", "1", "--limit", "1")
+			all := len(column(t, a.db, "SELECT id FROM orders"))
+			r := background(t, a.config, "consume", "orders", "--flag", "row", "--from", "1", "--limit", strconv.Itoa(all+1))
+			// It takes the flag's row away when it has read all, and then waits.
+			require.Eventually(t, func() bool {
+				select {
+				case <-r.ended:
+					return true
+				default:
+					return len(column(t, a.db, "SELECT counter FROM mqnotify_flag")) == 0
+				}
+			}, patience, 10*time.Millisecond)
+			succeed(t, a.root, "produce", "orders", "one more", "--flag")
+			return r.wait(t).code == exitDone
 		}},
 		{"flag", []string{"flag:"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
