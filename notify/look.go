@@ -14,8 +14,8 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// describeAgain is how often a keeper asks again what the topic's table is, while
-// there is none, or it can't be looked at.
+// describeAgain is how often a keeper asks again for what it does not look at: the
+// topic's table, while there is none, or it is no topic, and the flag's.
 const describeAgain = 30 * time.Second
 
 // look is what a keeper sees by looking: what was inserted by writers that know
@@ -102,9 +102,12 @@ func (l *look) run(ctx context.Context) {
 			}
 		}
 		l.take(ctx, now)
-		if time.Since(l.described) > describeAgain && l.head == "" {
-			if err := l.describe(ctx); err != nil {
-				l.failed(ctx, err)
+		if time.Since(l.described) > describeAgain {
+			l.described, l.flag = time.Now(), true // the next view tells
+			if l.head == "" {
+				if err := l.describe(ctx); err != nil {
+					l.failed(ctx, err)
+				}
 			}
 		}
 	}
