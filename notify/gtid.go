@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -33,7 +34,7 @@ const (
 // GTID is the waiter that sleeps until any transaction commits on the server, and
 // then looks whether the head moved: no writer has to know of it. It needs MySQL
 // with gtid_mode=ON and a binary log; elsewhere Head and Wait return ErrNoGTID. Its
-// Heads count the changes that it told of.
+// Heads are its own: numbers of the changes that it told of.
 //
 // It waits for the transaction that comes next, and knows its number from before it
 // looked at the head, or had the caller look. A change that this look did not see
@@ -61,7 +62,7 @@ type GTID struct {
 	next    gtidNext
 	floor   Fibonacci // the least time between two wakes that were for nothing
 
-	told  uint64 // changes
+	told  uint64 // the last change, 0 before the first
 	known Head   // at the last look
 	blind bool   // a change was told since, of a commit that may have been for nothing
 	hits  int    // commits in a row that were for the topic
@@ -71,6 +72,10 @@ type GTID struct {
 	closed chan struct{}
 	err    error // of closing
 }
+
+// changes numbers those of all waiters: a Head of another one ends a Wait, it must not
+// be taken for the waiter's own.
+var changes atomic.Uint64
 
 // trusted is how many commits in a row make the next one believed.
 const trusted = 2
@@ -234,7 +239,7 @@ func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, e
 	g.known, g.blind = now, false
 	switch {
 	case moved:
-		g.told++
+		g.told = changes.Add(1)
 		if waits && g.source.take == "" { // a row must be taken, which is a look
 			g.hits++
 		}
@@ -270,7 +275,7 @@ func (g *GTID) trust(ctx context.Context, bound time.Duration) error {
 	if ended.Int64 == commitCame {
 		g.next.came()
 		if g.hits > 0 {
-			g.told++
+			g.told = changes.Add(1)
 			g.blind = true
 			return nil
 		}

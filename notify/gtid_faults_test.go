@@ -92,9 +92,10 @@ func gtidKilled(t *testing.T, own *mysqltest.Server) {
 func TestGTIDServerEnds(t *testing.T) {
 	eachGTID(t, func(t *testing.T, own *mysqltest.Server) {
 		db := openTopic(t, own)
-		seen := notify.Head{}
 		for _, end := range []func(){own.Stop, own.Kill} {
 			session, waiter := openGTID(t, db)
+			seen, err := waiter.Head(t.Context())
+			require.NoError(t, err)
 			waited := beginWait(t.Context(), waiter, seen)
 			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			end()
@@ -102,14 +103,21 @@ func TestGTIDServerEnds(t *testing.T) {
 			require.True(t, server.ConnectionLost(got.err), got.err)
 			require.NoError(t, waiter.Close())
 
-			// Another one goes on from what was seen.
 			own.Restart(t)
 			session, waiter = openGTID(t, db)
+			seen, err = waiter.Head(t.Context())
+			require.NoError(t, err)
 			waited = beginWait(t.Context(), waiter, seen)
 			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			insert(t, db)
-			requireWoken(t, waited, seen)
+			seen = requireWoken(t, waited, seen)
 			require.NoError(t, waiter.Close())
+
+			// What another one has seen is not taken for its own.
+			_, waiter = openGTID(t, db)
+			_, err = waiter.Head(t.Context())
+			require.NoError(t, err)
+			requireWoken(t, beginWait(t.Context(), waiter, seen), seen)
 		}
 	})
 }
@@ -178,14 +186,14 @@ func TestGTIDKillsNoStranger(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, same.GetContext(t.Context(), &id, "SELECT CONNECTION_ID()"))
 		}
-		slept := result(func() error {
-			_, err := same.ExecContext(t.Context(), "DO SLEEP(2)")
-			return err
+		slept := result(func() (interrupted int) {
+			assert.NoError(t, same.GetContext(t.Context(), &interrupted, "SELECT SLEEP(2)"))
+			return interrupted
 		})
 		awaitState(t, stranger.Admin(t), session.ID(), "User sleep")
 		require.NoError(t, waiter.Close())
 		require.Error(t, receive(t, waited).err)
-		require.NoError(t, receive(t, slept))
+		require.Zero(t, receive(t, slept))
 		require.NoError(t, same.Close())
 		kill(t, own.Admin(t), "CONNECTION", session.ID())
 	})
