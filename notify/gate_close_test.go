@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -122,6 +123,32 @@ func TestGateCloseAtAnyMoment(t *testing.T) {
 	})
 }
 
+// Nor is there anything left of a process that leaves alone: what it waits for, and
+// what waits for it, others hold on.
+func TestGateCloseOfOne(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		admin := s.Admin(t)
+		makeTopic(t, openProcess(t, config))
+		keeper, leaves := account(t, s, config), account(t, s, config)
+		publish(t, keeper)
+		awaitHandover(t, s, config)
+		listener, _ := listen(t, config)
+		for range 5 {
+			gate, _ := listen(t, leaves)
+			require.NoError(t, gate.Join(t.Context()))
+			require.Len(t, sessions(t, admin, config, "USER = ?", leaves.User), 2)
+			head := settle(t, listener)
+			require.NoError(t, gate.Close())
+			require.EventuallyWithT(t, func(c *assert.CollectT) {
+				assert.Empty(c, sessions(t, admin, config, "USER = ?", leaves.User), "its own")
+				assert.Len(c, sessions(t, admin, config, "USER = ?", keeper.User), 2, "the keeper's, without one for its bell")
+			}, atOnce, tick)
+			woken(t, listener, head) // a bell that falls rings
+		}
+	})
+}
+
 // A server that does not answer keeps nobody from closing.
 func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
@@ -131,10 +158,21 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 				config := own.Database(t)
 				makeTopic(t, openProcess(t, config))
 				gates := open(t, own, config)
+				looks := &spy{policy: backoff.NewConstantBackOff(5 * time.Millisecond)}
+				keeper := openGate(t, openProcess(t, config), "others", notify.GateOptions{Look: func() backoff.BackOff { return looks }})
+				_, err := keeper.Head(t.Context())
+				require.NoError(t, err)
+				looks.await(t, 3)
 				own.Freeze()
+				before := -1
+				require.Eventually(t, func() bool { // until one is under way
+					n := before
+					before = len(looks.given())
+					return before == n
+				}, patience, 10*tick)
 				begun := time.Now()
-				closed := result(func() error { return closeAll(gates...) })
-				assert.NoError(t, receive(t, closed))
+				closed := result(func() error { return closeAll(append(gates, keeper)...) })
+				require.NoError(t, receive(t, closed))
 				t.Log("closed in", time.Since(begun))
 				assert.Less(t, time.Since(begun), 5*time.Second)
 				own.Thaw()
@@ -143,19 +181,18 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 	})
 }
 
-// The DB may be closed first.
+// The DB may be closed first. The gates' waits on the server then end within a second.
 func TestGateCloseAfterItsDB(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
-				config := tidy(t, s)
+				config := s.Database(t)
 				makeTopic(t, openProcess(t, config))
 				gates := open(t, s, config)
 				for _, gate := range gates {
 					require.NoError(t, gate.DB().Close())
 				}
 				require.NoError(t, closeAll(gates...))
-				requireTidy(t, s, config)
 			})
 		}
 	})

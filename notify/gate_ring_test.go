@@ -14,7 +14,7 @@ import (
 // A producer that does not keep the gate wakes the listeners over the keeper. There is
 // no row, so that no look finds anything.
 func TestGateBell(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		listener, _ := listen(t, config)
@@ -32,7 +32,7 @@ func TestGateBell(t *testing.T) {
 // Producers that find no free bell publish all the same: the keeper's look finds what
 // they insert. They have one as soon as another producer is gone.
 func TestGateMoreProducersThanBells(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		const bells = 32
 		config := tidy(t, s)
 		admin := s.Admin(t)
@@ -133,7 +133,7 @@ func TestGateRingAlone(t *testing.T) {
 			}, true, true,
 		},
 	}
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				config := tidy(t, s)

@@ -146,7 +146,7 @@ func (g *GTID) Close() error {
 		close(g.closed)
 		deadline := time.Now().Add(interrupting)
 		for wait := time.Duration(0); !g.ended(wait) && time.Now().Before(deadline); {
-			g.db.interrupt(g.session)
+			_ = g.db.interrupt(g.session)
 			wait = 10 * time.Millisecond // then once more: it may have come before its statement
 		}
 		g.err = g.session.Close()

@@ -10,9 +10,9 @@ import (
 const interrupting = 500 * time.Millisecond
 
 // interrupt ends the statement that the session runs, with KILL QUERY over the pool,
-// which an account may do to its own sessions. It tells no error, and takes 500 ms at
-// most: what it could not end is cut off by the caller.
-func (db *DB) interrupt(session *Session) {
+// which an account may do to its own sessions. It takes 500 ms at most: what it could
+// not end is cut off by the caller.
+func (db *DB) interrupt(session *Session) error {
 	id := strconv.FormatUint(session.ID(), 10)
 	var args []any
 	if server := session.Capabilities().ServerUUID; server != "" {
@@ -22,7 +22,8 @@ func (db *DB) interrupt(session *Session) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), interrupting)
 	defer cancel()
-	_, _ = db.pool.ExecContext(ctx, "KILL QUERY "+id, args...)
+	_, err := db.pool.ExecContext(ctx, "KILL QUERY "+id, args...)
+	return err
 }
 
 // endWith ends what a session waits for when ctx ends: interrupted, it leaves no
@@ -32,12 +33,31 @@ func (db *DB) endWith(ctx context.Context, session *Session) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		db.interrupt(session)
+		session.end(ErrSessionClosed) // no statement begins after the one under way
+		deadline := time.Now().Add(interrupting)
+		// Once more after a moment: it may have come before the statement.
+		for db.interrupt(session) == nil && !session.rests(10*time.Millisecond) && time.Now().Before(deadline) {
+		}
 		_ = session.Close()
 	})
 	return func() {
 		if !cancel() {
 			<-ended
 		}
+	}
+}
+
+// rests tells whether no statement of the session is under way within most.
+func (s *Session) rests(most time.Duration) bool {
+	s.quiet.enter()
+	defer s.quiet.leave()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case s.turn <- struct{}{}:
+		<-s.turn
+		return true
+	case <-timer.C:
+		return false
 	}
 }

@@ -217,7 +217,24 @@ func (l *look) viewOf(ctx context.Context, head string, flag bool) (view, error)
 	if err != nil {
 		return now, err
 	}
-	return now, askOne(context.WithoutCancel(ctx), session, answer, query.String(), args, into...)
+	ctx, cancel := lingering(ctx) // others use the session too
+	defer cancel()
+	return now, askOne(ctx, session, answer, query.String(), args, into...)
+}
+
+// lingering is for a statement that is cut off not when ctx ends, since that costs
+// its session, but a second later: a server that does not answer keeps nobody from
+// leaving.
+func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		pause(late, time.Second)
+		cancel()
+	})
+	return late, func() {
+		stop()
+		cancel()
+	}
 }
 
 // describe finds out how to see the head of the topic's table, if it is one.
