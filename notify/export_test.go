@@ -1,5 +1,10 @@
 package notify
 
+import (
+	"context"
+	"time"
+)
+
 // CommitUser is for the tests of commits.
 type CommitUser = commitUser
 
@@ -9,3 +14,23 @@ func (u *commitUser) Close() { u.close() }
 
 // DB is the gate's.
 func (g *Gate) DB() *DB { return g.db }
+
+// GateLoss are ways to make a gate lose wakes, and delays that it must bear.
+type GateLoss struct {
+	Phases int    // of a ring; 0 means as many as it has
+	Old    bool   // a phase is waited for however long ago it was seen
+	Early  bool   // rows are read before the phase is known that is waited for next
+	Delay  func() // is called between knowing a phase and waiting for it
+}
+
+// WithLoss is the options with that loss.
+func (o GateOptions) WithLoss(l GateLoss) GateOptions {
+	o.lossy = &lossy{phases: l.Phases, old: l.Old, early: l.Early, delay: l.Delay}
+	return o
+}
+
+// KeeperLock is the lock of the session that keeps the gate.
+func KeeperLock(database, topic string) string { return newGateNames(database, topic).keeper() }
+
+// Retime is what a session does that becomes a keeper.
+func (s *Session) Retime(ctx context.Context, idle time.Duration) error { return s.retime(ctx, idle) }

@@ -40,6 +40,12 @@ type lossy struct {
 
 func (l *lossy) tooEarly() bool { return l != nil && l.early }
 
+func (l *lossy) pause() {
+	if l != nil && l.delay != nil {
+		l.delay()
+	}
+}
+
 func (o GateOptions) withDefaults() GateOptions {
 	if o.Look == nil {
 		o.Look = func() backoff.BackOff { return &Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1} }

@@ -3,6 +3,8 @@ package notify
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -57,38 +59,42 @@ func (s *Session) schedule() (due, trusted time.Time) {
 // touch keeps the server from closing the session and checks that its locks are
 // still its own. The caller has the turn.
 func (s *Session) touch() {
-	start := time.Now()
-	deadline := start.Add(answer)
-	s.mu.Lock()
-	names := make([]string, 0, len(s.locks))
-	for name := range s.locks {
-		names = append(names, name)
-	}
-	s.mu.Unlock()
-	if _, trusted := s.schedule(); len(names) > 0 && trusted.Before(deadline) {
+	deadline := time.Now().Add(answer)
+	if _, trusted := s.schedule(); len(s.held()) > 0 && trusted.Before(deadline) {
 		deadline = trusted
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), deadline, errNoAnswer)
 	defer cancel()
-	err := s.use(ctx, func(conn *sqlx.Conn) error {
-		held, err := owned(ctx, conn, names...)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.checked = start // later would trust the server for the time the answer took
-		for i, name := range names {
-			if lock := s.locks[name]; !held[i] && lock != nil {
-				delete(s.locks, name)
-				lock.lose(errNotOurs)
-			}
-		}
-		return nil
-	})
+	err := s.use(ctx, func(conn *sqlx.Conn) error { return s.check(ctx, conn) })
 	if err != nil { // a session that can't answer this is in doubt, whatever the error
 		s.fail(err)
 	}
+}
+
+// check asks whether the locks are still the session's. The caller has the turn.
+func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
+	start, names := time.Now(), s.held()
+	held, err := owned(ctx, conn, names...)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked = start // later would trust the server for the time the answer took
+	for i, name := range names {
+		if lock := s.locks[name]; !held[i] && lock != nil {
+			delete(s.locks, name)
+			lock.lose(errNotOurs)
+		}
+	}
+	return nil
+}
+
+// held are the names of the locks that the session holds, for all it knows.
+func (s *Session) held() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.locks))
 }
 
 // owned asks which of the locks are the session's.

@@ -72,6 +72,7 @@ func (g *gate) park(ctx context.Context) error {
 			alone = time.Now()
 			if g.options.lossy.tooEarly() {
 				g.wake()
+				g.options.lossy.pause()
 			}
 			found, err := w.find(ctx, keeper)
 			if err != nil {
@@ -115,7 +116,7 @@ func (g *gate) hear(ctx context.Context, w *watcher) error {
 		if err != nil {
 			return err
 		}
-		if !armed {
+		if !armed || g.options.lossy.tooEarly() {
 			return nil // what was missed, the wake after the next find tells
 		}
 		if woken {

@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if told := os.Getenv(stressEnv); told != "" { // one of TestGateStressFaults
+		if err := stressProcessMain(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	// Most of what runs in parallel here waits, for a timeout of the server's, say.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)

@@ -193,13 +193,8 @@ func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed
 
 // believes is for how long the watcher waits for what it saw.
 func (w *watcher) believes() time.Duration {
-	if w.lossy == nil {
-		return fresh
-	}
-	if w.lossy.delay != nil {
-		w.lossy.delay()
-	}
-	if w.lossy.old {
+	w.lossy.pause()
+	if w.lossy != nil && w.lossy.old {
 		return time.Hour
 	}
 	return fresh

@@ -246,9 +246,13 @@ func (s *Session) sound() bool {
 	return err == nil && valid
 }
 
-// retime changes IdleTimeout, in whole seconds.
+// retime changes IdleTimeout, in whole seconds. It asks for the locks: by the new
+// time they may have been due long ago.
 func (s *Session) retime(ctx context.Context, idle time.Duration) error {
 	return s.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		if err := s.check(ctx, conn); err != nil {
+			return err
+		}
 		if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = ?", int(idle.Seconds())); err != nil {
 			return err
 		}
