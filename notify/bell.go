@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -201,13 +202,17 @@ func (b *bellWatch) run(ctx context.Context) {
 		if err != nil || !armed {
 			return
 		}
-		woken := true // by what was missed
-		for armed && err == nil {
-			if woken {
-				b.ring(0)
+		err = w.stay(work, func() (err error) {
+			woken := true // by what was missed
+			for armed && err == nil {
+				if woken {
+					b.ring(0)
+					runtime.Gosched() // the ring first, then the wait for the next
+				}
+				woken, armed, err = w.park(work, parked)
 			}
-			woken, armed, err = w.park(work, parked)
-		}
+			return err
+		})
 		if err != nil {
 			return
 		}

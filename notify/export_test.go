@@ -34,3 +34,6 @@ func KeeperLock(database, topic string) string { return newGateNames(database, t
 
 // Retime is what a session does that becomes a keeper.
 func (s *Session) Retime(ctx context.Context, idle time.Duration) error { return s.retime(ctx, idle) }
+
+// Lanes is for a floor that waits in as many.
+const Lanes = lanes

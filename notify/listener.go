@@ -111,18 +111,20 @@ func (g *gate) hear(ctx context.Context, w *watcher) error {
 	if !g.options.lossy.tooEarly() {
 		g.wake()
 	}
-	for {
-		woken, armed, err := w.park(work, parked)
-		if err != nil {
-			return err
+	return w.stay(work, func() error {
+		for {
+			woken, armed, err := w.park(work, parked)
+			if err != nil {
+				return err
+			}
+			if !armed || g.options.lossy.tooEarly() {
+				return nil // what was missed, the wake after the next find tells
+			}
+			if woken {
+				g.wake()
+			}
 		}
-		if !armed || g.options.lossy.tooEarly() {
-			return nil // what was missed, the wake after the next find tells
-		}
-		if woken {
-			g.wake()
-		}
-	}
+	})
 }
 
 // session is a pinned session for a gate; the caller calls release when done with

@@ -130,6 +130,18 @@ type watcher struct {
 	phase   uint64
 	at      string // by the server's clock
 	lossy   *lossy
+
+	conn *sqlx.Conn // while it keeps the session's turn
+}
+
+// stay runs f, in which the watcher parks again and again without giving the session
+// out of hand: that costs more than the rest of a park.
+func (w *watcher) stay(ctx context.Context, f func() error) error {
+	return w.session.Do(ctx, func(conn *sqlx.Conn) error {
+		w.conn = conn
+		defer func() { w.conn = nil }()
+		return f()
+	})
 }
 
 // find looks for the phase that holder holds, from the one after the last known.
@@ -159,6 +171,14 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 	return false, nil
 }
 
+var parkQuery = func() string {
+	query := "SELECT IF(SYSDATE(6) <= ? + INTERVAL ? MICROSECOND, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?"
+	for step := 1; step <= skipped; step++ {
+		query += " WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step)
+	}
+	return query + " WHEN IS_USED_LOCK(?) THEN 0 END, SYSDATE(6), CONNECTION_ID()"
+}()
+
 // park waits until the phase is let go, or timeout has passed. woken tells that
 // something happened since the phase was seen; armed, that the watcher knows a phase
 // again that is held, so that the next park may follow without a find.
@@ -168,18 +188,15 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 // may have come round again.
 func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed bool, err error) {
 	name := w.name(w.holder, w.lane, w.phase)
-	var query strings.Builder
-	query.WriteString("SELECT IF(SYSDATE(6) <= ? + INTERVAL ? MICROSECOND, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?")
-	args := []any{w.at, w.believes().Microseconds(), name, seconds(timeout), name, w.holder}
+	args := make([]any, 0, 7+skipped)
+	args = append(args, w.at, w.believes().Microseconds(), name, seconds(timeout), name, w.holder)
 	for step := 1; step <= skipped; step++ {
-		query.WriteString(" WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step))
 		args = append(args, w.name(w.holder, w.lane, w.phase+uint64(step)))
 	}
-	query.WriteString(" WHEN IS_USED_LOCK(?) THEN 0 END, SYSDATE(6), CONNECTION_ID()")
 	args = append(args, name)
 	var waited, released sql.NullInt64
 	var step sql.Null[uint64]
-	if err := w.one(ctx, timeout+answer, query.String(), args, &waited, &released, &step, &w.at); err != nil {
+	if err := w.one(ctx, timeout+answer, parkQuery, args, &waited, &released, &step, &w.at); err != nil {
 		return false, false, fmt.Errorf("notify: wait: %w", err)
 	}
 	if !waited.Valid || waited.Int64 == 1 && released.Int64 != 1 {
@@ -202,7 +219,16 @@ func (w *watcher) believes() time.Duration {
 
 // one reads the row of a query whose last column is CONNECTION_ID().
 func (w *watcher) one(ctx context.Context, limit time.Duration, query string, args []any, into ...any) error {
-	return askOne(ctx, w.session, limit, query, args, into...)
+	if w.conn == nil {
+		return askOne(ctx, w.session, limit, query, args, into...)
+	}
+	if err := w.session.Err(); err != nil {
+		return err
+	}
+	// Cheaper than a context that ends, which the driver has a goroutine for.
+	late := time.AfterFunc(limit, func() { w.session.fail(errNoAnswer) })
+	defer late.Stop()
+	return scanOne(context.WithoutCancel(ctx), w.conn, w.session.ID(), query, args, into)
 }
 
 // errShared is what a session finds behind a proxy that deals its statements out.
@@ -212,13 +238,17 @@ var errShared = errors.New("statements of one connection reach several sessions 
 // must be the session's.
 func askOne(ctx context.Context, session *Session, limit time.Duration, query string, args []any, into ...any) error {
 	return session.ask(ctx, limit, func(ctx context.Context, conn *sqlx.Conn) error {
-		var id uint64
-		if err := conn.QueryRowxContext(ctx, query, args...).Scan(append(into, &id)...); err != nil {
-			return err
-		}
-		if id != session.ID() {
-			return noGateError{errShared}
-		}
-		return nil
+		return scanOne(ctx, conn, session.ID(), query, args, into)
 	})
+}
+
+func scanOne(ctx context.Context, conn *sqlx.Conn, session uint64, query string, args, into []any) error {
+	var id uint64
+	if err := conn.QueryRowxContext(ctx, query, args...).Scan(append(into, &id)...); err != nil {
+		return err
+	}
+	if id != session {
+		return noGateError{errShared}
+	}
+	return nil
 }
