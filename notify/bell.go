@@ -36,6 +36,8 @@ func (g *gate) bell(ctx context.Context) error {
 	}
 	defer release()
 	defer g.update(func(s *gateState) { s.joined = false })
+	g.produces(session.ID())
+	defer g.produces(0)
 	work := context.WithoutCancel(ctx)
 	bell := &bell{gate: g, session: session}
 	// Well inside claimed, and nobody keeps a gate that is handed over until it is tried for.
@@ -89,6 +91,12 @@ func (g *gate) bell(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+func (g *gate) produces(session uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.producer = session
 }
 
 // awaitRing returns true when a ring is wanted, false when again fires or this

@@ -29,8 +29,11 @@ func (o GateOptions) WithLoss(l GateLoss) GateOptions {
 	return o
 }
 
-// KeeperLock is the lock of the session that keeps the gate.
-func KeeperLock(database, topic string) string { return newGateNames(database, topic).keeper() }
+// GateLocks are the names of the keeper's lock and of the claim.
+func GateLocks(database, topic string) (keeper, claim string) {
+	names := newGateNames(database, topic)
+	return names.keeper(), names.claim()
+}
 
 // Retime is what a session does that becomes a keeper.
 func (s *Session) Retime(ctx context.Context, idle time.Duration) error { return s.retime(ctx, idle) }

@@ -219,15 +219,16 @@ type gate struct {
 	listening, ringing role
 	wanted             chan struct{} // one slot: a ring is to be made
 
-	mu      sync.Mutex
-	state   gateState
-	changed chan struct{} // closed and made anew when the state changes
-	rung    uint64        // the largest id that a ring announced
-	rings   uint64        // that were asked for, by publishes and by bells
-	phase   uint64        // where the next ring that this process takes begins
-	unfit   time.Time     // until when this account can't keep the gate
-	yielded uint64        // the claimant that the gate was handed to
-	until   time.Time     // when it may be handed to the same again
+	mu       sync.Mutex
+	state    gateState
+	changed  chan struct{} // closed and made anew when the state changes
+	rung     uint64        // the largest id that a ring announced
+	rings    uint64        // that were asked for, by publishes and by bells
+	phase    uint64        // where the next ring that this process takes begins
+	unfit    time.Time     // until when this account can't keep the gate
+	producer uint64        // this process's session with a bell, 0 for none
+	yielded  uint64        // the claimant that the gate was handed to
+	until    time.Time     // when it may be handed to the same again
 }
 
 // gateState is what those who wait look at.

@@ -127,18 +127,21 @@ func (k *keeping) claimIt(ctx context.Context) error {
 	if errors.Is(err, ErrNotAcquired) {
 		return nil
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.claim = claim
 	return err
 }
 
-// yields tells whether the gate is to be handed over to the session that claims it.
-// One that did not take it is not asked again for a while.
+// yields tells whether the gate is to be handed over to the session that claims it:
+// not to one of this process, which makes room. One that did not take it is not
+// asked again for a while.
 func (k *keeping) yields(claim uint64) bool {
-	if claim == 0 || claim == k.session.ID() || k.claim != nil {
-		return false
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if claim == 0 || claim == k.session.ID() || claim == k.producer || k.claim != nil {
+		return false
+	}
 	if k.yielded == claim && time.Now().Before(k.until) {
 		return false
 	}

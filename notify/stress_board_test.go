@@ -2,6 +2,7 @@ package notify_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,7 @@ type stressBoard struct {
 type stressListener struct {
 	board   *stressBoard
 	process int
+	db      *notify.DB
 	gate    *notify.Gate
 	read    func(ctx context.Context) (uint64, error)
 
@@ -102,7 +104,7 @@ func (l *stressListener) note(id, began uint64) {
 // run listens until ctx ends or something fails.
 func (l *stressListener) run(ctx context.Context) error {
 	defer l.gate.Close()
-	head, err := l.gate.Head(ctx)
+	head, err := persistently(ctx, l.gate.Head)
 	for began := l.board.round.Load(); err == nil; {
 		var id uint64
 		if id, err = l.read(ctx); err != nil {
@@ -161,12 +163,13 @@ func (p *stressProducer) commit(ctx context.Context) (uint64, error) {
 }
 
 // persistently tries again after an error, as that of a session that was killed.
-func persistently(ctx context.Context, f func(ctx context.Context) (uint64, error)) (uint64, error) {
+func persistently[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	for {
-		id, err := f(ctx)
-		if err == nil || ctx.Err() != nil {
-			return id, err
+		found, err := f(ctx)
+		if err == nil || ctx.Err() != nil || errors.Is(err, notify.ErrNoGate) {
+			return found, err
 		}
+		pauseFor(ctx, tick)
 	}
 }
 

@@ -97,9 +97,13 @@ type faults struct {
 	ctx     context.Context
 	server  *mysqltest.Server
 	admin   *sql.DB
+	keeper  string // the lock
+	claim   string // likewise
 	root    *mysql.Config
 	config  *mysql.Config // of the test's own process
 	anchors []*stressProducer
+	crowd   []*stressListener // of the test's own process
+	deafen  func()            // ends their listening
 	victims []*victim
 
 	rows, lost int
@@ -117,30 +121,23 @@ type victim struct {
 func newFaults(t *testing.T, s *mysqltest.Server) *faults {
 	f := &faults{t: t, server: s, admin: s.Admin(t), root: s.Database(t), worst: make(map[string]time.Duration)}
 	makeTopic(t, openDB(t, f.root))
-	f.config = f.account()
-	ctx, stop := context.WithCancel(t.Context())
-	f.ctx = ctx
-	var running sync.WaitGroup
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	f.keeper, f.claim = notify.GateLocks(f.root.DBName, stressTopic)
+	f.config, f.ctx = f.account(), t.Context()
 	for process := range 8 {
 		db := stressDB(t, f.config)
 		for range 2 {
-			l := &stressListener{board: &f.stressBoard, process: process, gate: notify.NewGate(db, stressTopic, stressOptions), read: func(ctx context.Context) (uint64, error) { return persistently(ctx, largest(db)) }}
-			f.listeners = append(f.listeners, l)
-			running.Go(func() {
-				if err := l.run(ctx); ctx.Err() == nil {
-					t.Errorf("listener: %v", err)
-				}
-			})
+			f.listeners = append(f.listeners, &stressListener{board: &f.stressBoard, process: process, db: db, read: func(ctx context.Context) (uint64, error) {
+				return persistently(ctx, largest(db))
+			}})
 		}
 	}
+	f.crowd = slices.Clone(f.listeners)
+	f.listen()
+	t.Cleanup(func() { f.deafen() })
 	for range 2 {
 		p := newStressProducer(stressDB(t, f.config), stressOptions)
 		f.anchors = append(f.anchors, p)
-		require.NoError(t, p.join(ctx))
+		require.NoError(t, p.join(f.ctx))
 		t.Cleanup(p.leave)
 	}
 	return f
@@ -162,24 +159,31 @@ func (f *faults) suffer(all ...stressFault) {
 		f.start(fault, fault.keeps && i == 0)
 	}
 	name := strings.Join(names, " and ")
-	f.publish("(nothing happens)") // all is settled
-
+	alone := all[0].keeps && all[0].part&produces == 0 // a producer would take the gate from it
+	if !alone {
+		f.publish("(nothing happens)") // all is settled
+	}
+	if all[0].keeps {
+		require.Equal(f.t, f.victims[0].user, f.user(f.keeper), "%s: who keeps the gate", name)
+	}
 	var running sync.WaitGroup
 	for _, v := range f.victims {
 		running.Go(func() {
 			pauseFor(f.ctx, rand.N(20*time.Millisecond))
-			f.setAway(v, v.fault.away)
+			f.setAway(v.fault.away, v.listens)
 			v.fault.begin(f, v)
 		})
 	}
-	f.burst()
-	f.publish(name)
+	if !alone {
+		f.burst()
+		f.publish(name)
+	}
 	running.Wait()
 	f.publish(name)
 	for _, v := range f.victims {
 		if v.fault.end != nil {
 			v.fault.end(v)
-			f.setAway(v, false)
+			f.setAway(false, v.listens)
 		}
 	}
 	f.publish(name + ": over")
@@ -189,7 +193,7 @@ func (f *faults) suffer(all ...stressFault) {
 		}
 	}
 	for _, v := range f.victims {
-		f.setAway(v, true)
+		f.setAway(true, v.listens)
 		v.kill()
 	}
 	f.victims = nil
@@ -200,9 +204,30 @@ func (f *faults) suffer(all ...stressFault) {
 	}
 }
 
-// start starts the process to which the fault is to happen.
+// listen makes the listeners of the test's own process listen.
+func (f *faults) listen() {
+	ctx, stop := context.WithCancel(f.ctx)
+	var running sync.WaitGroup
+	f.deafen = func() {
+		stop()
+		running.Wait()
+		f.setAway(true, f.crowd...)
+	}
+	for _, l := range f.crowd {
+		l.gate = notify.NewGate(l.db, stressTopic, stressOptions)
+		running.Go(func() {
+			if err := l.run(ctx); ctx.Err() == nil {
+				f.t.Errorf("listener: %v", err)
+			}
+		})
+	}
+	f.setAway(false, f.crowd...)
+}
+
+// start starts the process to which the fault is to happen, and lets it keep the gate
+// if that is its part: a producer claims it, a listener keeps it when it is the
+// only one.
 func (f *faults) start(fault stressFault, keeps bool) {
-	config := f.account()
 	v := &victim{fault: fault, proxy: f.server.Proxy(f.t)}
 	if fault.part&listens != 0 {
 		v.listens = &stressListener{board: &f.stressBoard}
@@ -210,35 +235,25 @@ func (f *faults) start(fault stressFault, keeps bool) {
 		f.listeners = append(f.listeners, v.listens)
 		f.mu.Unlock()
 	}
-	v.stressProcess = startStressProcess(f.t, v.proxy.Config(config), v.listens)
-	f.victims = append(f.victims, v)
 	if keeps {
 		for _, p := range f.anchors {
 			p.leave()
 		}
+		f.deafen()
 	}
+	v.stressProcess = startStressProcess(f.t, v.proxy.Config(f.account()), v.listens)
+	f.victims = append(f.victims, v)
 	if fault.part&produces != 0 {
 		v.order("join")
 	}
-	for begun := time.Now(); keeps && f.keeper() != v.user; {
-		if time.Since(begun) > patience {
-			rows, _ := f.admin.Query("SELECT ID, USER, COMMAND, TIME, COALESCE(STATE,''), COALESCE(LEFT(INFO,120),'') FROM information_schema.PROCESSLIST WHERE DB = ?", f.root.DBName)
-			for rows.Next() {
-				var id, user, command, tm, state, info string
-				rows.Scan(&id, &user, &command, &tm, &state, &info)
-				f.t.Log(id, user, command, tm, state, info)
-			}
-			var a, b sql.NullString
-			f.admin.QueryRow("SELECT IS_USED_LOCK(?), IS_USED_LOCK(?)", notify.KeeperLock(f.root.DBName, stressTopic), strings.Replace(notify.KeeperLock(f.root.DBName, stressTopic), ":keeper", ":claim", 1)).Scan(&a, &b)
-			f.t.Log("keeper", a, "claim", b, v.user, f.config.User)
-		}
-		require.Less(f.t, time.Since(begun), patience, "%s: it does not keep the gate", fault.name)
+	if keeps {
 		if fault.part&produces != 0 {
-			v.publish() // who has a bell claims the gate when it rings
-		} else {
-			_, _ = f.admin.ExecContext(f.ctx, fmt.Sprintf("KILL %d", f.holder())) // another listener's turn
+			v.publish() // whose ring claims the gate, if it was kept before that
 		}
-		pauseFor(f.ctx, tick)
+		require.Eventually(f.t, func() bool {
+			return f.user(f.keeper) == v.user && (fault.part&produces == 0 || f.claimed())
+		}, patience, tick)
+		f.listen()
 	}
 	if fault.part&produces != 0 || !keeps { // no producer lives beside a keeper that listens
 		for _, p := range f.anchors {
@@ -249,14 +264,16 @@ func (f *faults) start(fault stressFault, keeps bool) {
 	}
 }
 
-// setAway says whether the process is one that must have the rows.
-func (f *faults) setAway(v *victim, away bool) {
+// setAway says whether the listeners must have the rows.
+func (f *faults) setAway(away bool, listeners ...*stressListener) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if v.listens != nil {
-		v.listens.away = away
-		f.check()
+	for _, l := range listeners {
+		if l != nil {
+			l.away = away
+		}
 	}
+	f.check()
 }
 
 // burst makes many commits and rings.
@@ -286,7 +303,7 @@ func (f *faults) measure(what string, id uint64, ring func(id uint64)) {
 	begun := time.Now()
 	ring(id)
 	if !arrived(f.ctx, all, stressOptions.KeeperTimeout+10*time.Second) {
-		f.t.Logf("%s: row %d is lost to %v; the keeper is %s", what, id, f.who(id), f.keeper())
+		f.t.Logf("%s: row %d is lost to %v; the keeper is %s", what, id, f.who(id), f.user(f.keeper))
 		f.lost += len(f.who(id))
 		for begun := time.Now(); !arrived(f.ctx, all, time.Second); {
 			require.Less(f.t, time.Since(begun), patience, "listeners hang")
@@ -309,19 +326,26 @@ func (f *faults) who(id uint64) (missing []int) {
 	return missing
 }
 
-// holder is the session that keeps the gate, and keeper the account it is of.
-func (f *faults) holder() (id uint64) {
-	lock := notify.KeeperLock(f.root.DBName, stressTopic)
+// holder is the session that holds a lock, 0 if none does.
+func (f *faults) holder(lock string) (id uint64) {
 	require.NoError(f.t, f.admin.QueryRowContext(f.ctx, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock).Scan(&id))
 	return id
 }
 
-func (f *faults) keeper() (user string) {
-	err := f.admin.QueryRowContext(f.ctx, "SELECT USER FROM information_schema.PROCESSLIST WHERE ID = ?", f.holder()).Scan(&user)
+// user is the account whose session holds a lock.
+func (f *faults) user(lock string) (user string) {
+	err := f.admin.QueryRowContext(f.ctx, "SELECT USER FROM information_schema.PROCESSLIST WHERE ID = ?", f.holder(lock)).Scan(&user)
 	if !errors.Is(err, sql.ErrNoRows) {
 		require.NoError(f.t, err)
 	}
 	return user
+}
+
+// claimed tells whether the keeper holds the claim too, and so stays it.
+func (f *faults) claimed() (same bool) {
+	const query = "SELECT COALESCE(IS_USED_LOCK(?) = IS_USED_LOCK(?), 0)"
+	require.NoError(f.t, f.admin.QueryRowContext(f.ctx, query, f.keeper, f.claim).Scan(&same))
+	return same
 }
 
 func (f *faults) killProcess(v *victim) { v.kill() }
@@ -338,7 +362,7 @@ func (v *victim) signal(signal os.Signal) { require.NoError(v.t, v.command.Proce
 // killSessions kills some sessions of the process, the keeper's first.
 func (f *faults) killSessions(v *victim) {
 	if v.fault.keeps {
-		f.killSession(f.holder())
+		f.killSession(f.holder(f.keeper))
 	}
 	f.killOf(v.user, 3)
 }

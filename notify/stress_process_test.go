@@ -140,7 +140,7 @@ func stressProcessMain(text string) error {
 // stressListen writes what it sees.
 func stressListen(ctx context.Context, db *notify.DB) error {
 	gate := notify.NewGate(db, stressTopic, stressOptions)
-	head, err := gate.Head(ctx)
+	head, err := persistently(ctx, gate.Head)
 	for err == nil {
 		var id uint64
 		if id, err = persistently(ctx, largest(db)); err == nil {

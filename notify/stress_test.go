@@ -103,7 +103,7 @@ func newStress(t *testing.T, server *mysqltest.Server, loss notify.GateLoss) *st
 	for process := range stressProcesses {
 		db := stressDB(t, config)
 		for i := range stressListeners {
-			l := &stressListener{board: &s.stressBoard, process: process, gate: notify.NewGate(db, stressTopic, options), read: s.known}
+			l := &stressListener{board: &s.stressBoard, process: process, db: db, gate: notify.NewGate(db, stressTopic, options), read: s.known}
 			if i == 0 {
 				l.read = largest(db)
 			}
