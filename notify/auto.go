@@ -195,8 +195,11 @@ func skips(failure error) int {
 // because tells why a way is not taken.
 func because(way int, err error) string {
 	var none noGateError
-	if errors.As(err, &none) { // the rest says what the mode's name says
+	switch {
+	case errors.As(err, &none): // the rest says what the mode's name says
 		err = none.error
+	case errors.Is(err, ErrNoGTID): // it says it already
+		return strings.TrimPrefix(err.Error(), "notify: ")
 	}
 	return fmt.Sprintf("no %s: %v", ways[way].name, err)
 }

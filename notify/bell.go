@@ -205,13 +205,20 @@ func (b *bellWatch) run(ctx context.Context) {
 	defer b.db.endWith(ctx, session)()
 	work := context.WithoutCancel(ctx)
 	w := &watcher{ring: b.ringOf(b.names.bell(b.slot)), session: session, lossy: b.options.lossy}
-	for ctx.Err() == nil {
+	for found := false; ctx.Err() == nil; found = true {
 		armed, err := w.find(work, b.holder)
 		if err != nil || !armed {
 			return
 		}
+		if !found {
+			if err := w.lend(work); err != nil {
+				return
+			}
+		}
+		// By what was missed. One at its first phase has not rung yet, or, after a whole
+		// round, rings on until it is heard.
+		woken := found || w.phase%uint64(w.phases) != 0
 		err = w.stay(work, func() (err error) {
-			woken := true // by what was missed
 			for armed && err == nil {
 				if woken {
 					b.ring(0)

@@ -101,7 +101,8 @@
 //   - A commit between two keepers: a new keeper takes its phase, looks, waits on the
 //     bells, and then rings once, for whatever came before.
 //   - A bell that rings while its producer is not yet known: the keeper rings once
-//     when it has begun to wait on a bell, and the producer rings until it is heard.
+//     when it has begun to wait on a bell that was rung, and the producer rings until
+//     it is heard.
 //   - A phase that somebody keeps: a listener killed between taking and releasing. The
 //     keeper passes over up to 3 such phases, and listeners look as far.
 //

@@ -77,6 +77,7 @@ type Gate struct {
 	mu            sync.Mutex
 	listens, ring bool
 	done          bool
+	keeps         sync.WaitGroup // calls of Keep
 }
 
 var _ Waiter = (*Gate)(nil)
@@ -197,6 +198,7 @@ func (g *Gate) Close() error {
 	g.done = true
 	close(g.closed)
 	g.mu.Unlock()
+	g.keeps.Wait()
 	if g.ring {
 		g.gate.ringing.leave()
 	}
@@ -285,14 +287,14 @@ func (g *gate) update(f func(*gateState)) {
 
 // wake ends the waits of this process. It comes after the session knows a phase that
 // is held: who reads rows when woken misses no ring after that.
-func (g *gate) wake() {
-	g.update(func(s *gateState) {
-		s.wakes++
-		s.armed, s.failure = true, nil
-		if s.kept {
-			s.unjoined = nil
-		}
-	})
+func (g *gate) wake() { g.update((*gateState).wake) }
+
+func (s *gateState) wake() {
+	s.wakes++
+	s.armed, s.failure = true, nil
+	if s.kept {
+		s.unjoined = nil
+	}
 }
 
 // ring notes that listeners are to be woken.
@@ -369,11 +371,16 @@ func (g *gate) persist(ctx context.Context, tell func(*gateState, error), f func
 	waits := Exponential(20*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
 		begun := time.Now()
+		before, _ := g.now()
 		err := f(ctx)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		g.log.DebugContext(ctx, "the gate's session was lost, or can't be had", "error", err)
+		level := slog.LevelDebug
+		if after, _ := g.now(); after.wakes != before.wakes && !errors.Is(err, ErrNoGate) { // it worked until now
+			level = slog.LevelWarn
+		}
+		g.log.Log(ctx, level, "lost the gate; it goes on by itself", "error", err)
 		g.update(func(s *gateState) { tell(s, err) })
 		if time.Since(begun) > time.Second {
 			waits.Reset()

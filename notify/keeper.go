@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -38,22 +39,28 @@ func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept
 		return false, nil
 	}
 	if err == nil {
-		err = g.keep(ctx, session, lock, claim)
+		err = g.keep(ctx, session, lock, claim, func() {
+			g.log.DebugContext(ctx, "keeps the gate", "session", session.ID())
+		})
 	}
 	if errors.Is(err, errCantLook) {
-		g.log.InfoContext(ctx, "others must keep the gate", "error", err)
+		again, level := time.Minute, slog.LevelInfo
+		if claim != nil { // a bell does as well, and each try takes the gate from another
+			again, level = time.Hour, slog.LevelDebug
+		}
+		g.log.Log(ctx, level, "this account can't keep the gate, and needs another that does", "error", err)
 		g.mu.Lock()
-		g.unfit = time.Now().Add(time.Minute)
+		g.unfit = time.Now().Add(again)
 		g.mu.Unlock()
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// keep keeps the gate over a session that has just taken the keeper's lock, until
-// ctx ends, the session is lost, or a producer elsewhere claims the gate: then it
-// returns nil.
-func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) error {
+// keep keeps the gate over a session that has just taken the keeper's lock, and tells
+// when it has begun, until ctx ends, the session is lost, or a producer elsewhere
+// claims the gate: then it returns nil.
+func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock, begun func()) error {
 	k := &keeping{
 		gate: g, session: session, lock: lock, claim: claim, turner: g.newTurner(g.names.gate(), session),
 	}
@@ -78,8 +85,7 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock) er
 	look := newLook(k, cancel)
 	err := look.first(ctx) // what came before it is told by the first ring
 	if err == nil {
-		g.log.DebugContext(ctx, "keeps the gate", "session", session.ID())
-		g.update(func(s *gateState) { s.kept = true })
+		begun()
 		look.running.Go(func() { look.run(ctx) })
 		err = k.ringing(ctx)
 	}
@@ -101,7 +107,10 @@ func (k *keeping) ringing(ctx context.Context) error {
 		if err := k.claimIt(work); err != nil {
 			return err
 		}
-		k.wake() // here, in no time
+		k.update(func(s *gateState) { // here, in no time
+			s.kept = true
+			s.wake()
+		})
 		begun := time.Now()
 		if err := k.turner.turn(work, "", nil); err != nil {
 			return err

@@ -37,6 +37,10 @@ func (r ring) name(holder uint64, lane int, phase uint64) string {
 		":" + strconv.FormatUint(phase%uint64(r.phases), 36)
 }
 
+// ear is the lock of who waits on the ring of holder, taken when it knew the phase:
+// from then on it is woken for certain. For a ring of one lane.
+func (r ring) ear(holder uint64) string { return r.name(holder, 1, 0) }
+
 // turner is the side that turns a ring, and so wakes who waits.
 type turner struct {
 	ring
@@ -98,7 +102,7 @@ func (t *turner) turn(ctx context.Context, extra string, extraArgs []any, into .
 			}
 			// Whoever was killed between taking and releasing it holds the next one.
 			drop, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", next)
-			if _, err := conn.ExecContext(ctx, "DO "+drop, args...); err != nil {
+			if _, err := conn.ExecContext(ctx, "SELECT "+drop, args...); err != nil {
 				return err
 			}
 		}
@@ -114,7 +118,7 @@ func (t *turner) turn(ctx context.Context, extra string, extraArgs []any, into .
 func (t *turner) drop(ctx context.Context) error {
 	query, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", t.phase)
 	return t.session.ask(context.WithoutCancel(ctx), answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(ctx, "DO "+query, args...)
+		_, err := conn.ExecContext(ctx, "SELECT "+query, args...)
 		return err
 	})
 }
@@ -169,6 +173,12 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 		}
 	}
 	return false, nil
+}
+
+// lend lets the holder know that it is heard.
+func (w *watcher) lend(ctx context.Context) error {
+	var taken sql.NullInt64
+	return w.one(ctx, answer, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", []any{w.ear(w.holder)}, &taken)
 }
 
 var parkQuery = func() string {

@@ -40,6 +40,20 @@ func oneName(what string) cobra.PositionalArgs {
 	}
 }
 
+// oneNameAndCommand accepts one argument, which is what it says, and a command
+// after --.
+func oneNameAndCommand(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+			return oneName(what)(cmd, args[:dash])
+		}
+		if len(args) > 1 {
+			return fmt.Errorf("one %s only, and %q is another; a command to run comes after --", what, args[1])
+		}
+		return oneName(what)(cmd, args)
+	}
+}
+
 // someNames accepts one or more arguments, the first of which is what it says.
 func someNames(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {

@@ -21,7 +21,8 @@ import (
 const killAfter = 5 * time.Second
 
 // command is the program that consume runs for each message: payload on stdin,
-// the rest in its environment. The message is handled when it exits with 0.
+// the rest in its environment. The message is handled when it exits with 0. listen
+// runs it at each notification.
 type command struct {
 	args     []string
 	patience time.Duration // between SIGTERM and SIGKILL
@@ -54,8 +55,13 @@ func (c *command) handle(ctx context.Context, m consumer.Message) error {
 	if err != nil {
 		return err
 	}
+	return c.run(ctx, m.Payload, variables)
+}
+
+// run runs the command to its end, with these variables besides.
+func (c *command) run(ctx context.Context, stdin []byte, variables []string) error {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
-	cmd.Stdin = bytes.NewReader(m.Payload)
+	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = c.out, c.err
 	cmd.Env = append(slices.Clip(c.environ), variables...)
 	cmd.WaitDelay = c.patience
@@ -91,7 +97,7 @@ func messageVariables(m consumer.Message) ([]string, error) {
 		"MQNOTIFY_HEADERS=" + string(text),
 	}
 	if !m.CreatedAt.IsZero() {
-		variables = append(variables, "MQNOTIFY_CREATED_AT="+m.CreatedAt.Format("2006-01-02T15:04:05.000000Z07:00"))
+		variables = append(variables, "MQNOTIFY_CREATED_AT="+m.CreatedAt.Format(timeFormat))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		if value := m.Headers[name]; !strings.ContainsRune(value, 0) { // which no variable can hold

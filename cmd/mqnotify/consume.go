@@ -14,18 +14,17 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-const (
-	modeAuto = "auto" // what the flag calls consumer.ModeAuto
-	fromEnd  = "end"
-)
+// fromEnd is --from's default.
+const fromEnd = "end"
 
 // consumeOptions are consume's flags.
 type consumeOptions struct {
 	selection
-	group, from, mode, format, flag string
-	limit, attempts                 int
-	timeout                         time.Duration
-	reset, strict, stopAtEnd        bool
+	waiting
+	group, from, format, flag string
+	limit, attempts           int
+	timeout                   time.Duration
+	reset, strict, stopAtEnd  bool
 }
 
 func newConsume(a *app) *cobra.Command {
@@ -55,26 +54,18 @@ function json, and .Row.COLUMN for a table that is no message table.`,
   mqnotify consume orders --group mailer -- ./send-mail
   mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
   mqnotify consume orders --group mailer --reset --from 2026-01-31 --limit 10`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-				return oneName("TOPIC")(cmd, args[:dash])
-			}
-			if len(args) > 1 {
-				return fmt.Errorf("one TOPIC only, and %q is another; a command to run comes after --", args[1])
-			}
-			return oneName("TOPIC")(cmd, args)
-		},
+		Args:              oneNameAndCommand("TOPIC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.consume(cmd.Context(), o, args[0], args[1:], cmd.Flags().Changed("attempts"))
 		},
 	}
 	o.selection.register(cmd)
+	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
 	flags.StringVar(&o.from, "from", fromEnd, "where to begin if there is no group or it is new:\n"+
 		"beginning, end, an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
-	flags.StringVar(&o.mode, "mode", modeAuto, "how to wait: auto, handshake (with produce --mode handshake) or poll")
 	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
 	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
 		"looking at the table's largest id")
@@ -86,7 +77,6 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
 	completeNothing(cmd, "group", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
-	completeWith(cmd, "mode", modeAuto, modeHandshake, string(consumer.ModePoll))
 	completeWith(cmd, "format", formatJSON, formatPayload)
 	completeWith(cmd, "flag", string(consumer.FlagCounter), string(consumer.FlagRow))
 	return cmd
@@ -112,7 +102,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		})
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
-		a.log.InfoContext(ctx, "waiting for new messages; --from beginning shows those that are there")
+		a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there")
 	}
 	return a.follow(ctx, topic, options, func(fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
@@ -127,7 +117,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	if options.From, err = consumer.ParsePosition(o.from); err != nil {
 		return options, usagef("--from: %w", err)
 	}
-	if err := oneOf("mode", o.mode, modeAuto, modeHandshake, string(consumer.ModePoll)); err != nil {
+	if err := o.waiting.into(&options); err != nil {
 		return options, err
 	}
 	if o.flag != "" {
@@ -146,10 +136,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 		return options, usagef("--format is for printing, and a command gets the payload as it is: leave it out")
 	}
 	options.Group, options.Reset, options.StopAtEnd = o.group, o.reset, o.stopAtEnd
-	options.Mode, options.Flag = consumer.Mode(o.mode), consumer.FlagForm(o.flag)
-	if o.mode == modeAuto {
-		options.Mode = consumer.ModeAuto
-	}
+	options.Flag = consumer.FlagForm(o.flag)
 	if o.strict {
 		options.Order = consumer.OrderStrict
 	}

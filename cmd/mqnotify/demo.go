@@ -29,9 +29,9 @@ func newDemo(a *app) *cobra.Command {
 		Use:   "demo",
 		Short: "See messages go from a producer to a consumer, without a server",
 		Long: `Starts a MySQL-compatible engine inside this process, and the real producer and
-consumer, which talk to it over TCP and take turns on an advisory lock (the mode
-handshake). Each message is a line, with the time from before it was published until
-the consumer had it. It ends by itself.
+consumer, which talk to it over TCP: the consumer sleeps in the engine, and the producer
+wakes it through advisory locks (the mode gate). Each message is a line, with the time
+from before it was published until the consumer had it. It ends by itself.
 
 The engine is for trying only. Its data is in memory, and its transactions run one at
 a time here, since by themselves they lose rows under concurrency: it shows nothing of
@@ -68,17 +68,23 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	config := engine.Config()
 	config.Logger = driverLog{a.log}
-	db, err := notify.OpenConfig(config)
+	// Two, as two processes have: in one the producer would not need the engine to wake the consumer.
+	consuming, err := notify.OpenConfig(config)
 	if err != nil {
 		return err
 	}
-	defer closeDB(db)
-	if err := schema.Init(ctx, db.Pool(), demoTopic); err != nil {
+	defer closeDB(consuming)
+	producing, err := notify.OpenConfig(config)
+	if err != nil {
 		return err
 	}
-	a.note("An embedded MySQL-compatible engine listens on %s; a producer and a consumer take turns on it.\n"+
+	defer closeDB(producing)
+	if err := schema.Init(ctx, producing.Pool(), demoTopic); err != nil {
+		return err
+	}
+	a.note("An embedded MySQL-compatible engine listens on %s; a producer and a consumer work on it.\n"+
 		"For trying only: it forgets everything, and its transactions run one at a time, or they would lose rows.\n\n", config.Addr)
-	latencies, err := a.demoTurns(ctx, db, o)
+	latencies, err := a.demoMessages(ctx, consuming, producing, o)
 	if n := len(latencies); n > 0 {
 		slices.Sort(latencies)
 		a.note("\n%d messages, publish to handler: median %s, worst %s.\n"+
@@ -88,19 +94,25 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 	return ignoreBrokenPipe(err)
 }
 
-// demoTurns runs producer and consumer until all messages are there.
-func (a *app) demoTurns(ctx context.Context, db *notify.DB, o demoOptions) (latencies []time.Duration, err error) {
-	c, err := consumer.New(db, demoTopic, consumer.Options{
-		Group: "demo", From: consumer.Beginning(), Mode: consumer.ModeHandshake, Logger: a.log, MaxAttempts: -1,
+// demoMessages runs producer and consumer until all messages are there.
+func (a *app) demoMessages(ctx context.Context, consuming, producing *notify.DB, o demoOptions) (latencies []time.Duration, err error) {
+	// What is to be seen is the messages.
+	quiet, err := (&logging{format: a.logging.format, level: "warn"}).logger(a.stderr)
+	if err != nil {
+		return nil, err
+	}
+	c, err := consumer.New(consuming, demoTopic, consumer.Options{
+		Group: "demo", From: consumer.Beginning(), Logger: quiet, MaxAttempts: -1,
 		Writers: consumer.WritersUnknown, Grace: time.Second, // the engine can't show its transactions
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, err := producer.NewHandshake(db, demoTopic, producer.Options{Logger: a.log})
+	p, err := producer.New(producing, demoTopic, producer.Options{Logger: quiet})
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = p.Close() }() // it fails at nothing that matters any more
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{})
@@ -120,17 +132,11 @@ func (a *app) demoTurns(ctx context.Context, db *notify.DB, o demoOptions) (late
 		}
 		cancel(nil)
 	}()
-	produced := make(chan struct{})
-	go func() {
-		defer close(produced)
-		if err := p.Run(ctx); err != nil {
-			cancel(err)
-		}
-	}()
 	err = demoPublish(ctx, p, o)
+	if err != nil {
+		cancel(err)
+	}
 	<-ended
-	cancel(nil)
-	<-produced
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return latencies, cause
 	}
@@ -138,11 +144,12 @@ func (a *app) demoTurns(ctx context.Context, db *notify.DB, o demoOptions) (late
 }
 
 // demoPublish publishes the messages one after the other.
-func demoPublish(ctx context.Context, p *producer.Handshake, o demoOptions) error {
-	select {
-	case <-p.Ready():
-	case <-ctx.Done():
-		return nil
+func demoPublish(ctx context.Context, p *producer.Producer, o demoOptions) error {
+	if err := p.Join(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end of the context is how it is stopped
+		}
+		return err
 	}
 	for n := range o.count {
 		_, err := p.Publish(ctx, producer.Message{

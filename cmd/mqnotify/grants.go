@@ -47,12 +47,14 @@ const (
 	roleProducer = "producer"
 	roleConsumer = "consumer"
 	roleTailer   = "tailer"
+	roleListener = "listener"
+	roleKeeper   = "keeper"
 	roleFlag     = "flag"
 	roleStatus   = "status"
 	roleAdmin    = "admin"
 )
 
-var roles = []string{roleProducer, roleConsumer, roleTailer, roleFlag, roleStatus, roleAdmin}
+var roles = []string{roleProducer, roleConsumer, roleTailer, roleListener, roleKeeper, roleFlag, roleStatus, roleAdmin}
 
 // need is a set of privileges that belong together.
 type need struct {
@@ -72,6 +74,9 @@ var needs = []need{
 		[]grant{{privileges: "INSERT"}}},
 	{[]string{roleProducer}, "besides, for produce --flag",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
+	{[]string{roleProducer}, "besides, so that a producer that lives may keep the gate itself, which brings its messages there\n" +
+		"-- sooner. Without it a consumer keeps it",
+		[]grant{{privileges: "SELECT"}}},
 	{[]string{roleTailer, roleConsumer}, "tailer and consumer: mqnotify tail, and consume without --group",
 		[]grant{{privileges: "SELECT"}}},
 	{[]string{roleConsumer}, "besides, for consume --group: offsets and dead letters",
@@ -91,6 +96,13 @@ var needs = []need{
 		}},
 	{[]string{roleTailer, roleConsumer}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
+	{[]string{roleListener}, "listener: mqnotify listen and notify. Any privilege in the database will do, if another account keeps\n" +
+		"-- the gate, or if the topic is no table",
+		[]grant{{privileges: "SELECT"}}},
+	{[]string{roleKeeper}, "keeper: mqnotify keeper",
+		[]grant{{privileges: "SELECT"}}},
+	{[]string{roleKeeper}, "besides, for topics whose flag is set by triggers (init --trigger)",
+		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleStatus}, "status: mqnotify status",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,6 +83,37 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			succeed(t, a.root, "produce", "orders", "one more", "--flag")
 			return r.wait(t).code == exitDone
 		}},
+		{"producer that keeps", []string{"producer:", "besides, so that a producer"}, func(t *testing.T, a account) bool {
+			in, typed := io.Pipe()
+			p := start(t, environment(t, a.config), in, "produce", "orders", "--print-ids", "--log-level", "debug")
+			keeps := p.keepsSoon(t)
+			_, err := io.WriteString(typed, "x\n")
+			require.NoError(t, err)
+			require.NoError(t, typed.Close())
+			return p.wait(t).code == exitDone && keeps
+		}},
+		{"listener", []string{"listener:"}, func(t *testing.T, a account) bool {
+			l := background(t, a.config, "listen", "orders", "--limit", "1")
+			if !within(t, 3*time.Second, func() bool { return strings.Contains(l.err.String(), "listening") }) {
+				return false
+			}
+			return a.can(t, "notify", "orders") && l.wait(t).code == exitDone
+		}},
+		{"keeper", []string{"keeper:"}, func(t *testing.T, a account) bool {
+			k := background(t, a.config, "keeper", "orders")
+			return k.keepsSoon(t) && k.interrupt(t).code == exitDone
+		}},
+		{"keeper with flag", []string{"keeper:", "besides, for topics whose flag"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "init", "--trigger", "orders", "--trigger-on", "update")
+			k := background(t, a.config, "keeper", "orders", "--look", "20ms")
+			if !k.keepsSoon(t) {
+				return false
+			}
+			l := background(t, a.root, "listen", "orders")
+			l.err.contains(t, "listening")
+			execute(t, a.db, "UPDATE orders SET payload = CONCAT(payload, 'x') WHERE id = 1")
+			return within(t, time.Second, func() bool { return l.out.String() != "" })
+		}},
 		{"flag", []string{"flag:"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
 			return a.can(t, "flag", "orders", "--reset")
@@ -119,6 +151,56 @@ func TestGrantsAreTheLeast(t *testing.T) {
 	}
 }
 
+// within tells whether something becomes so in time.
+func within(t *testing.T, d time.Duration, is func() bool) bool {
+	t.Helper()
+	for late := time.After(d); !is(); {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-late:
+			return false
+		}
+	}
+	return true
+}
+
+// keepsSoon waits until a command keeps the gate, or has ended.
+func (r *running) keepsSoon(t *testing.T) (keeps bool) {
+	t.Helper()
+	within(t, 3*time.Second, func() bool {
+		keeps = strings.Contains(r.err.String(), `msg="keeps the gate"`)
+		select {
+		case <-r.ended:
+			return true
+		default:
+			return keeps
+		}
+	})
+	return keeps
+}
+
+// With what grants prints consumers are woken: a keeper of the least privileges sees
+// what anybody inserts, and hears a producer that may do nothing but insert.
+func TestGrantsWake(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		root, db := database(t, s, "orders")
+		c := background(t, s.User(t, root, grantsOf(root, "tailer and")...), "consume", "orders", "--format", "payload")
+		c.err.contains(t, "mode=gate")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('foreign')")
+		c.out.contains(t, "foreign\n")
+
+		in, typed := io.Pipe()
+		p := start(t, environment(t, s.User(t, root, grantsOf(root, "producer:")...)), in, "produce", "orders")
+		require.Eventually(t, func() bool { return strings.Contains(succeed(t, root, "status", "orders"), "\nbells:") }, patience, 10*time.Millisecond)
+		_, err := io.WriteString(typed, "rung\n")
+		require.NoError(t, err)
+		c.out.contains(t, "rung\n")
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, p.wait(t).code)
+		require.Equal(t, exitDone, c.interrupt(t).code)
+	})
+}
+
 // The privileges for exact gaps are those that the servers ask for.
 func TestGrantsForExactGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -150,7 +232,11 @@ func TestGrantsPrint(t *testing.T) {
 		"GRANT INSERT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
 		"GRANT INSERT ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
 		"\n-- besides, for produce --flag\n"+
-		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n", out)
+		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n"+
+		"\n-- besides, so that a producer that lives may keep the gate itself, which brings its messages there\n"+
+		"-- sooner. Without it a consumer keeps it\n"+
+		"GRANT SELECT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
+		"GRANT SELECT ON `shop`.`invoices` TO `o''app`@`10.%`;\n", out)
 	all := succeed(t, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/shop", "--to", "app")
 	require.Contains(t, all, " TO `app`@`%`;\n")
 	for _, role := range roles {

@@ -13,7 +13,10 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-const formatPayload = "payload"
+const (
+	formatPayload = "payload"
+	timeFormat    = "2006-01-02T15:04:05.000000Z07:00"
+)
 
 // printer writes messages to stdout.
 type printer struct {

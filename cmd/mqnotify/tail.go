@@ -15,6 +15,7 @@ const orderArrival = "arrival"
 // tailOptions are tail's flags.
 type tailOptions struct {
 	selection
+	waiting
 	rows   int
 	follow bool
 	order  string
@@ -40,6 +41,9 @@ those after it wait for it.`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !o.follow && (cmd.Flags().Changed("mode") || cmd.Flags().Changed("look")) {
+				return usagef("--mode and --look are for waiting: give -f too")
+			}
 			return a.tail(cmd.Context(), o, args[0])
 		},
 	}
@@ -48,6 +52,7 @@ those after it wait for it.`,
 	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the rows that come")
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
+	o.waiting.register(cmd)
 	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, string(consumer.OrderStrict))
 	return cmd
@@ -61,6 +66,9 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 		return err
 	}
 	options := o.options(a)
+	if err := o.waiting.into(&options); err != nil {
+		return err
+	}
 	options.From, options.StopAtEnd = consumer.Last(o.rows), !o.follow
 	options.MaxAttempts = -1
 	if o.order != orderArrival {

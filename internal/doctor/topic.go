@@ -114,9 +114,3 @@ func privileges(ctx context.Context, t *topic) ([]Result, error) {
 	}
 	return results, nil
 }
-
-// mode tells how a consumer in mode auto will wait.
-func mode(_ context.Context, _ *topic) ([]Result, error) {
-	return []Result{ok("consume --mode auto polls: it looks at the largest id each 10 ms to 1 s, which needs nothing of the producers; " +
-		"--mode handshake wakes sooner, with one producer in the same mode")}, nil
-}

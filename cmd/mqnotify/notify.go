@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func newNotify(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "notify TOPIC",
+		Short: "Wake who listens to a topic",
+		Long: `Wakes all that listen to TOPIC, or consume it, whether there is such a table or not, and
+prints nothing. It exits with 0 when they are woken, and at once when nobody listens:
+notifications are not kept.
+
+It takes up to a second: one of those who listen keeps the gate for all, and looks for
+who wants to notify at least once a second (its --look), so that nobody need look
+more often. A program that notifies often keeps a notify.Gate, which wakes at once.`,
+		Example:           `  mqnotify notify reload`,
+		Args:              oneName("TOPIC"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.notify(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (a *app) notify(ctx context.Context, topic string) error {
+	if err := ident.Check(topic); err != nil {
+		return err
+	}
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	err = notify.Notify(ctx, db, topic)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("nobody was woken yet: %w", context.Cause(ctx))
+	}
+	return err
+}
