@@ -125,7 +125,7 @@ func TestGateRingAlone(t *testing.T) {
 				return publish(t, config)
 			}, true, false,
 		},
-		"joins by itself": {unjoined, false, false},
+		"joins by itself":            {unjoined, false, false},
 		"too short-lived for a bell": {unjoined, true, true},
 		"in the listener's process": {
 			func(t *testing.T, _ *mysql.Config, listener *notify.DB) *notify.Gate {

@@ -64,7 +64,7 @@ func joinAll(tb testing.TB, gates ...*notify.Gate) {
 }
 
 // settle waits until nothing wakes the gate, and returns its head.
-func settle(tb testing.TB, gate *notify.Gate) notify.Head {
+func settle(tb testing.TB, gate notify.Waiter) notify.Head {
 	tb.Helper()
 	head, err := gate.Head(tb.Context())
 	require.NoError(tb, err)

@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(partyEnv); told != "" { // a process of TestHandshakeOfProcesses
+	if told := os.Getenv(partyEnv); told != "" { // a process of another party's
 		if err := partyMain(told); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

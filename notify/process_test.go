@@ -22,7 +22,7 @@ import (
 
 const partyEnv = "MQNOTIFY_HANDSHAKE_PARTY"
 
-// party is what a process of TestHandshakeOfProcesses is told.
+// party is what a process of TestHandshakeOfProcesses or TestGateFailover is told.
 type party struct{ Role, DSN string }
 
 // Producer and consumer are processes, and die by kill -9. Whichever it is, and
@@ -124,10 +124,14 @@ func partyMain(told string) error {
 	if err != nil {
 		return err
 	}
-	if p.Role == "producer" {
+	switch p.Role {
+	case "producer":
 		return produce(context.Background(), db)
+	case "consumer":
+		return consume(context.Background(), db)
+	default:
+		return keepGate(context.Background(), db, p.Role)
 	}
-	return consume(context.Background(), db)
 }
 
 // produce publishes a message after the other.

@@ -21,6 +21,9 @@ type kind struct {
 	open   func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter
 	change func(tb testing.TB, db *notify.DB)
 	state  string // the session's while a Wait waits, of a waiter without a policy
+	// gate says that the head is a number of wake-ups, one of which may be for nothing,
+	// and that neither a session's loss nor a dropped table is an error.
+	gate bool
 }
 
 // spy is a policy that tells which waits it gave.
@@ -86,6 +89,13 @@ var kinds = map[string]kind{
 		},
 		change: insert,
 	},
+	"gate": {
+		open: func(db *notify.DB, _ *notify.Session, waits backoff.BackOff) notify.Waiter {
+			return notify.NewGate(db, "orders", notify.GateOptions{Look: func() backoff.BackOff { return waits }})
+		},
+		change: insert,
+		gate:   true,
+	},
 }
 
 func setFlag(tb testing.TB, db *notify.DB) {
@@ -108,7 +118,8 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	slow := func() *spy { return &spy{policy: backoff.NewConstantBackOff(time.Hour)} }
 	open := func(t *testing.T, waits *spy) (db *notify.DB, session *notify.Session, waiter notify.Waiter, _ *spy) {
 		t.Helper()
-		db = openTopic(t, s)
+		db = openDB(t, tidy(t, s))
+		makeTopic(t, db)
 		session = openSession(t, db, 0)
 		waiter = kind.open(db, session, waits)
 		t.Cleanup(func() { require.NoError(t, waiter.Close()) })
@@ -127,6 +138,16 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		}
 		waits.await(t, n)
 	}
+	// head is the head when nothing is on its way that would end a Wait.
+	head := func(t *testing.T, waiter notify.Waiter) notify.Head {
+		t.Helper()
+		if kind.gate {
+			return settle(t, waiter)
+		}
+		head, err := waiter.Head(t.Context())
+		require.NoError(t, err)
+		return head
+	}
 	wait := func(ctx context.Context, waiter notify.Waiter, seen notify.Head, bound time.Duration) <-chan turn {
 		return result(func() turn {
 			head, err := waiter.Wait(ctx, seen, bound)
@@ -136,10 +157,9 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("a change ends the wait", func(t *testing.T) {
 		db, session, waiter, waits := open(t, quick())
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
+		seen := head(t, waiter)
 		_, ok := seen.Value()
-		require.False(t, ok, "nothing there yet")
+		require.Equal(t, kind.gate, ok, "nothing there yet")
 		for i := range uint64(5) {
 			waited := wait(t.Context(), waiter, seen, time.Hour)
 			if i%2 == 0 {
@@ -164,8 +184,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			kind.change(t, db)
-			seen, err := waiter.Head(t.Context())
-			require.NoError(t, err)
+			seen := head(t, waiter)
 			begun := time.Now()
 			got := receive(t, wait(t.Context(), waiter, seen, bound))
 			require.NoError(t, got.err)
@@ -175,26 +194,13 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("the context ends the wait", func(t *testing.T) {
 		_, session, waiter, waits := open(t, slow())
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
+		seen := head(t, waiter)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waited := wait(ctx, waiter, seen, time.Hour)
 		begun(t, session, waits, 1)
 		cancel(errOurs)
 		require.ErrorIs(t, receive(t, waited).err, errOurs)
 		require.ErrorIs(t, receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
-	})
-
-	t.Run("the session's loss ends the wait", func(t *testing.T) {
-		_, session, waiter, waits := open(t, slow())
-		seen, err := waiter.Head(t.Context())
-		require.NoError(t, err)
-		waited := wait(t.Context(), waiter, seen, time.Hour)
-		begun(t, session, waits, 1)
-		kill(t, s.Admin(t), "CONNECTION", session.ID())
-		require.Error(t, receive(t, waited).err)
-		_, err = waiter.Head(t.Context())
-		require.Error(t, err)
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
@@ -206,7 +212,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
 		_, session, waiter, waits := open(t, slow())
-		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
+		waited := wait(t.Context(), waiter, head(t, waiter), time.Hour)
 		begun(t, session, waits, 1)
 		var all sync.WaitGroup
 		for range 4 {
@@ -214,6 +220,21 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		}
 		all.Wait()
 		require.Error(t, receive(t, waited).err)
+	})
+
+	if kind.gate {
+		return // see TestGateKilled and TestGateTableComesAndGoes
+	}
+
+	t.Run("the session's loss ends the wait", func(t *testing.T) {
+		_, session, waiter, waits := open(t, slow())
+		seen := head(t, waiter)
+		waited := wait(t.Context(), waiter, seen, time.Hour)
+		begun(t, session, waits, 1)
+		kill(t, s.Admin(t), "CONNECTION", session.ID())
+		require.Error(t, receive(t, waited).err)
+		_, err := waiter.Head(t.Context())
+		require.Error(t, err)
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {

@@ -1,0 +1,166 @@
+package notify_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// watchful are looks that find bells and claims at once, so that a test need not wait
+// for them.
+var watchful = notify.GateOptions{Look: func() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) }}
+
+const (
+	keepingProducer = "keeps the gate, as a producer"
+	keepingListener = "keeps the gate, as a listener"
+)
+
+// keepGate is a process of TestGateFailover: it keeps the gate, and a lock beside it, until
+// it is killed.
+func keepGate(ctx context.Context, db *notify.DB, role string) error {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return err
+	}
+	if _, err := session.TryLock(ctx, lockName(db, "bare")); err != nil {
+		return err
+	}
+	gate := notify.NewGate(db, "orders", watchful)
+	if role == keepingProducer {
+		err = gate.Join(ctx)
+	} else {
+		_, err = gate.Head(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// A keeper's process is killed with kill -9. What is published after that reaches all
+// listeners, over another keeper, little later than the server frees a bare lock of
+// the same process.
+func TestGateFailover(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, role := range []string{keepingProducer, keepingListener} {
+			t.Run(role, func(t *testing.T) {
+				config := tidy(t, s)
+				admin := s.Admin(t)
+				makeTopic(t, openProcess(t, config))
+				var bare, keepers, rows []time.Duration
+				for range 5 {
+					b, k, r := failOver(t, s, config, role)
+					bare, keepers, rows = append(bare, b), append(keepers, k), append(rows, r)
+					require.Eventually(t, func() bool { return len(sessions(t, admin, config, "ID <> CONNECTION_ID()")) == 0 }, patience, tick)
+				}
+				median := func(all []time.Duration) time.Duration {
+					slices.Sort(all)
+					return all[len(all)/2]
+				}
+				t.Logf("after the kill: a bare lock is free %v, another keeper there %v, its row read by all %v; longest %v, %v, %v",
+					median(bare), median(keepers), median(rows), bare[4], keepers[4], rows[4])
+				assert.Less(t, median(rows), max(50*time.Millisecond, 10*median(bare)))
+			})
+		}
+	})
+}
+
+// failOver is a round of it: how long after the kill a bare lock is free, another
+// keeper there, and the next row read by all.
+func failOver(t *testing.T, s *mysqltest.Server, config *mysql.Config, role string) (bare, keeper, row time.Duration) {
+	t.Helper()
+	admin := s.Admin(t)
+	dies := account(t, s, config)
+	kill := startParty(t, party{role, dies.FormatDSN()})
+	var before uint64
+	require.Eventually(t, func() bool {
+		before = holder(t, admin, gateLock(config, "keeper"))
+		return before != 0
+	}, patience, tick)
+	t.Run("", func(t *testing.T) { // so that its cleanups close all
+		followers := []*follower{follow(t, config, watchful), follow(t, config, watchful), follow(t, config, watchful)}
+		db := openProcess(t, config)
+		gate := openGate(t, db, "orders", watchful)
+		if role == keepingProducer {
+			require.NoError(t, gate.Join(t.Context()))
+		}
+		session := openSession(t, db, 0)
+		freed := result(func() time.Time {
+			mustLock(t, session, lockName(db, "bare"))
+			return time.Now()
+		})
+		awaitState(t, admin, session.ID(), waiting)
+		kept := result(func() time.Time {
+			for range time.Tick(time.Millisecond) {
+				if now := holder(t, admin, gateLock(config, "keeper")); now != 0 && now != before {
+					break
+				}
+			}
+			return time.Now()
+		})
+		require.Equal(t, before, holder(t, admin, gateLock(config, "keeper")))
+		begun := time.Now()
+		kill()
+		id := send(t, db, gate)
+		for _, follower := range followers {
+			row = max(row, follower.has(t, id).Sub(begun))
+		}
+		bare, keeper = receive(t, freed).Sub(begun), receive(t, kept).Sub(begun)
+	})
+	return bare, keeper, row
+}
+
+// The keeper's host vanishes without a word: its connections stay, and say nothing.
+// The server ends them after KeeperTimeout, and so does the keeper on its side, that
+// has become a stranger when it is back.
+func TestGateKeeperVanishes(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		options := watchful
+		options.KeeperTimeout = short
+		for _, produces := range []bool{true, false} {
+			t.Run(fmt.Sprint("a producer: ", produces), func(t *testing.T) {
+				t.Parallel()
+				config := tidy(t, s)
+				admin := s.Admin(t)
+				makeTopic(t, openProcess(t, config))
+				proxy := s.Proxy(t)
+				vanishes := follow(t, proxy.Config(config), options)
+				if produces {
+					openGate(t, vanishes.db, "orders", options).Ring(0)
+					awaitHandover(t, s, config)
+				}
+				before := holder(t, admin, gateLock(config, "keeper"))
+				followers := []*follower{follow(t, config, options), follow(t, config, options)}
+				db := openProcess(t, config)
+				gate := openGate(t, db, "orders", options)
+				if produces { // else it would keep the gate itself
+					require.NoError(t, gate.Join(t.Context()))
+				}
+				proxy.Freeze()
+				begun := time.Now()
+				require.Equal(t, before, holder(t, admin, gateLock(config, "keeper")))
+				id := send(t, db, gate)
+				var row time.Duration
+				for _, follower := range followers {
+					row = max(row, follower.has(t, id).Sub(begun))
+				}
+				t.Logf("the next row is read by all %v after", row)
+				assert.Less(t, row, options.KeeperTimeout+2*time.Second)
+				proxy.Thaw()
+				vanishes.has(t, id)
+				vanishes.has(t, send(t, db, gate))
+			})
+		}
+	})
+}
