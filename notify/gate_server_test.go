@@ -87,7 +87,9 @@ func TestGateAlter(t *testing.T) {
 
 		// How long our statements wait for the table, in whole seconds.
 		ours := "STATE = '" + waitsForTable + "' AND ID <> ?"
-		require.Eventually(t, func() bool { return len(sessions(t, admin, config, ours+" AND INFO LIKE '%IS_USED_LOCK%'", alterer)) > 0 },
+		require.Eventually(t, func() bool {
+			return len(sessions(t, admin, config, ours+" AND INFO LIKE '%IS_USED_LOCK%'", alterer)) > 0
+		},
 			patience, tick, "a look waits")
 		ring := func(gate *notify.Gate) {
 			head := settle(t, listener)
@@ -171,4 +173,3 @@ func TestGateOfAServerThatRestarts(t *testing.T) {
 		}
 	})
 }
-

@@ -122,7 +122,8 @@ func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
 
 		heads := []notify.Head{settle(t, first), settle(t, fit)}
 		insert(t, db)
-		heads = []notify.Head{woken(t, first, heads[0]), woken(t, fit, heads[1])}
+		woken(t, first, heads[0])
+		woken(t, fit, heads[1])
 		awaitBells(t, s, config, 1)
 		heads = []notify.Head{settle(t, first), settle(t, fit)}
 		producer.Ring(0)

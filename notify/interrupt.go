@@ -36,7 +36,10 @@ func (db *DB) endWith(ctx context.Context, session *Session) (stop func()) {
 		session.end(ErrSessionClosed) // no statement begins after the one under way
 		deadline := time.Now().Add(interrupting)
 		// Once more after a moment: it may have come before the statement.
-		for db.interrupt(session) == nil && !session.rests(10*time.Millisecond) && time.Now().Before(deadline) {
+		for time.Now().Before(deadline) {
+			if db.interrupt(session) != nil || session.rests(10*time.Millisecond) {
+				break
+			}
 		}
 		_ = session.Close()
 	})

@@ -39,7 +39,7 @@ func (g *Gate) Keep(ctx context.Context) error {
 		begun := time.Now()
 		err := g.gate.keepOn(ctx, &reached)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of the context is how Keep is stopped
+			return nil // how Keep is stopped
 		}
 		if !reached {
 			return err

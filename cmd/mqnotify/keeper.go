@@ -38,8 +38,8 @@ is one statement. On MySQL with gtid_mode=ON a commit is seen at once.`,
 			return a.keep(cmd.Context(), l, topics)
 		},
 	}
-	cmd.Flags().DurationVar(&l.least, "look-min", lookMin, "the shortest time between two looks")
-	cmd.Flags().DurationVar(&l.most, "look", lookMax, "the longest time between two looks")
+	cmd.Flags().DurationVar(&l.least, "look-min", leastLook, "the shortest time between two looks")
+	cmd.Flags().DurationVar(&l.most, "look", mostLook, "the longest time between two looks")
 	completeNothing(cmd, "look-min", "look")
 	return cmd
 }

@@ -112,7 +112,7 @@ func (a *app) listen(ctx context.Context, o listenOptions, topic string, args []
 		seen = now
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the end of the context is how it is stopped
+		return nil // how it is stopped
 	}
 	return ignoreBrokenPipe(err)
 }

@@ -46,8 +46,8 @@ func (w *waiting) into(options *consumer.Options) error {
 
 // The bounds between which a keeper waits between two looks.
 const (
-	lookMin = 10 * time.Millisecond
-	lookMax = time.Second
+	leastLook = 10 * time.Millisecond
+	mostLook  = time.Second
 )
 
 // looks is how often a keeper looks for what foreign writers did.
@@ -56,8 +56,8 @@ type looks struct {
 }
 
 func (l *looks) register(cmd *cobra.Command) {
-	l.least = lookMin
-	cmd.Flags().DurationVar(&l.most, "look", lookMax, "while this process keeps the gate: look at least this often for rows of\n"+
+	l.least = leastLook
+	cmd.Flags().DurationVar(&l.most, "look", mostLook, "while this process keeps the gate: look at least this often for rows of\n"+
 		"writers that do not ring")
 	completeNothing(cmd, "look")
 }
