@@ -24,9 +24,11 @@ func TestExamples(t *testing.T) {
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		require.NoError(t, schema.Init(t.Context(), openDB(t, config).Pool(), "orders"))
 		for want, example := range map[string]func(){
-			"it is our turn: true\n": ExampleSession,
-			"released\n":             ExampleLock,
-			"something new: true\n":  ExamplePoll,
+			"it is our turn: true\n":  ExampleSession,
+			"released\n":              ExampleLock,
+			"something new: true\n":   ExamplePoll,
+			"woken\n":                 ExampleListen,
+			"the order that waited\n": ExampleAwait,
 		} {
 			assert.Equal(t, want, output(t, example))
 		}
@@ -141,6 +143,57 @@ func ExamplePoll() {
 		return
 	}
 	fmt.Println("something new:", head != seen)
+}
+
+func ExampleListen() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	wakes, err := notify.Listen(ctx, db, "reload") // any name
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	<-wakes // for what happened before
+
+	if err := notify.Notify(ctx, db, "reload"); err != nil { // anywhere
+		fmt.Println(err)
+		return
+	}
+	<-wakes
+	fmt.Println("woken")
+
+	cancel()
+	for range wakes { // until nothing of it is left
+	}
+}
+
+func ExampleAwait() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	inserted := make(chan error, 1)
+	go func() { // any program
+		_, err := db.Pool().Exec("INSERT INTO orders (payload) VALUES ('the order that waited')")
+		inserted <- err
+	}()
+
+	// It blocks until the query returns rows.
+	payloads, err := notify.Await[string](ctx, db, "orders", "SELECT payload FROM orders WHERE payload LIKE ?", "%waited")
+	if err := errors.Join(err, <-inserted); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(payloads[0])
 }
 
 func ExampleLockName() {

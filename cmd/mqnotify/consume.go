@@ -46,6 +46,11 @@ and MQNOTIFY_HEADER_<NAME>. The message is done when it exits with 0. Else it is
 tried again, and after --attempts it goes to the group's dead letters (the table
 mqnotify_dead_letter); without a group, consume then fails.
 
+It waits in the server until it is woken (--mode gate): one of those who wait for a
+topic keeps its gate, looks for new rows for all of them, and wakes the others. Where
+that can't be, it waits for commits (gtid; MySQL with gtid_mode=ON) or looks again and
+again (poll). By itself it takes the first of the three that works, and says which.
+
 Ctrl-C lets the message in hand finish, for 30 s at most.
 
 A template for --format has .ID, .Topic, .CreatedAt, .Headers, .Payload, the

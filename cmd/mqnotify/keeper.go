@@ -18,23 +18,26 @@ func newKeeper(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keeper TOPIC...",
 		Short: "Keep the gates of topics, so that no consumer or producer has to",
-		Long: `Keeps the gate of each TOPIC until Ctrl-C: it looks for rows that were inserted by
-whomever, and wakes all that wait for them. A consumer or producer does the same
-beside its work, so a keeper of its own is needed only when none of them can (their
-accounts may not SELECT from the table), and of use where they come and go, or to
-choose in one place how often to look.
+		Long: `Keeps the gate of each TOPIC until Ctrl-C: it looks for rows that anybody inserts, and
+wakes all that wait for them. One of the consumers or producers does this beside its
+work. So a keeper of its own is needed only where none can, since their accounts may
+not SELECT from the table; and it is of use where they come and go, or to choose in
+one place how often to look.
 
-It takes a gate over from a consumer, within a second, and stands by while a producer
-or another keeper has it. Run two, and one can fail.
+It takes the gate over from a consumer, within a second, and stands by while a
+producer or another keeper has it. Run two, and one may fail.
 
-A row that a writer inserts without ringing is seen at the next look: --look-min after
-the last such row at the earliest, and --look after any time at the latest. Each look
-is one statement. On MySQL with gtid_mode=ON a commit is seen at once.`,
+The time between two looks, a statement each, grows from --look-min to --look while no
+row comes: a row that nobody announces is seen that late. What mqnotify publishes is
+announced, and on MySQL with gtid_mode=ON every commit is.`,
 		Example: `  mqnotify keeper orders invoices
   mqnotify keeper orders --look 50ms`,
 		Args:              someNames("TOPIC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
+			if cmd.Flags().Changed("look-min") && l.least > l.most {
+				return usagef("--look-min %v: --look is less, %v", l.least, l.most)
+			}
 			return a.keep(cmd.Context(), l, topics)
 		},
 	}
@@ -48,9 +51,6 @@ func (a *app) keep(ctx context.Context, l looks, topics []string) error {
 	options, err := l.gate()
 	if err != nil {
 		return err
-	}
-	if l.least > l.most {
-		return usagef("--look-min %v: --look is %v", l.least, l.most)
 	}
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {

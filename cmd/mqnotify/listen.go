@@ -39,8 +39,8 @@ anybody inserts there are notifications too.
 
 A notification says that something may have happened, and no more: several that come
 close together are one, and one may come for nothing, as when the connection was
-lost or another listener takes over. What came before listen said "listening" is not
-told; --at-start wakes once for it.
+lost or another process takes the gate over. What came before listen says "listening"
+is not told; --at-start wakes once for it.
 
 COMMAND is run at each, with the topic in MQNOTIFY_TOPIC. It is not run twice at a
 time: notifications that come meanwhile are one, after it. When it fails, listen says so

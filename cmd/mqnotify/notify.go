@@ -18,9 +18,10 @@ func newNotify(a *app) *cobra.Command {
 prints nothing. It exits with 0 when they are woken, and at once when nobody listens:
 notifications are not kept.
 
-It takes up to a second: one of those who listen keeps the gate for all, and looks for
-who wants to notify at least once a second (its --look), so that nobody need look
-more often. A program that notifies often keeps a notify.Gate, which wakes at once.`,
+It takes up to a second: one of those who listen keeps the gate for all of them, and
+finds who wants to notify when it looks, once a second if nothing happens (its --look).
+A program that notifies often stays connected, and need not be found each time: in Go,
+notify.Gate.`,
 		Example:           `  mqnotify notify reload`,
 		Args:              oneName("TOPIC"),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -92,6 +92,53 @@ func TestTwoTerminals(t *testing.T) {
 	})
 }
 
+// LISTEN and NOTIFY: whoever keeps the gate of the listeners may die, and the others
+// hear what is notified after that.
+func TestListenInTerminals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		first := launch(t, config, nil, "listen", "reload", "--log-level", "debug")
+		first.err.contains(t, "msg=\"keeps the gate\"")
+		first.err.contains(t, "listening")
+		second := launch(t, config, nil, "listen", "reload", "--log-level", "debug")
+		second.err.contains(t, "listening")
+		require.Equal(t, exitDone, launch(t, config, nil, "notify", "reload").code(t))
+		for _, listener := range []*process{first, second} {
+			listener.out.contains(t, " reload\n")
+		}
+		first.signal(t, os.Kill)
+		second.err.contains(t, "msg=\"keeps the gate\"")
+		before := strings.Count(second.out.String(), "\n")
+		succeed(t, config, "notify", "reload")
+		require.Eventually(t, func() bool { return strings.Count(second.out.String(), "\n") > before }, patience, time.Millisecond)
+		second.signal(t, os.Interrupt)
+		require.Equal(t, exitDone, second.code(t))
+	})
+}
+
+// Two keepers: the death of the one is the other's beginning, and a consumer has what
+// any program inserts.
+func TestKeeperInTerminals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		first := launch(t, config, nil, "keeper", "orders")
+		first.err.contains(t, "msg=\"keeps the gate\"")
+		second := launch(t, config, nil, "keeper", "orders")
+		second.err.contains(t, "stands by")
+		consume := background(t, config, "consume", "orders", "--format", "payload")
+		consume.err.contains(t, "mode=gate")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
+		consume.out.contains(t, "one\n")
+		first.signal(t, os.Kill)
+		second.err.contains(t, "msg=\"keeps the gate\"")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('two')")
+		consume.out.contains(t, "two\n")
+		second.signal(t, syscall.SIGTERM)
+		require.Equal(t, exitDone, second.code(t))
+		require.Equal(t, exitDone, consume.interrupt(t).code)
+	})
+}
+
 // The first signal lets the command in hand finish, unharmed by a Ctrl-C in the
 // terminal, and stores that it did.
 func TestFirstSignal(t *testing.T) {
@@ -141,6 +188,7 @@ func TestBrokenPipe(t *testing.T) {
 		for _, group := range []string{"g", "h"} {
 			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", group, "--stop-at-end", "--format", "payload"))
 		}
+		intoBrokenPipe(t, config, "listen", "orders", "--at-start", "--log-level", "warn")
 		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
 	})

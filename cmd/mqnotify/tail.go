@@ -33,6 +33,8 @@ Integers keep all their 64 bits, DECIMAL is a string, DATETIME and TIMESTAMP are
 RFC 3339 in UTC, JSON is embedded, BINARY and BLOB are base64, NULL is null. Rows of
 a message table look as they do in consume.
 
+With -f it waits as consume does.
+
 A row that commits late, with a lower id, comes when it commits; with --order strict
 those after it wait for it.`,
 		Example: `  mqnotify tail orders

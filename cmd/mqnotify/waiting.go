@@ -25,8 +25,8 @@ type waiting struct {
 }
 
 func (w *waiting) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&w.mode, "mode", modeAuto, "how to wait: auto takes the best that works of gate, gtid and poll;\n"+
-		"handshake goes with produce --mode handshake")
+	cmd.Flags().StringVar(&w.mode, "mode", modeAuto, "how to wait: auto (the best that works of the next three), gate,\n"+
+		"gtid, poll, or handshake (with produce --mode handshake)")
 	completeWith(cmd, "mode", waitModes...)
 	w.looks.register(cmd)
 }
@@ -57,8 +57,8 @@ type looks struct {
 
 func (l *looks) register(cmd *cobra.Command) {
 	l.least = leastLook
-	cmd.Flags().DurationVar(&l.most, "look", mostLook, "while this process keeps the gate: look at least this often for rows of\n"+
-		"writers that do not ring")
+	cmd.Flags().DurationVar(&l.most, "look", mostLook, "the longest time between two looks for new rows, while this\n"+
+		"process keeps the gate; who publishes with mqnotify need not be looked for")
 	completeNothing(cmd, "look")
 }
 
