@@ -3,6 +3,7 @@ package notify_test
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,18 +14,19 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// eachOwn runs f on an own instance of each server, and on one of MySQL with GTIDs.
-func eachOwn(t *testing.T, f func(t *testing.T, own *mysqltest.Server)) {
+// eachOwn runs f on an instance of its own of each server, with flags, and on one of
+// MySQL with GTIDs besides.
+func eachOwn(t *testing.T, flags []string, f func(t *testing.T, own *mysqltest.Server)) {
 	t.Helper()
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("plain", func(t *testing.T) {
 			t.Parallel()
-			f(t, s.Start(t))
+			f(t, s.Start(t, flags...))
 		})
 		if !s.IsMariaDB() {
 			t.Run("GTID", func(t *testing.T) {
 				t.Parallel()
-				f(t, s.Start(t, gtidFlags...))
+				f(t, s.Start(t, slices.Concat(gtidFlags, flags)...))
 			})
 		}
 	})
@@ -129,7 +131,7 @@ func TestGateAlter(t *testing.T) {
 // FLUSH TABLES, in each of its forms, waits for no listener and ends nothing. The
 // server's own end, orderly or not, ends all sessions, and all come back.
 func TestGateOfAServerThatRestarts(t *testing.T) {
-	eachOwn(t, func(t *testing.T, own *mysqltest.Server) {
+	eachOwn(t, nil, func(t *testing.T, own *mysqltest.Server) {
 		config := tidy(t, own)
 		db := openProcess(t, config)
 		makeTopic(t, db)

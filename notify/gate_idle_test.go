@@ -1,0 +1,127 @@
+package notify_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Ten processes listen and two publish, and nothing happens: what that costs the
+// server, in statements, beside the keeper's looks and touches. Then a row comes from a
+// writer that knows nothing of the gate, and no wait is found in the slow log.
+func TestGateIdle(t *testing.T) {
+	window := 15 * time.Second
+	if os.Getenv("MQNOTIFY_LONG") != "" {
+		window = time.Minute
+	}
+	flags := []string{"--slow-query-log=ON", "--long-query-time=1", "--log-output=TABLE"}
+	eachOwn(t, flags, func(t *testing.T, own *mysqltest.Server) {
+		config := tidy(t, own)
+		admin := own.Admin(t)
+		db := openProcess(t, config)
+		makeTopic(t, db)
+		open := func(config *mysql.Config) (*notify.Gate, *spy) {
+			looks := &spy{policy: &notify.Fibonacci{Jitter: 0.1}}
+			return openGate(t, openProcess(t, config), "orders", notify.GateOptions{Look: func() backoff.BackOff { return looks }}), looks
+		}
+		slowest := func(looks *spy) {
+			require.Eventually(t, func() bool {
+				given := looks.given()
+				return len(given) > 0 && given[len(given)-1] > 800*time.Millisecond
+			}, patience, tick, "the looks become few")
+		}
+		// idle is how many statements a second come while all wait, and how many of an
+		// account.
+		idle := func(window time.Duration, gates []*notify.Gate, account string) (rate float64, accounts int) {
+			_, err := admin.ExecContext(t.Context(), "TRUNCATE mysql.general_log")
+			require.NoError(t, err)
+			_, err = admin.ExecContext(t.Context(), "SET GLOBAL general_log = ON")
+			require.NoError(t, err)
+			before := own.Questions(t)
+			waits := make(chan error, len(gates))
+			for _, gate := range gates {
+				head := settle(t, gate)
+				go func() {
+					next, err := gate.Wait(t.Context(), head, window)
+					assert.Equal(t, head, next, "woken for nothing")
+					waits <- err
+				}()
+			}
+			for range gates {
+				require.NoError(t, <-waits)
+			}
+			rate = float64(own.Questions(t)-before-1) / window.Seconds()
+			_, err = admin.ExecContext(t.Context(), "SET GLOBAL general_log = OFF")
+			require.NoError(t, err)
+			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM mysql.general_log"+
+				" WHERE user_host LIKE ? AND command_type = 'Query'", account+"%").Scan(&accounts))
+			return rate, accounts
+		}
+
+		first, looks := open(config)
+		gates := []*notify.Gate{first}
+		settle(t, first)
+		slowest(looks)
+		base, _ := idle(window/2, gates, "nobody")
+
+		for len(gates) < 10 {
+			gate, _ := open(config)
+			settle(t, gate)
+			gates = append(gates, gate)
+		}
+		producer, looks := open(config)
+		writer := account(t, own, config)
+		bell, _ := open(writer)
+		require.NoError(t, producer.Join(t.Context()))
+		awaitHandover(t, own, config)
+		require.NoError(t, bell.Join(t.Context()))
+		awaitBells(t, own, config, 1)
+		slowest(looks)
+		all, writers := idle(window, gates, writer.User)
+		listeners := (all - base) / float64(len(gates))
+		t.Logf("statements a second: a keeper alone %.2f, with 10 listeners and 2 producers %.2f: %.3f a listener; %d of the idle writer",
+			base, all, listeners, writers)
+		assert.LessOrEqual(t, listeners, 0.15)
+		assert.Zero(t, writers)
+
+		heads := make([]notify.Head, len(gates))
+		for i, gate := range gates {
+			heads[i] = settle(t, gate)
+		}
+		begun := time.Now()
+		insert(t, db)
+		for i, gate := range gates {
+			woken(t, gate, heads[i])
+		}
+		took := time.Since(begun)
+		t.Log("a row of a writer that rings for nobody came after", took)
+		caps, err := db.Capabilities(t.Context())
+		require.NoError(t, err)
+		if caps.GTID {
+			assert.Less(t, took, 500*time.Millisecond)
+		} else {
+			assert.Less(t, took, 2*time.Second)
+		}
+
+		logged := func(what string) (n int) {
+			require.NoError(t, admin.QueryRowContext(t.Context(),
+				"SELECT COUNT(*) FROM mysql.slow_log WHERE sql_text LIKE ?", "%"+what+"%").Scan(&n))
+			return n
+		}
+		assert.Zero(t, logged("GET_LOCK"), "slow statements")
+		conn, err := admin.Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		_, err = conn.ExecContext(t.Context(), "DO GET_LOCK(?, ?)", gateLock(config, "keeper"), 2)
+		require.NoError(t, err)
+		assert.Equal(t, 1, logged("DO GET_LOCK"), "a wait of anybody else")
+	})
+}
