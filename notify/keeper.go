@@ -44,11 +44,11 @@ func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept
 		})
 	}
 	if errors.Is(err, errCantLook) {
-		again, level := time.Minute, slog.LevelInfo
+		again, level := time.Minute, slog.LevelWarn
 		if claim != nil { // a bell does as well, and each try takes the gate from another
 			again, level = time.Hour, slog.LevelDebug
 		}
-		g.log.Log(ctx, level, "this account can't keep the gate, and needs another that does", "error", err)
+		g.log.Log(ctx, level, "nobody keeps the gate, and this account can't", "error", err)
 		g.mu.Lock()
 		g.unfit = time.Now().Add(again)
 		g.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -187,7 +188,7 @@ func (l *look) view(ctx context.Context) (view, error) {
 		now, err = l.viewOf(ctx, "", false)
 		now.head, now.flag = l.seen.head, l.seen.flag
 	case server.NoPrivilege(err):
-		err = errors.Join(errCantLook, err)
+		err = fmt.Errorf("%w: %w", errCantLook, err)
 	}
 	return now, err
 }

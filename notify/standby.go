@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -36,14 +37,20 @@ func (g *Gate) Keep(ctx context.Context) error {
 	defer cancel()
 	waits := Exponential(20*time.Millisecond, 5*time.Second)
 	for reached := false; ; {
-		begun := time.Now()
-		err := g.gate.keepOn(ctx, &reached)
+		begun, works := time.Now(), false
+		err := g.gate.keepOn(ctx, &works)
+		reached = reached || works
 		if ctx.Err() != nil {
 			return nil // how Keep is stopped
 		}
 		if !reached {
 			return err
 		}
+		level := slog.LevelDebug
+		if works { // until now
+			level = slog.LevelWarn
+		}
+		g.gate.log.Log(ctx, level, "lost the gate; it goes on by itself", "error", err)
 		if time.Since(begun) > time.Minute {
 			waits.Reset()
 		}
@@ -51,13 +58,13 @@ func (g *Gate) Keep(ctx context.Context) error {
 		if errors.Is(err, ErrNoGate) {
 			wait = impossible
 		}
-		g.gate.log.WarnContext(ctx, "lost the gate; it goes on by itself", "error", err, "wait", wait)
 		pause(ctx, wait)
 	}
 }
 
-// keepOn claims the gate, and keeps it, for as long as one session lives.
-func (g *gate) keepOn(ctx context.Context, reached *bool) error {
+// keepOn claims the gate, and keeps it, for as long as one session lives. works tells
+// that it came as far as that, or as standing by.
+func (g *gate) keepOn(ctx context.Context, works *bool) error {
 	session, release, err := g.session(ctx, g.options.KeeperTimeout)
 	if err != nil {
 		return err
@@ -67,7 +74,7 @@ func (g *gate) keepOn(ctx context.Context, reached *bool) error {
 	work := context.WithoutCancel(ctx)
 	claim, err := session.TryLock(work, g.names.claim())
 	if errors.Is(err, ErrNotAcquired) {
-		*reached = true
+		*works = true
 		g.log.InfoContext(ctx, "stands by: another keeps the gate")
 	}
 	for errors.Is(err, ErrNotAcquired) {
@@ -84,7 +91,7 @@ func (g *gate) keepOn(ctx context.Context, reached *bool) error {
 		case err == nil:
 			waits.Reset()
 			err = g.keep(ctx, session, lock, claim, func() {
-				*reached = true
+				*works = true
 				g.log.InfoContext(ctx, "keeps the gate", "session", session.ID())
 			})
 		}

@@ -30,8 +30,10 @@ func (a *app) explain(err error) error {
 		remedy = "check user and password"
 	case server.Is(err, server.ErrBadDatabase):
 		remedy = "make it with CREATE DATABASE, or name another with --database"
-	case errors.Is(err, notify.ErrNoGate), errors.Is(err, notify.ErrNoGTID):
+	case errors.Is(err, notify.ErrNoGate):
 		remedy = "`mqnotify doctor` says what works here; consume and tail find a way by themselves without --mode"
+	case errors.Is(err, notify.ErrNoGTID):
+		remedy = "they need MySQL with gtid_mode=ON and a binary log; consume and tail find a way by themselves without --mode"
 	case errors.Is(err, consumer.ErrNoTable):
 		remedy = "`mqnotify init` makes a new topic"
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, producer.ErrNotTopic):
