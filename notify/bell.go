@@ -19,6 +19,9 @@ const unheard = 3 * time.Second
 func (g *gate) produce(ctx context.Context) {
 	defer g.update(func(s *gateState) { s.joined = false })
 	g.persist(ctx, func(s *gateState, err error) { s.unjoined = err }, func(ctx context.Context) error {
+		if state, _ := g.now(); state.kept {
+			g.want() // with it the keeper claims the gate
+		}
 		if !g.awaitKept(ctx, false) { // by the listener's side of this process, which rings
 			return nil
 		}
