@@ -3,6 +3,7 @@ package notify_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -18,7 +19,10 @@ import (
 
 // watchful are looks that find bells and claims at once, so that a test need not wait
 // for them.
-var watchful = notify.GateOptions{Look: func() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) }}
+var watchful = notify.GateOptions{
+	Look:   func() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) },
+	Logger: slog.New(slog.DiscardHandler),
+}
 
 const (
 	keepingProducer = "keeps the gate, as a producer"
@@ -135,12 +139,15 @@ func TestGateKeeperVanishes(t *testing.T) {
 				admin := s.Admin(t)
 				makeTopic(t, openProcess(t, config))
 				proxy := s.Proxy(t)
-				vanishes := follow(t, proxy.Config(config), options)
+				vanishes := openGate(t, openProcess(t, proxy.Config(config)), "orders", options)
 				if produces {
-					openGate(t, vanishes.db, "orders", options).Ring(0)
+					require.NoError(t, vanishes.Join(t.Context()))
 					awaitHandover(t, s, config)
+				} else {
+					settle(t, vanishes)
 				}
 				before := holder(t, admin, gateLock(config, "keeper"))
+				require.NotZero(t, before)
 				followers := []*follower{follow(t, config, options), follow(t, config, options)}
 				db := openProcess(t, config)
 				gate := openGate(t, db, "orders", options)
@@ -158,8 +165,19 @@ func TestGateKeeperVanishes(t *testing.T) {
 				t.Logf("the next row is read by all %v after", row)
 				assert.Less(t, row, options.KeeperTimeout+2*time.Second)
 				proxy.Thaw()
-				vanishes.has(t, id)
-				vanishes.has(t, send(t, db, gate))
+				id = send(t, db, vanishes)
+				for _, follower := range followers {
+					follower.has(t, id)
+				}
+				if !produces {
+					require.Eventually(t, func() bool {
+						_, err := vanishes.Head(t.Context())
+						return err == nil
+					}, patience, tick, "it listens again")
+					head := settle(t, vanishes)
+					gate.Ring(0)
+					woken(t, vanishes, head)
+				}
 			})
 		}
 	})
