@@ -1,0 +1,196 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// BenchmarkWake is the way of a message through everything, from Publish's call, and
+// from its return, to the handler's call, for a producer that keeps the gate, for one
+// that has a bell, and by GTIDs. Floors in the same rounds: a round trip, and a
+// hand-over of a lock between two sessions. Medians.
+//
+//	go test ./consumer -run - -bench Wake -benchtime 500x
+func BenchmarkWake(b *testing.B) {
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		b.Run("gate", func(b *testing.B) { benchmarkWake(b, s.Start(b), ModeGate) })
+		if !s.IsMariaDB() {
+			b.Run("gtid", func(b *testing.B) { benchmarkWake(b, s.Start(b, gtids...), ModeGTID) })
+		}
+	})
+}
+
+func benchmarkWake(b *testing.B, s *mysqltest.Server, mode Mode) {
+	b.Helper()
+	config := s.Database(b)
+	db := openConfig(b, config, "orders")
+	publishers := make([]*producer.Producer, 2) // the first keeps the gate
+	for i := range publishers {
+		var err error
+		publishers[i], err = producer.New(openConfig(b, config), "orders", producer.Options{NoGate: mode != ModeGate})
+		require.NoError(b, err)
+		b.Cleanup(func() { require.NoError(b, publishers[i].Close()) })
+		require.NoError(b, publishers[i].Join(b.Context()))
+	}
+	handled := make(chan time.Time, 1)
+	run(b, openConfig(b, config), "orders", Options{Mode: mode, From: Beginning()}, Each(func(context.Context, Message) error {
+		handled <- time.Now()
+		return nil
+	}))
+	insert(b, db, "orders", "first")
+	<-handled
+	floor := newHandOver(b, db)
+	var trips, handOvers []float64
+	var all, after [2][]float64 // by publisher
+	for b.Loop() {
+		trips = append(trips, floor.trip(b))
+		handOvers = append(handOvers, floor.pass(b))
+		for i, p := range publishers {
+			<-time.After(3 * time.Millisecond) // all wait again
+			begun := time.Now()
+			_, err := p.Publish(b.Context(), producer.Message{Payload: []byte("x")})
+			committed := time.Now()
+			require.NoError(b, err)
+			at := <-handled
+			all[i] = append(all[i], ms(at.Sub(begun)))
+			after[i] = append(after[i], ms(at.Sub(committed)))
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	trip, handOver := median(trips), median(handOvers)
+	b.ReportMetric(trip, "trip-ms")
+	b.ReportMetric(handOver, "hand-over-ms")
+	b.ReportMetric(median(all[0]), "publish-to-handler-ms")
+	b.ReportMetric(median(after[0]), "commit-to-handler-ms")
+	if mode == ModeGTID {
+		b.ReportMetric(median(after[0])/trip, "trips")
+		return
+	}
+	b.ReportMetric(median(after[0])/handOver, "hand-overs")
+	b.ReportMetric(median(after[1]), "bell-commit-to-handler-ms")
+	b.ReportMetric(median(after[1])/handOver, "bell-hand-overs")
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// handOver is two sessions that pass a lock.
+type handOver struct {
+	holder, waiter *notify.Session
+	name           string
+}
+
+func newHandOver(tb testing.TB, db *notify.DB) *handOver {
+	tb.Helper()
+	h := &handOver{name: notify.LockName("floor", db.Name())}
+	for _, session := range []**notify.Session{&h.holder, &h.waiter} {
+		var err error
+		*session, err = db.Session(tb.Context(), notify.SessionOptions{IdleTimeout: time.Hour})
+		require.NoError(tb, err)
+		tb.Cleanup(func() { require.NoError(tb, (*session).Close()) })
+	}
+	return h
+}
+
+func (h *handOver) trip(tb testing.TB) float64 {
+	tb.Helper()
+	begun := time.Now()
+	h.ask(tb, h.holder, "SELECT 1")
+	return ms(time.Since(begun))
+}
+
+func (h *handOver) ask(tb testing.TB, session *notify.Session, query string, args ...any) {
+	tb.Helper()
+	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
+		var n int
+		return conn.QueryRowxContext(tb.Context(), query, args...).Scan(&n)
+	}))
+}
+
+// pass is the time from the release to the return of the wait.
+func (h *handOver) pass(tb testing.TB) float64 {
+	tb.Helper()
+	h.ask(tb, h.holder, "SELECT GET_LOCK(?, 0)", h.name)
+	passed := make(chan time.Time, 1)
+	go func() {
+		h.ask(tb, h.waiter, "SELECT GET_LOCK(?, 10)", h.name)
+		passed <- time.Now()
+	}()
+	<-time.After(3 * time.Millisecond) // it waits
+	begun := time.Now()
+	h.ask(tb, h.holder, "SELECT RELEASE_LOCK(?)", h.name)
+	took := ms((<-passed).Sub(begun))
+	h.ask(tb, h.waiter, "SELECT RELEASE_LOCK(?)", h.name)
+	return took
+}
+
+// A thousand messages a second from 4 producers to 10 consumers, each a process, for
+// 3 s; 30 s in the long form. All get all. What it costs is printed.
+func TestThousandASecond(t *testing.T) {
+	const producers, consumers, rate = 4, 10, 1000
+	period := 3 * time.Second
+	if os.Getenv("MQNOTIFY_LONG") != "" {
+		period = 30 * time.Second
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		openConfig(t, config, "orders")
+		var got [consumers]atomic.Int64
+		var late atomic.Int64 // the longest, in ns
+		for i := range got {
+			run(t, openConfig(t, config), "orders", Options{Mode: ModeGate, From: Beginning()}, Each(func(_ context.Context, m Message) error {
+				got[i].Add(1)
+				if took := int64(time.Since(m.CreatedAt)); took > late.Load() {
+					late.Store(took)
+				}
+				return nil
+			}))
+		}
+		ctx, stop := context.WithTimeout(t.Context(), period)
+		defer stop()
+		statements, used := own.Questions(t), cpu(t)
+		begun := time.Now()
+		var sent atomic.Int64
+		var publishing sync.WaitGroup
+		for range producers {
+			p, err := producer.New(openConfig(t, config), "orders", producer.Options{})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, p.Close()) }()
+			publishing.Go(func() {
+				tick := time.NewTicker(time.Second * producers / rate)
+				defer tick.Stop()
+				for ctx.Err() == nil {
+					<-tick.C
+					if _, err := p.Publish(t.Context(), producer.Message{Payload: []byte("x")}); err != nil {
+						t.Error(err)
+						return
+					}
+					sent.Add(1)
+				}
+			})
+		}
+		publishing.Wait()
+		took := time.Since(begun)
+		for i := range got {
+			eventually(t, func() bool { return got[i].Load() == sent.Load() }, "consumer %d lacks messages", i)
+		}
+		n := float64(sent.Load())
+		t.Logf("%.0f messages a second to %d consumers; %.1f statements a message (%.2f a message and consumer); this process "+
+			"used %.0f %% of a core; the slowest message took %v", n/took.Seconds(), consumers,
+			float64(own.Questions(t)-statements)/n, float64(own.Questions(t)-statements)/n/consumers,
+			100*(cpu(t)-used).Seconds()/took.Seconds(), time.Duration(late.Load()).Round(time.Millisecond))
+		require.Greater(t, n/took.Seconds(), 0.5*rate, fmt.Sprint("the producers were held up: ", sent.Load()))
+	})
+}
