@@ -21,7 +21,7 @@ import (
 func standingBy(tb testing.TB, db *notify.DB, n int) {
 	tb.Helper()
 	eventually(tb, func() bool {
-		return get[int](tb, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%mqnotify:group:%'"+
+		return get[int](tb, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%' AND INFO NOT LIKE '%mqnotify:gate:%'"+
 			" AND ID <> CONNECTION_ID()", db.Name()) == n
 	}, "%d members should stand by", n)
 }
@@ -286,7 +286,7 @@ func TestStandbyKilled(t *testing.T) {
 		b := run(t, db, "orders", options, second.handler())
 		standingBy(t, db, 1)
 		waiter := func() []uint64 {
-			return all[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%mqnotify:group:%'"+
+			return all[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND INFO LIKE 'SELECT%GET_LOCK(%' AND INFO NOT LIKE '%mqnotify:gate:%'"+
 				" AND ID <> CONNECTION_ID()", db.Name())
 		}
 		for _, how := range []string{"KILL QUERY ?", "KILL ?"} {

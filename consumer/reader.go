@@ -21,7 +21,7 @@ const (
 	// by time alone.
 	maxProbes = 64
 	// maxWait bounds every wait for a hint.
-	maxWait = time.Minute
+	maxWait = 2 * time.Minute
 	// checkWait is how often a reader that finds nothing looks whether the table's ids
 	// have gone back, where nothing moves.
 	checkWait = 5 * time.Minute

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 )
 
@@ -122,6 +123,7 @@ func (g *gate) hear(ctx context.Context, w *watcher) error {
 			}
 			if woken {
 				g.wake()
+				runtime.Gosched() // who was woken reads first, then this session waits again
 			}
 		}
 	})
