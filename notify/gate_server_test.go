@@ -91,8 +91,7 @@ func TestGateAlter(t *testing.T) {
 		ours := "STATE = '" + waitsForTable + "' AND ID <> ?"
 		require.Eventually(t, func() bool {
 			return len(sessions(t, admin, config, ours+" AND INFO LIKE '%IS_USED_LOCK%'", alterer)) > 0
-		},
-			patience, tick, "a look waits")
+		}, patience, tick, "a look waits")
 		ring := func(gate *notify.Gate) {
 			head := settle(t, listener)
 			gate.Ring(0)
@@ -104,10 +103,9 @@ func TestGateAlter(t *testing.T) {
 		woken(t, newcomer, head)
 		before := holder(t, admin, gateLock(config, "keeper"))
 		kill(t, admin, "CONNECTION", before)
-		require.Eventually(t, func() bool {
-			now := holder(t, admin, gateLock(config, "keeper"))
-			return now != 0 && now != before
-		}, patience, tick)
+		require.Eventually(t, func() bool { return holder(t, admin, gateLock(config, "keeper")) != before }, patience, tick)
+		awaitHandover(t, s, config)
+		keeper := holder(t, admin, gateLock(config, "keeper"))
 		ring(producer)
 		for begun := time.Now(); time.Since(begun) < 5*time.Second; {
 			require.Empty(t, sessions(t, admin, config, ours+" AND TIME > 3 AND INFO LIKE '%IS_USED_LOCK%'", alterer))
@@ -115,6 +113,7 @@ func TestGateAlter(t *testing.T) {
 			_, err := listener.Wait(t.Context(), head, 10*tick)
 			require.NoError(t, err)
 		}
+		require.Equal(t, keeper, holder(t, admin, gateLock(config, "keeper")), "it keeps the gate without a look at the table")
 
 		require.NoError(t, writer.Commit())
 		require.NoError(t, receive(t, altered))
