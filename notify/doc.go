@@ -55,7 +55,7 @@
 // on the way is passed over:
 //
 //	SELECT IF(SYSDATE(6) <= seen + 200 ms, GET_LOCK(phase[p], 60), 2), RELEASE_LOCK(phase[p]),
-//	       which of phase[p+1] ... phase[p+4], phase[p] the keeper holds now, SYSDATE(6)
+//	       which of phase[p+1], phase[p+2], phase[p] the keeper holds now, SYSDATE(6)
 //
 // Who holds what, when:
 //
@@ -104,7 +104,7 @@
 //     when it has begun to wait on a bell that was rung, and the producer rings until
 //     it is heard.
 //   - A phase that somebody keeps: a listener killed between taking and releasing. The
-//     keeper passes over up to 3 such phases, and listeners look as far.
+//     keeper passes over it, and listeners look as far.
 //
 // # Who dies, and what then happens
 //

@@ -20,8 +20,9 @@ const (
 	// go and taken again: well below the time of all phases.
 	fresh = 200 * time.Millisecond
 	// skipped is how many phases a waiter may have been late, or a ring have passed
-	// over, to be found again without a search.
-	skipped = 4
+	// over, to be found again without a search. Each makes every wait longer to read for
+	// the server.
+	skipped = 2
 )
 
 // ring are the lock names of which a session always holds one, its phase, and which
@@ -138,8 +139,8 @@ type watcher struct {
 	conn *sqlx.Conn // while it keeps the session's turn
 }
 
-// stay runs f, in which the watcher parks again and again without giving the session
-// out of hand: that costs more than the rest of a park.
+// stay runs f, which parks again and again. Meanwhile the session is not given out of
+// hand: between two statements that would cost more than they do. ctx does not end.
 func (w *watcher) stay(ctx context.Context, f func() error) error {
 	return w.session.Do(ctx, func(conn *sqlx.Conn) error {
 		w.conn = conn
@@ -164,7 +165,7 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 		}
 		query.WriteString(" END, SYSDATE(6), CONNECTION_ID()")
 		var step sql.Null[uint64]
-		if err := w.one(ctx, answer, query.String(), args, &step, &w.at); err != nil {
+		if err := askOne(ctx, w.session, answer, query.String(), args, &step, &w.at); err != nil {
 			return false, fmt.Errorf("notify: find the phase: %w", err)
 		}
 		if step.Valid {
@@ -178,11 +179,11 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 // lend lets the holder know that it is heard.
 func (w *watcher) lend(ctx context.Context) error {
 	var taken sql.NullInt64
-	return w.one(ctx, answer, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", []any{w.ear(w.holder)}, &taken)
+	return askOne(ctx, w.session, answer, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", []any{w.ear(w.holder)}, &taken)
 }
 
 var parkQuery = func() string {
-	query := "SELECT IF(SYSDATE(6) <= ? + INTERVAL ? MICROSECOND, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?"
+	query := "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?"
 	for step := 1; step <= skipped; step++ {
 		query += " WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step)
 	}
@@ -195,18 +196,30 @@ var parkQuery = func() string {
 //
 // Taking and releasing in one statement hands the lock on to the next who waits.
 // What was seen too long ago, by the server's clock, is not waited for: the phase
-// may have come round again.
+// may have come round again. It is called in stay.
 func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed bool, err error) {
+	at, err := time.Parse(time.DateTime, w.at)
+	if err != nil {
+		return false, false, fmt.Errorf("notify: wait: the server's clock: %w", err)
+	}
+	believed := at.Add(w.believes()).Format(time.DateTime + ".000000")
 	name := w.name(w.holder, w.lane, w.phase)
-	args := make([]any, 0, 7+skipped)
-	args = append(args, w.at, w.believes().Microseconds(), name, seconds(timeout), name, w.holder)
+	args := make([]any, 0, 6+skipped)
+	args = append(args, believed, name, seconds(timeout), name, w.holder)
 	for step := 1; step <= skipped; step++ {
 		args = append(args, w.name(w.holder, w.lane, w.phase+uint64(step)))
 	}
 	args = append(args, name)
 	var waited, released sql.NullInt64
 	var step sql.Null[uint64]
-	if err := w.one(ctx, timeout+answer, parkQuery, args, &waited, &released, &step, &w.at); err != nil {
+	if err := w.session.Err(); err != nil {
+		return false, false, err
+	}
+	// For a context that ends the driver wakes a goroutine at each statement.
+	late := time.AfterFunc(timeout+answer, func() { w.session.fail(errNoAnswer) })
+	err = scanOne(w.conn.QueryRowxContext(ctx, parkQuery, args...), w.session, &waited, &released, &step, &w.at)
+	late.Stop()
+	if err != nil {
 		return false, false, fmt.Errorf("notify: wait: %w", err)
 	}
 	if !waited.Valid || waited.Int64 == 1 && released.Int64 != 1 {
@@ -227,20 +240,6 @@ func (w *watcher) believes() time.Duration {
 	return fresh
 }
 
-// one reads the row of a query whose last column is CONNECTION_ID().
-func (w *watcher) one(ctx context.Context, limit time.Duration, query string, args []any, into ...any) error {
-	if w.conn == nil {
-		return askOne(ctx, w.session, limit, query, args, into...)
-	}
-	if err := w.session.Err(); err != nil {
-		return err
-	}
-	// Cheaper than a context that ends, which the driver has a goroutine for.
-	late := time.AfterFunc(limit, func() { w.session.fail(errNoAnswer) })
-	defer late.Stop()
-	return scanOne(context.WithoutCancel(ctx), w.conn, w.session.ID(), query, args, into)
-}
-
 // errShared is what a session finds behind a proxy that deals its statements out.
 var errShared = errors.New("statements of one connection reach several sessions of the server: a proxy shares them among its clients")
 
@@ -248,16 +247,16 @@ var errShared = errors.New("statements of one connection reach several sessions 
 // must be the session's.
 func askOne(ctx context.Context, session *Session, limit time.Duration, query string, args []any, into ...any) error {
 	return session.ask(ctx, limit, func(ctx context.Context, conn *sqlx.Conn) error {
-		return scanOne(ctx, conn, session.ID(), query, args, into)
+		return scanOne(conn.QueryRowxContext(ctx, query, args...), session, into...)
 	})
 }
 
-func scanOne(ctx context.Context, conn *sqlx.Conn, session uint64, query string, args, into []any) error {
+func scanOne(row *sqlx.Row, session *Session, into ...any) error {
 	var id uint64
-	if err := conn.QueryRowxContext(ctx, query, args...).Scan(append(into, &id)...); err != nil {
+	if err := row.Scan(append(into, &id)...); err != nil {
 		return err
 	}
-	if id != session {
+	if id != session.ID() {
 		return noGateError{errShared}
 	}
 	return nil
