@@ -106,33 +106,35 @@ func newHandOver(tb testing.TB, db *notify.DB) *handOver {
 func (h *handOver) trip(tb testing.TB) float64 {
 	tb.Helper()
 	begun := time.Now()
-	h.ask(tb, h.holder, "SELECT 1")
+	require.NoError(tb, h.ask(tb, h.holder, "SELECT 1"))
 	return ms(time.Since(begun))
 }
 
-func (h *handOver) ask(tb testing.TB, session *notify.Session, query string, args ...any) {
+func (h *handOver) ask(tb testing.TB, session *notify.Session, query string, args ...any) error {
 	tb.Helper()
-	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
+	return session.Do(tb.Context(), func(conn *sqlx.Conn) error {
 		var n int
 		return conn.QueryRowxContext(tb.Context(), query, args...).Scan(&n)
-	}))
+	})
 }
 
 // pass is the time from the release to the return of the wait.
 func (h *handOver) pass(tb testing.TB) float64 {
 	tb.Helper()
-	h.ask(tb, h.holder, "SELECT GET_LOCK(?, 0)", h.name)
-	passed := make(chan time.Time, 1)
+	require.NoError(tb, h.ask(tb, h.holder, "SELECT GET_LOCK(?, 0)", h.name))
+	var passed time.Time
+	waited := make(chan error, 1)
 	go func() {
-		h.ask(tb, h.waiter, "SELECT GET_LOCK(?, 10)", h.name)
-		passed <- time.Now()
+		err := h.ask(tb, h.waiter, "SELECT GET_LOCK(?, 10)", h.name)
+		passed = time.Now()
+		waited <- err
 	}()
 	<-time.After(3 * time.Millisecond) // it waits
 	begun := time.Now()
-	h.ask(tb, h.holder, "SELECT RELEASE_LOCK(?)", h.name)
-	took := ms((<-passed).Sub(begun))
-	h.ask(tb, h.waiter, "SELECT RELEASE_LOCK(?)", h.name)
-	return took
+	require.NoError(tb, h.ask(tb, h.holder, "SELECT RELEASE_LOCK(?)", h.name))
+	require.NoError(tb, <-waited)
+	require.NoError(tb, h.ask(tb, h.waiter, "SELECT RELEASE_LOCK(?)", h.name))
+	return ms(passed.Sub(begun))
 }
 
 // A thousand messages a second from 4 producers to 10 consumers, each a process, for

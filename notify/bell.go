@@ -150,7 +150,7 @@ func (b *bell) take(ctx context.Context) error {
 	}
 	query.WriteString(" END, CONNECTION_ID()")
 	var slot sql.NullInt64
-	if err := askOne(ctx, b.session, answer, query.String(), args, &slot); err != nil {
+	if err := askOne(ctx, b.session, query.String(), args, &slot); err != nil {
 		return err
 	}
 	if !slot.Valid {
@@ -166,7 +166,7 @@ func (b *bell) ring(ctx context.Context) error {
 	b.rung = time.Now()
 	const who = "IS_USED_LOCK(?) IS NULL, IS_USED_LOCK(?) IS NOT NULL"
 	if b.turner == nil {
-		return askOne(ctx, b.session, answer, "SELECT "+who+", CONNECTION_ID()",
+		return askOne(ctx, b.session, "SELECT "+who+", CONNECTION_ID()",
 			[]any{b.names.keeper(), b.names.claim()}, &b.alone, &b.claimed)
 	}
 	// The server hands a lock over as it is released, so whoever waited has it now.

@@ -93,7 +93,7 @@ func (b *bell) ringOnce(ctx context.Context, keeper uint64) (done bool, err erro
 		ring = b.turner.ring
 	}
 	const query = "SELECT NOT (COALESCE(IS_USED_LOCK(?), 0) = ?), IS_USED_LOCK(?) IS NOT NULL, CONNECTION_ID()"
-	err = askOne(ctx, b.session, answer, query, []any{b.names.keeper(), keeper, ring.ear(b.session.ID())}, &done, &b.heard)
+	err = askOne(ctx, b.session, query, []any{b.names.keeper(), keeper, ring.ear(b.session.ID())}, &done, &b.heard)
 	if err != nil {
 		return false, fmt.Errorf("notify: look for the keeper: %w", err)
 	}

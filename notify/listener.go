@@ -160,7 +160,7 @@ func (g *gate) session(ctx context.Context, idle time.Duration) (session *Sessio
 // who asks for the keeper's session and the claimant's, 0 for none.
 func (g *gate) who(ctx context.Context, session *Session) (keeper, claim uint64, err error) {
 	const query = "SELECT COALESCE(IS_USED_LOCK(?), 0), COALESCE(IS_USED_LOCK(?), 0), CONNECTION_ID()"
-	err = askOne(ctx, session, answer, query, []any{g.names.keeper(), g.names.claim()}, &keeper, &claim)
+	err = askOne(ctx, session, query, []any{g.names.keeper(), g.names.claim()}, &keeper, &claim)
 	if err != nil {
 		return 0, 0, fmt.Errorf("notify: look for the keeper: %w", err)
 	}

@@ -220,7 +220,7 @@ func (l *look) viewOf(ctx context.Context, head string, flag bool) (view, error)
 	}
 	ctx, cancel := lingering(ctx) // others use the session too
 	defer cancel()
-	return now, askOne(ctx, session, answer, query.String(), args, into...)
+	return now, askOne(ctx, session, query.String(), args, into...)
 }
 
 // lingering is for a statement that is cut off not when ctx ends, since that costs

@@ -165,7 +165,7 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 		}
 		query.WriteString(" END, SYSDATE(6), CONNECTION_ID()")
 		var step sql.Null[uint64]
-		if err := askOne(ctx, w.session, answer, query.String(), args, &step, &w.at); err != nil {
+		if err := askOne(ctx, w.session, query.String(), args, &step, &w.at); err != nil {
 			return false, fmt.Errorf("notify: find the phase: %w", err)
 		}
 		if step.Valid {
@@ -179,7 +179,7 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 // lend lets the holder know that it is heard.
 func (w *watcher) lend(ctx context.Context) error {
 	var taken sql.NullInt64
-	return askOne(ctx, w.session, answer, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", []any{w.ear(w.holder)}, &taken)
+	return askOne(ctx, w.session, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", []any{w.ear(w.holder)}, &taken)
 }
 
 var parkQuery = func() string {
@@ -245,8 +245,8 @@ var errShared = errors.New("statements of one connection reach several sessions 
 
 // askOne reads the one row of a query whose last column is CONNECTION_ID(), which
 // must be the session's.
-func askOne(ctx context.Context, session *Session, limit time.Duration, query string, args []any, into ...any) error {
-	return session.ask(ctx, limit, func(ctx context.Context, conn *sqlx.Conn) error {
+func askOne(ctx context.Context, session *Session, query string, args []any, into ...any) error {
+	return session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
 		return scanOne(conn.QueryRowxContext(ctx, query, args...), session, into...)
 	})
 }

@@ -94,7 +94,7 @@ var stressFaults = []stressFault{
 type faults struct {
 	stressBoard
 	t       *testing.T
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // the test's, which it is a part of
 	server  *mysqltest.Server
 	admin   *sql.DB
 	keeper  string // the lock
