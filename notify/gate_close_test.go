@@ -91,9 +91,9 @@ func TestGateCloseAtAnyMoment(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
-		const moments = 25
+		const moments = 15
 		for i := range moments {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*3*time.Millisecond)
 			var gates []*notify.Gate
 			var users sync.WaitGroup
 			for range 2 {

@@ -251,25 +251,19 @@ func TestGateHandover(t *testing.T) {
 		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
 		serverTime(t, admin, time.Second) // so long that nobody waits for a claimant who is late
 
-		producer := publish(t, config)
-		claimant := holder(t, admin, gateLock(config, "claim"))
-		require.NotZero(t, claimant)
-		var nobody, begun time.Duration
+		producer := openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+		joined := result(func() error { return producer.Join(t.Context()) })
 		start := time.Now()
+		last, claimant := start, before // when the listener was seen to keep it
 		require.Eventually(t, func() bool {
-			now := keeper()
-			switch now {
-			case before:
-				begun = time.Since(start)
-			case claimant:
-				nobody = time.Since(start) - begun
-			case 0:
-			default:
-				assert.Fail(t, "a third party keeps the gate in between")
+			if claimant = keeper(); claimant == before {
+				last = time.Now()
 			}
-			return now == claimant
+			return claimant != before && claimant != 0
 		}, patience, time.Millisecond)
-		t.Logf("handed over %v after Join, with no keeper for %v at most", begun, nobody)
+		t.Logf("handed over after %v, with no keeper for %v at most", last.Sub(start), time.Since(last))
+		require.Equal(t, claimant, holder(t, admin, gateLock(config, "claim")), "a third party keeps the gate in between")
+		require.NoError(t, receive(t, joined))
 
 		for i, gate := range gates {
 			heads[i] = settle(t, gate)

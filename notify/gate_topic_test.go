@@ -60,40 +60,52 @@ func TestGateTopicsAreApart(t *testing.T) {
 // A topic needs no table. One that comes later is looked at from then on, and one that
 // goes ends nothing. Where the table has no key it is the flag that is looked at.
 func TestGateTableComesAndGoes(t *testing.T) {
-	changes := map[string]func(tb testing.TB, db *notify.DB){"key": insert, "flag": setFlag}
+	changes := map[string]func(tb testing.TB, db *notify.DB){
+		"keyed": func(tb testing.TB, db *notify.DB) {
+			tb.Helper()
+			run(tb, db, "INSERT INTO keyed (payload) VALUES ('x')")
+		},
+		"flagged": func(tb testing.TB, db *notify.DB) {
+			tb.Helper()
+			require.NoError(tb, notify.Flag{Topic: "flagged"}.Set(tb.Context(), db.Pool()))
+		},
+	}
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
-		for name, change := range changes {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				config := tidy(t, s)
-				db := openProcess(t, config)
-				makeTopic(t, db)
-				if name == "flag" {
-					run(t, db, "ALTER TABLE orders MODIFY id BIGINT, DROP PRIMARY KEY")
-				}
-				listener, _ := listen(t, config)
-				producer := publish(t, config)
-				awaitHandover(t, s, config)
-				head := settle(t, listener)
+		config := tidy(t, s)
+		db, publishing := openProcess(t, config), openProcess(t, config)
+		listeners, producers := make(map[string]*notify.Gate), make(map[string]*notify.Gate)
+		for topic := range changes {
+			require.NoError(t, schema.Init(t.Context(), db.Pool(), topic))
+			listeners[topic] = openGate(t, db, topic, notify.GateOptions{})
+			producers[topic] = openGate(t, publishing, topic, notify.GateOptions{})
+		}
+		run(t, db, "ALTER TABLE flagged MODIFY id BIGINT, DROP PRIMARY KEY")
+		for topic, change := range changes {
+			head := settle(t, listeners[topic])
+			change(t, db)
+			woken(t, listeners[topic], head)
+			require.NoError(t, producers[topic].Join(t.Context()))
+		}
+		run(t, db, "RENAME TABLE keyed TO hidden1, flagged TO hidden2, "+schema.FlagTable+" TO hidden3")
+		for topic, listener := range listeners {
+			head := settle(t, listener)
+			producers[topic].Ring(0)
+			woken(t, listener, head)
+			settle(t, listener)
+		}
+		run(t, db, "RENAME TABLE hidden1 TO keyed, hidden2 TO flagged, hidden3 TO "+schema.FlagTable)
+		for topic, change := range changes {
+			head := settle(t, listeners[topic])
+			for next, begun := head, time.Now(); next == head; { // the keeper asks again now and then
+				require.Less(t, time.Since(begun), 2*patience)
 				change(t, db)
-				woken(t, listener, head)
-
-				run(t, db, "RENAME TABLE orders TO hidden_orders, "+schema.FlagTable+" TO hidden_flag")
-				head = settle(t, listener)
-				producer.Ring(0)
-				woken(t, listener, head)
-				head = settle(t, listener)
-				run(t, db, "RENAME TABLE hidden_orders TO orders, hidden_flag TO "+schema.FlagTable)
-				for next := head; next == head; { // the keeper asks again now and then
-					change(t, db)
-					var err error
-					next, err = listener.Wait(t.Context(), head, 200*time.Millisecond)
-					require.NoError(t, err)
-				}
-				head = settle(t, listener)
-				change(t, db)
-				woken(t, listener, head)
-			})
+				var err error
+				next, err = listeners[topic].Wait(t.Context(), head, 200*time.Millisecond)
+				require.NoError(t, err)
+			}
+			head = settle(t, listeners[topic])
+			change(t, db)
+			woken(t, listeners[topic], head)
 		}
 	})
 }

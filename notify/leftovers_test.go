@@ -40,12 +40,9 @@ func tidy(t *testing.T, s *mysqltest.Server) *mysql.Config {
 func requireTidy(t *testing.T, s *mysqltest.Server, config *mysql.Config) {
 	t.Helper()
 	require.NoError(t, s.Unused(t, config, atOnce))
-	var left string
-	require.Eventually(t, func() bool {
-		left = ourGoroutines(t, t.Name())
-		return left == ""
-	}, atOnce, tick)
-	assert.Empty(t, left)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Empty(c, ourGoroutines(t, t.Name()))
+	}, patience, tick)
 }
 
 // ourGoroutines are the stacks of goroutines of this package that a test started.
