@@ -81,6 +81,7 @@ func TestKeep(t *testing.T) {
 		second.says(t, "stands by: another keeps the gate")
 		kill(t, admin, "CONNECTION", held("keeper"))
 		second.says(t, "keeps the gate")
+		require.NotContains(t, second.logs.logged(), "lost", "it waited")
 		first.says(t, "lost the gate; it goes on by itself")
 		first.says(t, "stands by: another keeps the gate")
 		seen, err = waiter.Head(t.Context())

@@ -58,12 +58,13 @@ func TestKeeperFails(t *testing.T) {
 		execute(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitFailed, config, "keeper", "orders", "order"), "did you mean `orders`")
 		require.Contains(t, fail(t, exitFailed, config, "keeper", "v"), "is a view")
-		writer := s.User(t, config, "INSERT ON "+config.DBName+".orders")
-		require.Contains(t, fail(t, exitFailed, writer, "keeper", "orders"), "mqnotify grants")
 
 		execute(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
-		k := background(t, config, "keeper", "nokey")
+		k := background(t, config, "keeper", "nokey", "orders")
 		k.err.contains(t, "only its flag is")
+		k.err.contains(t, "msg=\"keeps the gate\" topic=orders")
+		writer := s.User(t, config, "INSERT ON "+config.DBName+".orders")
+		require.Contains(t, fail(t, exitFailed, writer, "keeper", "orders"), "mqnotify grants", "not only when it is its turn")
 		require.Equal(t, exitDone, k.interrupt(t).code)
 	})
 }

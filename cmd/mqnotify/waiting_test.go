@@ -35,9 +35,10 @@ func TestModes(t *testing.T) {
 					require.Less(t, time.Since(begun), soon)
 					r := c.interrupt(t)
 					require.Equal(t, exitDone, r.code)
-					if mode == modeAuto {
-						require.Equal(t, 1, strings.Count(r.err, "waits for messages"), r.err)
-					}
+					told := map[bool]int{true: 1}[mode == modeAuto]
+					require.Equal(t, told, strings.Count(r.err, "waits for messages"), r.err)
+					gate := mode == modeAuto || mode == "gate"
+					require.Equal(t, gate, strings.Contains(r.err, "keeps the gate"), r.err)
 				}
 			})
 		}
