@@ -62,7 +62,7 @@ func (c counted) NextBackOff() time.Duration {
 // process under a load of rings, against the statements for them.
 func TestCurves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		looks := map[string][]point{"fibonacci from 10 ms": nil, "plain polling": nil}
+		looks := map[string][]point{"from 10 ms up to": nil, "each": nil}
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		config := s.Database(t)
@@ -70,11 +70,11 @@ func TestCurves(t *testing.T) {
 			db, err := notify.OpenConfig(config)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			topic := fmt.Sprintf("t_%s_%d", family[:3], most.Milliseconds())
+			topic := fmt.Sprintf("t_%d_%d", len(family), most.Milliseconds())
 			require.NoError(t, schema.Init(t.Context(), db.Pool(), topic))
 			all.Go(func() {
 				p := foreign(t, db, topic, policy)
-				p.name = fmt.Sprint("up to ", most)
+				p.name = fmt.Sprint(most)
 				mu.Lock()
 				defer mu.Unlock()
 				looks[family] = append(looks[family], p)
@@ -82,8 +82,8 @@ func TestCurves(t *testing.T) {
 		}
 		for _, most := range []time.Duration{50, 100, 250, 500, 1000, 2000, 5000} {
 			most *= time.Millisecond
-			add("fibonacci from 10 ms", most, func() backoff.BackOff { return &notify.Fibonacci{Max: most, Jitter: 0.1} })
-			add("plain polling", most, func() backoff.BackOff { return backoff.NewConstantBackOff(most) })
+			add("from 10 ms up to", most, func() backoff.BackOff { return &notify.Fibonacci{Max: most, Jitter: 0.1} })
+			add("each", most, func() backoff.BackOff { return backoff.NewConstantBackOff(most) })
 		}
 		all.Wait()
 		report(t, s, "curve-look", "A row of a writer that rings for nobody, one in two seconds: latency against looks", looks)
