@@ -17,7 +17,7 @@ const unheard = 3 * time.Second
 // produce is the role of a process that publishes: it keeps the gate when it can,
 // and rings a bell else, which the keeper hears.
 func (g *gate) produce(ctx context.Context) {
-	defer g.update(func(s *gateState) { s.joined = false })
+	defer g.update(func(s *gateState) { s.joined, s.unjoined = false, nil })
 	g.persist(ctx, func(s *gateState, err error) { s.unjoined = err }, func(ctx context.Context) error {
 		if state, _ := g.now(); state.kept {
 			g.want() // with it the keeper claims the gate

@@ -15,6 +15,13 @@ func (u *commitUser) Close() { u.close() }
 // DB is the gate's.
 func (g *Gate) DB() *DB { return g.db }
 
+// Rung is how often this process's listeners were woken, by its own rings if it keeps
+// the gate and has none.
+func (g *Gate) Rung() uint64 {
+	state, _ := g.gate.now()
+	return state.wakes
+}
+
 // GateLoss are ways to make a gate lose wakes, and delays that it must bear.
 type GateLoss struct {
 	Phases int    // of a ring; 0 means as many as it has

@@ -182,3 +182,32 @@ func TestGateKeeperVanishes(t *testing.T) {
 		}
 	})
 }
+
+// What failed before does not fail who comes anew: the process may have been without
+// a producer since.
+func TestGateForgetsOldFailures(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		makeTopic(t, openProcess(t, config))
+		publish(t, config)
+		proxy := s.Proxy(t)
+		db := openProcess(t, proxy.Config(config))
+		listener := openGate(t, db, "orders", notify.GateOptions{})
+		_, err := listener.Head(t.Context())
+		require.NoError(t, err)
+		for range 3 {
+			producer := notify.NewGate(db, "orders", notify.GateOptions{})
+			require.NoError(t, producer.Join(t.Context()))
+			proxy.Down()
+			again := notify.NewGate(db, "orders", notify.GateOptions{})
+			require.Eventually(t, func() bool { return again.Join(t.Context()) != nil }, patience, tick)
+			require.NoError(t, again.Close())
+			require.NoError(t, producer.Close())
+			proxy.Up()
+			require.Eventually(t, func() bool {
+				_, err := listener.Head(t.Context())
+				return err == nil
+			}, patience, tick)
+		}
+	})
+}

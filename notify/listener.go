@@ -22,7 +22,7 @@ const (
 // listen is the role of a process that listens: its session is parked on the
 // keeper's phase, or keeps the gate itself when nobody else does.
 func (g *gate) listen(ctx context.Context) {
-	defer g.update(func(s *gateState) { s.armed = false })
+	defer g.update(func(s *gateState) { s.armed, s.failure = false, nil })
 	g.persist(ctx, func(s *gateState, err error) { s.failure = err }, func(ctx context.Context) error {
 		if !g.awaitKept(ctx, false) { // by the producer's side of this process
 			return nil

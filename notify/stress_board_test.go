@@ -2,7 +2,10 @@ package notify_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -19,6 +22,7 @@ const stressTopic = "stress"
 var stressOptions = notify.GateOptions{
 	Look:          func() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) },
 	KeeperTimeout: 3 * time.Second, // the shortest
+	Logger:        slog.New(slog.DiscardHandler),
 }
 
 // stressBoard is where listeners note what they have seen.
@@ -62,9 +66,11 @@ func (b *stressBoard) known(context.Context) (uint64, error) { return b.newest.L
 
 // largest reads the table.
 func largest(db *notify.DB) func(ctx context.Context) (uint64, error) {
-	return func(ctx context.Context) (id uint64, err error) {
-		err = db.Pool().GetContext(ctx, &id, "SELECT COALESCE(MAX(id), 0) FROM orders")
-		return id, err
+	return func(ctx context.Context) (uint64, error) {
+		return persistently(ctx, func(ctx context.Context) (id uint64, err error) {
+			err = db.Pool().GetContext(ctx, &id, "SELECT COALESCE(MAX(id), 0) FROM orders")
+			return id, err
+		})
 	}
 }
 
@@ -72,9 +78,10 @@ func largest(db *notify.DB) func(ctx context.Context) (uint64, error) {
 func (b *stressBoard) expect(id uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.last, b.all = id, make(chan struct{})
+	all := make(chan struct{})
+	b.last, b.all = id, all
 	b.check()
-	return b.all
+	return all
 }
 
 // check closes the channel if it is time; the caller has mu.
@@ -111,7 +118,7 @@ func (l *stressListener) run(ctx context.Context) error {
 			break
 		}
 		l.note(id, began)
-		if rand.IntN(8) == 0 { // a slow handler
+		if rand.IntN(50) == 0 { // a slow handler
 			pauseFor(ctx, rand.N(50*time.Millisecond>>rand.IntN(8)))
 		}
 		began = l.board.round.Load()
@@ -126,15 +133,18 @@ type stressProducer struct {
 	db      *notify.DB
 	options notify.GateOptions
 	gate    *notify.Gate // nil while it has left
+	before  int          // rings of earlier gates
 }
 
 func newStressProducer(db *notify.DB, options notify.GateOptions) *stressProducer {
 	return &stressProducer{db: db, options: options}
 }
 
-func (p *stressProducer) join(ctx context.Context) error {
+// join takes part again, however often its sessions are killed meanwhile.
+func (p *stressProducer) join(ctx context.Context) {
+	p.leave()
 	p.gate = notify.NewGate(p.db, stressTopic, p.options)
-	return p.gate.Join(ctx)
+	_, _ = persistently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.gate.Join(ctx) })
 }
 
 // ring joins by itself if need be.
@@ -147,19 +157,36 @@ func (p *stressProducer) ring(id uint64) {
 
 func (p *stressProducer) leave() {
 	if p.gate != nil {
+		p.before += int(p.gate.Rung())
 		_ = p.gate.Close()
 		p.gate = nil
 	}
 }
 
-// commit inserts a row and returns its id.
-func (p *stressProducer) commit(ctx context.Context) (uint64, error) {
-	result, err := p.db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x')")
-	if err != nil {
-		return 0, err
+// rings is how often the producer rang as a keeper.
+func (p *stressProducer) rings() int {
+	if p.gate == nil {
+		return p.before
 	}
-	id, err := result.LastInsertId()
-	return uint64(id), err
+	return p.before + int(p.gate.Rung())
+}
+
+// commit inserts a row and returns its id.
+func (p *stressProducer) commit(ctx context.Context) uint64 {
+	id, _ := persistently(ctx, func(ctx context.Context) (int64, error) {
+		result, err := p.db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x')")
+		if err != nil {
+			return 0, err
+		}
+		return result.LastInsertId()
+	})
+	return uint64(id)
+}
+
+// killSession kills a session, or its statement, if it is still there.
+func killSession(ctx context.Context, admin *sql.DB, id uint64) {
+	what := []string{"CONNECTION", "QUERY"}[rand.IntN(2)]
+	_, _ = admin.ExecContext(ctx, fmt.Sprintf("KILL %s %d", what, id))
 }
 
 // persistently tries again after an error, as that of a session that was killed.

@@ -6,12 +6,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -39,8 +37,10 @@ func TestGateStressFaults(t *testing.T) {
 			f.suffer(fault)
 		}
 		for begun := time.Now(); os.Getenv("MQNOTIFY_LONG") != "" && time.Since(begun) < 5*time.Minute; {
-			picks := rand.Perm(len(stressFaults))
-			f.suffer(stressFaults[picks[0]], stressFaults[picks[1]])
+			one, other := stressFaults[rand.IntN(len(stressFaults))], stressFaults[rand.IntN(len(stressFaults))]
+			if !other.keeps && (!one.alone() || other.part == listens) {
+				f.suffer(one, other)
+			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(f.worst)) {
 			t.Logf("%-40s %v", name, f.worst[name].Round(time.Millisecond))
@@ -59,6 +59,10 @@ type stressFault struct {
 	begin func(f *faults, v *victim)
 	end   func(v *victim) // nil when the process does not go on
 }
+
+// alone tells whether the keeper is no producer: one that came would take the gate
+// from it.
+func (f stressFault) alone() bool { return f.keeps && f.part == listens }
 
 type stressPart int
 
@@ -94,7 +98,6 @@ var stressFaults = []stressFault{
 type faults struct {
 	stressBoard
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // the test's, which it is a part of
 	server  *mysqltest.Server
 	admin   *sql.DB
 	keeper  string // the lock
@@ -113,22 +116,19 @@ type faults struct {
 // victim is the process to which something happens.
 type victim struct {
 	*stressProcess
-	fault   stressFault
-	proxy   *mysqltest.Proxy
-	listens *stressListener // nil if it does not
+	fault stressFault
+	proxy *mysqltest.Proxy
 }
 
 func newFaults(t *testing.T, s *mysqltest.Server) *faults {
 	f := &faults{t: t, server: s, admin: s.Admin(t), root: s.Database(t), worst: make(map[string]time.Duration)}
 	makeTopic(t, openDB(t, f.root))
 	f.keeper, f.claim = notify.GateLocks(f.root.DBName, stressTopic)
-	f.config, f.ctx = f.account(), t.Context()
+	f.config = f.account()
 	for process := range 8 {
 		db := stressDB(t, f.config)
 		for range 2 {
-			f.listeners = append(f.listeners, &stressListener{board: &f.stressBoard, process: process, db: db, read: func(ctx context.Context) (uint64, error) {
-				return persistently(ctx, largest(db))
-			}})
+			f.listeners = append(f.listeners, &stressListener{board: &f.stressBoard, process: process, db: db, read: largest(db)})
 		}
 	}
 	f.crowd = slices.Clone(f.listeners)
@@ -137,7 +137,7 @@ func newFaults(t *testing.T, s *mysqltest.Server) *faults {
 	for range 2 {
 		p := newStressProducer(stressDB(t, f.config), stressOptions)
 		f.anchors = append(f.anchors, p)
-		require.NoError(t, p.join(f.ctx))
+		p.join(f.t.Context())
 		t.Cleanup(p.leave)
 	}
 	return f
@@ -153,14 +153,15 @@ func (f *faults) suffer(all ...stressFault) {
 	if f.t.Failed() {
 		return
 	}
-	var names []string
-	for i, fault := range all {
-		names = append(names, fault.name)
-		f.start(fault, fault.keeps && i == 0)
+	name := all[0].name
+	if len(all) > 1 {
+		name += ", and more"
 	}
-	name := strings.Join(names, " and ")
-	alone := all[0].keeps && all[0].part&produces == 0 // a producer would take the gate from it
-	if !alone {
+	for _, fault := range all {
+		f.start(fault)
+	}
+	if !all[0].alone() {
+		f.join()
 		f.publish("(nothing happens)") // all is settled
 	}
 	if all[0].keeps {
@@ -169,12 +170,12 @@ func (f *faults) suffer(all ...stressFault) {
 	var running sync.WaitGroup
 	for _, v := range f.victims {
 		running.Go(func() {
-			pauseFor(f.ctx, rand.N(20*time.Millisecond))
+			pauseFor(f.t.Context(), rand.N(20*time.Millisecond))
 			f.setAway(v.fault.away, v.listens)
 			v.fault.begin(f, v)
 		})
 	}
-	if !alone {
+	if !all[0].alone() {
 		f.burst()
 		f.publish(name)
 	}
@@ -190,6 +191,9 @@ func (f *faults) suffer(all ...stressFault) {
 	for _, v := range f.victims {
 		if v.fault.end != nil && v.fault.part&produces != 0 {
 			f.measure(name+": its row", v.publish(), func(uint64) {})
+			f.setAway(true, v.listens)
+			v.order("join") // it may not have a bell again yet, with which a crash rings
+			f.measure(name+": its last row", v.publish(), func(uint64) { v.kill() })
 		}
 	}
 	for _, v := range f.victims {
@@ -197,16 +201,21 @@ func (f *faults) suffer(all ...stressFault) {
 		v.kill()
 	}
 	f.victims = nil
+	f.join()
+}
+
+// join makes the producers join to whom nothing happens.
+func (f *faults) join() {
 	for _, p := range f.anchors {
 		if p.gate == nil {
-			require.NoError(f.t, p.join(f.ctx))
+			p.join(f.t.Context())
 		}
 	}
 }
 
 // listen makes the listeners of the test's own process listen.
 func (f *faults) listen() {
-	ctx, stop := context.WithCancel(f.ctx)
+	ctx, stop := context.WithCancel(f.t.Context())
 	var running sync.WaitGroup
 	f.deafen = func() {
 		stop()
@@ -215,6 +224,9 @@ func (f *faults) listen() {
 	}
 	for _, l := range f.crowd {
 		l.gate = notify.NewGate(l.db, stressTopic, stressOptions)
+	}
+	for _, l := range f.crowd {
+		_, _ = persistently(f.t.Context(), l.gate.Head) // what comes from now on wakes it
 		running.Go(func() {
 			if err := l.run(ctx); ctx.Err() == nil {
 				f.t.Errorf("listener: %v", err)
@@ -227,26 +239,27 @@ func (f *faults) listen() {
 // start starts the process to which the fault is to happen, and lets it keep the gate
 // if that is its part: a producer claims it, a listener keeps it when it is the
 // only one.
-func (f *faults) start(fault stressFault, keeps bool) {
+func (f *faults) start(fault stressFault) {
 	v := &victim{fault: fault, proxy: f.server.Proxy(f.t)}
+	var l *stressListener
 	if fault.part&listens != 0 {
-		v.listens = &stressListener{board: &f.stressBoard}
+		l = &stressListener{board: &f.stressBoard}
 		f.mu.Lock()
-		f.listeners = append(f.listeners, v.listens)
+		f.listeners = append(f.listeners, l)
 		f.mu.Unlock()
 	}
-	if keeps {
+	if fault.keeps {
 		for _, p := range f.anchors {
 			p.leave()
 		}
 		f.deafen()
 	}
-	v.stressProcess = startStressProcess(f.t, v.proxy.Config(f.account()), v.listens)
+	v.stressProcess = startStressProcess(f.t, v.proxy.Config(f.account()), l)
 	f.victims = append(f.victims, v)
 	if fault.part&produces != 0 {
 		v.order("join")
 	}
-	if keeps {
+	if fault.keeps {
 		if fault.part&produces != 0 {
 			v.publish() // whose ring claims the gate, if it was kept before that
 		}
@@ -254,13 +267,6 @@ func (f *faults) start(fault stressFault, keeps bool) {
 			return f.user(f.keeper) == v.user && (fault.part&produces == 0 || f.claimed())
 		}, patience, tick)
 		f.listen()
-	}
-	if fault.part&produces != 0 || !keeps { // no producer lives beside a keeper that listens
-		for _, p := range f.anchors {
-			if p.gate == nil {
-				require.NoError(f.t, p.join(f.ctx))
-			}
-		}
 	}
 }
 
@@ -280,21 +286,15 @@ func (f *faults) setAway(away bool, listeners ...*stressListener) {
 func (f *faults) burst() {
 	for range rand.IntN(30) {
 		p := f.anchors[rand.IntN(len(f.anchors))]
-		p.ring(f.commit(p))
-		pauseFor(f.ctx, rand.N(4*time.Millisecond>>rand.IntN(4)))
+		p.ring(p.commit(f.t.Context()))
+		pauseFor(f.t.Context(), rand.N(4*time.Millisecond>>rand.IntN(4)))
 	}
-}
-
-func (f *faults) commit(p *stressProducer) uint64 {
-	id, err := persistently(f.ctx, p.commit)
-	require.NoError(f.t, err)
-	return id
 }
 
 // publish commits one row, rings once, and waits until everybody has it.
 func (f *faults) publish(what string) {
 	p := f.anchors[rand.IntN(len(f.anchors))]
-	f.measure(what, f.commit(p), p.ring)
+	f.measure(what, p.commit(f.t.Context()), p.ring)
 }
 
 // measure waits until everybody has the row that ring announces.
@@ -302,10 +302,10 @@ func (f *faults) measure(what string, id uint64, ring func(id uint64)) {
 	all := f.expect(id)
 	begun := time.Now()
 	ring(id)
-	if !arrived(f.ctx, all, stressOptions.KeeperTimeout+10*time.Second) {
+	if !arrived(f.t.Context(), all, stressOptions.KeeperTimeout+10*time.Second) {
 		f.t.Logf("%s: row %d is lost to %v; the keeper is %s", what, id, f.who(id), f.user(f.keeper))
 		f.lost += len(f.who(id))
-		for begun := time.Now(); !arrived(f.ctx, all, time.Second); {
+		for begun := time.Now(); !arrived(f.t.Context(), all, time.Second); {
 			require.Less(f.t, time.Since(begun), patience, "listeners hang")
 			ring(id)
 		}
@@ -328,13 +328,13 @@ func (f *faults) who(id uint64) (missing []int) {
 
 // holder is the session that holds a lock, 0 if none does.
 func (f *faults) holder(lock string) (id uint64) {
-	require.NoError(f.t, f.admin.QueryRowContext(f.ctx, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock).Scan(&id))
+	require.NoError(f.t, f.admin.QueryRowContext(f.t.Context(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock).Scan(&id))
 	return id
 }
 
 // user is the account whose session holds a lock.
 func (f *faults) user(lock string) (user string) {
-	err := f.admin.QueryRowContext(f.ctx, "SELECT USER FROM information_schema.PROCESSLIST WHERE ID = ?", f.holder(lock)).Scan(&user)
+	err := f.admin.QueryRowContext(f.t.Context(), "SELECT USER FROM information_schema.PROCESSLIST WHERE ID = ?", f.holder(lock)).Scan(&user)
 	if !errors.Is(err, sql.ErrNoRows) {
 		require.NoError(f.t, err)
 	}
@@ -344,7 +344,7 @@ func (f *faults) user(lock string) (user string) {
 // claimed tells whether the keeper holds the claim too, and so stays it.
 func (f *faults) claimed() (same bool) {
 	const query = "SELECT COALESCE(IS_USED_LOCK(?) = IS_USED_LOCK(?), 0)"
-	require.NoError(f.t, f.admin.QueryRowContext(f.ctx, query, f.keeper, f.claim).Scan(&same))
+	require.NoError(f.t, f.admin.QueryRowContext(f.t.Context(), query, f.keeper, f.claim).Scan(&same))
 	return same
 }
 
@@ -362,7 +362,7 @@ func (v *victim) signal(signal os.Signal) { require.NoError(v.t, v.command.Proce
 // killSessions kills some sessions of the process, the keeper's first.
 func (f *faults) killSessions(v *victim) {
 	if v.fault.keeps {
-		f.killSession(f.holder(f.keeper))
+		killSession(f.t.Context(), f.admin, f.holder(f.keeper))
 	}
 	f.killOf(v.user, 3)
 }
@@ -374,15 +374,9 @@ func (f *faults) killOf(user string, sessions int) {
 	for range sessions {
 		var id uint64
 		const one = "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = ? ORDER BY RAND() LIMIT 1"
-		if err := f.admin.QueryRowContext(f.ctx, one, user).Scan(&id); err == nil {
-			f.killSession(id)
+		if err := f.admin.QueryRowContext(f.t.Context(), one, user).Scan(&id); err == nil {
+			killSession(f.t.Context(), f.admin, id)
 		}
-		pauseFor(f.ctx, rand.N(10*time.Millisecond))
+		pauseFor(f.t.Context(), rand.N(10*time.Millisecond))
 	}
-}
-
-// killSession kills a session, or its statement, if it is still there.
-func (f *faults) killSession(id uint64) {
-	what := []string{"CONNECTION", "QUERY"}[rand.IntN(2)]
-	_, _ = f.admin.ExecContext(f.ctx, fmt.Sprintf("KILL %s %d", what, id))
 }

@@ -2,6 +2,7 @@ package notify_test
 
 import (
 	"context"
+	"database/sql"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -10,31 +11,35 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 // The invariant: who reads the rows after a Wait and then waits again is woken by
-// each ring that comes after that reading, however producers come and go and
-// whatever is delayed. No row is left to a wait's bound.
+// each ring that comes after that reading, whatever is delayed, however producers come
+// and go, and whosever session is killed. No row is left to a wait's bound.
 //
 // A violation shows because nothing else would wake anybody. A round is a burst of
 // commits and rings, then one commit and one ring, and quiet until every listener
 // has that row. The gate's topic has no table, so that a keeper's look finds bells
 // and claims, and never a row. A listener that missed the ring sleeps on until the
-// round's time is over: a lost wake. A wait counts if it was under way when the
-// round's last row was sent to be committed, and found it.
+// round's time is over: a lost wake.
 func TestGateStress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		figures := newStress(t, s, notify.GateLoss{Delay: seldomLate}).run(patience, func(f stressFigures) bool {
-			if os.Getenv("MQNOTIFY_LONG") != "" {
-				return f.sessions >= 500_000
-			}
-			return f.took >= 10*time.Second
-		})
-		require.Zero(t, figures.lost, "lost wakes")
+		stress := func(t *testing.T, s *mysqltest.Server) {
+			figures := newStress(t, s, notify.GateLoss{Delay: seldomLate}).run(patience, func(f stressFigures) bool {
+				if os.Getenv("MQNOTIFY_LONG") != "" {
+					return f.waits >= 500_000
+				}
+				return f.took >= 8*time.Second
+			})
+			require.Zero(t, figures.lost, "lost wakes")
+		}
+		stress(t, s)
+		if !s.IsMariaDB() {
+			t.Run("gtid", func(t *testing.T) { stress(t, s.Start(t, gtidFlags...)) })
+		}
 	})
 }
 
@@ -63,7 +68,7 @@ func seldomLate() {
 	switch pick := rand.IntN(2000); {
 	case pick == 0:
 		<-time.After(300 * time.Millisecond)
-	case pick < 100:
+	case pick < 40:
 		<-time.After(rand.N(100 * time.Millisecond >> rand.IntN(14)))
 	}
 }
@@ -71,8 +76,8 @@ func seldomLate() {
 func late() { <-time.After(rand.N(20 * time.Millisecond)) }
 
 const (
-	stressProcesses = 48 // each is a DB
-	stressListeners = 10 // of each
+	stressProcesses = 64 // each is a DB
+	stressListeners = 8  // of each
 	stressProducers = 6
 )
 
@@ -80,8 +85,10 @@ const (
 type stress struct {
 	stressBoard
 	t         *testing.T
+	admin     *sql.DB
+	database  string
 	producers []*stressProducer
-	moved     int // the last round in which producers came and went
+	moved     int // the last round with a move
 }
 
 // stressFigures are what a stress found.
@@ -94,10 +101,21 @@ type stressFigures struct {
 	took     time.Duration
 }
 
+// move is what else happens in a round.
+type move int
+
+const (
+	replaced move = iota // a producer leaves and another comes, during the burst
+	leaves               // the one who made the last ring leaves right after it
+	keeperKilled
+	killed   // any session
+	allMoves // and in most rounds none
+)
+
 func newStress(t *testing.T, server *mysqltest.Server, loss notify.GateLoss) *stress {
 	t.Helper()
-	s := &stress{t: t}
 	config := server.Database(t)
+	s := &stress{t: t, admin: server.Admin(t), database: config.DBName}
 	makeTopic(t, openDB(t, config))
 	options := stressOptions.WithLoss(loss)
 	for process := range stressProcesses {
@@ -109,9 +127,9 @@ func newStress(t *testing.T, server *mysqltest.Server, loss notify.GateLoss) *st
 			}
 			s.listeners = append(s.listeners, l)
 		}
-		if process < stressProducers/2 { // half of them beside listeners
-			s.producers = append(s.producers, newStressProducer(db, options), newStressProducer(stressDB(t, config), options))
-		}
+	}
+	for range stressProducers {
+		s.producers = append(s.producers, newStressProducer(stressDB(t, config), options))
 	}
 	return s
 }
@@ -138,89 +156,81 @@ func (s *stress) run(limit time.Duration, enough func(stressFigures) bool) (f st
 	}
 	for _, p := range s.producers {
 		defer p.leave()
-		require.NoError(s.t, p.join(ctx))
+		p.join(ctx)
 	}
 	for begun := time.Now(); !enough(f) && !s.t.Failed(); f.took = time.Since(begun) {
 		f.rounds++
-		require.NoError(s.t, s.turn(ctx, limit, &f))
+		s.turn(ctx, limit, &f)
 	}
 	s.t.Logf("%d rounds in %v: %d waits over %d sessions; %d lost wakes, the worst wait %v",
 		f.rounds, f.took.Round(time.Second), f.waits, f.sessions, f.lost, f.worst)
 	return f
 }
 
-// turn makes one round. In some a producer leaves and another joins: during the
-// burst, or after the last ring, which it has made.
-func (s *stress) turn(ctx context.Context, limit time.Duration, f *stressFigures) error {
-	moves := rand.IntN(20)
-	if moves < 2 {
+// turn makes one round.
+func (s *stress) turn(ctx context.Context, limit time.Duration, f *stressFigures) {
+	moves := move(rand.IntN(10 * int(allMoves)))
+	if moves < allMoves {
 		s.moved = f.rounds
 	}
-	if err := s.burst(ctx, moves == 0); err != nil {
-		return err
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	if moves == keeperKilled || moves == killed {
+		beside.Go(func() { s.kill(ctx, moves) })
 	}
+	s.burst(ctx, moves)
+
 	p := s.pick()
 	defer p.busy.Unlock()
 	round := s.round.Add(1)
-	id, err := p.commit(ctx)
-	if err != nil {
-		return err
-	}
+	id := p.commit(ctx)
 	s.committed(id)
 	all := s.expect(id)
-	begun := time.Now()
+	begun, rings := time.Now(), s.rings()
 	p.ring(id)
-	if moves == 1 {
+	if moves == leaves {
 		p.leave()
 	}
 	arrived(ctx, all, limit)
 	f.worst = max(f.worst, time.Since(begun))
-	s.tally(round, f)
-	if moves == 1 {
-		if err := p.join(ctx); err != nil {
-			return err
-		}
+	s.tally(f, round, s.rings()-rings)
+	if moves == leaves {
+		p.join(ctx)
 	}
 	for begun := time.Now(); !arrived(ctx, all, tick); { // the lost go on by another ring
 		require.Less(s.t, time.Since(begun), patience, "listeners hang")
 		p.ring(id)
 	}
-	return nil
 }
 
 // burst makes many commits and rings, some at once.
-func (s *stress) burst(ctx context.Context, moves bool) error {
-	var burst errgroup.Group
-	if moves {
+func (s *stress) burst(ctx context.Context, moves move) {
+	var burst sync.WaitGroup
+	if moves == replaced {
 		p := s.pick()
-		burst.Go(func() error {
+		burst.Go(func() {
 			defer p.busy.Unlock()
 			p.leave()
 			pauseFor(ctx, rand.N(100*time.Millisecond>>rand.IntN(8)))
-			return p.join(ctx)
+			p.join(ctx)
 		})
 	}
 	for range rand.IntN(3) {
-		p, rows, gap := s.pick(), rand.IntN(1<<rand.IntN(6)), 4*time.Millisecond>>rand.IntN(4)
-		burst.Go(func() error {
+		p, rows, gap := s.pick(), rand.IntN(1<<rand.IntN(5)), 4*time.Millisecond>>rand.IntN(4)
+		burst.Go(func() {
 			defer p.busy.Unlock()
 			for range rows {
-				id, err := p.commit(ctx)
-				if err != nil {
-					return err
-				}
+				id := p.commit(ctx)
 				s.committed(id)
 				p.ring(id)
 				if rand.IntN(2) == 0 {
 					pauseFor(ctx, rand.N(gap))
 				}
 			}
-			return nil
 		})
 	}
-	err := burst.Wait()
+	burst.Wait()
 	pauseFor(ctx, rand.N(20*time.Millisecond>>rand.IntN(8)))
-	return err
 }
 
 // pick is a producer that nobody uses; the caller unlocks it.
@@ -232,10 +242,34 @@ func (s *stress) pick() *stressProducer {
 	}
 }
 
-// tally counts the waits that found the last row of a round, and the listeners that
-// did not. Where producers have just come or gone, their bells may ring once more
-// than they were told to: what those rings would mend is not counted.
-func (s *stress) tally(round uint64, f *stressFigures) {
+// kill kills a session, or its statement.
+func (s *stress) kill(ctx context.Context, whose move) {
+	pauseFor(ctx, rand.N(40*time.Millisecond))
+	query, args := "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? ORDER BY RAND() LIMIT 1", []any{s.database}
+	if whose == keeperKilled {
+		keeper, _ := notify.GateLocks(s.database, stressTopic)
+		query, args = "SELECT COALESCE(IS_USED_LOCK(?), 0)", []any{keeper}
+	}
+	var id uint64
+	if err := s.admin.QueryRowContext(ctx, query, args...).Scan(&id); err != nil {
+		s.t.Errorf("kill: %v", err)
+	}
+	killSession(ctx, s.admin, id)
+}
+
+// rings is how often producers rang the gate.
+func (s *stress) rings() (n int) {
+	for _, p := range s.producers {
+		n += p.rings()
+	}
+	return n
+}
+
+// tally counts the listeners that have not seen the last row of a round, and the
+// waits that found it: of those that could show a lost wake. They were under way
+// when the row was sent to be committed, and no second ring came that would have
+// mended the loss of the first.
+func (s *stress) tally(f *stressFigures, round uint64, rings int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sessions := make(map[int]bool)
@@ -243,7 +277,7 @@ func (s *stress) tally(round uint64, f *stressFigures) {
 		switch {
 		case l.seen < s.last:
 			f.lost++
-		case l.began < round && f.rounds > s.moved+1:
+		case l.began < round && rings == 1 && s.moved < f.rounds:
 			f.waits++
 			sessions[l.process] = true
 		}
