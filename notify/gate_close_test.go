@@ -134,7 +134,7 @@ func TestGateCloseOfOne(t *testing.T) {
 		publish(t, keeper)
 		awaitHandover(t, s, config)
 		listener, _ := listen(t, config)
-		for i := range 6 {
+		for i := range 3 {
 			listens, produces := i%3 != 1, i%3 != 0
 			gate := openGate(t, openProcess(t, leaves), "orders", notify.GateOptions{})
 			if listens {
@@ -190,7 +190,7 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 
 // The DB may be closed first. The gates' waits on the server then end within a second.
 func TestGateCloseAfterItsDB(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
 				config := s.Database(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -239,49 +240,54 @@ func TestGateHandover(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
-		makeTopic(t, openProcess(t, config))
-		var gates []*notify.Gate
-		var heads []notify.Head
+		db := openProcess(t, config)
+		makeTopic(t, db)
 		// Looks so far apart that the claimant has tried for long when it is seen.
 		options := notify.GateOptions{Look: func() backoff.BackOff { return backoff.NewConstantBackOff(2 * time.Second) }}
+		var gates []*notify.Gate
 		for range 3 {
 			gate := openGate(t, openProcess(t, config), "orders", options)
-			gates, heads = append(gates, gate), append(heads, settle(t, gate))
+			gates = append(gates, gate)
+			settle(t, gate)
 		}
 		keeper := func() uint64 { return holder(t, admin, gateLock(config, "keeper")) }
-		before := keeper()
-		require.NotZero(t, before)
-		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
+		var gaps []time.Duration
+		for range 3 {
+			before := keeper()
+			require.NotZero(t, before)
+			require.Zero(t, holder(t, admin, gateLock(config, "claim")))
+			producer := openGate(t, db, "orders", options)
+			joined := result(func() error { return producer.Join(t.Context()) })
+			last, claimant := time.Now(), uint64(0) // when the listener was seen to keep it
+			require.Eventually(t, func() bool {
+				now := keeper()
+				if now == before {
+					last = time.Now()
+					return false
+				}
+				claimant = holder(t, admin, gateLock(config, "claim"))
+				return now != 0 && now == claimant
+			}, patience, time.Millisecond)
+			gaps = append(gaps, time.Since(last))
+			require.NoError(t, receive(t, joined))
 
-		producer := openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
-		joined := result(func() error { return producer.Join(t.Context()) })
-		start := time.Now()
-		last, claimant := start, before // when the listener was seen to keep it
-		require.Eventually(t, func() bool {
-			if claimant = keeper(); claimant == before {
-				last = time.Now()
+			wake := func(ring func()) {
+				heads := make([]notify.Head, len(gates))
+				for i, gate := range gates {
+					heads[i] = settle(t, gate)
+				}
+				ring()
+				for i, gate := range gates {
+					woken(t, gate, heads[i])
+				}
 			}
-			return claimant != before && claimant != 0
-		}, patience, time.Millisecond)
-		nobody := time.Since(last)
-		t.Logf("handed over after %v, with no keeper for %v at most", last.Sub(start), nobody)
-		require.Equal(t, claimant, holder(t, admin, gateLock(config, "claim")), "a third party keeps the gate in between")
-		assert.Less(t, nobody, 250*time.Millisecond)
-		require.NoError(t, receive(t, joined))
-
-		for i, gate := range gates {
-			heads[i] = settle(t, gate)
+			wake(func() { producer.Ring(0) })
+			wake(func() { require.NoError(t, producer.Close()) })
+			require.Eventually(t, func() bool { return keeper() != 0 && keeper() != claimant }, patience, tick)
+			require.Zero(t, holder(t, admin, gateLock(config, "claim")))
 		}
-		producer.Ring(0)
-		for i, gate := range gates {
-			heads[i] = woken(t, gate, heads[i])
-		}
-		require.NoError(t, producer.Close())
-		require.Eventually(t, func() bool { return keeper() != 0 && keeper() != claimant }, patience, tick)
-		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
-		run(t, openProcess(t, config), "INSERT INTO orders (payload) VALUES ('x')")
-		for i, gate := range gates {
-			woken(t, gate, heads[i])
-		}
+		slices.Sort(gaps)
+		t.Log("for so long nobody kept it, or a third party did, at most:", gaps)
+		assert.Less(t, gaps[1], 400*time.Millisecond, "a third party may keep it after 500 ms")
 	})
 }
