@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -348,6 +349,7 @@ func (r *reader) hand(ctx context.Context, b batch) error {
 	r.handed = r.wm.settled
 	select {
 	case r.out <- b:
+		runtime.Gosched() // the handler first, then what the reader asks next
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -1,0 +1,321 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// BenchmarkPostgres is the time from a publish's call to the wake of another session,
+// and to the handler that has the row, beside PostgreSQL's LISTEN and NOTIFY and a bare
+// INSERT on both servers; they take turns. Medians. PostgreSQL notifies in the
+// INSERT's own statement, and its listener reads the new rows when it is notified.
+//
+// All servers write a commit to the log at once and flush it later: MySQL with
+// innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off.
+//
+//	go -C bench test -run - -bench Postgres -benchtime 100x
+func BenchmarkPostgres(b *testing.B) {
+	url := startPostgres(b)
+	gtids := []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		for _, ours := range []struct {
+			name  string
+			mode  consumer.Mode
+			flags []string
+			open  func(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side
+		}{
+			{"gate/wait", consumer.ModeGate, nil, waiter},
+			{"gate/handler", consumer.ModeGate, nil, handler},
+			{"gtid/wait", consumer.ModeGTID, gtids, waiter},
+			{"gtid/handler", consumer.ModeGTID, gtids, handler},
+		} {
+			if ours.mode == consumer.ModeGTID && s.IsMariaDB() {
+				continue
+			}
+			b.Run(ours.name, func(b *testing.B) {
+				mine := ours.open(b, s.Start(b, ours.flags...), ours.mode)
+				theirs := listener(b, url, filepath.Base(ours.name) == "handler")
+				for b.Loop() {
+					mine.round(b)
+					theirs.round(b)
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(ms(mine.inserts), "insert-ms")
+				b.ReportMetric(ms(mine.wakes), "ms")
+				b.ReportMetric(ms(theirs.inserts), "postgres-insert-ms")
+				b.ReportMetric(ms(theirs.wakes), "postgres-ms")
+			})
+		}
+	})
+}
+
+func ms(all []time.Duration) float64 { return float64(median(all)) / float64(time.Millisecond) }
+
+// side is one of the two that are compared.
+type side struct {
+	insert, publish func() error
+	woken           chan time.Time
+
+	inserts, wakes []time.Duration
+}
+
+// round is a few of each: one alone would find caches full of the other side's.
+func (s *side) round(b *testing.B) {
+	b.Helper()
+	for range 5 {
+		<-time.After(3 * time.Millisecond) // all wait again
+		begun := time.Now()
+		require.NoError(b, s.insert())
+		s.inserts = append(s.inserts, time.Since(begun))
+		<-time.After(3 * time.Millisecond)
+		for len(s.woken) > 0 { // for nothing, as a hint may be
+			<-s.woken
+		}
+		begun = time.Now()
+		require.NoError(b, s.publish())
+		s.wakes = append(s.wakes, (<-s.woken).Sub(begun))
+	}
+}
+
+// beside runs f until the benchmark's end, which ends its context.
+func beside(b *testing.B, f func(ctx context.Context)) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+var payload = []byte("a short row, as in a topic")
+
+// mqnotify is a producer and a listener's DB, which share nothing but the server.
+func mqnotify(b *testing.B, s *mysqltest.Server, mode consumer.Mode) (*side, *notify.DB) {
+	b.Helper()
+	config := s.Database(b)
+	var dbs [2]*notify.DB
+	for i := range dbs {
+		var err error
+		dbs[i], err = notify.OpenConfig(config)
+		require.NoError(b, err)
+		b.Cleanup(func() { require.NoError(b, dbs[i].Close()) })
+	}
+	require.NoError(b, schema.Init(b.Context(), dbs[0].Pool(), "orders", "bare"))
+	p, err := producer.New(dbs[0], "orders", producer.Options{NoGate: mode != consumer.ModeGate})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	require.NoError(b, p.Join(b.Context()))
+	return &side{
+		insert: func() error {
+			_, err := dbs[0].Pool().ExecContext(b.Context(), "INSERT INTO bare (payload) VALUES (?)", payload)
+			return err
+		},
+		publish: func() error {
+			_, err := p.Publish(b.Context(), producer.Message{Payload: payload})
+			return err
+		},
+		woken: make(chan time.Time, 1),
+	}, dbs[1]
+}
+
+func handler(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side {
+	b.Helper()
+	mine, db := mqnotify(b, s, mode)
+	c, err := consumer.New(db, "orders", consumer.Options{
+		Mode: mode, From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(b, err)
+	beside(b, func(ctx context.Context) {
+		err := c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
+			mine.woken <- time.Now()
+			return nil
+		}))
+		if err != nil {
+			b.Error(err)
+		}
+	})
+	require.NoError(b, mine.publish())
+	<-mine.woken
+	return mine
+}
+
+func waiter(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side {
+	b.Helper()
+	mine, db := mqnotify(b, s, mode)
+	var w notify.Waiter = notify.NewGate(db, "orders", notify.GateOptions{})
+	if mode == consumer.ModeGTID {
+		session, err := db.Session(b.Context(), notify.SessionOptions{})
+		require.NoError(b, err)
+		w = notify.NewGTID(db, session, notify.LargestID("orders", "id"))
+	}
+	b.Cleanup(func() { require.NoError(b, w.Close()) })
+	head, err := w.Head(b.Context())
+	require.NoError(b, err)
+	beside(b, func(ctx context.Context) {
+		for {
+			next, err := w.Wait(ctx, head, time.Hour)
+			if err != nil {
+				return
+			}
+			if next != head {
+				head = next
+				mine.woken <- time.Now()
+			}
+		}
+	})
+	return mine
+}
+
+func listener(b *testing.B, url string, read bool) *side {
+	b.Helper()
+	publisher, listener := connect(b, url), connect(b, url)
+	for _, statement := range []string{
+		"DROP TABLE IF EXISTS orders, bare",
+		"CREATE TABLE orders (id bigserial PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(), headers jsonb, payload bytea NOT NULL)",
+		"CREATE TABLE bare (LIKE orders INCLUDING ALL)",
+	} {
+		_, err := publisher.Exec(b.Context(), statement)
+		require.NoError(b, err)
+	}
+	_, err := listener.Exec(b.Context(), "LISTEN orders")
+	require.NoError(b, err)
+	theirs := &side{woken: make(chan time.Time, 1)}
+	send := func(query string) func() error {
+		return func() error {
+			_, err := publisher.Exec(b.Context(), query, payload)
+			return err
+		}
+	}
+	theirs.insert = send("INSERT INTO bare (payload) VALUES ($1)")
+	theirs.publish = send("WITH message AS (INSERT INTO orders (payload) VALUES ($1) RETURNING id) SELECT pg_notify('orders', '') FROM message")
+	var last, id int64
+	var created time.Time
+	var headers, body []byte
+	beside(b, func(ctx context.Context) {
+		for {
+			if _, err := listener.WaitForNotification(ctx); err != nil {
+				return
+			}
+			if !read {
+				theirs.woken <- time.Now()
+				continue
+			}
+			rows, err := listener.Query(ctx, "SELECT id, created_at, headers, payload FROM orders WHERE id > $1 ORDER BY id LIMIT 100", last)
+			if err == nil {
+				_, err = pgx.ForEachRow(rows, []any{&id, &created, &headers, &body}, func() error {
+					last = id
+					theirs.woken <- time.Now()
+					return nil
+				})
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	return theirs
+}
+
+func connect(b *testing.B, url string) *pgx.Conn {
+	b.Helper()
+	conn, err := pgx.Connect(b.Context(), url)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, conn.Close(context.WithoutCancel(b.Context()))) })
+	return conn
+}
+
+// startPostgres starts a server of the benchmark's own, which dies with it. Without an
+// installed PostgreSQL the benchmark is skipped.
+func startPostgres(b *testing.B) (url string) {
+	b.Helper()
+	initdb, err := exec.LookPath("initdb")
+	if err == nil {
+		initdb, err = filepath.EvalSymlinks(initdb)
+	} else if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); len(found) > 0 { // fails for a bad pattern only
+		initdb, err = slices.Max(found), nil
+	}
+	if err != nil {
+		b.Skip("no initdb found: apt-get install postgresql")
+	}
+	dir, err := os.MkdirTemp("", "mqnotify-postgres") //nolint:usetesting // one that another account may enter
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, os.RemoveAll(dir)) })
+	attributes := func() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT} }
+	if os.Getuid() == 0 { // whom PostgreSQL refuses
+		account, err := user.Lookup("postgres")
+		require.NoError(b, err)
+		uid, _ := strconv.Atoi(account.Uid) // numbers on Linux
+		gid, _ := strconv.Atoi(account.Gid)
+		require.NoError(b, os.Chown(dir, uid, gid))
+		plain := attributes
+		attributes = func() *syscall.SysProcAttr {
+			a := plain()
+			a.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+			return a
+		}
+	}
+	// A parent's death is that of the thread which started the child.
+	runtime.LockOSThread()
+	b.Cleanup(runtime.UnlockOSThread)
+	command := func(name string, args ...string) *exec.Cmd {
+		c := exec.CommandContext(b.Context(), filepath.Join(filepath.Dir(initdb), name), args...)
+		c.Dir, c.SysProcAttr = dir, attributes()
+		c.Cancel = func() error { return c.Process.Signal(syscall.SIGINT) } // a fast shutdown
+		return c
+	}
+	out, err := command("initdb", "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C").CombinedOutput()
+	require.NoError(b, err, string(out))
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	port := free.Addr().(*net.TCPAddr).Port
+	require.NoError(b, free.Close())
+	log, err := os.Create(filepath.Join(dir, "log"))
+	require.NoError(b, err)
+	server := command("postgres", "-D", "data", "-p", strconv.Itoa(port), "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
+	server.Stdout, server.Stderr = log, log
+	require.NoError(b, server.Start())
+	b.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGINT)
+		var exit *exec.ExitError
+		if err := server.Wait(); err != nil && !errors.As(err, &exit) && !errors.Is(err, context.Canceled) {
+			b.Error(err)
+		}
+		_ = log.Close()
+	})
+	url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres", port)
+	require.Eventually(b, func() bool {
+		conn, err := pgx.Connect(b.Context(), url)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close(b.Context())
+		return true
+	}, time.Minute, 20*time.Millisecond)
+	return url
+}
