@@ -10,9 +10,14 @@ import (
 	"time"
 )
 
-// unheard is for how long a bell is rung again and again while no keeper waits for
-// it: one that is there finds a new bell within its longest wait between two looks.
-const unheard = 3 * time.Second
+const (
+	// unheard is for how long a bell is rung again and again while no keeper waits for
+	// it: one that is there finds a new bell within its longest wait between two looks.
+	unheard = 3 * time.Second
+	// unanswered is how often it is rung after that: the keeper does not answer, and
+	// another will come.
+	unanswered = time.Second
+)
 
 // produce is the role of a process that publishes: it keeps the gate when it can,
 // and rings a bell else, which the keeper hears.
@@ -47,7 +52,7 @@ func (g *gate) bell(ctx context.Context) error {
 	keeping := &Fibonacci{Min: 5 * time.Millisecond, Max: 25 * time.Millisecond}
 	hearing := &Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	var claim *Lock
-	patience := time.Now().Add(unheard) // the bell is rung again until then, while nobody hears it
+	patience := time.Now().Add(unheard)
 	for {
 		if claim == nil && !bell.claimed && g.fit() {
 			claim, err = session.TryLock(work, g.names.claim())
@@ -74,8 +79,12 @@ func (g *gate) bell(ctx context.Context) error {
 		}
 		if bell.heard || bell.alone || bell.turner == nil {
 			g.update(func(s *gateState) { s.joined, s.unjoined = true, nil })
-		} else if again == nil && time.Now().Before(patience) {
-			again = time.After(hearing.NextBackOff())
+		} else if again == nil {
+			wait := hearing.NextBackOff()
+			if time.Now().After(patience) {
+				wait = unanswered
+			}
+			again = time.After(wait)
 		}
 		wanted, err := g.awaitRing(ctx, session, again)
 		if err != nil {

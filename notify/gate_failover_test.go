@@ -211,3 +211,27 @@ func TestGateForgetsOldFailures(t *testing.T) {
 		}
 	})
 }
+
+// Who joins while the keeper does not answer has joined soon after another keeps the
+// gate, however long that takes.
+func TestGateJoinWithoutAnAnswer(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		options := watchful
+		options.KeeperTimeout = 5 * time.Second
+		config := tidy(t, s)
+		makeTopic(t, openProcess(t, config))
+		proxy := s.Proxy(t)
+		vanishes := openGate(t, openProcess(t, proxy.Config(config)), "orders", options)
+		require.NoError(t, vanishes.Join(t.Context()))
+		awaitHandover(t, s, config)
+		listener, _ := listen(t, config)
+		proxy.Freeze()
+		defer proxy.Thaw()
+		joined := result(func() error {
+			return openGate(t, openProcess(t, config), "orders", options).Join(t.Context())
+		})
+		head := settle(t, listener)
+		woken(t, listener, head) // another keeps the gate
+		require.NoError(t, receive(t, joined))
+	})
+}
