@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -54,6 +55,55 @@ func BenchmarkBacklog(b *testing.B) {
 		b.ReportMetric(our/floor, "ratio")
 		b.ReportMetric(group, "group-rows/s")
 		b.ReportMetric(group/floor, "group-ratio")
+	})
+}
+
+// BenchmarkShare has a backlog of 100,000 messages of 1 KiB read by the members of a group, all in
+// one process, with a handler that does nothing: what every member's reading of all ids costs
+// beside a group that is not shared.
+//
+//	go test ./consumer -run - -bench Share -benchtime 5x
+func BenchmarkShare(b *testing.B) {
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		db := openTopic(b, s)
+		do(b, db, "INSERT INTO orders (headers, payload) VALUES ('{\"key\": \"0\"}', REPEAT('x', 1024))")
+		n := 0
+		for n < 100_000 {
+			do(b, db, "INSERT INTO orders (headers, payload) SELECT JSON_OBJECT('key', CONCAT(id % 997)), payload FROM orders")
+			n = get[int](b, db, "SELECT COUNT(*) FROM orders")
+		}
+		rates := make(map[int][]float64)
+		read := func(members int) {
+			options := Options{Group: fmt.Sprint(members), From: Beginning(), Logger: quiet, MembersShare: members > 0}
+			do(b, db, "DELETE FROM mqnotify_offset", "DELETE FROM mqnotify_partition")
+			var handled atomic.Int64
+			all := make(chan struct{})
+			handler := Each(func(context.Context, Message) error {
+				if handled.Add(1) == int64(n) {
+					close(all)
+				}
+				return nil
+			})
+			start := time.Now()
+			var started []*running
+			for range max(1, members) {
+				started = append(started, run(b, db, "orders", options, handler))
+			}
+			<-all
+			rates[members] = append(rates[members], float64(n)/time.Since(start).Seconds())
+			for _, r := range started {
+				require.NoError(b, r.end(b))
+			}
+		}
+		for b.Loop() {
+			for _, members := range []int{0, 1, 2, 4} {
+				read(members)
+			}
+		}
+		b.ReportMetric(median(rates[0]), "unshared-rows/s")
+		for _, members := range []int{1, 2, 4} {
+			b.ReportMetric(median(rates[members]), fmt.Sprintf("%d-rows/s", members))
+		}
 	})
 }
 

@@ -50,8 +50,9 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // with Options.StopAtEnd the end is reached: then it returns nil, with the offset
 // stored. It reconnects after a loss of its connections, for ever; what it can't
 // mend is returned: a first connection that fails, ErrNoTable and the other
-// errors about the table, ErrBelowOffset, ErrNoState, a HandlerError, and errors
-// of the server such as a missing privilege.
+// errors about the table, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, a
+// HandlerError, notify.ErrNoGate and ErrNoGTID where Options.Mode leaves no other way,
+// and errors of the server such as a missing privilege.
 //
 // It takes a connection for reading, one for the group's lock, one for the
 // handshake or the GTIDs, and one of the pool at times. The gate's connections are
@@ -101,7 +102,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent tells whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
-		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, errIDSet, errTxEnded,
+		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, errIDSet, errTxEnded,
 		notify.ErrLockName, notify.ErrNoGate, notify.ErrNoGTID,
 	} {
 		if errors.Is(err, known) {
@@ -135,6 +136,9 @@ func (l *life) run(ctx context.Context) (err error) {
 		return err
 	}
 	l.reached = true
+	if l.options.MembersShare {
+		return l.share(ctx, t)
+	}
 	hands := context.WithoutCancel(ctx)
 	if l.options.Group != "" {
 		member, err := join(ctx, l.db, t, l.options)
@@ -149,21 +153,13 @@ func (l *life) run(ctx context.Context) (err error) {
 		hands, release = member.lock.Context(hands)
 		defer release()
 	}
-	// It may be idle for as long as a handler takes, and holds nothing.
-	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	rows, err := l.rows(ctx, t, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = session.Close() }()
-	rows, err := newRows(session, t, l.options)
-	if err != nil {
-		return err
-	}
-	if err := rows.prepare(ctx); err != nil {
-		return err
-	}
+	defer func() { _ = rows.session.Close() }()
 	start := func() (progress, error) { return l.options.From.start(ctx, rows, l.options.TimeColumn) }
-	var stored *offset
+	var stored ledger
 	var begun progress
 	switch {
 	case l.options.Group != "":
@@ -180,8 +176,29 @@ func (l *life) run(ctx context.Context) (err error) {
 	return l.read(ctx, hands, rows, stored, begun)
 }
 
+// rows opens a session that reads. The caller closes it.
+func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows, error) {
+	// It may be idle for as long as a handler takes, and holds nothing.
+	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := newRows(session, t, l.options)
+	if err == nil && shares != nil {
+		err = rows.share(shares)
+	}
+	if err == nil {
+		err = rows.prepare(ctx)
+	}
+	if err != nil {
+		_ = session.Close()
+		return nil, err
+	}
+	return rows, nil
+}
+
 // read runs the reader and the handler side by side.
-func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begun progress) error {
+func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun progress) error {
 	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
 		return err
@@ -194,6 +211,14 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
+	if carrier, ok := waiter.(notify.Carrier); ok && l.options.Order != OrderStrict {
+		if rows.ahead = newAhead(rows, l.options.PageRows); rows.ahead != nil {
+			carrier.Carry(rows.ahead)
+		}
+	}
+	if l.options.Woken != nil {
+		waiter = notify.Observe(waiter, l.options.Woken)
+	}
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
 	l.began, l.reading = true, true
 
@@ -205,7 +230,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 	reader := &reader{
 		rows: rows, source: source, grace: grace, waiter: waiter, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
-		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict,
+		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil,
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
 	}
 	var reading sync.WaitGroup
@@ -216,7 +241,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored *offset, begu
 			cancel(err)
 		}
 	})
-	delivery := &delivery{handler: l.handler, options: l.options, db: l.db, offset: stored, progress: begun}
+	delivery := &delivery{handler: l.handler.of(l.options.Group), options: l.options, db: l.db, offset: stored, progress: begun}
 	err = delivery.run(ctx, hands, batches)
 	cancel(err)
 	reading.Wait()

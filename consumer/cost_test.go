@@ -37,12 +37,12 @@ func TestOpenTransactionCostsNoMore(t *testing.T) {
 		var got collected
 		c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
 		got.waitFor(t, "first")
-		late := newConn(t, db)
+		late, aside := newConn(t, db), newConn(t, db)
 		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		want := []string{"first"}
 		more := func() { // rows and gaps that others make meanwhile
 			for range 50 {
-				do(t, db, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", "ROLLBACK")
+				onConn(t, aside, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", "ROLLBACK")
 				insert(t, db, "orders", "on time")
 				want = append(want, "on time")
 			}

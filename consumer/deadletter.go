@@ -13,9 +13,11 @@ import (
 // maxError is how much of an error's text is kept, in bytes, within a TEXT column.
 const maxError = 8 << 10
 
-// bury writes a message to the group's dead letters. One that is there already,
-// since the group was reset, is replaced.
-func bury(ctx context.Context, db notify.Execer, group string, m Message, attempts int, cause error) error {
+// Bury writes a message to a group's dead letters: for a handler that knows that no
+// further attempt would help, and passes the message by. One that is there already
+// is replaced, so a message that comes again after a crash or a reset is no second
+// letter. The error is ErrNoState or the server's.
+func Bury(ctx context.Context, db notify.Execer, group string, m Message, attempts int, cause error) error {
 	var headers any
 	if m.Headers != nil {
 		text, err := marshal(m.Headers)

@@ -19,11 +19,12 @@ type delivery struct {
 	handler  Handler
 	options  Options
 	db       *notify.DB
-	offset   *offset // nil without a group
+	offset   ledger // nil without a group
 	progress progress
 
 	unsaved bool
 	saved   time.Time
+	told    uint64 // the watermark that Options.Watch knows
 }
 
 // ownError is an error that is not the handler's: no retry of a message mends it.
@@ -43,6 +44,10 @@ var (
 // the handler's context, which ends later than the delivery's own.
 func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) {
 	d.saved = time.Now()
+	if d.options.Watch != nil {
+		d.options.Watch(Progress{d.progress.clone()})
+		d.told = d.progress.settled
+	}
 	defer func() {
 		// A context that ended must not make what was handled be handled again.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -79,6 +84,11 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 }
 
 func (d *delivery) batch(ctx, hands context.Context, b batch) error {
+	if !b.inOrder { // else they are below what is handled, or settled
+		for _, id := range b.passed {
+			d.progress.done.add(id, id)
+		}
+	}
 	size := len(b.messages)
 	if d.handler.each {
 		size = 1
@@ -99,15 +109,24 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 		d.progress.settle(b.settled)
 		d.unsaved = d.offset != nil
 	}
+	d.watched()
 	if b.handled != nil {
 		close(b.handled)
 	}
 	return nil
 }
 
+// watched tells Options.Watch that the watermark has moved.
+func (d *delivery) watched() {
+	if d.options.Watch != nil && d.progress.settled != d.told {
+		d.told = d.progress.settled
+		d.options.Watch(Progress{d.progress.clone()})
+	}
+}
+
 // deliver gives messages to the handler until they are handled or dead.
 func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrder bool) error {
-	attempts, err := d.try(ctx, hands, messages, inOrder)
+	messages, attempts, err := d.try(ctx, hands, messages, inOrder)
 	if err == nil || errors.Is(err, ErrStop) {
 		return err
 	}
@@ -128,27 +147,39 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 	}
 	d.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "id", m.ID, "attempts", attempts, "error", err)
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
-		return bury(ctx, tx, d.offset.group, m, attempts, err)
+		return Bury(ctx, tx, d.options.Group, m, attempts, err)
 	})
 }
 
 // try calls the handler up to MaxAttempts times, with waits between. An error that
-// is no ownError is the handler's last.
-func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder bool) (attempts int, err error) {
-	waits := d.options.Retry()
+// is no ownError is the handler's last. The rest are the messages that it has not
+// handled.
+func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder bool) (rest []Message, attempts int, err error) {
+	var waits backoff.BackOff // made when it is needed: it costs as much as reading a row
 	for attempts = 1; ; attempts++ {
 		if err = d.once(hands, messages, inOrder); err == nil || errors.Is(err, ErrStop) {
-			return attempts, err
+			return nil, attempts, err
+		}
+		if n := d.handledOf(err, len(messages)); n > 0 {
+			d.note(&d.progress, messages[:n], inOrder)
+			d.unsaved = d.offset != nil
+			if messages = messages[n:]; len(messages) == 0 {
+				return nil, attempts, nil
+			}
+			waits, attempts = nil, 1
 		}
 		if errors.As(err, &ownError{}) {
-			return attempts, err
+			return messages, attempts, err
 		}
 		if ctx.Err() != nil || hands.Err() != nil { // no further attempt, and no verdict on the message
-			return attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
+			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
+		}
+		if waits == nil {
+			waits = d.options.Retry()
 		}
 		pause := waits.NextBackOff()
 		if d.options.MaxAttempts > 0 && attempts >= d.options.MaxAttempts || pause == backoff.Stop {
-			return attempts, err
+			return messages, attempts, err
 		}
 		d.options.Logger.WarnContext(ctx, "handler failed", "id", messages[0].ID, "messages", len(messages), "attempt", attempts, "error", err)
 		wait := time.NewTimer(pause)
@@ -156,9 +187,18 @@ func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder b
 		case <-wait.C:
 		case <-ctx.Done():
 			wait.Stop()
-			return attempts, ownError{context.Cause(ctx)}
+			return messages, attempts, ownError{context.Cause(ctx)}
 		}
 	}
+}
+
+// handledOf is how many messages of a page were handled although there is an error.
+func (d *delivery) handledOf(err error, most int) int {
+	var part *partialError
+	if d.handler.tx || !errors.As(err, &part) {
+		return 0
+	}
+	return max(0, min(part.n, most))
 }
 
 // once calls the handler one time, and notes what it has done.
@@ -207,7 +247,8 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 	}
 	next := d.progress.clone()
 	d.note(&next, messages, inOrder)
-	if err := d.offset.store(ctx, tx, next); err != nil {
+	whole, err := d.offset.storeOf(ctx, tx, next, messages)
+	if err != nil {
 		_ = tx.Rollback()
 		return ownError{ended(err)}
 	}
@@ -217,7 +258,10 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 		d.unsaved = false
 		return ownError{fmt.Errorf("consumer: commit: %w", err)}
 	}
-	d.progress, d.unsaved, d.saved = next, false, time.Now()
+	d.progress, d.unsaved = next, !whole
+	if whole {
+		d.saved = time.Now()
+	}
 	return done
 }
 
@@ -230,7 +274,7 @@ func ended(err error) error {
 }
 
 func (d *delivery) saveIfDue(ctx context.Context) error {
-	if time.Since(d.saved) < d.options.FlushInterval {
+	if !d.unsaved || time.Since(d.saved) < d.options.FlushInterval {
 		return nil
 	}
 	return d.save(ctx)

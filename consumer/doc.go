@@ -45,6 +45,21 @@
 // sets a fence when it begins, and an offset moves only under the fence of the
 // one who moves it.
 //
+// # Members that share a group
+//
+// With Options.MembersShare all members are active. A message belongs to a partition by the
+// hash of its key; each partition has an advisory lock, and an offset and a fence of its
+// own. A member's session holds the locks of its partitions, so that they are free as soon
+// as it ends, and a lock of its place: who is a member is known by that. Each member has its
+// fair share, and lets partitions go, or takes free ones, when members come and go; before
+// it lets one go the handler finishes what it has in hand, and the offset is stored. One
+// member, the coordinator, looks after this once a second, and wakes the others when there
+// is something to do; when it dies another one is.
+//
+// The messages of a key are handled in the order in which they were published: what was
+// published after another message's commit comes after it, however their ids became
+// visible.
+//
 // What dies, and what then holds:
 //
 //   - the reader's connection: the row in hand is finished, then the reader goes

@@ -8,18 +8,76 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"testing"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
+
+// ctx and db are the examples'. db is notify.Open's, and its tables are init's and the
+// shop's; ctx ends when the program is to end.
+var (
+	ctx = context.Background()
+	db  *notify.DB
+)
+
+// TestExamples runs the examples on each server. Those that would go on are ended when
+// they have done what they are for.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
+		var err error
+		db, err = notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		for _, statement := range []string{
+			"INSERT INTO orders (payload) VALUES ('one'), (''), ('three')",
+			"CREATE TABLE totals (orders INT NOT NULL)", "INSERT INTO totals VALUES (0)",
+			"CREATE TABLE parcels (order_id BIGINT NOT NULL)", "CREATE TABLE bills (order_id BIGINT NOT NULL)",
+			"CREATE TABLE stock_changes (id INT AUTO_INCREMENT PRIMARY KEY, item INT, difference INT)",
+			"INSERT INTO stock_changes (item, difference) VALUES (1, 5), (1, -1), (2, -3)",
+		} {
+			_, err := db.Pool().ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		const handled = "SELECT COUNT(*) = 1 FROM mqnotify_offset WHERE group_name = '%s' AND settled >= 3"
+		for _, example := range []struct {
+			run   func()
+			want  string
+			until string // the query's answer is true
+		}{
+			{ExampleEach, "", fmt.Sprintf(handled, "billing")},
+			{ExampleBatch, "", fmt.Sprintf(handled, "index")},
+			{ExampleOptions_membersShare, "", "SELECT COUNT(*) = 3 FROM bills"},
+			{ExampleEachTx, "", "SELECT COUNT(*) = 3 FROM parcels"},
+			{ExampleBatchTx, "", "SELECT orders = 3 FROM totals"},
+			{ExampleBury, "", fmt.Sprintf(handled, "mails") + " AND (SELECT COUNT(*) = 1 FROM mqnotify_dead_letter)"},
+			{ExampleConsumer_Run, "", fmt.Sprintf(handled, "reports")},
+			{ExampleConsumer_Writers, "gaps are settled by knowledge: true\n", ""},
+			{ExampleNew, "{\"item\":1,\"difference\":-1}\n{\"item\":2,\"difference\":-3}\n", ""},
+			{ExamplePosition, "3 1 3 1 0\n", ""},
+			{ExampleErrStop, "2 of them\n", ""},
+			{ExampleStatus, "billing has 0 to come\n", ""},
+		} {
+			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
+			require.Equal(t, example.want, mysqltest.Output(t, example.run))
+			stop()
+		}
+	})
+}
 
 // Every message is handled at least once by the group "billing", by one process at
 // a time, until Ctrl-C. A process that stands by takes over when it ends.
 func ExampleEach() {
-	db, err := notify.Open("user:password@tcp(127.0.0.1:3306)/shop")
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -27,12 +85,52 @@ func ExampleEach() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	err = orders.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
 		log.Printf("%d: %s", m.ID, m.Payload)
 		return nil // an error makes it come again
 	}))
 	stop()
+	if err := errors.Join(err, db.Close()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A page at a time, for work that is cheaper so. What was done of a page that fails in
+// the middle does not come again.
+func ExampleBatch() {
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "index", From: consumer.Beginning(), PageRows: 500})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = orders.Run(ctx, consumer.Batch(func(ctx context.Context, messages []consumer.Message) error {
+		for i, m := range messages {
+			if err := send(ctx, m); err != nil {
+				return consumer.Handled(i, err)
+			}
+		}
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// All processes of the group "bills" work at the same time, each on its share of the
+// customers: the orders of a customer are billed in order, one after the other.
+func ExampleOptions_membersShare() {
+	orders, err := consumer.New(db, "orders", consumer.Options{
+		Group: "bills", From: consumer.Beginning(),
+		MembersShare: true, PartitionBy: "customer", // a column, or a header of the messages
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = orders.Run(ctx, consumer.EachTx(
+		func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO bills (order_id) VALUES (?)", m.ID)
+			return err
+		}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,16 +138,27 @@ func ExampleEach() {
 
 // What a handler does in the transaction that it is given is done exactly once: the
 // offset is committed with it.
-func ExampleBatchTx() {
-	db, err := notify.Open("user:password@tcp(127.0.0.1:3306)/shop")
+func ExampleEachTx() {
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "parcels", From: consumer.Beginning()})
 	if err != nil {
 		log.Fatal(err)
 	}
+	err = orders.Run(ctx, consumer.EachTx(func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO parcels (order_id) VALUES (?)", m.ID)
+		return err
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The same for a page of messages.
+func ExampleBatchTx() {
 	orders, err := consumer.New(db, "orders", consumer.Options{Group: "totals", From: consumer.Beginning(), PageRows: 500})
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = orders.Run(context.Background(), consumer.BatchTx(
+	err = orders.Run(ctx, consumer.BatchTx(
 		func(ctx context.Context, tx *sqlx.Tx, messages []consumer.Message) error {
 			_, err := tx.ExecContext(ctx, "UPDATE totals SET orders = orders + ?", len(messages))
 			return err
@@ -59,45 +168,72 @@ func ExampleBatchTx() {
 	}
 }
 
-// A message that fails three times goes to the dead letters; a table that was
-// truncated is begun anew; anything else that can't be mended ends the process.
-func ExampleConsumer_Run() {
-	db, err := notify.Open("user:password@tcp(127.0.0.1:3306)/shop")
+// A message that no attempt would help is put away at once; those behind it go on.
+func ExampleBury() {
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "mails", From: consumer.Beginning()})
 	if err != nil {
 		log.Fatal(err)
 	}
-	options := consumer.Options{Group: "mails", MaxAttempts: 3, HandlerTimeout: time.Minute}
+	err = orders.Run(ctx, consumer.Each(func(ctx context.Context, m consumer.Message) error {
+		if len(m.Payload) == 0 {
+			return consumer.Bury(ctx, db.Pool(), "mails", m, 1, errors.New("there is nothing in it"))
+		}
+		return send(ctx, m)
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A message that fails three times goes to the dead letters; a table that was
+// truncated is begun anew; anything else that can't be mended ends the process.
+func ExampleConsumer_Run() {
+	options := consumer.Options{Group: "reports", From: consumer.Beginning(), MaxAttempts: 3, HandlerTimeout: time.Minute}
 	for {
 		orders, err := consumer.New(db, "orders", options)
 		if err != nil {
 			log.Fatal(err)
 		}
-		err = orders.Run(context.Background(), consumer.Each(send))
-		if !errors.Is(err, consumer.ErrBelowOffset) {
+		err = orders.Run(ctx, consumer.Each(send))
+		switch {
+		case err == nil: // ctx ended
+			return
+		case !errors.Is(err, consumer.ErrBelowOffset):
 			log.Fatal(err)
 		}
-		options.Reset, options.From = true, consumer.Beginning()
+		options.Reset = true
 	}
 }
 
 func send(context.Context, consumer.Message) error { return nil }
 
-// Like tail -n 10 -f, for some rows and columns of any table.
-func ExampleNew() {
-	db, err := notify.Open("mysql://user:password@127.0.0.1/shop")
+// Whether this account can see the transactions that may fill a gap.
+func ExampleConsumer_Writers() {
+	orders, err := consumer.New(db, "orders", consumer.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
+	way, grace, err := orders.Writers(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("gaps are settled by knowledge:", way != consumer.WritersUnknown && grace == 0)
+}
+
+// Like tail -n 10, for some rows and columns of any table; without StopAtEnd it goes on,
+// as tail -f does.
+func ExampleNew() {
 	stock, err := consumer.New(db, "stock_changes", consumer.Options{
-		From:    consumer.Last(10),
-		Columns: []string{"item", "difference"},
-		Where:   "difference < 0",
-		Order:   consumer.OrderStrict,
+		From:      consumer.Last(10),
+		StopAtEnd: true,
+		Columns:   []string{"item", "difference"},
+		Where:     "difference < 0",
+		Order:     consumer.OrderStrict,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = stock.Run(context.Background(), consumer.Each(func(_ context.Context, m consumer.Message) error {
+	err = stock.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
 		_, err := fmt.Printf("%s\n", m.Payload) // a JSON object
 		return err
 	}))
@@ -106,19 +242,40 @@ func ExampleNew() {
 	}
 }
 
-// All that is there now, and then no more.
-func ExampleErrStop() {
-	db, err := notify.Open("user:password@tcp(127.0.0.1:3306)/shop")
-	if err != nil {
-		log.Fatal(err)
+// Where to begin. A group begins there once, and then goes on where it was.
+func ExamplePosition() {
+	counts := make([]int, 5)
+	for i, from := range []consumer.Position{
+		consumer.Beginning(),
+		consumer.FromID(3),
+		consumer.Since(time.Now().Add(-time.Hour)),
+		consumer.Last(1),
+		consumer.End(),
+	} {
+		orders, err := consumer.New(db, "orders", consumer.Options{From: from, StopAtEnd: true})
+		if err != nil {
+			log.Fatal(err)
+		}
+		err = orders.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
+			counts[i]++
+			return nil
+		}))
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
+	fmt.Println(counts[0], counts[1], counts[2], counts[3], counts[4])
+}
+
+// All that is there now, and then no more; or less.
+func ExampleErrStop() {
 	orders, err := consumer.New(db, "orders", consumer.Options{From: consumer.Beginning(), StopAtEnd: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	seen := 0
-	err = orders.Run(context.Background(), consumer.Each(func(context.Context, consumer.Message) error {
-		if seen++; seen == 1000 { // or sooner
+	err = orders.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
+		if seen++; seen == 2 {
 			return consumer.ErrStop
 		}
 		return nil
@@ -126,6 +283,40 @@ func ExampleErrStop() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println(seen, "of them")
+}
+
+// How far the groups are, for an alert.
+func ExampleStatus() {
+	status, err := consumer.Status(ctx, db, "orders", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, g := range status.Groups {
+		if g.Group == "billing" {
+			fmt.Printf("%s has %v to come\n", g.Group, g.Waiting)
+		}
+	}
+}
+
+// What a reader has, as a text that it keeps elsewhere; see Options.Watch.
+func ExampleProgress() {
+	var p consumer.Progress
+	p.Settle(1041)
+	p.Add(1043)
+	p.Add(1044)
+	text := p.Text(1000)
+	fmt.Println(text)
+
+	back, err := consumer.ParseProgress(text)
+	fmt.Println(back.Has(1042), back.Has(1043), err) // 1042 may still come
+	later := back.Clone()
+	later.Settle(1044)
+	fmt.Println(back.Settled(), later.Settled(), later.Largest())
+	// Output:
+	// 1041+1043-1044
+	// false true <nil>
+	// 1041 1044 1044
 }
 
 func ExampleMessage_MarshalJSON() {

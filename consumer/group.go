@@ -32,6 +32,16 @@ func join(ctx context.Context, db *notify.DB, topic *table.Table, options Option
 		return nil, err
 	}
 	name := GroupLock(topic.Schema, topic.Name, options.Group)
+	lock, err := standBy(ctx, session, name, options)
+	if err != nil {
+		_ = session.Close()
+		return nil, err
+	}
+	return &membership{session, lock}, nil
+}
+
+// standBy returns when the session has the group's lock.
+func standBy(ctx context.Context, session *notify.Session, name string, options Options) (*notify.Lock, error) {
 	lock, err := session.TryLock(ctx, name)
 	if errors.Is(err, notify.ErrNotAcquired) {
 		options.Logger.InfoContext(ctx, "standing by: another member of the group is active")
@@ -40,10 +50,9 @@ func join(ctx context.Context, db *notify.DB, topic *table.Table, options Option
 		lock, err = session.Lock(ctx, name, standby)
 	}
 	if err != nil {
-		_ = session.Close()
 		return nil, fmt.Errorf("consumer: join group %q: %w", options.Group, err)
 	}
-	return &membership{session, lock}, nil
+	return lock, nil
 }
 
 // leave lets the next member in.

@@ -56,6 +56,25 @@ func BatchTx(handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) e
 	return Handler{tx: true, handle: handle}
 }
 
+// Handled is what a handler made by Batch returns when it has done the first n messages
+// of its page and err kept it from the next one: those n count as handled, and the
+// rest is tried again. For other handlers it is err.
+func Handled(n int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &partialError{n, err}
+}
+
+// partialError is a page of which the first messages were handled.
+type partialError struct {
+	n   int
+	err error
+}
+
+func (e *partialError) Error() string { return e.err.Error() }
+func (e *partialError) Unwrap() error { return e.err }
+
 // HandlerError is a handler's last failure with a message, when it was tried
 // Options.MaxAttempts times and there is no group whose dead letters could take it.
 type HandlerError struct {

@@ -5,13 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
@@ -65,33 +63,4 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	}
 	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start anew with --reset (Options.Reset): %w",
 		r.table, head, settled, ErrBelowOffset)
-}
-
-// locked tells whether a row of a gap up to id is there but locked: its writer
-// has not ended. It asks for the newest maxProbes ids at most, one by one, since
-// for a range both servers report locks of rows that were not asked for.
-func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
-	mode := "FOR SHARE NOWAIT"
-	if r.rows.session.Capabilities().MariaDB {
-		mode = "LOCK IN SHARE MODE NOWAIT"
-	}
-	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
-	probes := 0
-	gaps := slices.Collect(r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)))
-	for _, gap := range slices.Backward(gaps) {
-		for id := gap.hi; id >= gap.lo && probes < maxProbes; id-- {
-			probes++
-			err := r.rows.session.Do(ctx, func(conn *sqlx.Conn) error {
-				_, err := conn.ExecContext(ctx, query, id)
-				return err
-			})
-			switch {
-			case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
-				return true, nil
-			case unfit(err) != nil:
-				return false, fmt.Errorf("consumer: probe id %d: %w", id, err)
-			}
-		}
-	}
-	return false, nil
 }

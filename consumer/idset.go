@@ -96,6 +96,22 @@ func (s *idSet) max() uint64 {
 	return s.spans[len(s.spans)-1].hi
 }
 
+// intersect are the ids of both sets.
+func (s idSet) intersect(other idSet) (both idSet) {
+	for i, j := 0, 0; i < len(s.spans) && j < len(other.spans); {
+		a, b := s.spans[i], other.spans[j]
+		if lo, hi := max(a.lo, b.lo), min(a.hi, b.hi); lo <= hi {
+			both.add(lo, hi)
+		}
+		if a.hi < b.hi {
+			i++
+		} else {
+			j++
+		}
+	}
+	return both
+}
+
 func (s *idSet) clone() idSet { return idSet{slices.Clone(s.spans)} }
 
 // The stored form is a version byte and then triples of numbers (varints): a gap's

@@ -2,9 +2,7 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,13 +17,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(tortureEnv); told != "" { // a process of TestTorture's
-		if err := tortureReaderMain(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	mysqltest.AsProcess(tortureEnv, tortureReaderMain)
+	mysqltest.AsProcess(shareEnv, shareMain)
 	mysqltest.Main(m)
 }
 
@@ -138,16 +131,4 @@ func (c *collected) waitFor(tb testing.TB, payloads ...string) {
 	require.Equal(tb, payloads, c.payloads())
 }
 
-// testLogger logs to the test, quietly after its end.
-func testLogger(tb testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(&testWriter{tb: tb}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-type testWriter struct{ tb testing.TB }
-
-func (w *testWriter) Write(line []byte) (int, error) {
-	if w.tb.Context().Err() == nil { // cancelled just before the cleanups
-		w.tb.Log(string(line))
-	}
-	return len(line), nil
-}
+func testLogger(tb testing.TB) *slog.Logger { return mysqltest.Logger(tb, slog.LevelDebug) }

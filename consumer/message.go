@@ -25,7 +25,13 @@ type Message struct {
 	Payload []byte
 	// IsRow tells that the table is no message table.
 	IsRow bool
+
+	// part is the partition, of those that a group's members share; passed for a message
+	// that is another member's, or was handled.
+	part int
 }
+
+const passed = -1
 
 // MarshalJSON is the message on one line; a payload that is no UTF-8 is base64
 // under "payload_base64". A row of a table that is no message table is its object.

@@ -43,7 +43,7 @@ const openByLocks = `SELECT OWNER_THREAD_ID, OWNER_EVENT_ID FROM performance_sch
 WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = ?
 AND LOCK_TYPE NOT IN ('SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY')`
 
-// lost counts the locks that the server could not show for want of memory.
+// locksLost counts the locks that the server could not show for want of memory.
 const locksLost = `SHOW GLOBAL STATUS LIKE 'Performance_schema_metadata_lock_lost'`
 
 func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Table) (*metadataLocks, error) {

@@ -19,24 +19,14 @@ var (
 	ErrNoState = errors.New("the tables of mqnotify are not in this database: make them with `mqnotify init`")
 )
 
-// progress is what a group has done: every id up to settled, and done above it.
-type progress struct {
-	settled uint64
-	done    idSet
+// ledger is where a member stores its progress, as long as nobody else does.
+type ledger interface {
+	// store writes the progress, unless another member has set the fence since: ErrFenced.
+	store(ctx context.Context, db notify.Execer, p progress) error
+	// storeOf is store of as much as these messages being handled needs; whole tells that
+	// this was all.
+	storeOf(ctx context.Context, db notify.Execer, p progress, messages []Message) (whole bool, err error)
 }
-
-// handled notes a message.
-func (p *progress) handled(id uint64, inOrder bool) {
-	if inOrder {
-		p.settle(id)
-	} else {
-		p.done.add(id, id)
-	}
-}
-
-func (p *progress) settle(id uint64) { p.settled = p.done.trim(max(id, p.settled)) }
-
-func (p *progress) clone() progress { return progress{p.settled, p.done.clone()} }
 
 // offset is a group's row, of which this member holds the fence.
 type offset struct {
@@ -64,6 +54,10 @@ func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error 
 	return nil
 }
 
+func (o *offset) storeOf(ctx context.Context, db notify.Execer, p progress, _ []Message) (whole bool, err error) {
+	return true, o.store(ctx, db, p)
+}
+
 // stateError wraps an error from a statement on mqnotify's own tables.
 func stateError(verb string, err error) error {
 	switch {
@@ -81,13 +75,14 @@ func stateError(verb string, err error) error {
 // gives, or writes that of start anew when reset is set; it sets the fence and
 // returns the progress.
 func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (progress, error)) (*offset, progress, error) {
-	var have bool
-	err := db.Pool().GetContext(ctx, &have, "SELECT EXISTS (SELECT 1 FROM "+schema.OffsetTable+
-		" WHERE topic = ? AND group_name = ?)", topic, group)
+	row, err := readGroup(ctx, db.Pool(), topic, group)
 	if err != nil {
-		return nil, progress{}, stateError("read offset", err)
+		return nil, progress{}, err
 	}
-	if !have || reset {
+	if _, shared, _ := decodeSharing(topic, group, row.Delivered); shared {
+		return nil, progress{}, fmt.Errorf("consumer: the members of group %q share it: set MembersShare (--members-share): %w", group, ErrShare)
+	}
+	if len(row.Delivered) == 0 || reset {
 		p, err := start()
 		if err != nil {
 			return nil, progress{}, err
@@ -134,12 +129,12 @@ func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) 
 	if err != nil {
 		return nil, p, stateError("take fence", err)
 	}
-	if err := tx.Commit(); err != nil {
-		return nil, p, stateError("take fence", err)
-	}
 	p.settled = row.Settled
 	if p.done, err = decodeIDSet(row.Delivered, row.Settled); err != nil {
 		return nil, p, fmt.Errorf("consumer: offset of group %q: %w", group, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, p, stateError("take fence", err)
 	}
 	return &offset{topic, group, row.Fence}, p, nil
 }

@@ -70,9 +70,24 @@ const (
 type Options struct {
 	// Group is the name under which the offset is stored, 128 characters at most.
 	// A group has one active member; the others stand by and take over when it
-	// dies. Empty means that nothing is stored.
+	// dies, unless MembersShare is set. Empty means that nothing is stored.
 	Group string
-	// Member names this process in the group's row; empty means host and process id.
+	// MembersShare makes all members of the group active. Each has its fair share of the
+	// group's partitions, by a key of the messages: the messages of a key are handled by one
+	// member at a time, in order; see the package comment. The members of a group all share
+	// it or none does. It needs a Group, and ModeHandshake and FlagRow are not for it.
+	MembersShare bool
+	// Partitions is how many partitions a new group has, 256 at most, and so how many
+	// members can be active. 0 means what the group has, 64 for a new one. It is kept with
+	// the group: another number is ErrShare, unless Reset is set.
+	Partitions int
+	// PartitionBy is the key that partitions go by: a column of the table, compared byte by
+	// byte, or else the header of this name. A message without it is its own key. Empty
+	// means what the group has; for a new one of a message table the header "key". It is kept
+	// with the group as Partitions is.
+	PartitionBy string
+	// Member names this process in the group's row, 255 characters at most; empty means
+	// host and process id.
 	Member string
 	// From is where to begin when the group has no offset yet. The zero value is End.
 	From Position
@@ -143,11 +158,19 @@ type Options struct {
 	// connection; nil means exponential from 50 ms to 5 s. One that gives up makes
 	// Run return the error.
 	Reconnect func() backoff.BackOff
+	// Watch, if not nil, is called with where reading begins, each time it does, and
+	// whenever the watermark has moved since: by the handler's goroutine, after the
+	// handler, with a copy.
+	Watch func(Progress)
+	// Woken, if not nil, is called with what ended each wait for new rows, by the
+	// goroutine that reads: it must not block.
+	Woken func(notify.Wake)
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
 	forgetGaps bool                // loses rows: for the test that shows it
 	wrap       func(source) source // puts a test between the reader and its source
+	hasty      bool                // lets partitions go in the middle of the handler's work: for the test that shows it
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, for a test in a hurry
 }
 
@@ -161,6 +184,12 @@ func (o Options) withDefaults() (Options, error) {
 		{!utf8.ValidString(o.Group) || strings.HasSuffix(o.Group, " "), "Group is no UTF-8 or ends with a space"}, // one row, two locks
 		{len([]rune(o.Member)) > 255 || !utf8.ValidString(o.Member), "Member is longer than 255 characters, or no UTF-8"},
 		{o.Reset && o.Group == "", "Reset needs a Group"},
+		{o.MembersShare && o.Group == "", "MembersShare needs a Group"},
+		{!o.MembersShare && (o.Partitions != 0 || o.PartitionBy != ""), "Partitions and PartitionBy are for MembersShare"},
+		{o.Partitions < 0 || o.Partitions > maxPartitions, fmt.Sprintf("Partitions is %d: 1 to %d", o.Partitions, maxPartitions)},
+		{o.MembersShare && (o.Mode == ModeHandshake || o.Flag == FlagRow), "ModeHandshake and FlagRow are for one reader, and with MembersShare there are more"},
+		{!utf8.ValidString(o.PartitionBy) || strings.ContainsAny(o.PartitionBy, "\"\\\x00\n\r") || len(o.PartitionBy) > 255,
+			"PartitionBy is longer than 255 bytes, or has a quote, a backslash or a line break"},
 		{!slices.Contains([]Mode{ModeAuto, ModeGate, ModeGTID, ModePoll, ModeHandshake}, o.Mode),
 			fmt.Sprintf("no Mode %q: gate, gtid, poll, handshake or empty", o.Mode)},
 		{o.Mode == ModeGate && o.Flag == FlagRow, "the flag's row is for one reader that looks at it: ModePoll"},

@@ -128,9 +128,9 @@ func (p Position) fromEnd(ctx context.Context, r *rows, upTo uint64) (start prog
 	return start, nil
 }
 
-// search finds the id before the first row of the time or later, the largest
-// number if there is none: by halving down to rows that are older by the disorder, then by looking at
-// each from there on.
+// search finds the id before the first row of the time or later, the largest number if
+// there is none: by halving down to rows that are older by the disorder, then by looking
+// at each from there on.
 func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint64, error) {
 	column, err := r.table.Column(timeColumn)
 	if err != nil {

@@ -15,12 +15,6 @@ import (
 const (
 	// pageBytes is about how much of payload a page holds.
 	pageBytes = 4 << 20
-	// maxRanges is how many gaps one statement reads again; past it, the ids alone
-	// are read first.
-	maxRanges = 100
-	// maxProbes bounds the rows that are probed for a lock before a gap is given up
-	// by time alone.
-	maxProbes = 64
 	// maxWait bounds every wait for a hint.
 	maxWait = 2 * time.Minute
 	// checkWait is how often a reader that finds nothing looks whether the table's ids
@@ -33,6 +27,7 @@ const (
 // batch is what the reader hands out at once.
 type batch struct {
 	messages []Message
+	passed   []uint64 // the ids of messages that are none of this member's
 	// settled is the watermark once these messages and all before are handled.
 	settled uint64
 	// inOrder tells that nothing with a lower id is outstanding or can come, so that
@@ -57,6 +52,7 @@ type reader struct {
 
 	pageRows  int
 	strict    bool
+	keyed     bool // what commits late comes before what was published after it
 	stopAtEnd bool
 	alternate bool // the waiter wants everything handled before it waits
 	forget    bool // no gaps: for the test that shows what is lost without them
@@ -121,7 +117,7 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkHead(ctx); err != nil {
 		return err
 	}
-	if !r.strict { // what came into the stored gaps meanwhile, whoever else may still come
+	if !r.waits() { // what came into the stored gaps meanwhile, whoever else may still come
 		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
 			return err
 		}
@@ -207,11 +203,23 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		}
 	}
 	limit := r.limit
-	page, err := r.rows.after(ctx, r.wm.frontier, limit)
+	// Below the horizon gaps are not kept in mind: what was read before it was known may lack
+	// rows that came since.
+	page, err := r.rows.after(ctx, r.wm.frontier, limit, r.wm.frontier < r.wm.horizon)
 	if err != nil {
 		return reading{}, fmt.Errorf("consumer: read page: %w", err)
 	}
 	messages := page.messages
+	if r.keyed && len(messages) > 0 && r.wm.waiting() {
+		if r.waits() {
+			return reading{head: r.wm.frontier, withheld: true}, nil
+		}
+		// After the page, and handed out before it: whoever published one of its rows after
+		// another commit had that row's id from before.
+		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
+			return reading{}, err
+		}
+	}
 	if len(messages) > 0 {
 		r.limit = max(1, min(r.pageRows, pageBytes/max(1, page.bytes/len(messages)), 4*limit))
 	}
@@ -238,6 +246,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		r.wm.pass(head)
 	}
 	done.head = max(head, r.wm.frontier)
+	r.rows.ahead.follow(r.wm.frontier, r.limit)
 	if len(messages) == 0 {
 		return done, nil
 	}
@@ -245,108 +254,13 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 	return done, r.hand(ctx, batch{messages: messages, inOrder: r.wm.settled >= ids[len(ids)-1]})
 }
 
-// look asks who is open, and reads again the gaps that somebody who ended might
-// have filled. The head was read before.
-func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
-	if time.Now().Before(r.nextLook) {
-		return false, nil
-	}
-	open, err := r.source.open(ctx)
-	now := time.Now()
-	r.nextLook = now.Add(r.source.pace())
-	if errors.Is(err, errStale) { // nothing is settled, but what came need not wait
-		n, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier})
-		return n > 0, err
-	}
-	if err != nil {
-		return false, err
-	}
-	again, ended := r.wm.look(head, open, now, r.grace)
-	if ended > r.wm.settled && r.grace > 0 {
-		locked, err := r.locked(ctx, ended)
-		if err != nil {
-			return false, err
-		}
-		if locked {
-			ended = r.wm.settled
-		}
-	}
-	if r.strict { // the gaps below what was handed out in another order
-		again = span{r.wm.settled + 1, ended}
-	}
-	n, err := r.reread(ctx, again)
-	if err != nil {
-		return false, err
-	}
-	r.wm.end(ended)
-	if r.wm.settled > r.handed {
-		return true, r.hand(ctx, batch{})
-	}
-	return n > 0, nil
-}
-
-// reread reads the gaps of a span again and hands out what is there now.
-func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
-	for {
-		gaps, whole, err := r.gaps(ctx, s.lo-1, min(s.hi, r.wm.frontier))
-		if err != nil || len(gaps) == 0 {
-			return n, err
-		}
-		page, err := r.rows.within(ctx, gaps, r.limit)
-		if err != nil {
-			return n, fmt.Errorf("consumer: read gaps: %w", err)
-		}
-		if len(page.messages) > 0 {
-			n += len(page.messages)
-			r.wm.reread(idsOf(page.messages))
-			if err := r.hand(ctx, batch{messages: page.messages}); err != nil {
-				return n, err
-			}
-		}
-		if whole && !page.full {
-			return n, nil
-		}
-	}
-}
-
-// gaps are the ranges of (after, upTo] to be read again, maxRanges at most; whole
-// tells that these are all. Where there are more, the ids that are there are read
-// first, and the ranges are those of ids that were not there before.
-func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []span, whole bool, err error) {
-	for gap := range r.wm.seen.missing(max(after, r.wm.settled), upTo) {
-		if gaps = append(gaps, gap); len(gaps) > maxRanges {
-			break
-		}
-	}
-	if len(gaps) <= maxRanges {
-		return gaps, true, nil
-	}
-	const limit = 10_000
-	var appeared idSet
-	for from := max(after, r.wm.settled); ; {
-		ids, err := r.rows.ids(ctx, from, upTo, limit)
-		if err != nil {
-			return nil, false, fmt.Errorf("consumer: read ids: %w", err)
-		}
-		for _, id := range ids {
-			if !r.wm.seen.contains(id) {
-				appeared.add(id, id)
-			}
-			if len(appeared.spans) == maxRanges {
-				return appeared.spans, false, nil
-			}
-		}
-		if len(ids) < limit {
-			return appeared.spans, true, nil
-		}
-		from = ids[len(ids)-1]
-	}
-}
-
 // hand gives a batch to the handler's side.
 func (r *reader) hand(ctx context.Context, b batch) error {
 	b.settled = r.wm.settled
 	r.handed = r.wm.settled
+	if r.keyed {
+		b.messages, b.passed = own(b.messages)
+	}
 	select {
 	case r.out <- b:
 		runtime.Gosched() // the handler first, then what the reader asks next

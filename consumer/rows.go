@@ -21,15 +21,18 @@ import (
 // rows reads a table's rows over a session, with the driver's own interface: a
 // row costs a third less than through database/sql.
 type rows struct {
-	session *notify.Session
-	table   *table.Table
-	keyName string
-	key     string // quoted
-	where   string // " AND (...)", or nothing
-	columns string // the key first
-	decode  func(values []driver.Value, page *page) (Message, error)
-	next    driver.Stmt // the page after an id
-	types   []string    // the columns', as the first page had them
+	session  *notify.Session
+	table    *table.Table
+	keyName  string
+	key      string  // quoted
+	where    string  // " AND (...)", or nothing
+	columns  string  // the key first
+	messages bool    // it is a message table
+	shares   *shares // nil unless members share the group
+	decode   func(values []driver.Value, page *page) (Message, error)
+	next     driver.Stmt // the page after an id
+	ahead    *ahead      // nil where nothing is read ahead
+	types    []string    // the columns', as the first page had them
 }
 
 // errAltered says that the table is not what it was when it was described.
@@ -73,9 +76,10 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		r.where = " AND (\n" + options.Where + "\n)"
 	}
 	if t.IsMessageTable() && len(options.Columns) == 0 {
+		r.messages = true
 		r.columns = "id, created_at, headers, payload"
 		r.decode = func(values []driver.Value, p *page) (Message, error) {
-			return message(t.Name, values, p)
+			return message(t.Name, values, p, r.shares)
 		}
 		return r, nil
 	}
@@ -106,24 +110,33 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		if err != nil {
 			return Message{}, err
 		}
+		part, err := r.shares.partOf(id, values[len(row)+1:])
+		if err != nil || part == passed {
+			return Message{ID: id, part: part}, err
+		}
 		for i := range row {
 			row[i] = values[i+1]
 		}
 		if line, err = encoder.AppendJSON(line[:0], row); err != nil {
 			return Message{}, err
 		}
-		return Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true}, nil
+		return Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, part: part}, nil
 	}
 	return r, nil
 }
 
-// message reads a row of a message table: id, created_at, headers, payload.
-func message(topic string, values []driver.Value, p *page) (Message, error) {
+// message reads a row of a message table: id, created_at, headers, payload, and the partition
+// where there are any.
+func message(topic string, values []driver.Value, p *page, shares *shares) (Message, error) {
 	id, err := toID(values[0])
 	if err != nil {
 		return Message{}, err
 	}
-	m := Message{ID: id, Topic: topic}
+	part, err := shares.partOf(id, values[4:])
+	if err != nil || part == passed {
+		return Message{ID: id, part: part}, err
+	}
+	m := Message{ID: id, Topic: topic, part: part}
 	if created, ok := values[1].([]byte); ok {
 		m.CreatedAt = parseTime(created)
 	}
@@ -157,6 +170,22 @@ func toID(value driver.Value) (uint64, error) {
 	return 0, fmt.Errorf("consumer: key %v is no positive integer", value)
 }
 
+// share makes the rows tell their partitions, and keeps the contents of foreign messages on the
+// server. Of other tables all columns come: a column's type would be lost on the way.
+func (r *rows) share(s *shares) error {
+	part, err := s.expression(r.table, r.key)
+	if err != nil {
+		return err
+	}
+	if r.messages && len(s.own) < s.parts {
+		mine := part + " IN (" + list(s.own) + ")"
+		r.columns = "id, created_at, IF(" + mine + ", headers, NULL), IF(" + mine + ", payload, NULL)"
+	}
+	r.shares = s
+	r.columns += ", " + part
+	return nil
+}
+
 // prepare prepares the statement that reads pages, and so checks the condition.
 func (r *rows) prepare(ctx context.Context) error {
 	err := r.raw(ctx, func(conn driver.ConnPrepareContext) (err error) {
@@ -173,8 +202,12 @@ func (r *rows) prepare(ctx context.Context) error {
 	return nil
 }
 
-// after reads the rows past an id, in order, limit at most.
-func (r *rows) after(ctx context.Context, id uint64, limit int) (*page, error) {
+// after reads the rows past an id, in order, limit at most. One that must be read from now on
+// is not one that came ahead.
+func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page, error) {
+	if p := r.ahead.take(id); p != nil && !now {
+		return p, nil
+	}
 	p := &page{messages: make([]Message, 0, limit)}
 	err := r.raw(ctx, func(driver.ConnPrepareContext) error {
 		return r.scan(ctx, r.next, []uint64{id, uint64(limit)}, func(values []driver.Value) error {
@@ -206,6 +239,10 @@ func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	if err != nil {
 		return err
 	}
+	return p.add(m, limit)
+}
+
+func (p *page) add(m Message, limit int) error {
 	p.messages = append(p.messages, m)
 	if p.full = p.bytes >= pageBytes || len(p.messages) == limit; p.full {
 		return errEnough

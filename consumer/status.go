@@ -71,6 +71,16 @@ type GroupStatus struct {
 	// BelowOffset says that the table's ids end below the offset: a consumer of the
 	// group fails with ErrBelowOffset.
 	BelowOffset bool
+
+	// Partitions is how many there are when the members share the group, 0 else. Member and
+	// Session are then the coordinator's, Settled is the least offset of all partitions, and
+	// Done, Gaps and Behind are of what is done in all.
+	Partitions int
+	// PartitionBy is what they go by: "header key", "column customer", or "the rows' ids".
+	PartitionBy string
+	// Members are those that share the group; the last has no session where partitions are
+	// free.
+	Members []MemberStatus
 }
 
 // Status reads how far the groups of a topic are. key is the column that they read
@@ -142,12 +152,25 @@ func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) 
 
 // status looks at what the group has before it.
 func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupStatus, error) {
+	of, shared, err := decodeSharing(r.table.Name, g.Name, g.Delivered)
+	if err != nil {
+		return GroupStatus{}, err
+	}
+	if shared {
+		return g.sharedStatus(ctx, r, of, head)
+	}
 	done, err := decodeIDSet(g.Delivered, g.Settled)
 	if err != nil {
 		return GroupStatus{}, fmt.Errorf("consumer: offset of group %q: %w", g.Name, err)
 	}
+	return g.of(ctx, r, progress{g.Settled, done}, head)
+}
+
+// of is the status of a group that has done p.
+func (g *storedGroup) of(ctx context.Context, r *rows, p progress, head uint64) (_ GroupStatus, err error) {
+	done := p.done
 	s := GroupStatus{
-		Group: g.Name, Member: g.Member, Session: g.Session, Settled: g.Settled,
+		Group: g.Name, Member: g.Member, Session: g.Session, Settled: p.settled,
 		Moved: time.Duration(max(0, g.Age)) * time.Microsecond,
 	}
 	gaps := slices.Collect(done.missing(s.Settled, done.max()))

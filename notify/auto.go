@@ -40,6 +40,7 @@ type Auto struct {
 	topic   string
 	source  Source
 	options AutoOptions
+	carries Piggyback
 	log     *slog.Logger
 	again   backoff.BackOff
 
@@ -54,7 +55,7 @@ type Auto struct {
 	trials sync.WaitGroup
 }
 
-var _ Waiter = (*Auto)(nil)
+var _ Carrier = (*Auto)(nil)
 
 // ways are what Auto has, the best first. The last always works.
 var ways = [...]struct {
@@ -159,6 +160,9 @@ func (a *Auto) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	return head, err
 }
 
+// Carry implements [Carrier].
+func (a *Auto) Carry(p Piggyback) { a.carries = p }
+
 // fails tells whether an error is that of a way, and not of the caller's session or
 // context, or a Close.
 func (a *Auto) fails(ctx context.Context) bool {
@@ -244,6 +248,12 @@ func (a *Auto) move(ctx context.Context, found better) error {
 	}
 	if a.waiter != nil {
 		_ = a.waiter.Close()
+	}
+	if a.carries != nil {
+		_ = a.carries.Result(nil)
+		if carrier, ok := found.waiter.(Carrier); ok {
+			carrier.Carry(a.carries)
+		}
 	}
 	a.waiter, a.way, a.why = found.waiter, found.way, found.why
 	a.retry = time.Now().Add(a.again.NextBackOff())

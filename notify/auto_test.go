@@ -1,7 +1,6 @@
 package notify_test
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
 	"sync"
@@ -19,28 +18,15 @@ import (
 // auto is an Auto in a process of its own, and what it logged.
 type auto struct {
 	*notify.Auto
-	db *notify.DB
-	mu sync.Mutex
-	to bytes.Buffer
-}
-
-func (a *auto) Write(line []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.to.Write(line)
-}
-
-func (a *auto) logged() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.to.String()
+	db     *notify.DB
+	logged mysqltest.Text
 }
 
 func openAuto(tb testing.TB, db *notify.DB, again time.Duration) *auto {
 	tb.Helper()
 	a := &auto{db: db}
 	a.Auto = notify.NewAuto(db, openSession(tb, db, never), "orders", notify.LargestID("orders", "id"), notify.AutoOptions{
-		Again: again, Logger: slog.New(slog.NewTextHandler(a, nil)),
+		Again: again, Logger: slog.New(slog.NewTextHandler(&a.logged, nil)),
 	})
 	tb.Cleanup(func() { require.NoError(tb, a.Close()) })
 	return a
@@ -62,7 +48,7 @@ func (a *auto) awaitMode(tb testing.TB, want string) string {
 		}
 		select {
 		case <-late:
-			tb.Fatalf("still %s, not %s: %s", mode, want, a.logged())
+			tb.Fatalf("still %s, not %s: %s", mode, want, a.logged.String())
 		default:
 		}
 	}
@@ -96,8 +82,8 @@ func TestAutoChooses(t *testing.T) {
 		a := openAuto(t, db, 0)
 		assert.Empty(t, a.awaitMode(t, "gate"))
 		a.wakes(t, db)
-		assert.Equal(t, 1, strings.Count(a.logged(), "\n"), a.logged())
-		assert.Contains(t, a.logged(), "mode=gate")
+		assert.Equal(t, 1, strings.Count(a.logged.String(), "\n"), a.logged.String())
+		assert.Contains(t, a.logged.String(), "mode=gate")
 	})
 }
 
@@ -146,7 +132,7 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 				a.wakes(t, db)
 			}
 		}
-		assert.Contains(t, a.logged(), "mode=poll why=")
+		assert.Contains(t, a.logged.String(), "mode=poll why=")
 	})
 }
 
@@ -176,7 +162,7 @@ func TestAutoClose(t *testing.T) {
 		for _, bound := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 			a := notify.NewAuto(openDB(t, config), openSession(t, db, never), "orders",
 				notify.LargestID("orders", "id"), notify.AutoOptions{Poll: backoff.NewConstantBackOff(time.Millisecond)})
-			waited := result(func() error {
+			waited := mysqltest.Result(func() error {
 				head, err := a.Head(t.Context())
 				for err == nil {
 					head, err = a.Wait(t.Context(), head, time.Hour)
@@ -189,7 +175,7 @@ func TestAutoClose(t *testing.T) {
 				all.Go(func() { assert.NoError(t, a.Close()) })
 			}
 			all.Wait()
-			require.Error(t, receive(t, waited))
+			require.Error(t, mysqltest.Receive(t, waited))
 			_, err := a.Head(t.Context())
 			require.Error(t, err)
 		}
@@ -207,7 +193,7 @@ func TestAutoWaitsForCommits(t *testing.T) {
 		db := openTopic(t, own)
 		a := &auto{db: db}
 		a.Auto = notify.NewAuto(db, openSession(t, db, never), "orders", notify.FlagRow("orders"), notify.AutoOptions{
-			Again: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(a, nil)),
+			Again: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&a.logged, nil)),
 		})
 		defer func() { require.NoError(t, a.Close()) }()
 		set := func(mode string) {

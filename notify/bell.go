@@ -165,7 +165,8 @@ func (b *bell) take(ctx context.Context) error {
 	if !slot.Valid {
 		return nil
 	}
-	b.turner = b.newTurner(b.names.bell(int(slot.Int64)), b.session)
+	ring := b.ringOf(b.names.bell(int(slot.Int64)))
+	b.turner = &turner{ring: ring, session: b.session, firstOnce: ring.phases == phases} // a test's has no room
 	return b.turner.take(ctx)
 }
 
@@ -180,8 +181,13 @@ func (b *bell) ring(ctx context.Context) error {
 	}
 	// The server hands a lock over as it is released, so whoever waited has it now.
 	phase := b.turner.name(b.session.ID(), 0, b.turner.phase)
-	return b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+who,
+	err := b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+who,
 		[]any{phase, b.names.keeper(), b.names.claim()}, &b.heard, &b.alone, &b.claimed)
+	if err != nil {
+		return err
+	}
+	pause(ctx, b.options.Coalesce-time.Since(b.rung))
+	return b.turner.ready(ctx)
 }
 
 // bellWatch is a keeper's session that waits on another producer's bell.
@@ -189,11 +195,12 @@ type bellWatch struct {
 	*look
 	slot   int
 	holder uint64
+	heard  bool // the bell's end; before done is closed
 	done   chan struct{}
 }
 
 func (l *look) newBellWatch(slot int, holder uint64) *bellWatch {
-	return &bellWatch{l, slot, holder, make(chan struct{})}
+	return &bellWatch{look: l, slot: slot, holder: holder, done: make(chan struct{})}
 }
 
 func (b *bellWatch) ended() bool {
@@ -209,6 +216,11 @@ func (b *bellWatch) ended() bool {
 // next look begins anew.
 func (b *bellWatch) run(ctx context.Context) {
 	defer close(b.done)
+	defer func() {
+		if ctx.Err() == nil && !b.heard {
+			b.ring(0)
+		}
+	}()
 	session, release, err := b.gate.session(ctx, untouched)
 	if err != nil {
 		return
@@ -217,19 +229,20 @@ func (b *bellWatch) run(ctx context.Context) {
 	defer b.db.endWith(ctx, session)()
 	work := context.WithoutCancel(ctx)
 	w := &watcher{ring: b.ringOf(b.names.bell(b.slot)), session: session, lossy: b.options.lossy}
-	for found := false; ctx.Err() == nil; found = true {
+	for lent := false; ctx.Err() == nil; lent = true {
 		armed, err := w.find(work, b.holder)
 		if err != nil || !armed {
 			return
 		}
-		if !found {
+		if !lent {
 			if err := w.lend(work); err != nil {
 				return
 			}
 		}
-		// By what was missed. One at its first phase has not rung yet, or, after a whole
-		// round, rings on until it is heard.
-		woken := found || w.phase%uint64(w.phases) != 0
+		b.heard = false
+		// By what was missed, or another keeper's watch has heard. One at its first phase
+		// has not rung yet.
+		woken := lent || w.phase%uint64(w.phases) != 0
 		err = w.stay(work, func() (err error) {
 			for armed && err == nil {
 				if woken {
@@ -243,6 +256,7 @@ func (b *bellWatch) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		b.heard = true
 		b.ring(0)
 	}
 }

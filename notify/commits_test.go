@@ -214,10 +214,10 @@ func TestCommitsAfterARestart(t *testing.T) {
 		told(t, user)
 
 		own.Kill() // closing does not wait for it
-		closed := result(func() bool {
+		closed := mysqltest.Result(func() bool {
 			user.Close()
 			return true
 		})
-		receive(t, closed)
+		mysqltest.Receive(t, closed)
 	})
 }

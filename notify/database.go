@@ -2,9 +2,11 @@ package notify
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -31,9 +33,10 @@ type DB struct {
 	looks sharedSession    // for what keepers look at
 
 	commitsSeen commits
+	lostLocks   atomic.Uint64
 }
 
-// Open prepares access to the database that dsn names, in the driver's form
+// Open prepares access to the database that dataSource names, in the driver's form
 // ("user:pass@tcp(host:3306)/db") or as a URL ("mysql://user:pass@host/db"). It
 // does not connect. No error ever shows the DSN's password.
 func Open(dataSource string) (*DB, error) {
@@ -67,7 +70,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
-	return &DB{config: config, pool: sqlx.NewDb(sqlOpen(connector), "mysql")}, nil
+	return &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql")}, nil
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock

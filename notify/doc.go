@@ -44,18 +44,29 @@
 //   - A phase is a lock that the keeper holds, and listeners wait for. Its name has the
 //     keeper's connection id and a number in it, and a lane: each listener has chosen
 //     one of 4 at random, and they wake in 4 queues side by side. A phase
-//     below means that of all lanes.
+//     below means that of all lanes. The keeper holds two, one after the other, and
+//     the first of them is what to wait for.
 //
-//   - To ring is to take the next phase and let the last one go, in one statement:
+//   - To ring is to let that one go; the other is the first then. When the listeners have
+//     had their time, the keeper takes the next beside it:
 //
-//     SELECT IF(GET_LOCK(phase[p+1], 0) = 1, RELEASE_LOCK(phase[p]), -1)
+//     SELECT RELEASE_LOCK(phase[p])
+//     SELECT GET_LOCK(phase[p+2], 0)
 //
 // A listener's session is parked in one statement, which takes and releases. So the
 // server passes the phase down its queue by itself, and a listener that died
 // on the way is passed over:
 //
 //	SELECT IF(SYSDATE(6) <= seen + 200 ms, GET_LOCK(phase[p], 60), 2), RELEASE_LOCK(phase[p]),
-//	       which of phase[p+1], phase[p+2], phase[p] the keeper holds now, SYSDATE(6)
+//	       which of phase[p], phase[p+1], phase[p+2] the keeper holds now, SYSDATE(6)
+//
+// A producer's INSERT takes its ring along ([Gate.Insert]): the process that keeps the
+// gate sends it over the keeper's session, with the release as the next statement of the
+// packet. The rows are committed then, and who waits is woken while the producer's
+// answer is under way.
+//
+// A consumer's rows come with the wake: the packet has their query as a second
+// statement, which the server runs when the first has ended ([Piggyback]).
 //
 // Who holds what, when:
 //
@@ -82,27 +93,31 @@
 // holds, then reads rows, then waits for that phase. A row that its reading missed
 // was committed later; its ring comes later still, and lets that phase go, or a later
 // ring has already: the wait ends at once. After an ordinary wake the next phase is
-// known from the same statement, since it was taken before the last was let go. When
+// known from the same statement, since it was held before the last was let go. When
 // it is not (the listener was slow, or the keeper changed), the listener finds the
 // phase, and tells its readers to read once more after that.
 //
 // What could break this:
 //
-//   - Wrap-around: phases are numbered modulo 256, and after 256 rings between knowing
+//   - Wrap-around: phases are numbered modulo 256, and after 254 rings between knowing
 //     and waiting the same name is held again. Rings are at least 1 ms apart, so that
-//     takes 256 ms; what was seen more than 200 ms ago, by the server's clock and in the
+//     takes 254 ms; what was seen more than 200 ms ago, by the server's clock and in the
 //     very statement that waits, is not waited for. What is left is a stall of the
-//     server of 56 ms inside that statement, together with rings that stop at exactly
+//     server of 54 ms inside that statement, together with rings that stop at exactly
 //     that phase; then the reader's bound ends the wait. (TestGateStressShowsLoss: with 2
 //     phases, or the order reversed, wakes are lost.)
+//   - The second phase taken for the first: who waits on it sleeps through a ring. A
+//     listener that was woken knows that the first is past the one it waited for, and
+//     takes the nearest that is held. One that searches asks again for those before
+//     what it found, which were taken earlier and can only have been let go since.
 //   - A new keeper with an old keeper's phase: no, its connection id is in the name.
 //   - Two keepers: no, the server grants the keeper lock once. A keeper that was cut
 //     off and does not know it yet rings nobody; its listeners were woken by its end.
 //   - A commit between two keepers: a new keeper takes its phase, looks, waits on the
 //     bells, and then rings once, for whatever came before.
 //   - A bell that rings while its producer is not yet known: the keeper rings once
-//     when it has begun to wait on a bell that was rung, and the producer rings until
-//     it is heard.
+//     when it has begun to wait on a bell that was rung, and once for a bell that was
+//     gone before that, and the producer rings until it is heard.
 //   - A phase that somebody keeps: a listener killed between taking and releasing. The
 //     keeper passes over it, and listeners look as far.
 //
@@ -120,15 +135,18 @@
 //   - The pool, the table, the privilege to read it: a keeper that can't look leaves
 //     the keeping to others.
 //
-// No listener reads a table, none holds a lock on one, and no wait is in a
+// Nobody holds a lock on a table while it waits, and no wait is in a
 // transaction: ALTER TABLE and purge go on. A keeper's look that waits behind an ALTER
-// TABLE gives up after 2 s and comes again.
+// TABLE gives up after 2 s and comes again. So does an INSERT that takes its ring along:
+// it goes over the pool then, and no other follows it over the keeper's session for
+// 10 s, since rings wait meanwhile.
 //
 // # What it costs
 //
-// A parked listener: a statement a minute. A wake: one. A ring: one, whatever it
-// announces; rings are coalesced, and no publish waits for one. A keeper: its looks,
-// one a second when nothing happens, and a touch each 3 s. Measured on 2 cores
+// A parked listener: a packet a minute. A wake: one, with the rows that it is for. A ring:
+// a statement, whatever it announces, none with an INSERT that takes it along, and another
+// after it; rings are coalesced, and no publish waits for one. A keeper: its looks, one a
+// second when nothing happens, and a touch each 3 s. Measured on 2 cores
 // (docs/measurements.md): the ring wakes a listener in about the time of a bare lock
 // hand-over, 0.2 ms, and the last of 1000 after 55 ms.
 //

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -17,43 +15,49 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// TestExamples runs the examples that need a server, on each.
+// ctx and db are the examples'. db is notify.Open's, and its tables are init's.
+var (
+	ctx = context.Background()
+	db  *notify.DB
+)
+
+// TestExamples runs the examples that need a server, on each, without a binary log.
 func TestExamples(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
-		require.NoError(t, schema.Init(t.Context(), openDB(t, config).Pool(), "orders"))
-		for want, example := range map[string]func(){
-			"it is our turn: true\n":  ExampleSession,
-			"released\n":              ExampleLock,
-			"something new: true\n":   ExamplePoll,
-			"woken\n":                 ExampleListen,
-			"the order that waited\n": ExampleAwait,
-		} {
-			assert.Equal(t, want, output(t, example))
-		}
+		db = openDB(t, config)
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		mysqltest.Examples(t, map[string]func(){
+			"it is our turn: true\n":                   ExampleSession,
+			"released\n":                               ExampleLock,
+			"something new, by a poll: true\n":         ExamplePoll,
+			"woken\n":                                  ExampleListen,
+			"the order that waited\n":                  ExampleAwait,
+			"something new: true\n":                    ExampleGate,
+			"kept until the end\n":                     ExampleGate_Keep,
+			"stored: true\n":                           ExampleGate_Insert,
+			"by a look: 1\n":                           ExampleObserve,
+			"the keeper is there: true\n":              ExampleReadGateStatus,
+			"something new: true, by gate\n":           ExampleNewAuto,
+			"no GTIDs here: poll\n":                    ExampleNewGTID,
+			"our turn, and something new: true\n":      ExampleNewHandshake,
+			"changed: true, 1 times\n":                 ExampleFlag,
+			"changed: true, and noted\n":               ExampleFlagRow,
+			"more than before: true\n":                 ExampleQuery,
+			"a primary: true\n":                        ExampleOpenConfig,
+			"still held: true, others waited: false\n": ExampleLock_Turn,
+			"in the session's own time zone: true\n":   ExampleSession_Do,
+		})
 	})
 }
 
-// output is what f prints.
-func output(t *testing.T, f func()) string {
-	t.Helper()
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	stdout := os.Stdout
-	os.Stdout = w
-	defer func() { os.Stdout = stdout }()
-	printed := result(func() string {
-		all, _ := io.ReadAll(r)
-		return string(all)
-	})
-	f()
-	require.NoError(t, w.Close())
-	return receive(t, printed)
+func insertOrder(ctx context.Context) error {
+	_, err := db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('an order')")
+	return err
 }
 
 func ExampleSession() {
-	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		fmt.Println(err)
@@ -82,13 +86,6 @@ func ExampleSession() {
 }
 
 func ExampleLock() {
-	ctx := context.Background()
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = db.Close() }()
 	session, err := db.Session(ctx, notify.SessionOptions{})
 	if err != nil {
 		fmt.Println(err)
@@ -112,13 +109,6 @@ func ExampleLock() {
 }
 
 func ExamplePoll() {
-	ctx := context.Background()
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = db.Close() }()
 	session, err := db.Session(ctx, notify.SessionOptions{})
 	if err != nil {
 		fmt.Println(err)
@@ -142,11 +132,11 @@ func ExamplePoll() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println("something new:", head != seen)
+	fmt.Println("something new, by a poll:", head != seen)
 }
 
 func ExampleListen() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -174,13 +164,6 @@ func ExampleListen() {
 }
 
 func ExampleAwait() {
-	ctx := context.Background()
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = db.Close() }()
 	inserted := make(chan error, 1)
 	go func() { // any program
 		_, err := db.Pool().Exec("INSERT INTO orders (payload) VALUES ('the order that waited')")

@@ -77,15 +77,24 @@ type Gate struct {
 	mu            sync.Mutex
 	listens, ring bool
 	done          bool
+	carries       Piggyback
 	keeps         sync.WaitGroup // calls of Keep
 }
 
-var _ Waiter = (*Gate)(nil)
+var _ Carrier = (*Gate)(nil)
 
 // NewGate does not connect: the first Head, Wait, Join or Ring does. Options are
 // those of the first Gate of the DB and topic while any is open.
 func NewGate(db *DB, topic string, options GateOptions) *Gate {
 	return &Gate{db: db, gate: db.joinGate(topic, options.withDefaults()), closed: make(chan struct{})}
+}
+
+// Carry implements [Carrier].
+func (g *Gate) Carry(p Piggyback) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.carries = p
+	g.gate.carry(p)
 }
 
 // Head implements [Waiter]. It returns when a ring can't be missed any more.
@@ -197,6 +206,7 @@ func (g *Gate) Close() error {
 	}
 	g.done = true
 	close(g.closed)
+	g.gate.uncarry(g.carries)
 	g.mu.Unlock()
 	g.keeps.Wait()
 	if g.ring {
@@ -231,6 +241,8 @@ type gate struct {
 	producer uint64        // this process's session with a bell, 0 for none
 	yielded  uint64        // the claimant that the gate was handed to
 	until    time.Time     // when it may be handed to the same again
+	carried  []Piggyback   // the first is
+	kept     *keeping      // of this process, nil for none
 }
 
 // gateState is what those who wait look at.
@@ -287,7 +299,10 @@ func (g *gate) update(f func(*gateState)) {
 
 // wake ends the waits of this process. It comes after the session knows a phase that
 // is held: who reads rows when woken misses no ring after that.
-func (g *gate) wake() { g.update((*gateState).wake) }
+func (g *gate) wake() {
+	g.outdate()
+	g.update((*gateState).wake)
+}
 
 func (s *gateState) wake() {
 	s.wakes++
@@ -299,11 +314,16 @@ func (s *gateState) wake() {
 
 // ring notes that listeners are to be woken.
 func (g *gate) ring(upTo uint64) {
+	g.rang(upTo)
+	g.want()
+}
+
+// rang notes that a ring announces ids up to one.
+func (g *gate) rang(upTo uint64) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.rung = max(g.rung, upTo)
 	g.rings++
-	g.mu.Unlock()
-	g.want()
 }
 
 // want makes whoever rings in this process ring once more.

@@ -154,7 +154,7 @@ func (s *sleepers) last(tb testing.TB, wake func()) time.Duration {
 	begun, last := time.Now(), time.Time{}
 	wake()
 	for range s.n {
-		if at := receive(tb, s.awake); at.After(last) {
+		if at := mysqltest.Receive(tb, s.awake); at.After(last) {
 			last = at
 		}
 	}

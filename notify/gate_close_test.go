@@ -178,8 +178,8 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 					return before == n
 				}, patience, 10*tick)
 				begun := time.Now()
-				closed := result(func() error { return closeAll(append(gates, keeper)...) })
-				require.NoError(t, receive(t, closed))
+				closed := mysqltest.Result(func() error { return closeAll(append(gates, keeper)...) })
+				require.NoError(t, mysqltest.Receive(t, closed))
 				t.Log("closed in", time.Since(begun))
 				assert.Less(t, time.Since(begun), 5*time.Second)
 				own.Thaw()

@@ -100,12 +100,12 @@ func failOver(t *testing.T, s *mysqltest.Server, config *mysql.Config, role stri
 			require.NoError(t, gate.Join(t.Context()))
 		}
 		session := openSession(t, db, 0)
-		freed := result(func() time.Time {
+		freed := mysqltest.Result(func() time.Time {
 			mustLock(t, session, lockName(db, "bare"))
 			return time.Now()
 		})
 		awaitState(t, admin, session.ID(), waiting)
-		kept := result(func() time.Time {
+		kept := mysqltest.Result(func() time.Time {
 			for range time.Tick(time.Millisecond) {
 				if now := holder(t, admin, gateLock(config, "keeper")); now != 0 && now != before {
 					break
@@ -120,7 +120,7 @@ func failOver(t *testing.T, s *mysqltest.Server, config *mysql.Config, role stri
 		for _, follower := range followers {
 			row = max(row, follower.has(t, id).Sub(begun))
 		}
-		bare, keeper = receive(t, freed).Sub(begun), receive(t, kept).Sub(begun)
+		bare, keeper = mysqltest.Receive(t, freed).Sub(begun), mysqltest.Receive(t, kept).Sub(begun)
 	})
 	return bare, keeper, row
 }
@@ -227,11 +227,11 @@ func TestGateJoinWithoutAnAnswer(t *testing.T) {
 		listener, _ := listen(t, config)
 		proxy.Freeze()
 		defer proxy.Thaw()
-		joined := result(func() error {
+		joined := mysqltest.Result(func() error {
 			return openGate(t, openProcess(t, config), "orders", options).Join(t.Context())
 		})
 		head := settle(t, listener)
 		woken(t, listener, head) // another keeps the gate
-		require.NoError(t, receive(t, joined))
+		require.NoError(t, mysqltest.Receive(t, joined))
 	})
 }

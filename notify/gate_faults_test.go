@@ -41,7 +41,7 @@ func follow(tb testing.TB, config *mysql.Config, options notify.GateOptions) *fo
 	ended := make(chan struct{})
 	tb.Cleanup(func() {
 		cancel()
-		await(tb, ended, "the follower's end")
+		mysqltest.Await(tb, ended, "the follower's end")
 	})
 	listening := make(chan struct{})
 	go func() {
@@ -59,7 +59,7 @@ func follow(tb testing.TB, config *mysql.Config, options notify.GateOptions) *fo
 			}
 		}
 	}()
-	await(tb, listening, "a follower that listens")
+	mysqltest.Await(tb, listening, "a follower that listens")
 	return f
 }
 

@@ -44,7 +44,7 @@ func begin(t *testing.T, admin *sql.DB, query string) (id uint64, ended <-chan e
 	_, err = conn.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 30")
 	require.NoError(t, err)
 	require.NoError(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
-	return id, result(func() error {
+	return id, mysqltest.Result(func() error {
 		_, err := conn.ExecContext(context.Background(), query)
 		return err
 	})
@@ -66,7 +66,7 @@ func TestGateAlter(t *testing.T) {
 		awaitHandover(t, s, config)
 		for _, alter := range []string{"ADD COLUMN one INT", "DROP COLUMN one, ALGORITHM=COPY"} {
 			_, altered := begin(t, admin, "ALTER TABLE "+config.DBName+".orders "+alter)
-			require.NoError(t, receive(t, altered))
+			require.NoError(t, mysqltest.Receive(t, altered))
 			for _, gate := range []*notify.Gate{producer, openGate(t, db, "others", watchful)} { // the second rings for nobody
 				id := send(t, db, gate)
 				for _, follower := range followers {
@@ -116,7 +116,7 @@ func TestGateAlter(t *testing.T) {
 		require.Equal(t, keeper, holder(t, admin, gateLock(config, "keeper")), "it keeps the gate without a look at the table")
 
 		require.NoError(t, writer.Commit())
-		require.NoError(t, receive(t, altered))
+		require.NoError(t, mysqltest.Receive(t, altered))
 		for _, follower := range followers {
 			follower.has(t, id)
 		}

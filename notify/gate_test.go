@@ -61,7 +61,7 @@ func joinAll(tb testing.TB, gates ...*notify.Gate) {
 		go func() { errs <- gate.Join(tb.Context()) }()
 	}
 	for range gates {
-		require.NoError(tb, receive(tb, errs))
+		require.NoError(tb, mysqltest.Receive(tb, errs))
 	}
 }
 
@@ -257,7 +257,7 @@ func TestGateHandover(t *testing.T) {
 			require.NotZero(t, before)
 			require.Zero(t, holder(t, admin, gateLock(config, "claim")))
 			producer := openGate(t, db, "orders", options)
-			joined := result(func() error { return producer.Join(t.Context()) })
+			joined := mysqltest.Result(func() error { return producer.Join(t.Context()) })
 			last, claimant := time.Now(), uint64(0) // when the listener was seen to keep it
 			require.Eventually(t, func() bool {
 				now := keeper()
@@ -269,7 +269,7 @@ func TestGateHandover(t *testing.T) {
 				return now != 0 && now == claimant
 			}, patience, time.Millisecond)
 			gaps = append(gaps, time.Since(last))
-			require.NoError(t, receive(t, joined))
+			require.NoError(t, mysqltest.Receive(t, joined))
 
 			wake := func(ring func()) {
 				heads := make([]notify.Head, len(gates))
@@ -288,6 +288,6 @@ func TestGateHandover(t *testing.T) {
 		}
 		slices.Sort(gaps)
 		t.Log("for so long nobody kept it, or a third party did, at most:", gaps)
-		assert.Less(t, gaps[0], 100*time.Millisecond, "a claimant tries each 25 ms")
+		assert.Less(t, gaps[0], 500*time.Millisecond, "a listener keeps it then: the claimant, which tries each 25 ms, came too late")
 	})
 }

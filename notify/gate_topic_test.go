@@ -120,7 +120,7 @@ func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
 		makeTopic(t, db)
 		limited := s.User(t, config, "INSERT ON "+config.DBName+".orders")
 		first := openGate(t, openProcess(t, limited), "orders", notify.GateOptions{})
-		heard := result(func() error {
+		heard := mysqltest.Result(func() error {
 			_, err := first.Head(t.Context())
 			return err
 		})
@@ -128,7 +128,7 @@ func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
 		require.Zero(t, holder(t, admin, gateLock(config, "claim")))
 		require.Zero(t, holder(t, admin, gateLock(config, "keeper")))
 		fit, _ := listen(t, config)
-		require.NoError(t, receive(t, heard))
+		require.NoError(t, mysqltest.Receive(t, heard))
 		keeper := holder(t, admin, gateLock(config, "keeper"))
 		require.NotContains(t, sessions(t, admin, config, "USER = ?", limited.User), keeper)
 

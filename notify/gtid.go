@@ -67,6 +67,8 @@ type GTID struct {
 	blind bool   // a change was told since, of a commit that may have been for nothing
 	hits  int    // commits in a row that were for the topic
 
+	carry carrying
+
 	turn   chan struct{} // one slot: who has it may use the session
 	once   sync.Once
 	closed chan struct{}
@@ -80,7 +82,7 @@ var changes atomic.Uint64
 // trusted is how many commits in a row make the next one believed.
 const trusted = 2
 
-var _ Waiter = (*GTID)(nil)
+var _ Carrier = (*GTID)(nil)
 
 // NewGTID waits for commits over session, which becomes the waiter's and is closed
 // with it, and holds no lock: a server does not notice that the client of such a
@@ -94,6 +96,9 @@ func NewGTID(db *DB, session *Session, source Source) *GTID {
 		turn:  make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 }
+
+// Carry implements [Carrier].
+func (g *GTID) Carry(p Piggyback) { g.carry.Piggyback = p }
 
 // Head implements [Waiter].
 func (g *GTID) Head(ctx context.Context) (Head, error) {
@@ -207,6 +212,9 @@ const (
 // trip. It tells whether anything was committed since the last look. The first one
 // does not wait.
 func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, err error) {
+	if g.carry.Piggyback != nil {
+		_ = g.carry.Result(nil)
+	}
 	var ended sql.NullInt64
 	var mode, executed string
 	var value sql.Null[uint64]
@@ -217,13 +225,21 @@ func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, e
 	waits := g.next.known() && bound > 0 // 0 would be for ever
 	if waits {
 		moved, movedArgs := g.source.moved(g.known)
-		// Statements of their own: one alone would keep the table, and its view of it, for the whole wait.
-		query = "SET @mqnotify_moved = " + moved + "; SELECT IF(@mqnotify_moved, 2, " + untilCommit + "); " + query
+		// Statements of their own: one alone would keep the table, and its view of it, for the whole wait. No SET:
+		// it would read with a lock, and wait for the transaction whose row is the last.
+		query = "SELECT " + moved + " INTO @mqnotify_moved; SELECT IF(@mqnotify_moved, 2, " + untilCommit + "); " + query
 		args = slices.Concat(movedArgs, []any{g.next.gtid(), bound.Seconds()}, args)
 		results = append([][]any{{&ended}}, results...)
 	}
 	err = g.ask(ctx, bound, func(ctx context.Context, conn *sqlx.Conn) error {
-		if err := queryAll(ctx, conn, results, query, args...); err != nil {
+		packet, args, carried := query, args, Piggyback(nil)
+		if waits { // else the caller looks for himself
+			var err error
+			if packet, args, carried, err = g.carry.with(ctx, conn, query, args); err != nil {
+				return err
+			}
+		}
+		if err := queryAll(ctx, conn, results, carried, packet, args...); err != nil {
 			return err
 		}
 		return g.source.taken(ctx, conn, value.Valid)
@@ -256,11 +272,15 @@ func (g *GTID) trust(ctx context.Context, bound time.Duration) error {
 	var value sql.Null[uint64]
 	var ended sql.NullInt64
 	bound = g.longest(bound)
-	query := "SET @mqnotify_head = (" + g.source.query + "); " +
+	query := "SELECT (" + g.source.query + ") INTO @mqnotify_head; " + // no SET, which would read with a lock
 		"SELECT @mqnotify_head, IF(? OR @mqnotify_head <=> ?, " + untilCommit + ", 2)"
 	args := append(slices.Clone(g.source.args), g.blind, g.known.argument(), g.next.gtid(), bound.Seconds())
 	err := g.ask(ctx, bound, func(ctx context.Context, conn *sqlx.Conn) error {
-		return queryAll(ctx, conn, [][]any{{&value, &ended}}, query, args...)
+		packet, args, carried, err := g.carry.with(ctx, conn, query, args)
+		if err != nil {
+			return err
+		}
+		return queryAll(ctx, conn, [][]any{{&value, &ended}}, carried, packet, args...)
 	})
 	if err != nil {
 		return err
@@ -330,20 +350,24 @@ func (g *GTID) rest(begun, deadline time.Time) {
 	}
 }
 
-// queryAll runs a packet of statements and scans one row of each result.
-func queryAll(ctx context.Context, conn *sqlx.Conn, results [][]any, query string, args ...any) error {
+// queryAll runs a packet of statements and scans one row of each result; what is
+// beyond them is carry's.
+func queryAll(ctx context.Context, conn *sqlx.Conn, results [][]any, carry Piggyback, query string, args ...any) error {
 	rows, err := conn.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for i, into := range results {
-		if i > 0 && !rows.NextResultSet() || !rows.Next() {
+		if i > 0 && !rows.NextResultSet() {
 			return cmp.Or(rows.Err(), errNoResult)
 		}
-		if err := rows.Scan(into...); err != nil {
+		if err := scanResult(rows, into...); err != nil {
 			return err
 		}
+	}
+	if carry != nil {
+		return deliver(rows, carry)
 	}
 	rows.NextResultSet() // meets an error after the last one
 	return rows.Err()

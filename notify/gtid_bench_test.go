@@ -40,7 +40,7 @@ func wakeOne(b *testing.B, own *mysqltest.Server) {
 	require.NoError(b, err)
 	var wakes, trips []time.Duration
 	for b.Loop() {
-		woken := result(func() time.Time {
+		woken := mysqltest.Result(func() time.Time {
 			head, err := waiter.Wait(b.Context(), seen, time.Hour)
 			seen = head
 			if err != nil {
@@ -51,7 +51,7 @@ func wakeOne(b *testing.B, own *mysqltest.Server) {
 		awaitState(b, admin, session.ID(), gtidWaiting)
 		insert(b, db)
 		committed := time.Now()
-		at := receive(b, woken)
+		at := mysqltest.Receive(b, woken)
 		require.False(b, at.IsZero())
 		wakes = append(wakes, at.Sub(committed))
 

@@ -34,7 +34,7 @@ func TestGTIDModeChanges(t *testing.T) {
 		awaitState(t, admin, session.ID(), gtidWaiting)
 		require.NoError(t, set("ON_PERMISSIVE"))
 		insert(t, db) // it has a GTID still
-		got := receive(t, waited)
+		got := mysqltest.Receive(t, waited)
 		require.ErrorIs(t, got.err, notify.ErrNoGTID)
 		require.Less(t, got.took, soon)
 
@@ -48,7 +48,7 @@ func TestGTIDModeChanges(t *testing.T) {
 		require.NoError(t, err)
 		const bound = 3 * time.Second
 		begun := time.Now()
-		bounded := result(func() error {
+		bounded := mysqltest.Result(func() error {
 			_, err := waiter.Wait(t.Context(), head, bound)
 			return err
 		})
@@ -58,7 +58,7 @@ func TestGTIDModeChanges(t *testing.T) {
 		err = set("OFF")
 		require.True(t, server.Is(err, server.ErrCantSetGTIDMode), "while somebody waits: %v", err)
 		insert(t, db)
-		require.ErrorIs(t, receive(t, bounded), notify.ErrNoGTID)
+		require.ErrorIs(t, mysqltest.Receive(t, bounded), notify.ErrNoGTID)
 		require.GreaterOrEqual(t, time.Since(begun), bound)
 		require.NoError(t, set("OFF"))
 		_, err = early.Head(t.Context())
@@ -82,7 +82,7 @@ func gtidKilled(t *testing.T, own *mysqltest.Server) {
 		waited := beginWait(t.Context(), waiter, notify.Head{})
 		awaitState(t, admin, session.ID(), gtidWaiting)
 		kill(t, admin, what, session.ID())
-		got := receive(t, waited)
+		got := mysqltest.Receive(t, waited)
 		require.Error(t, got.err)
 		require.True(t, server.ConnectionLost(got.err), got.err)
 		require.NoError(t, waiter.Close())
@@ -99,7 +99,7 @@ func TestGTIDServerEnds(t *testing.T) {
 			waited := beginWait(t.Context(), waiter, seen)
 			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			end()
-			got := receive(t, waited)
+			got := mysqltest.Receive(t, waited)
 			require.True(t, server.ConnectionLost(got.err), got.err)
 			require.NoError(t, waiter.Close())
 
@@ -133,7 +133,7 @@ func gtidBehindAFrozenNetwork(t *testing.T, own *mysqltest.Server) {
 	proxy.Freeze()
 	begun := time.Now()
 	require.NoError(t, waiter.Close())
-	require.Error(t, receive(t, waited).err)
+	require.Error(t, mysqltest.Receive(t, waited).err)
 	require.Less(t, time.Since(begun), soon)
 	proxy.Thaw()
 	// What was sent meanwhile arrives now, or it did not get as far as the proxy.
@@ -186,14 +186,14 @@ func TestGTIDKillsNoStranger(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, same.GetContext(t.Context(), &id, "SELECT CONNECTION_ID()"))
 		}
-		slept := result(func() (interrupted int) {
+		slept := mysqltest.Result(func() (interrupted int) {
 			assert.NoError(t, same.GetContext(t.Context(), &interrupted, "SELECT SLEEP(2)"))
 			return interrupted
 		})
 		awaitState(t, stranger.Admin(t), session.ID(), "User sleep")
 		require.NoError(t, waiter.Close())
-		require.Error(t, receive(t, waited).err)
-		require.Zero(t, receive(t, slept))
+		require.Error(t, mysqltest.Receive(t, waited).err)
+		require.Zero(t, mysqltest.Receive(t, slept))
 		require.NoError(t, same.Close())
 		kill(t, own.Admin(t), "CONNECTION", session.ID())
 	})
@@ -245,13 +245,13 @@ func gtidOfOtherOrigins(t *testing.T, own *mysqltest.Server) {
 		session, waiter := openGTID(t, db)
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
-		bounded := result(func() turn {
+		bounded := mysqltest.Result(func() turn {
 			head, err := waiter.Wait(t.Context(), seen, time.Second)
 			return turn{head: head, err: err}
 		})
 		awaitState(t, admin, session.ID(), gtidWaiting)
 		commitAs(t, db, "AUTOMATIC:jobs")
-		got := receive(t, bounded)
+		got := mysqltest.Receive(t, bounded)
 		require.NoError(t, got.err)
 		require.NotEqual(t, seen, got.head, "it is seen after the bound")
 		seen = got.head

@@ -54,7 +54,7 @@ type turn struct {
 
 // beginWait begins a Wait that only a commit ends.
 func beginWait(ctx context.Context, waiter notify.Waiter, seen notify.Head) <-chan turn {
-	return result(func() turn {
+	return mysqltest.Result(func() turn {
 		begun := time.Now()
 		head, err := waiter.Wait(ctx, seen, time.Hour)
 		return turn{head, err, time.Since(begun)}
@@ -64,7 +64,7 @@ func beginWait(ctx context.Context, waiter notify.Waiter, seen notify.Head) <-ch
 // requireWoken is the end of a Wait by a change.
 func requireWoken(tb testing.TB, waited <-chan turn, seen notify.Head) notify.Head {
 	tb.Helper()
-	got := receive(tb, waited)
+	got := mysqltest.Receive(tb, waited)
 	require.NoError(tb, got.err)
 	require.NotEqual(tb, seen, got.head)
 	require.Less(tb, got.took, soon, "it was woken")
@@ -330,7 +330,7 @@ func gtidLeavesNothing(t *testing.T, own *mysqltest.Server) {
 		} else {
 			require.NoError(t, waiter.Close())
 		}
-		got := receive(t, waited)
+		got := mysqltest.Receive(t, waited)
 		require.Error(t, got.err)
 		require.Less(t, time.Since(begun), soon)
 		if i%2 == 0 {
@@ -354,8 +354,8 @@ func gtidIsCutOff(t *testing.T, own *mysqltest.Server) {
 	session, waiter := openGTID(t, db)
 	waited := beginWait(t.Context(), waiter, notify.Head{})
 	awaitState(t, admin, session.ID(), gtidWaiting)
-	require.NoError(t, receive(t, result(waiter.Close)))
-	got := receive(t, waited)
+	require.NoError(t, mysqltest.Receive(t, mysqltest.Result(waiter.Close)))
+	got := mysqltest.Receive(t, waited)
 	require.Error(t, got.err)
 	require.Less(t, got.took, soon)
 	require.Equal(t, 1, waitsOf(t, admin), "that is what the KILL is for")

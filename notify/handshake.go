@@ -48,7 +48,8 @@ func NewHandshake(session *Session, name string, source Source, waits backoff.Ba
 // Head implements [Waiter].
 func (h *Handshake) Head(ctx context.Context) (Head, error) { return h.source.read(ctx, h.session) }
 
-// Wait implements [Waiter].
+// Wait implements [Waiter], but for a bound of less than a second, while the producer has
+// the lock: the server counts in seconds.
 func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	deadline := time.Now().Add(bound)
 	for {

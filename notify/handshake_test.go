@@ -26,7 +26,7 @@ func TestHandshakeAlternates(t *testing.T) {
 		var seen atomic.Uint64
 		var working atomic.Bool
 		ctx, cancel := context.WithCancelCause(t.Context())
-		consumed := result(func() error {
+		consumed := mysqltest.Result(func() error {
 			head, err := waiter.Head(ctx)
 			for err == nil {
 				working.Store(false)
@@ -50,7 +50,7 @@ func TestHandshakeAlternates(t *testing.T) {
 			require.Equal(t, i+1, seen.Load())
 		}
 		cancel(errOurs)
-		require.ErrorIs(t, receive(t, consumed), errOurs)
+		require.ErrorIs(t, mysqltest.Receive(t, consumed), errOurs)
 	})
 }
 
@@ -68,7 +68,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
-		waited := result(func() notify.Head {
+		waited := mysqltest.Result(func() notify.Head {
 			head, err := waiter.Wait(t.Context(), seen, time.Hour)
 			assert.NoError(t, err)
 			return head
@@ -93,12 +93,12 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		assert.Empty(t, waited, "it waits for its turn")
 		_, err = producer.Turn(t.Context(), time.Second)
 		require.ErrorIs(t, err, notify.ErrNotAcquired, "the consumer works while it holds the lock")
-		head := receive(t, waited)
+		head := mysqltest.Receive(t, waited)
 		assert.NotEqual(t, seen, head)
 
 		// The waits fell back, and so a producer that is back is heard at once.
 		n = len(waits.given())
-		waited = result(func() notify.Head {
+		waited = mysqltest.Result(func() notify.Head {
 			next, err := waiter.Wait(t.Context(), head, time.Hour)
 			assert.NoError(t, err)
 			return next
@@ -107,7 +107,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		producer = mustLock(t, other, name)
 		insert(t, db)
 		require.NoError(t, producer.Release(t.Context()))
-		assert.NotEqual(t, head, receive(t, waited))
+		assert.NotEqual(t, head, mysqltest.Receive(t, waited))
 	})
 }
 
@@ -122,7 +122,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		mustLock(t, producer, name)
 		session := openSession(t, db, never)
 		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
-		waited := result(func() error {
+		waited := mysqltest.Result(func() error {
 			begun := time.Now()
 			_, err := waiter.Wait(t.Context(), notify.Head{}, 3*time.Second)
 			assert.GreaterOrEqual(t, time.Since(begun), 3*time.Second)
@@ -130,23 +130,23 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		})
 		awaitState(t, own.Admin(t), session.ID(), waiting)
 		questions := own.Questions(t)
-		require.NoError(t, receive(t, waited))
+		require.NoError(t, mysqltest.Receive(t, waited))
 		assert.Zero(t, own.Questions(t)-questions-1)
 
 		// Its death is what wakes the consumer.
-		waited = result(func() error {
+		waited = mysqltest.Result(func() error {
 			_, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
 			return err
 		})
 		awaitState(t, own.Admin(t), session.ID(), waiting)
 		insert(t, db)
 		kill(t, own.Admin(t), "CONNECTION", producer.ID())
-		require.NoError(t, receive(t, waited))
+		require.NoError(t, mysqltest.Receive(t, waited))
 
 		// The next one takes its turn and is silent too, for longer than the consumer's
 		// bound; when it has something to say it is heard.
 		next := openSession(t, db, never)
-		queued := result(func() *notify.Lock { return mustLock(t, next, name) })
+		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, next, name) })
 		awaitState(t, own.Admin(t), next.ID(), waiting)
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
@@ -155,8 +155,8 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, seen, head)
 		}
-		lock := receive(t, queued)
-		woken := result(func() notify.Head {
+		lock := mysqltest.Receive(t, queued)
+		woken := mysqltest.Result(func() notify.Head {
 			head, err := waiter.Wait(t.Context(), seen, time.Hour)
 			assert.NoError(t, err)
 			return head
@@ -164,7 +164,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		awaitState(t, own.Admin(t), session.ID(), waiting)
 		insert(t, db)
 		require.NoError(t, lock.Release(t.Context()))
-		assert.NotEqual(t, seen, receive(t, woken))
+		assert.NotEqual(t, seen, mysqltest.Receive(t, woken))
 	})
 }
 

@@ -15,6 +15,8 @@ type keeping struct {
 	lock    *Lock // the keeper's
 	turner  *turner
 	claim   *Lock // nil while no producer of this process has it
+
+	inserting
 }
 
 var (
@@ -63,9 +65,13 @@ func (g *gate) tryKeep(ctx context.Context, session *Session, claim *Lock) (kept
 func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock, begun func()) error {
 	k := &keeping{
 		gate: g, session: session, lock: lock, claim: claim, turner: g.newTurner(g.names.gate(), session),
+		inserting: inserting{inserted: make(chan struct{}, 1)},
 	}
 	work := context.WithoutCancel(ctx)
 	if err := session.retime(work, g.options.KeeperTimeout); err != nil {
+		return err
+	}
+	if err := session.zone(work, session.Capabilities().TimeZone); err != nil { // of what is inserted
 		return err
 	}
 	if err := k.turner.take(work); err != nil {
@@ -73,12 +79,21 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock, be
 	}
 	defer func() {
 		g.update(func(s *gateState) { s.kept = false })
+		g.keeps(nil)
+		k.turning.Lock()
+		k.over = true
+		k.turning.Unlock()
 		// The lock first: who is woken by the phase is to find that nobody keeps the gate.
 		_ = lock.Release(work)
 		if k.claim != nil && claim == nil {
 			_ = k.claim.Release(work)
 		}
-		_ = k.turner.drop(work)
+		if err := k.turner.drop(work); err != nil {
+			session.fail(err) // nobody may wait for what it did not let go
+		}
+		if err := session.zone(work, utc); err != nil {
+			session.fail(err)
+		}
 		g.left(k.turner)
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -86,12 +101,13 @@ func (g *gate) keep(ctx context.Context, session *Session, lock, claim *Lock, be
 	err := look.first(ctx) // what came before it is told by the first ring
 	if err == nil {
 		begun()
+		g.keeps(k)
 		look.running.Go(func() { look.run(ctx) })
 		err = k.ringing(ctx)
 	}
 	cancel(err)
 	look.close()
-	if cause := context.Cause(ctx); errors.Is(cause, errHandOver) {
+	if cause := context.Cause(ctx); err == nil && errors.Is(cause, errHandOver) {
 		return nil
 	}
 	if ctx.Err() != nil && err == nil {
@@ -107,23 +123,46 @@ func (k *keeping) ringing(ctx context.Context) error {
 		if err := k.claimIt(work); err != nil {
 			return err
 		}
+		k.outdate()
 		k.update(func(s *gateState) { // here, in no time
 			s.kept = true
 			s.wake()
 		})
-		begun := time.Now()
-		if err := k.turner.turn(work, "", nil); err != nil {
+		if err := k.turn(work); err != nil {
 			return err
 		}
-		select {
-		case <-k.wanted:
-		case <-k.lock.Lost():
-			return k.lock.Err()
-		case <-ctx.Done():
-			return nil
+		for wanted := false; !wanted; {
+			k.turning.Lock()
+			turned := k.turned
+			k.turning.Unlock()
+			pause(ctx, k.options.Coalesce-time.Since(turned)) // for who is woken, too
+			if err := k.ready(work); err != nil {
+				return err
+			}
+			select {
+			case <-k.wanted:
+				wanted = true
+			case <-k.inserted:
+			case <-k.lock.Lost():
+				return k.lock.Err()
+			case <-ctx.Done():
+				return nil
+			}
 		}
-		pause(ctx, k.options.Coalesce-time.Since(begun))
 	}
+}
+
+func (k *keeping) turn(ctx context.Context) error {
+	k.turning.Lock()
+	defer k.turning.Unlock()
+	k.turned = time.Now()
+	return k.turner.turn(ctx, "", nil)
+}
+
+func (k *keeping) ready(ctx context.Context) error {
+	k.turning.Lock()
+	defer k.turning.Unlock()
+	return k.turner.ready(ctx)
 }
 
 // claimIt claims the gate for the producers of this process, when it has any. If
@@ -170,7 +209,7 @@ func (g *gate) newTurner(r ring, session *Session) *turner {
 func (g *gate) left(t *turner) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.phase = t.phase + 1
+	g.phase = t.next + 1
 }
 
 // ringOf is the ring, but for a test that breaks it.

@@ -62,11 +62,11 @@ func TestNotifyAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wakes, err := notify.Listen(ctx, db, "here")
 		require.NoError(t, err)
-		receive(t, wakes)
+		mysqltest.Receive(t, wakes)
 		require.NoError(t, notify.Notify(t.Context(), db, "here"))
-		receive(t, wakes)
+		mysqltest.Receive(t, wakes)
 
 		cancel()
-		await(t, wakes, "the channel is not closed")
+		mysqltest.Await(t, wakes, "the channel is not closed")
 	})
 }

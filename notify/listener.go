@@ -114,6 +114,7 @@ func (g *gate) hear(ctx context.Context, w *watcher) error {
 	}
 	return w.stay(work, func() error {
 		for {
+			w.carry.Piggyback = g.piggyback()
 			woken, armed, err := w.park(work, parked)
 			if err != nil {
 				return err
@@ -122,7 +123,10 @@ func (g *gate) hear(ctx context.Context, w *watcher) error {
 				return nil // what was missed, the wake after the next find tells
 			}
 			if woken {
-				g.wake()
+				if !w.carried {
+					g.outdate()
+				}
+				g.update((*gateState).wake)
 				runtime.Gosched() // who was woken reads first, then this session waits again
 			}
 		}

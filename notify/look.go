@@ -145,6 +145,7 @@ func (l *look) surprised(now view) (surprised, foreign bool) {
 
 // take draws the conclusions of a view.
 func (l *look) take(ctx context.Context, now view) {
+	before := l.seen.slots
 	l.seen = now
 	if on(now.readOnly) {
 		l.stop(noGateError{errReadOnly})
@@ -159,6 +160,10 @@ func (l *look) take(ctx context.Context, now view) {
 		return
 	}
 	for slot, holder := range now.slots {
+		// It may have been rung before it was let go, and a watch that had not begun heard neither.
+		if bell := l.bells[slot]; before[slot] != 0 && before[slot] != holder && (bell == nil || bell.ended() && !bell.heard) {
+			l.want()
+		}
 		if bell := l.bells[slot]; bell != nil && (bell.holder != holder || bell.ended()) {
 			delete(l.bells, slot) // it ends by itself
 		}

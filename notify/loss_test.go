@@ -85,10 +85,10 @@ func TestKilledSessionIsLostAtOnce(t *testing.T) {
 					}
 					require.NoError(t, session.Err())
 					kill(t, own.Admin(t), "CONNECTION", session.ID())
-					await(t, session.Lost(), "the loss")
+					mysqltest.Await(t, session.Lost(), "the loss")
 					require.ErrorContains(t, session.Err(), "the server closed the connection")
 					if lock != nil {
-						await(t, lock.Lost(), "the lock's loss")
+						mysqltest.Await(t, lock.Lost(), "the lock's loss")
 						require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
 					}
 					require.Error(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }))
@@ -125,13 +125,13 @@ func TestKilledSessionIsLostByATouch(t *testing.T) {
 				}
 				all.Wait()
 				kill(t, s.Admin(t), "CONNECTION", session.ID())
-				await(t, lock.Lost(), "the loss")
+				mysqltest.Await(t, lock.Lost(), "the loss")
 				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
 
 				idle := openSession(t, db, never)
 				mustLock(t, idle, lockName(db))
-				closed := result(idle.Close)
-				require.NoError(t, receive(t, closed))
+				closed := mysqltest.Result(idle.Close)
+				require.NoError(t, mysqltest.Receive(t, closed))
 			})
 		}
 	})
@@ -155,10 +155,10 @@ func TestLostWithTheServer(t *testing.T) {
 				ctx, cancel := lock.Context(t.Context())
 				defer cancel()
 				end()
-				await(t, lock.Lost(), "the lock's loss")
-				await(t, session.Lost(), "the loss")
-				await(t, empty.Lost(), "the loss of a session without a lock")
-				await(t, ctx.Done(), "the context's end")
+				mysqltest.Await(t, lock.Lost(), "the lock's loss")
+				mysqltest.Await(t, session.Lost(), "the loss")
+				mysqltest.Await(t, empty.Lost(), "the loss of a session without a lock")
+				mysqltest.Await(t, ctx.Done(), "the context's end")
 				require.ErrorIs(t, context.Cause(ctx), notify.ErrLockLost)
 				require.ErrorIs(t, lock.Release(t.Context()), notify.ErrLockLost)
 				_, err := lock.Turn(t.Context(), 0)
@@ -207,7 +207,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				first := openSession(t, openDB(t, proxy.Config(config)), short)
 				lock := mustLock(t, first, lockName(direct))
 				second := openSession(t, direct, 0)
-				taken := result(func() error {
+				taken := mysqltest.Result(func() error {
 					_, err := second.Lock(context.Background(), lockName(direct), patience)
 					select {
 					case <-lock.Lost():
@@ -226,10 +226,10 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				require.NoError(t, lock.Err())
 				proxy.Freeze()
 				frozen := time.Now()
-				await(t, lock.Lost(), "the loss")
+				mysqltest.Await(t, lock.Lost(), "the loss")
 				assert.Less(t, time.Since(frozen), short)
 				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
-				require.NoError(t, receive(t, taken))
+				require.NoError(t, mysqltest.Receive(t, taken))
 			})
 		}
 	})
@@ -252,26 +252,26 @@ func TestALateGrantIsNone(t *testing.T) {
 				var err <-chan error
 				if how == "lock" {
 					held = mustLock(t, holder, lockName(direct))
-					err = result(func() error {
+					err = mysqltest.Result(func() error {
 						_, err := first.Lock(t.Context(), lockName(direct), time.Minute)
 						return err
 					})
 				} else {
 					lock := mustLock(t, first, lockName(direct))
-					queued := result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
+					queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
 					awaitState(t, admin, holder.ID(), waiting)
-					err = result(func() error {
+					err = mysqltest.Result(func() error {
 						_, err := lock.Turn(t.Context(), time.Minute)
 						return err
 					})
-					held = receive(t, queued)
+					held = mysqltest.Receive(t, queued)
 				}
 				awaitState(t, admin, first.ID(), waiting)
 				proxy.Freeze()
 				require.NoError(t, held.Release(t.Context())) // to the first, which can't hear of it
 				taken := mustLock(t, next, lockName(direct))  // so that it goes to the next
 				proxy.Thaw()
-				require.Error(t, receive(t, err))
+				require.Error(t, mysqltest.Receive(t, err))
 				requireHeld(t, taken, true)
 			})
 		}

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"database/sql"
 	"encoding/pem"
-	"flag"
 	"fmt"
 	"math/big"
 	"os"
@@ -18,7 +17,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
@@ -26,38 +24,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(partyEnv); told != "" { // a process of another party's
-		if err := partyMain(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	if told := os.Getenv(stressEnv); told != "" { // one of TestGateStressFaults
-		if err := stressProcessMain(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	// Most of what runs in parallel here waits, for a timeout of the server's, say.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
-	}
-	// The proxy leaves it behind when a connection ends while it is being thawed.
-	mysqltest.Main(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
+	mysqltest.AsProcess(partyEnv, partyMain)
+	mysqltest.AsProcess(stressEnv, stressProcessMain)
+	mysqltest.Parallel(12) // most wait, for a timeout of the server's, say
+	mysqltest.Main(m)
 }
 
-// eachAtOnce is mysqltest.Each for tests that mostly wait: beside the others, and all
-// servers at once.
-func eachAtOnce(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
-	t.Helper()
-	t.Parallel()
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		t.Parallel()
-		f(t, s)
-	})
-}
+var eachAtOnce = mysqltest.EachAtOnce
 
 const (
 	// patience is how long a test waits for what must come.
@@ -136,33 +109,6 @@ func value[T any](tb testing.TB, session *notify.Session, query string, args ...
 	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
 		return conn.QueryRowxContext(tb.Context(), query, args...).Scan(&v)
 	}))
-	return v
-}
-
-// await fails the test when c is not closed in time.
-func await(tb testing.TB, c <-chan struct{}, what string) {
-	tb.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		tb.Fatalf("%s: not after %v", what, patience)
-	}
-}
-
-// result is what f returns, run beside the test.
-func result[T any](f func() T) <-chan T {
-	c := make(chan T, 1)
-	go func() { c <- f() }()
-	return c
-}
-
-func receive[T any](tb testing.TB, c <-chan T) (v T) {
-	tb.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(patience):
-		tb.Fatalf("nothing came in %v", patience)
-	}
 	return v
 }
 

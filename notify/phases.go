@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -14,7 +15,7 @@ import (
 
 const (
 	// phases is how many names a ring has. Rings are at least a millisecond apart,
-	// so that a phase is not held again by the same session before 256 ms are over.
+	// so that a phase is not held again by the same session before 254 ms are over.
 	phases = 256
 	// fresh is for how long a waiter may believe that what it saw held was not let
 	// go and taken again: well below the time of all phases.
@@ -25,8 +26,9 @@ const (
 	skipped = 2
 )
 
-// ring are the lock names of which a session always holds one, its phase, and which
-// it goes around. Each session has its own: nobody takes a phase that another left.
+// ring are the lock names of which a session always holds two, its phase and the next
+// one, and which it goes around. Each session has its own: nobody takes a phase that
+// another left.
 type ring struct {
 	base   string // the lock of the one who may turn it
 	lanes  int
@@ -38,6 +40,9 @@ func (r ring) name(holder uint64, lane int, phase uint64) string {
 		":" + strconv.FormatUint(phase%uint64(r.phases), 36)
 }
 
+// sign is what tells in a list of statements who waits on the ring.
+func (r ring) sign() string { return "/* " + r.base + " */" }
+
 // ear is the lock of who waits on the ring of holder, taken when it knew the phase:
 // from then on it is woken for certain. For a ring of one lane.
 func (r ring) ear(holder uint64) string { return r.name(holder, 1, 0) }
@@ -45,8 +50,9 @@ func (r ring) ear(holder uint64) string { return r.name(holder, 1, 0) }
 // turner is the side that turns a ring, and so wakes who waits.
 type turner struct {
 	ring
-	session *Session
-	phase   uint64
+	session     *Session
+	phase, next uint64 // the same when it has yet to be readied
+	firstOnce   bool   // phase 0 does not come again
 }
 
 // all is an expression of a call for each lane, and its arguments.
@@ -59,74 +65,100 @@ func (t *turner) all(call string, phase uint64) (expression string, args []any) 
 	return strings.Join(calls, " + "), args
 }
 
-// take takes the first phase.
+// take takes the first two phases.
 func (t *turner) take(ctx context.Context) error {
-	query, args := t.all("GET_LOCK(?, 0)", t.phase)
-	err := t.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		var taken sql.NullInt64
-		if err := conn.QueryRowxContext(ctx, "SELECT "+query, args...).Scan(&taken); err != nil {
+	t.next = t.phase
+	return t.asked(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		if taken, err := t.get(ctx, conn, t.phase); err != nil || !taken {
+			return cmp.Or(err, errNotOurs)
+		}
+		return t.takeNext(ctx, conn)
+	})
+}
+
+// turn lets the phase go; what becomes the phase is held already, so that there is
+// never a moment without a lock to wait on, and who is woken knows at once which.
+// Nothing else in the statement: who is woken often gets the processor only when it has
+// ended. extra are columns to read in it.
+func (t *turner) turn(ctx context.Context, extra string, extraArgs []any, into ...any) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.asked(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		release, args := t.all("RELEASE_LOCK(?)", t.phase)
+		var released sql.NullInt64
+		err := conn.QueryRowxContext(ctx, "SELECT "+release+extra, append(args, extraArgs...)...).Scan(append([]any{&released}, into...)...)
+		if err != nil {
 			return err
 		}
-		if taken.Int64 != int64(t.lanes) {
+		if released.Int64 != int64(t.lanes) {
 			return errNotOurs
 		}
+		t.phase = t.next
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("notify: take the first phase: %w", err)
+}
+
+// ready takes another phase after a turn, for the next.
+func (t *turner) ready(ctx context.Context) error {
+	if t.next != t.phase {
+		return nil
 	}
-	return nil
+	return t.asked(ctx, t.takeNext)
 }
 
 var errStuck = errors.New("another session holds the next phases")
 
-// turn takes the next phase and lets the one before go, in one statement, so that
-// there is never a moment without a lock to wait on. extra are columns to read in
-// the same statement.
-func (t *turner) turn(ctx context.Context, extra string, extraArgs []any, into ...any) error {
-	err := t.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		for next := t.phase + 1; next <= t.phase+skipped; next++ {
-			get, args := t.all("GET_LOCK(?, 0)", next)
-			release, released := t.all("RELEASE_LOCK(?)", t.phase)
-			args = append(append(args, t.lanes), released...)
-			query := "SELECT IF(" + get + " = ?, " + release + ", -1)" + extra
-			var turned sql.NullInt64
-			if err := conn.QueryRowxContext(ctx, query, append(args, extraArgs...)...).Scan(append([]any{&turned}, into...)...); err != nil {
-				return err
-			}
-			if turned.Valid && turned.Int64 == int64(t.lanes) {
-				t.phase = next
-				return nil
-			}
-			if !turned.Valid || turned.Int64 >= 0 {
-				return errNotOurs
-			}
-			// Whoever was killed between taking and releasing it holds the next one.
-			drop, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", next)
-			if _, err := conn.ExecContext(ctx, "SELECT "+drop, args...); err != nil {
-				return err
-			}
+func (t *turner) takeNext(ctx context.Context, conn *sqlx.Conn) error {
+	for next := t.phase + 1; next <= t.phase+skipped; next++ {
+		if t.firstOnce && next%uint64(t.phases) == 0 {
+			continue
 		}
-		return errStuck
-	})
-	if err != nil {
+		taken, err := t.get(ctx, conn, next)
+		if err != nil {
+			return err
+		}
+		if taken {
+			t.next = next
+			return nil
+		}
+		// Whoever was killed between taking and releasing it holds this one.
+		drop, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", next)
+		if _, err := conn.ExecContext(ctx, "SELECT "+drop, args...); err != nil {
+			return err
+		}
+	}
+	return errStuck
+}
+
+func (t *turner) get(ctx context.Context, conn *sqlx.Conn, phase uint64) (taken bool, err error) {
+	query, args := t.all("GET_LOCK(?, 0)", phase)
+	var sum sql.NullInt64
+	err = conn.QueryRowxContext(ctx, "SELECT "+query, args...).Scan(&sum)
+	return sum.Int64 == int64(t.lanes), err
+}
+
+func (t *turner) asked(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+	if err := t.session.ask(ctx, answer, f); err != nil {
 		return fmt.Errorf("notify: ring: %w", err)
 	}
 	return nil
 }
 
-// drop lets the phase go, which wakes who waits for it.
+// drop lets both phases go, which wakes who waits: the one to wait on last, so that
+// who is woken finds none.
 func (t *turner) drop(ctx context.Context) error {
-	query, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", t.phase)
-	return t.session.ask(context.WithoutCancel(ctx), answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(ctx, "SELECT "+query, args...)
+	next, args := t.all("COALESCE(RELEASE_LOCK(?), 0)", t.next)
+	query, last := t.all("COALESCE(RELEASE_LOCK(?), 0)", t.phase)
+	return t.asked(context.WithoutCancel(ctx), func(ctx context.Context, conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, "SELECT "+next+" + "+query, append(args, last...)...)
 		return err
 	})
 }
 
 // watcher is the side that waits on a ring. What it holds true is: its phase was
-// held by holder at the time at, and whoever read rows after that may wait for it,
-// since each turn after at lets it go.
+// held by holder at the time at, as the first of its two, and whoever read rows after
+// that may wait for it, since each turn after at lets it go.
 type watcher struct {
 	ring
 	session *Session
@@ -136,7 +168,11 @@ type watcher struct {
 	at      string // by the server's clock
 	lossy   *lossy
 
-	conn *sqlx.Conn // while it keeps the session's turn
+	conn   *sqlx.Conn // while it keeps the session's turn
+	parker *sql.Stmt  // the park, once one was sent that carries nothing
+
+	carry   carrying // goes with the next park
+	carried bool     // it had a result
 }
 
 // stay runs f, which parks again and again. Meanwhile the session is not given out of
@@ -144,7 +180,12 @@ type watcher struct {
 func (w *watcher) stay(ctx context.Context, f func() error) error {
 	return w.session.Do(ctx, func(conn *sqlx.Conn) error {
 		w.conn = conn
-		defer func() { w.conn = nil }()
+		defer func() {
+			if w.parker != nil {
+				_ = w.parker.Close()
+			}
+			w.conn, w.parker = nil, nil
+		}()
 		return f()
 	})
 }
@@ -155,25 +196,35 @@ func (w *watcher) find(ctx context.Context, holder uint64) (found bool, err erro
 		w.holder, w.phase = holder, uint64(w.phases-1)
 	}
 	const most = 64 // names in a statement
-	for from := 1; from <= w.phases; from += most {
-		var query strings.Builder
-		query.WriteString("SELECT CASE ?")
-		args := []any{holder}
-		for step := from; step < min(from+most, w.phases+1); step++ {
-			query.WriteString(" WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step))
-			args = append(args, w.name(holder, w.lane, w.phase+uint64(step)))
-		}
-		query.WriteString(" END, SYSDATE(6), CONNECTION_ID()")
-		var step sql.Null[uint64]
-		if err := askOne(ctx, w.session, query.String(), args, &step, &w.at); err != nil {
-			return false, fmt.Errorf("notify: find the phase: %w", err)
-		}
-		if step.Valid {
-			w.phase += step.V
-			return true, nil
+	for from := 1; from <= w.phases && !found; from += most {
+		if found, err = w.first(ctx, from, min(from+most-1, w.phases)); err != nil {
+			return false, err
 		}
 	}
-	return false, nil
+	if !found {
+		return false, nil
+	}
+	// It may be the second that is held, whose release comes a ring late: a search does not
+	// see what was taken behind it. What precedes a phase was taken before it.
+	return w.first(ctx, w.phases-skipped, w.phases)
+}
+
+// first looks for the first phase that is held of those that are so many steps ahead.
+func (w *watcher) first(ctx context.Context, from, to int) (found bool, err error) {
+	var query strings.Builder
+	query.WriteString("SELECT CASE ?")
+	args := []any{w.holder}
+	for step := from; step <= to; step++ {
+		query.WriteString(" WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step))
+		args = append(args, w.name(w.holder, w.lane, w.phase+uint64(step)))
+	}
+	query.WriteString(" END, SYSDATE(6), CONNECTION_ID()")
+	var step sql.Null[uint64]
+	if err := askOne(ctx, w.session, query.String(), args, &step, &w.at); err != nil {
+		return false, fmt.Errorf("notify: find the phase: %w", err)
+	}
+	w.phase += step.V
+	return step.Valid, nil
 }
 
 // lend lets the holder know that it is heard.
@@ -183,11 +234,11 @@ func (w *watcher) lend(ctx context.Context) error {
 }
 
 var parkQuery = func() string {
-	query := "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?"
-	for step := 1; step <= skipped; step++ {
+	query := "IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), CASE ?"
+	for step := range skipped + 1 {
 		query += " WHEN IS_USED_LOCK(?) THEN " + strconv.Itoa(step)
 	}
-	return query + " WHEN IS_USED_LOCK(?) THEN 0 END, SYSDATE(6), CONNECTION_ID()"
+	return query + " END, SYSDATE(6), CONNECTION_ID()"
 }()
 
 // park waits until the phase is let go, or timeout has passed. woken tells that
@@ -206,10 +257,9 @@ func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed
 	name := w.name(w.holder, w.lane, w.phase)
 	args := make([]any, 0, 6+skipped)
 	args = append(args, believed, name, seconds(timeout), name, w.holder)
-	for step := 1; step <= skipped; step++ {
+	for step := range skipped + 1 {
 		args = append(args, w.name(w.holder, w.lane, w.phase+uint64(step)))
 	}
-	args = append(args, name)
 	var waited, released sql.NullInt64
 	var step sql.Null[uint64]
 	if err := w.session.Err(); err != nil {
@@ -217,18 +267,72 @@ func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed
 	}
 	// For a context that ends the driver wakes a goroutine at each statement.
 	late := time.AfterFunc(timeout+answer, func() { w.session.fail(errNoAnswer) })
-	err = scanOne(w.conn.QueryRowxContext(ctx, parkQuery, args...), w.session, &waited, &released, &step, &w.at)
+	err = w.ask(ctx, args, &waited, &released, &step, &w.at)
 	late.Stop()
 	if err != nil {
 		return false, false, fmt.Errorf("notify: wait: %w", err)
 	}
-	if !waited.Valid || waited.Int64 == 1 && released.Int64 != 1 {
+	if !waited.Valid || waited.Int64 == letGo && released.Int64 != 1 {
 		err := errNull
 		w.session.fail(err) // it may hold the phase
 		return false, false, fmt.Errorf("notify: wait: %w", err)
 	}
 	w.phase += step.V
-	return waited.Int64 != 0 || step.V != 0, step.Valid, nil
+	switch waited.Int64 {
+	case waitedInVain:
+		return step.V != 0, step.Valid, nil
+	case letGo: // held again: a stall was as long as a round, and it may be the second of the two
+		return true, step.Valid && step.V != 0, nil
+	default: // seen too long ago, and so may be the second
+		return true, false, nil
+	}
+}
+
+// What became of a park's wait. Otherwise it was none: what was seen is too old.
+const (
+	waitedInVain = 0
+	letGo        = 1
+)
+
+// ask runs the park's packet.
+func (w *watcher) ask(ctx context.Context, args []any, into ...any) error {
+	w.carried = false
+	query, args, carried, err := w.carry.with(ctx, w.conn, "SELECT "+w.sign()+" "+parkQuery, args)
+	if err != nil {
+		return err
+	}
+	rows, err := w.send(ctx, query, args, carried)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var id uint64
+	if err := scanResult(rows, append(into, &id)...); err != nil {
+		return err
+	}
+	if id != w.session.ID() {
+		return noGateError{errShared}
+	}
+	if carried != nil {
+		w.carried = true
+		return deliver(rows, carried)
+	}
+	return rows.Close()
+}
+
+// send sends the packet. A park alone is prepared: for the server that is half the work,
+// and of a thousand who are woken each sends one. Several statements can't be.
+func (w *watcher) send(ctx context.Context, query string, args []any, carried Piggyback) (*sql.Rows, error) {
+	if carried != nil {
+		return w.conn.QueryContext(ctx, query, args...)
+	}
+	if w.parker == nil {
+		var err error
+		if w.parker, err = w.conn.PrepareContext(ctx, query); err != nil {
+			return nil, err
+		}
+	}
+	return w.parker.QueryContext(ctx, args...)
 }
 
 // believes is for how long the watcher waits for what it saw.

@@ -39,7 +39,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 				require.NoError(t, err)
 				for range 2 {
 					begun := len(waits.given())
-					waited := result(func() notify.Head {
+					waited := mysqltest.Result(func() notify.Head {
 						head, err := waiter.Wait(t.Context(), seen, time.Hour)
 						assert.NoError(t, err)
 						return head
@@ -57,7 +57,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 					require.Equal(t, most, all[len(all)-1])
 
 					poll.change(t, db)
-					seen = receive(t, waited)
+					seen = mysqltest.Receive(t, waited)
 				}
 			})
 		}
@@ -76,14 +76,14 @@ func TestPollOutlivesItsPolicy(t *testing.T) {
 		once := []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond, backoff.Stop}
 		assert.Equal(t, once, waits.given(), "it does not spin")
 
-		waited := result(func() error {
+		waited := mysqltest.Result(func() error {
 			_, err := waiter.Wait(t.Context(), notify.Head{}, patience)
 			return err
 		})
 		waits.await(t, 2*len(once))
 		assert.Equal(t, append(once, once...), waits.given())
 		require.NoError(t, waiter.Close())
-		require.Error(t, receive(t, waited))
+		require.Error(t, mysqltest.Receive(t, waited))
 	})
 }
 
@@ -237,12 +237,12 @@ func TestPollSharesItsSession(t *testing.T) {
 		session := openSession(t, db, 0)
 		waiter := notify.NewPoll(session, notify.LargestID("orders", "id"), quick())
 		ctx, cancel := context.WithCancel(t.Context())
-		waited := result(func() error {
+		waited := mysqltest.Result(func() error {
 			_, err := waiter.Wait(ctx, notify.Head{}, time.Hour)
 			return err
 		})
 		require.Equal(t, 0, value[int](t, session, "SELECT SLEEP(11)"))
 		cancel()
-		require.ErrorIs(t, receive(t, waited), context.Canceled)
+		require.ErrorIs(t, mysqltest.Receive(t, waited), context.Canceled)
 	})
 }

@@ -98,7 +98,7 @@ func startParty(t *testing.T, p party) (kill func()) {
 	}()
 	kill = func() {
 		assert.NoError(t, command.Process.Kill(), "it ended by itself")
-		await(t, ended, "the process's end")
+		mysqltest.Await(t, ended, "the process's end")
 		_ = alive.Close()
 	}
 	t.Cleanup(func() {

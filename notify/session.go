@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -55,6 +56,8 @@ type Session struct {
 	caps *Capabilities
 	idle time.Duration
 
+	lostLocks *atomic.Uint64 // the DB's
+
 	turn  chan struct{} // one slot: who has it may use the connection
 	quiet quiet         // watches the connection while nobody uses it
 
@@ -68,8 +71,6 @@ type Session struct {
 	lost    chan struct{}
 	cause   error
 }
-
-func sqlOpen(connector driver.Connector) *sql.DB { return sql.OpenDB(connector) }
 
 // Session connects and returns a pinned session, set up for waiting: autocommit,
 // READ COMMITTED, UTC, no statement timeout, lock waits of 2 s at most, no entry
@@ -100,7 +101,7 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, connecting, errNoAnswer)
 	defer cancel()
-	pool := sqlx.NewDb(sqlOpen(connector), "mysql")
+	pool := sqlx.NewDb(sql.OpenDB(connector), "mysql")
 	pool.SetMaxOpenConns(1)
 	conn, err := pool.Connx(ctx)
 	if err != nil {
@@ -108,7 +109,7 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 		return nil, fmt.Errorf("notify: connect: %w", err)
 	}
 	s := &Session{
-		db: pool, conn: conn, idle: options.IdleTimeout,
+		db: pool, conn: conn, idle: options.IdleTimeout, lostLocks: &db.lostLocks,
 		turn: make(chan struct{}, 1), quiet: watch(socket),
 		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
@@ -145,7 +146,7 @@ func (s *Session) setUp(ctx context.Context) error {
 		"autocommit", "1",
 		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
 		"sql_select_limit", "9223372036854775807", // none
-		"time_zone", "'+00:00'",
+		"time_zone", "'"+utc+"'",
 		"lock_wait_timeout", "2", // a year on MySQL: a read would queue behind an ALTER that waits
 		"innodb_lock_wait_timeout", "2",
 		"long_query_time", "3600", // each wait would fill the slow log
@@ -210,6 +211,15 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 // until it is f's turn.
 func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
+		if ctx.Done() == nil { // for a context that ends the driver wakes a goroutine at each statement
+			late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
+			defer late.Stop()
+			err := f(ctx, conn)
+			if err != nil && s.Err() != nil {
+				return s.Err()
+			}
+			return err
+		}
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
 		err := f(ctx, conn)
@@ -260,6 +270,17 @@ func (s *Session) retime(ctx context.Context, idle time.Duration) error {
 		defer s.mu.Unlock()
 		s.idle = idle
 		return nil
+	})
+}
+
+// utc is the time zone of sessions.
+const utc = "+00:00"
+
+// zone changes the session's time zone.
+func (s *Session) zone(ctx context.Context, zone string) error {
+	return s.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, "SET SESSION time_zone = ?", zone)
+		return err
 	})
 }
 

@@ -151,20 +151,20 @@ func TestDo(t *testing.T) {
 		t.Run("a context that ends while another statement runs costs nothing", func(t *testing.T) {
 			session := openSession(t, db, 0)
 			inside, leave := make(chan struct{}), make(chan struct{})
-			first := result(func() error {
+			first := mysqltest.Result(func() error {
 				return session.Do(t.Context(), func(*sqlx.Conn) error {
 					close(inside)
 					<-leave
 					return nil
 				})
 			})
-			await(t, inside, "the first statement")
+			mysqltest.Await(t, inside, "the first statement")
 			ctx, cancel := context.WithCancelCause(t.Context())
-			second := result(func() error { return session.Do(ctx, func(*sqlx.Conn) error { return nil }) })
+			second := mysqltest.Result(func() error { return session.Do(ctx, func(*sqlx.Conn) error { return nil }) })
 			cancel(errOurs)
-			require.ErrorIs(t, receive(t, second), errOurs)
+			require.ErrorIs(t, mysqltest.Receive(t, second), errOurs)
 			close(leave)
-			require.NoError(t, receive(t, first))
+			require.NoError(t, mysqltest.Receive(t, first))
 			assert.Equal(t, 1, value[int](t, session, "SELECT 1"))
 		})
 
@@ -173,7 +173,7 @@ func TestDo(t *testing.T) {
 			lock := mustLock(t, session, lockName(db, "own"))
 			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 			ctx, cancel := context.WithCancelCause(t.Context())
-			err := result(func() error {
+			err := mysqltest.Result(func() error {
 				return session.Do(ctx, func(conn *sqlx.Conn) error {
 					_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 3600)", lockName(db, "held"))
 					return err
@@ -181,8 +181,8 @@ func TestDo(t *testing.T) {
 			})
 			awaitState(t, s.Admin(t), session.ID(), waiting)
 			cancel(errOurs)
-			require.ErrorIs(t, receive(t, err), errOurs)
-			await(t, session.Lost(), "the loss")
+			require.ErrorIs(t, mysqltest.Receive(t, err), errOurs)
+			mysqltest.Await(t, session.Lost(), "the loss")
 			require.ErrorIs(t, session.Err(), errOurs)
 			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
 			require.ErrorIs(t, lock.Err(), errOurs)
@@ -202,7 +202,7 @@ func TestClose(t *testing.T) {
 			lock := mustLock(t, session, lockName(db))
 			require.NoError(t, session.Close())
 			require.NoError(t, session.Close())
-			await(t, session.Lost(), "the loss")
+			mysqltest.Await(t, session.Lost(), "the loss")
 			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
 			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
 			require.ErrorIs(t, lock.Err(), notify.ErrSessionClosed)
@@ -216,13 +216,13 @@ func TestClose(t *testing.T) {
 		t.Run("while a lock is waited for", func(t *testing.T) {
 			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 			session := openSession(t, db, 0)
-			err := result(func() error {
+			err := mysqltest.Result(func() error {
 				_, err := session.Lock(t.Context(), lockName(db, "held"), time.Hour)
 				return err
 			})
 			awaitState(t, admin, session.ID(), waiting)
-			require.NoError(t, receive(t, result(session.Close)))
-			require.Error(t, receive(t, err))
+			require.NoError(t, mysqltest.Receive(t, mysqltest.Result(session.Close)))
+			require.Error(t, mysqltest.Receive(t, err))
 			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
 		})
 
@@ -231,7 +231,7 @@ func TestClose(t *testing.T) {
 			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 			session := openSession(t, db, 0)
 			var running atomic.Bool
-			err := result(func() error {
+			err := mysqltest.Result(func() error {
 				return session.Do(t.Context(), func(conn *sqlx.Conn) error {
 					running.Store(true)
 					defer running.Store(false)
@@ -248,7 +248,7 @@ func TestClose(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Error(t, receive(t, err))
+			require.Error(t, mysqltest.Receive(t, err))
 		})
 
 		t.Run("on its way", func(t *testing.T) { // whatever it meets, it leaves nothing

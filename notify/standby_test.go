@@ -17,25 +17,25 @@ import (
 // keeper is a process that keeps the gate of orders, or stands by.
 type keeper struct {
 	*notify.Gate
-	logs  *auto
+	logs  mysqltest.Text
 	stop  context.CancelFunc
 	ended <-chan error
 }
 
 func runKeeper(tb testing.TB, db *notify.DB) *keeper {
 	tb.Helper()
-	k := &keeper{logs: &auto{}}
-	k.Gate = notify.NewGate(db, "orders", notify.GateOptions{Look: often, Logger: slog.New(slog.NewTextHandler(k.logs, nil))})
+	k := &keeper{}
+	k.Gate = notify.NewGate(db, "orders", notify.GateOptions{Look: often, Logger: slog.New(slog.NewTextHandler(&k.logs, nil))})
 	var ctx context.Context
 	ctx, k.stop = context.WithCancel(context.WithoutCancel(tb.Context()))
-	k.ended = result(func() error { return k.Keep(ctx) })
+	k.ended = mysqltest.Result(func() error { return k.Keep(ctx) })
 	tb.Cleanup(func() { require.NoError(tb, k.Close()) })
 	return k
 }
 
 func (k *keeper) says(tb testing.TB, what string) {
 	tb.Helper()
-	require.EventuallyWithT(tb, func(c *assert.CollectT) { assert.Contains(c, k.logs.logged(), what) }, patience, tick)
+	require.EventuallyWithT(tb, func(c *assert.CollectT) { assert.Contains(c, k.logs.String(), what) }, patience, tick)
 }
 
 // A keeper takes the gate over from a listener, a second one stands by until the first is
@@ -81,7 +81,7 @@ func TestKeep(t *testing.T) {
 		second.says(t, "stands by: another keeps the gate")
 		kill(t, admin, "CONNECTION", held("keeper"))
 		second.says(t, "keeps the gate")
-		require.NotContains(t, second.logs.logged(), "lost", "it waited")
+		require.NotContains(t, second.logs.String(), "lost", "it waited")
 		first.says(t, "lost the gate; it goes on by itself")
 		first.says(t, "stands by: another keeps the gate")
 		seen, err = waiter.Head(t.Context())
@@ -89,9 +89,9 @@ func TestKeep(t *testing.T) {
 		wakes()
 
 		second.stop()
-		require.NoError(t, receive(t, second.ended))
+		require.NoError(t, mysqltest.Receive(t, second.ended))
 		require.NoError(t, first.Close())
-		require.NoError(t, receive(t, first.ended))
+		require.NoError(t, mysqltest.Receive(t, first.ended))
 		require.NoError(t, first.Keep(t.Context()), "it is closed")
 	})
 }
@@ -103,13 +103,13 @@ func TestKeepFails(t *testing.T) {
 		config := own.Database(t)
 		makeTopic(t, openDB(t, config))
 		poor := own.User(t, config, "INSERT ON "+config.DBName+".orders")
-		require.ErrorContains(t, receive(t, runKeeper(t, openDB(t, poor)).ended), "may not read")
+		require.ErrorContains(t, mysqltest.Receive(t, runKeeper(t, openDB(t, poor)).ended), "may not read")
 
 		k := runKeeper(t, openDB(t, config))
 		k.says(t, "keeps the gate")
 		own.Stop()
 		k.says(t, "lost the gate; it goes on by itself")
-		require.Error(t, receive(t, runKeeper(t, openDB(t, config)).ended))
+		require.Error(t, mysqltest.Receive(t, runKeeper(t, openDB(t, config)).ended))
 		own.Restart(t)
 		require.Eventually(t, func() bool {
 			keepers := 0
@@ -117,10 +117,10 @@ func TestKeepFails(t *testing.T) {
 			return err == nil && keepers == 1
 		}, patience, tick)
 		k.stop()
-		require.NoError(t, receive(t, k.ended))
+		require.NoError(t, mysqltest.Receive(t, k.ended))
 
 		_, err := own.Admin(t).Exec("SET GLOBAL read_only = 1")
 		require.NoError(t, err)
-		require.ErrorIs(t, receive(t, runKeeper(t, openDB(t, config)).ended), notify.ErrNoGate)
+		require.ErrorIs(t, mysqltest.Receive(t, runKeeper(t, openDB(t, config)).ended), notify.ErrNoGate)
 	})
 }

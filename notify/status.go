@@ -23,7 +23,7 @@ type GateStatus struct {
 	// Claimant is the producer that keeps the gate or is about to; its ID is 0 when
 	// there is none, and who keeps the gate is a listener then.
 	Claimant Participant
-	// Phase is the phase that the keeper holds, from 0 on; -1 when none was found.
+	// Phase is one of the two phases that the keeper holds, from 0 on; -1 when none was found.
 	Phase int
 	// Bells are those of producers beside the keeper, in the order of their slots.
 	Bells []Bell
@@ -126,8 +126,8 @@ type process struct {
 	User    string
 	Host    string
 	Seconds int64
-	Waiting string // the statement that waits for a lock of the gate, if one does
-	Own     bool   // the session that asks
+	Listens bool // it waits on a phase of the gate
+	Own     bool // the session that asks
 }
 
 // sessions reads what can be seen of those who take part, and finds the listeners.
@@ -139,7 +139,7 @@ func (r *statusReader) sessions(ctx context.Context) error {
 	known := make(map[uint64]Participant, len(seen))
 	for _, p := range seen {
 		known[p.ID] = Participant{p.ID, p.User, p.Host, time.Duration(p.Seconds) * time.Second}
-		if r.listens(p.Waiting) {
+		if p.Listens {
 			r.Listeners = append(r.Listeners, known[p.ID])
 		}
 	}
@@ -157,14 +157,6 @@ func (r *statusReader) sessions(ctx context.Context) error {
 		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.ID, b.ID))
 	})
 	return nil
-}
-
-// listens tells whether a statement waits on a phase of the gate; a keeper's session
-// waits on those of a bell, whose names have a part more.
-func (r *statusReader) listens(statement string) bool {
-	_, rest, _ := strings.Cut(statement, "GET_LOCK('"+string(r.names)+":")
-	name, _, ended := strings.Cut(rest, "'")
-	return ended && strings.Count(name, ":") == 2
 }
 
 // sessionView is a list of sessions, and what its columns are called.
@@ -213,13 +205,14 @@ func (r *statusReader) processes(ctx context.Context) (all []process, err error)
 
 func (r *statusReader) list(ctx context.Context, v sessionView) (all []process, err error) {
 	waits := v.state + " = 'User lock' AND LOCATE(?, " + v.query + ") > 0"
-	args := []any{string(r.names) + ":", string(r.names) + ":", r.Keeper.ID, r.Claimant.ID}
+	sign := r.names.gate().sign()
+	args := []any{sign, sign, r.Keeper.ID, r.Claimant.ID}
 	for _, bell := range r.Bells {
 		args = append(args, bell.Owner.ID)
 	}
 	query := "SELECT " + v.id + " AS id, COALESCE(" + v.user + ", '') AS user, COALESCE(" + v.host + ", '') AS host, " +
 		"COALESCE(" + v.seconds + ", 0) AS seconds, " + v.id + " = CONNECTION_ID() AS own, " +
-		"CASE WHEN " + waits + " THEN " + v.query + " ELSE '' END AS waiting" +
+		"COALESCE(" + waits + ", 0) AS listens" +
 		" FROM " + v.from + " WHERE " + waits + " OR " + v.id + " IN (CONNECTION_ID(), ?, ?" + strings.Repeat(", ?", len(r.Bells)) + ")"
 	err = r.db.SelectContext(ctx, &all, query, args...)
 	return all, err

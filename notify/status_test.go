@@ -3,6 +3,7 @@ package notify_test
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,11 +33,13 @@ func phaseName(ring string, holder *notify.Session, lane, phase int) string {
 func park(tb testing.TB, db *notify.DB, name, text string) *notify.Session {
 	tb.Helper()
 	session := openSession(tb, db, never)
+	parts := strings.Split(name, ":")
+	sign := "/* " + strings.Join(parts[:max(1, len(parts)-3)], ":") + " */" // the ring's
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = session.Do(context.WithoutCancel(tb.Context()), func(conn *sqlx.Conn) error {
-			_, err := conn.ExecContext(context.WithoutCancel(tb.Context()), "SELECT GET_LOCK(?, 60), RELEASE_LOCK(?), "+text, name, name)
+			_, err := conn.ExecContext(context.WithoutCancel(tb.Context()), "SELECT "+sign+" GET_LOCK(?, 60), RELEASE_LOCK(?), "+text, name, name)
 			return err
 		})
 	}()

@@ -27,8 +27,11 @@ var stressOptions = notify.GateOptions{
 
 // stressBoard is where listeners note what they have seen.
 type stressBoard struct {
-	newest atomic.Uint64 // the largest id whose commit has returned
-	round  atomic.Uint64 // goes up before a round's last row is sent
+	inserts atomic.Int64  // rows that rang
+	newest  atomic.Uint64 // the largest id whose commit has returned
+	round   atomic.Uint64 // goes up before a round's last row is sent
+
+	inserting sync.RWMutex // whoever is woken by an Insert knows its row
 
 	mu        sync.Mutex
 	listeners []*stressListener
@@ -62,7 +65,11 @@ func (b *stressBoard) committed(id uint64) {
 
 // known is what a read of the table would find, without a statement: with it a
 // process can have many listeners.
-func (b *stressBoard) known(context.Context) (uint64, error) { return b.newest.Load(), nil }
+func (b *stressBoard) known(context.Context) (uint64, error) {
+	b.inserting.RLock()
+	defer b.inserting.RUnlock()
+	return b.newest.Load(), nil
+}
 
 // largest reads the table.
 func largest(db *notify.DB) func(ctx context.Context) (uint64, error) {
@@ -145,6 +152,32 @@ func (p *stressProducer) join(ctx context.Context) {
 	p.leave()
 	p.gate = notify.NewGate(p.db, stressTopic, p.options)
 	_, _ = persistently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.gate.Join(ctx) })
+}
+
+// send commits a row and rings, mostly in one packet if that can be, and
+// returns the row's id.
+func (p *stressProducer) send(ctx context.Context, board *stressBoard) uint64 {
+	if p.gate != nil && rand.IntN(8) > 0 {
+		if id := p.insert(ctx, board); id != 0 {
+			return id
+		}
+	}
+	id := p.commit(ctx)
+	board.committed(id)
+	p.ring(id)
+	return id
+}
+
+func (p *stressProducer) insert(ctx context.Context, board *stressBoard) uint64 {
+	board.inserting.Lock()
+	defer board.inserting.Unlock()
+	stored, ok, err := p.gate.Insert(ctx, 1, "INSERT INTO orders (payload) VALUES ('x')")
+	if !ok || err != nil {
+		return 0
+	}
+	board.committed(stored.First)
+	board.inserts.Add(1)
+	return stored.First
 }
 
 // ring joins by itself if need be.

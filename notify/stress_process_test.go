@@ -166,8 +166,7 @@ func stressObey(ctx context.Context, db *notify.DB) error {
 		case "leave":
 			p.leave()
 		case "publish":
-			id = p.commit(ctx)
-			p.ring(id)
+			id = p.send(ctx, new(stressBoard))
 		default:
 			err = errors.New("no such order")
 		}

@@ -97,7 +97,7 @@ type stressFigures struct {
 	waits    int // of listeners, that could show a lost wake
 	sessions int // the same of sessions: those of a process share one
 	lost     int
-	worst    time.Duration // from a round's last ring until all have its row
+	worst    time.Duration // from a round's last commit until all have its row
 	took     time.Duration
 }
 
@@ -135,7 +135,9 @@ func newStress(t *testing.T, server *mysqltest.Server, loss notify.GateLoss) *st
 }
 
 func stressDB(t *testing.T, config *mysql.Config) *notify.DB {
-	db := openDB(t, config)
+	db, err := notify.OpenConfig(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close() }) // it tells of a connection that was killed
 	db.Pool().SetMaxOpenConns(2)
 	return db
 }
@@ -162,8 +164,8 @@ func (s *stress) run(limit time.Duration, enough func(stressFigures) bool) (f st
 		f.rounds++
 		s.turn(ctx, limit, &f)
 	}
-	s.t.Logf("%d rounds in %v: %d waits over %d sessions; %d lost wakes, the worst wait %v",
-		f.rounds, f.took.Round(time.Second), f.waits, f.sessions, f.lost, f.worst)
+	s.t.Logf("%d rounds in %v: %d waits over %d sessions; %d lost wakes, the worst wait %v; %d rows rang themselves",
+		f.rounds, f.took.Round(time.Second), f.waits, f.sessions, f.lost, f.worst, s.inserts.Load())
 	return f
 }
 
@@ -183,11 +185,9 @@ func (s *stress) turn(ctx context.Context, limit time.Duration, f *stressFigures
 	p := s.pick()
 	defer p.busy.Unlock()
 	round := s.round.Add(1)
-	id := p.commit(ctx)
-	s.committed(id)
-	all := s.expect(id)
 	begun, rings := time.Now(), s.rings()
-	p.ring(id)
+	id := p.send(ctx, &s.stressBoard)
+	all := s.expect(id)
 	if moves == leaves {
 		p.leave()
 	}
@@ -220,9 +220,7 @@ func (s *stress) burst(ctx context.Context, moves move) {
 		burst.Go(func() {
 			defer p.busy.Unlock()
 			for range rows {
-				id := p.commit(ctx)
-				s.committed(id)
-				p.ring(id)
+				p.send(ctx, &s.stressBoard)
 				if rand.IntN(2) == 0 {
 					pauseFor(ctx, rand.N(gap))
 				}

@@ -74,6 +74,10 @@ func FlagCounter(topic string) Source {
 	return Source{query: "SELECT (SELECT counter FROM " + schema.FlagTable + " WHERE topic = ?)", args: []any{topic}}
 }
 
+// Query is a head of another kind: the one number that the query selects, or NULL.
+// It is run often, and should read a row or two of an index.
+func Query(query string, args ...any) Source { return Source{query: query, args: args} }
+
 // FlagRow is the flag's other published form: a row that the one reader deletes
 // when it has seen it.
 func FlagRow(topic string) Source {

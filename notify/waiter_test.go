@@ -149,7 +149,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		return head
 	}
 	wait := func(ctx context.Context, waiter notify.Waiter, seen notify.Head, bound time.Duration) <-chan turn {
-		return result(func() turn {
+		return mysqltest.Result(func() turn {
 			head, err := waiter.Wait(ctx, seen, bound)
 			return turn{head, err}
 		})
@@ -166,14 +166,14 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 				begun(t, session, waits, len(waits.given())+1)
 			}
 			kind.change(t, db)
-			got := receive(t, waited)
+			got := mysqltest.Receive(t, waited)
 			require.NoError(t, got.err)
 			_, ok := got.head.Value()
 			require.True(t, ok)
 			seen = got.head
 			if i == 3 { // one before the wait, and a head that was read before it
 				kind.change(t, db)
-				got = receive(t, wait(t.Context(), waiter, seen, time.Hour))
+				got = mysqltest.Receive(t, wait(t.Context(), waiter, seen, time.Hour))
 				require.NoError(t, got.err)
 				seen = got.head
 			}
@@ -186,7 +186,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 			kind.change(t, db)
 			seen := head(t, waiter)
 			begun := time.Now()
-			got := receive(t, wait(t.Context(), waiter, seen, bound))
+			got := mysqltest.Receive(t, wait(t.Context(), waiter, seen, bound))
 			require.NoError(t, got.err)
 			assert.GreaterOrEqual(t, time.Since(begun), bound)
 		}
@@ -199,15 +199,15 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		waited := wait(ctx, waiter, seen, time.Hour)
 		begun(t, session, waits, 1)
 		cancel(errOurs)
-		require.ErrorIs(t, receive(t, waited).err, errOurs)
-		require.ErrorIs(t, receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
+		require.ErrorIs(t, mysqltest.Receive(t, waited).err, errOurs)
+		require.ErrorIs(t, mysqltest.Receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
-		require.Error(t, receive(t, wait(t.Context(), waiter, notify.Head{}, time.Hour)).err)
+		require.Error(t, mysqltest.Receive(t, wait(t.Context(), waiter, notify.Head{}, time.Hour)).err)
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
@@ -219,7 +219,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 			all.Go(func() { assert.NoError(t, waiter.Close()) })
 		}
 		all.Wait()
-		require.Error(t, receive(t, waited).err)
+		require.Error(t, mysqltest.Receive(t, waited).err)
 	})
 
 	if kind.gate {
@@ -232,7 +232,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		waited := wait(t.Context(), waiter, seen, time.Hour)
 		begun(t, session, waits, 1)
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
-		require.Error(t, receive(t, waited).err)
+		require.Error(t, mysqltest.Receive(t, waited).err)
 		_, err := waiter.Head(t.Context())
 		require.Error(t, err)
 	})
@@ -242,6 +242,6 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		begun(t, session, waits, 1)
 		run(t, db, "DROP TABLE orders, "+schema.FlagTable)
-		require.Error(t, receive(t, waited).err)
+		require.Error(t, mysqltest.Receive(t, waited).err)
 	})
 }

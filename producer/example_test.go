@@ -4,21 +4,58 @@ import (
 	"context"
 	"errors"
 	"log"
+	"os"
+	"testing"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
+// ctx and db are the examples'. db is notify.Open's, and its tables are init's and the shop's.
 var (
-	ctx context.Context
+	ctx = context.Background()
 	db  *notify.DB
 )
 
+// TestExamples runs the examples on each server.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
+		var err error
+		db, err = notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(ctx, db.Pool(), "orders"))
+		for _, statement := range []string{"CREATE TABLE stock (item INT PRIMARY KEY, n INT NOT NULL)", "INSERT INTO stock VALUES (1, 5)"} {
+			_, err = db.Pool().ExecContext(ctx, statement)
+			require.NoError(t, err)
+		}
+		published := 0
+		for _, example := range []struct {
+			run       func()
+			publishes int
+		}{{ExampleNew, 2}, {ExampleSafeToRetry, 1}, {ExampleProducer_PublishTx, 1}, {ExampleProducer_Transact, 1}, {ExampleProducer_Join, 1}, {ExampleHandshake, 1}} {
+			mysqltest.Output(t, example.run)
+			published += example.publishes
+			var stored int
+			require.NoError(t, db.Pool().GetContext(ctx, &stored, "SELECT COUNT(*) FROM orders"))
+			require.Equal(t, published, stored)
+		}
+		var left int
+		require.NoError(t, db.Pool().GetContext(ctx, &left, "SELECT n FROM stock"))
+		require.Equal(t, 3, left)
+	})
+}
+
 func ExampleNew() {
-	db, err := notify.Open("user:password@tcp(127.0.0.1:3306)/shop")
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -94,6 +131,21 @@ func ExampleProducer_Transact() {
 	})
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+// A service joins when it starts, so that its first message wakes who listens at once.
+func ExampleProducer_Join() {
+	orders, err := producer.New(db, "orders", producer.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = orders.Close() }()
+	if err := orders.Join(ctx); err != nil {
+		log.Print(err) // it can publish; who listens wakes a little later
+	}
+	if _, err := orders.Publish(ctx, producer.Message{Payload: []byte("sold 1")}); err != nil {
+		log.Print(err)
 	}
 }
 

@@ -207,6 +207,8 @@ func TestHandshakeReconnects(t *testing.T) {
 		_, err = up.Publish(ctx, payload(0))
 		require.NoError(t, err)
 		proxy.Down()
+		// What is sent before it knows has no answer.
+		require.Eventually(t, func() bool { return len(log.messages()) >= 1 }, 10*time.Second, 10*time.Millisecond)
 		published := publishing(ctx, up, payload(1))
 		require.Eventually(t, func() bool { return len(log.messages()) >= 2 }, 10*time.Second, 10*time.Millisecond)
 		proxy.Up()

@@ -8,6 +8,9 @@
 //	p, err := producer.New(db, "orders", producer.Options{})
 //	ids, err := p.Publish(ctx, producer.Message{Payload: payload})
 //
+// A producer that keeps the topic's gate sends what Publish stores over the keeper's
+// session, so that the ring is in the same packet: see [notify.Gate.Insert].
+//
 // Publish never stores a message twice on its own account: when a connection ends
 // between a commit and its answer, the error is ErrUnknown, and only the caller
 // can tell whether trying again would make a duplicate. SafeToRetry says when it
@@ -134,21 +137,28 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	ids, err := p.publish(ctx, messages)
+	ids, rung, err := p.publish(ctx, messages)
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	p.notify(ctx, slices.Max(ids))
+	if !rung {
+		p.ring(slices.Max(ids))
+	}
+	p.giveHint(ctx)
 	return ids, nil
 }
 
-func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, err error) {
+// publish stores the messages. rung tells that listeners know it already.
+func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, rung bool, err error) {
 	if p.closed.Load() {
-		return nil, ErrClosed
+		return nil, false, ErrClosed
 	}
 	rows, err := encode(messages)
 	if err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	if ids, rung, err = p.ringing(ctx, rows); rung || err != nil {
+		return ids, rung, err
 	}
 	err = retry(ctx, func() error {
 		// A connection first, in a step of its own: what fails here has sent nothing.
@@ -160,7 +170,7 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 		ids, err = p.commit(ctx, conn, rows)
 		return err
 	})
-	return ids, err
+	return ids, false, err
 }
 
 // closeConn hands a connection back to its pool, which drops it if it is bad.
@@ -185,13 +195,19 @@ func (p *Producer) Join(ctx context.Context) error {
 // Notify wakes the topic's listeners, and gives the hint. Call it after the commit
 // of a transaction in which PublishTx stored messages; Publish and Transact do it
 // themselves. It waits for no ring; a hint that fails is logged.
-func (p *Producer) Notify(ctx context.Context) { p.notify(ctx, 0) }
+func (p *Producer) Notify(ctx context.Context) {
+	p.ring(0)
+	p.giveHint(ctx)
+}
 
-// notify wakes the listeners to messages up to an id, 0 if that is not known.
-func (p *Producer) notify(ctx context.Context, upTo uint64) {
+// ring wakes the listeners to messages up to an id, 0 if that is not known.
+func (p *Producer) ring(upTo uint64) {
 	if p.gate != nil && !p.closed.Load() && p.lives() {
 		p.gate.Ring(upTo)
 	}
+}
+
+func (p *Producer) giveHint(ctx context.Context) {
 	if p.hint == nil {
 		return
 	}

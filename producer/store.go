@@ -116,11 +116,18 @@ func (p *Producer) insert(ctx context.Context, tx Tx, plan plan) ([]uint64, erro
 		if err != nil {
 			return nil, fmt.Errorf("insert: %w", err)
 		}
-		for i := range s.rows {
-			ids = append(ids, first+uint64(i)*plan.step)
-		}
+		ids = append(ids, s.ids(first, plan.step)...)
 	}
 	return ids, nil
+}
+
+// ids are those of the statement's rows.
+func (s statement) ids(first, step uint64) []uint64 {
+	ids := make([]uint64, len(s.rows))
+	for i := range ids {
+		ids[i] = first + uint64(i)*step
+	}
+	return ids
 }
 
 // exec runs the statement and returns its first id.

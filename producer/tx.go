@@ -67,8 +67,8 @@ func (p *Producer) publishTx(ctx context.Context, tx Tx, messages []Message) ([]
 	return p.insert(ctx, tx, plan)
 }
 
-// Transact runs f in a transaction, commits it, and then gives the hint. When f
-// returns an error or panics, the transaction is rolled back.
+// Transact runs f in a transaction, commits it, and then wakes the listeners, as Notify
+// does. When f returns an error or panics, the transaction is rolled back.
 //
 // After a deadlock or a lock that took too long the transaction is run again from
 // its start, a few times at most, so f may run more than once: what it does

@@ -18,8 +18,25 @@ import (
 const (
 	FlagTable       = "mqnotify_flag"
 	OffsetTable     = "mqnotify_offset"
+	PartitionTable  = "mqnotify_partition"
 	DeadLetterTable = "mqnotify_dead_letter"
+	ImportTable     = "mqnotify_import"
 	VersionTable    = "mqnotify_schema"
+
+	OnceTable      = "mqnotify_once"
+	ClaimTable     = "mqnotify_claim"
+	IntervalTable  = "mqnotify_interval"
+	RowMutexTable  = "mqnotify_mutex_row"
+	FlagMutexTable = "mqnotify_mutex_flag"
+	LeaseTable     = "mqnotify_lease"
+
+	QueueTable    = "mqnotify_queue"
+	TaskTable     = "mqnotify_task"
+	ScheduleTable = "mqnotify_schedule"
+	RingTable     = "mqnotify_ring"
+	RingSlotTable = "mqnotify_ring_slot"
+
+	IdempotencyTable = "mqnotify_idempotency" // the keys of publishes by HTTP
 )
 
 //go:embed *.sql

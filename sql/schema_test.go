@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,12 +48,18 @@ func structure(tb testing.TB, db *sql.DB) string {
 	return all.String()
 }
 
+// state are the tables that Init makes, whatever the topics.
+var state = []string{
+	FlagTable, OffsetTable, DeadLetterTable, VersionTable,
+	OnceTable, ClaimTable, IntervalTable, RowMutexTable, FlagMutexTable, LeaseTable,
+}
+
 func TestInit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		require.NoError(t, Init(t.Context(), db, odd...))
 		once := structure(t, db)
-		for _, name := range append([]string{FlagTable, OffsetTable, DeadLetterTable, VersionTable}, odd...) {
+		for _, name := range slices.Concat(state, odd) {
 			assert.Contains(t, once, "{"+name+" true}")
 			assert.Equal(t, "0", text(t, db, "SELECT COUNT(*) FROM "+ident.Quote(name)+" WHERE 1 = 0"))
 		}
@@ -187,12 +194,12 @@ func TestInitRefusals(t *testing.T) {
 		require.ErrorContains(t, err, "schema: read the version: ")
 		exec(t, db, "DROP TABLE "+VersionTable)
 
-		creator := s.User(t, config, "CREATE, SELECT ON "+config.DBName+".*")
+		creator := s.User(t, config, "CREATE, REFERENCES, SELECT ON "+config.DBName+".*")
 		err = Init(t.Context(), open(t, creator), "orders")
 		require.ErrorAs(t, err, &failure)
 		require.ErrorContains(t, err, "schema: note version 1: ")
 
-		writer := s.User(t, config, "CREATE, SELECT, INSERT ON "+config.DBName+".*")
+		writer := s.User(t, config, "CREATE, REFERENCES, SELECT, INSERT ON "+config.DBName+".*")
 		require.NoError(t, Init(t.Context(), open(t, writer), "orders"))
 		reader = s.User(t, config, "SELECT ON "+config.DBName+".*", "CREATE ON "+config.DBName+"."+VersionTable)
 		err = Init(t.Context(), open(t, reader), "invo`ices")

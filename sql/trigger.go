@@ -44,26 +44,21 @@ func Trigger(table string, form TriggerForm, event string) (string, error) {
 		"topic", ident.Quote(table),
 		"trigger", ident.Quote(TriggerName(table, event)),
 		"event", event,
-		"name", literal(table)), nil
+		"name", ident.Literal(table)), nil
 }
 
-// TriggerName is the name of a table's flag trigger. What is past the 64
-// characters of a name is cut, and told apart by a hash.
+// TriggerName is the name of a table's flag trigger.
 func TriggerName(table, event string) string {
-	name := []rune("mqnotify_" + strings.ToLower(event) + "_" + table)
+	return nameFor("mqnotify_"+strings.ToLower(event)+"_", table)
+}
+
+// nameFor is a name for something of a table. What is past the 64 characters of a
+// name is cut, and told apart by a hash.
+func nameFor(prefix, table string) string {
+	name := []rune(prefix + table)
 	if len(name) <= ident.MaxLength {
 		return string(name)
 	}
 	hash := fmt.Sprintf("_%x", sha256.Sum256([]byte(table)))[:9]
 	return string(name[:ident.MaxLength-len(hash)]) + hash
-}
-
-// literal is a string literal for a trigger's body, which takes no parameters.
-// Hexadecimal where a quote or a backslash could be read in two ways: what they
-// mean depends on the session's sql_mode.
-func literal(s string) string {
-	if strings.ContainsAny(s, `'\\`) {
-		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", s)
-	}
-	return "'" + s + "'"
 }

@@ -121,7 +121,7 @@ func TestLiteral(t *testing.T) {
 			db := open(t, config)
 			for _, want := range texts {
 				var got string
-				require.NoError(t, db.QueryRowContext(context.Background(), "SELECT "+literal(want)).Scan(&got), "%q", want)
+				require.NoError(t, db.QueryRowContext(context.Background(), "SELECT "+ident.Literal(want)).Scan(&got), "%q", want)
 				assert.Equal(t, want, got, "sql_mode %s", mode)
 			}
 		}

@@ -14,7 +14,6 @@
 package dsn
 
 import (
-	"errors"
 	"net"
 	"strconv"
 	"strings"
@@ -30,10 +29,6 @@ const (
 	forms = "expected user:password@tcp(host:3306)/database, " +
 		"user:password@unix(/path/to.sock)/database or mysql://user:password@host:3306/database"
 )
-
-// ErrNoDatabase is what RequireDatabase returns.
-var ErrNoDatabase = errors.New("dsn: no database is named: " +
-	"end the connection string with /database, or put database=... into the defaults file")
 
 // SyntaxError says which part of a connection string is wrong. It never holds
 // any of the string. Find it with errors.As to tell a mistake in what was typed
@@ -68,8 +63,7 @@ func (e *SyntaxError) Error() string { return "dsn: " + e.Problem + "; " + forms
 //   - charsets and collations other than utf8...: names and JSON are UTF-8;
 //   - control characters, such as the line break behind a string read from a file.
 //
-// Every error is a *SyntaxError. The database may be missing: see
-// RequireDatabase.
+// Every error is a *SyntaxError. The database may be missing.
 func Parse(s string) (*mysql.Config, error) {
 	if s == "" {
 		return nil, &SyntaxError{"the connection string is empty"}
@@ -81,15 +75,6 @@ func Parse(s string) (*mysql.Config, error) {
 		return parseURL(rest)
 	}
 	return parseDriverForm(s)
-}
-
-// RequireDatabase returns ErrNoDatabase, which names the remedy, if cfg names
-// no database.
-func RequireDatabase(cfg *mysql.Config) error {
-	if cfg.DBName == "" {
-		return ErrNoDatabase
-	}
-	return nil
 }
 
 // setAddress makes cfg connect to a socket if one is given, else to host and

@@ -211,17 +211,6 @@ func TestKnownParametersAreTheDrivers(t *testing.T) {
 	}
 }
 
-func TestRequireDatabase(t *testing.T) {
-	cfg, err := dsn.Parse("mysql://db")
-	require.NoError(t, err)
-	err = dsn.RequireDatabase(cfg)
-	assert.ErrorIs(t, err, dsn.ErrNoDatabase)
-	assert.ErrorContains(t, err, "end the connection string with /database")
-
-	cfg.DBName = "shop"
-	assert.NoError(t, dsn.RequireDatabase(cfg))
-}
-
 func ExampleParse() {
 	cfg, err := dsn.Parse("mysql://app:pa%2Fss@db.example/shop?tls=preferred")
 	if err != nil {

@@ -2,7 +2,8 @@
 //
 // It is the only place that turns a name into SQL. A name that a user gives is
 // checked once, where it enters (Check), and quoted wherever it is written into
-// a statement (Quote). Values never come here: they are parameters.
+// a statement (Quote). Values are parameters and never come here, but for those in
+// a trigger's body, which takes none (Literal).
 package ident
 
 import (
@@ -72,6 +73,16 @@ func Check(name string) error {
 // byte of a letter, and a crafted name could then end the quotes.
 func Quote(name string) string {
 	return "`" + strings.ReplaceAll(name, "`", "``") + "`"
+}
+
+// Literal is a string literal for a trigger's body. Hexadecimal where a quote or a
+// backslash could be read in two ways: what they mean depends on the session's
+// sql_mode.
+func Literal(s string) string {
+	if strings.ContainsAny(s, `'\\`) {
+		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", s)
+	}
+	return "'" + s + "'"
 }
 
 func supplementary(r rune) bool { return r > 0xFFFF }

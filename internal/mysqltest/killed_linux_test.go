@@ -48,7 +48,7 @@ func TestKilledTestsLeaveNoServer(t *testing.T) {
 func beVictim(t *testing.T, name string) {
 	for _, e := range entries(t) {
 		if e.server.name == name {
-			fmt.Println(e.server.Start(t).process.os.Pid)
+			fmt.Println(e.server.Start(t).process.Pid)
 		}
 	}
 	<-t.Context().Done()

@@ -129,8 +129,8 @@ func (s *Server) awaitAnswer(p *process) error {
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("mysqltest: %s ended while it started: %w\n%s", s.name, p.err, s.logTail())
+		case <-p.Done:
+			return fmt.Errorf("mysqltest: %s ended while it started: %w\n%s", s.name, p.Err, s.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("mysqltest: %s does not answer after %v: %w\n%s", s.name, patience, err, s.logTail())
 		case <-tick.C:

@@ -1,8 +1,10 @@
 package mysqltest
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -19,10 +21,34 @@ func Main(m *testing.M, options ...goleak.Option) {
 	}
 	// After a failed test a leak is a consequence, and its report would bury the cause.
 	if code == 0 {
+		// The proxy leaves it behind when a connection ends while it is being thawed.
+		options = append(options, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 		if err := goleak.Find(options...); err != nil {
 			fmt.Fprintf(os.Stderr, "mysqltest: goroutines are left after the tests: %v\n", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
+}
+
+// AsProcess is for tests that start the test binary again, as a process to be killed: where the variable is
+// set, main is told its value and the process ends with it. A TestMain calls it before [Main].
+func AsProcess(variable string, main func(told string) error) {
+	told := os.Getenv(variable)
+	if told == "" {
+		return
+	}
+	if err := main(told); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Parallel is how many tests of the package run beside each other, whatever the number of processors: for
+// packages whose parallel tests mostly wait. A TestMain calls it before [Main].
+func Parallel(n int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+		panic(err)
+	}
 }

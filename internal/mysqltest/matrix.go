@@ -36,6 +36,17 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	}
 }
 
+// EachAtOnce is [Each] for tests that mostly wait: beside the package's other tests, and on all
+// servers at once.
+func EachAtOnce(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Parallel()
+	Each(t, func(t *testing.T, s *Server) {
+		t.Parallel()
+		f(t, s)
+	})
+}
+
 // EachB is [Each] for benchmarks.
 func EachB(b *testing.B, f func(b *testing.B, s *Server)) {
 	b.Helper()

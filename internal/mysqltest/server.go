@@ -92,7 +92,7 @@ func (s *Server) Freeze() {
 	defer s.mu.Unlock()
 	if s.mayBeStopped() && s.process != nil && !s.frozen {
 		s.report(s.process.signal(signalFreeze))
-		awaitStopped(s.process.os.Pid)
+		awaitStopped(s.process.Pid)
 		s.frozen = true
 	}
 }

@@ -28,6 +28,7 @@ type Capabilities struct {
 	LowerCaseTableNames            int
 	WaitTimeout                    int // seconds until an idle session is closed
 	ServerUUID                     string
+	TimeZone                       string // of the session that asked
 
 	variables map[string]string
 }
@@ -96,6 +97,7 @@ func capabilities(known map[string]string) *Capabilities {
 		LowerCaseTableNames: number("lower_case_table_names"),
 		WaitTimeout:         number("wait_timeout"),
 		ServerUUID:          known["server_uuid"],
+		TimeZone:            known["time_zone"],
 		variables:           known,
 	}
 	c.MultiPrimary = c.GroupReplication && !on("group_replication_single_primary_mode")

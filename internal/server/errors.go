@@ -13,9 +13,8 @@ import (
 
 // Error numbers of MySQL and MariaDB that decisions are made on.
 const (
+	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
 	ErrTooManyConnections     = 1040
-	ErrUnknown                = 1105
-	ErrTooManyUserConnections = 1203
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
 	ErrNoDatabase             = 1046
@@ -25,36 +24,35 @@ const (
 	ErrDuplicate              = 1062
 	ErrParse                  = 1064
 	ErrNoSuchThread           = 1094 // to KILL
+	ErrUnknown                = 1105
 	ErrUnknownTable           = 1109
 	ErrTableAccessDenied      = 1142
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
 	ErrPacketTooLarge         = 1153
 	ErrUnknownVariable        = 1193
+	ErrTooManyUserConnections = 1203
 	ErrLockWaitTimeout        = 1205
 	ErrDeadlock               = 1213
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
-	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
 	ErrOptionPreventsWrite    = 1290 // --read-only
 	ErrQueryInterrupted       = 1317
 	ErrTriggerExists          = 1359
 	ErrNoDefault              = 1364
-	ErrDataTooLong            = 1406
 	ErrTableDefChanged        = 1412
+	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
+	ErrNoReferencedRow        = 1452 // a foreign key points nowhere
 	ErrNotInsertable          = 1471 // a view that takes no rows
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
 	ErrConnectionKilled       = 1927 // MariaDB
-	ErrQueryTimeout           = 3024
-	ErrUserLockWrongName      = 3057
 	ErrUserLockDeadlock       = 3058
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
 	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't say
 	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection
-	ErrUserLockNameTooLong    = 4163
 )
 
 // Number is the server's error number in err, 0 when no server said it.

@@ -1,0 +1,156 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+const (
+	// maxRanges is how many gaps one statement reads again; past it, the ids alone
+	// are read first.
+	maxRanges = 100
+	// maxProbes bounds the rows that are probed for a lock before a gap is given up
+	// by time alone.
+	maxProbes = 64
+)
+
+// look asks who is open, and reads again the gaps that somebody who ended might
+// have filled. The head was read before.
+func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
+	if time.Now().Before(r.nextLook) {
+		return false, nil
+	}
+	open, err := r.source.open(ctx)
+	now := time.Now()
+	r.nextLook = now.Add(r.source.pace())
+	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but what came need not wait
+		n, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier})
+		return n > 0, err
+	}
+	if errors.Is(err, errStale) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	again, ended := r.wm.look(head, open, now, r.grace)
+	if ended > r.wm.settled && r.grace > 0 {
+		locked, err := r.locked(ctx, ended)
+		if err != nil {
+			return false, err
+		}
+		if locked {
+			ended = r.wm.settled
+		}
+	}
+	if r.keyed {
+		again.lo = r.wm.settled + 1 // who has not ended may have committed since
+	}
+	if r.waits() { // the gaps below what was handed out in another order
+		again = span{r.wm.settled + 1, ended}
+	}
+	n, err := r.reread(ctx, again)
+	if err != nil {
+		return false, err
+	}
+	r.wm.end(ended)
+	if r.wm.settled > r.handed {
+		return true, r.hand(ctx, batch{})
+	}
+	return n > 0, nil
+}
+
+// reread reads the gaps of a span again and hands out what is there now.
+func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
+	for {
+		gaps, whole, err := r.gaps(ctx, s.lo-1, min(s.hi, r.wm.frontier))
+		if err != nil || len(gaps) == 0 {
+			return n, err
+		}
+		page, err := r.rows.within(ctx, gaps, r.limit)
+		if err != nil {
+			return n, fmt.Errorf("consumer: read gaps: %w", err)
+		}
+		if len(page.messages) > 0 {
+			n += len(page.messages)
+			r.wm.reread(idsOf(page.messages))
+			if err := r.hand(ctx, batch{messages: page.messages}); err != nil {
+				return n, err
+			}
+		}
+		if whole && !page.full {
+			return n, nil
+		}
+	}
+}
+
+// gaps are the ranges of (after, upTo] to be read again, maxRanges at most; whole
+// tells that these are all. Where there are more, the ids that are there are read
+// first, and the ranges are those of ids that were not there before.
+func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []span, whole bool, err error) {
+	for gap := range r.wm.seen.missing(max(after, r.wm.settled), upTo) {
+		if gaps = append(gaps, gap); len(gaps) > maxRanges {
+			break
+		}
+	}
+	if len(gaps) <= maxRanges {
+		return gaps, true, nil
+	}
+	const limit = 10_000
+	var appeared idSet
+	for from := max(after, r.wm.settled); ; {
+		ids, err := r.rows.ids(ctx, from, upTo, limit)
+		if err != nil {
+			return nil, false, fmt.Errorf("consumer: read ids: %w", err)
+		}
+		for _, id := range ids {
+			if !r.wm.seen.contains(id) {
+				appeared.add(id, id)
+			}
+			if len(appeared.spans) == maxRanges {
+				return appeared.spans, false, nil
+			}
+		}
+		if len(ids) < limit {
+			return appeared.spans, true, nil
+		}
+		from = ids[len(ids)-1]
+	}
+}
+
+// locked tells whether a row of a gap up to id is there but locked: its writer
+// has not ended. It asks for the newest maxProbes ids at most, one by one, since
+// for a range both servers report locks of rows that were not asked for.
+func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
+	mode := "FOR SHARE NOWAIT"
+	if r.rows.session.Capabilities().MariaDB {
+		mode = "LOCK IN SHARE MODE NOWAIT"
+	}
+	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
+	probes := 0
+	gaps := slices.Collect(r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)))
+	for _, gap := range slices.Backward(gaps) {
+		for id := gap.hi; id >= gap.lo && probes < maxProbes; id-- {
+			probes++
+			err := r.rows.session.Do(ctx, func(conn *sqlx.Conn) error {
+				_, err := conn.ExecContext(ctx, query, id)
+				return err
+			})
+			switch {
+			case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
+				return true, nil
+			case unfit(err) != nil:
+				return false, fmt.Errorf("consumer: probe id %d: %w", id, err)
+			}
+		}
+	}
+	return false, nil
+}

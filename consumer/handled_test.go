@@ -1,0 +1,61 @@
+package consumer
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A page of which a part was done is not done again: what is left is tried again, and
+// the count of attempts begins anew with each step ahead.
+func TestHandled(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", numbers(1, 20)...)
+		var done []uint64
+		handler := Batch(func(_ context.Context, messages []Message) error {
+			for i, m := range messages {
+				if i == 3 {
+					return Handled(i, errHandler)
+				}
+				done = append(done, m.ID)
+			}
+			return nil
+		})
+		options := Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
+		require.NoError(t, run(t, db, "orders", options, handler).wait(t))
+		want := make([]uint64, 20)
+		for i := range want {
+			want[i] = uint64(i + 1)
+		}
+		require.Equal(t, want, done)
+		require.Empty(t, all[letter](t, db, letters))
+
+		// One that stops there stores how far it was.
+		insert(t, db, "orders", numbers(21, 30)...)
+		ctx, stop := context.WithCancel(t.Context())
+		c, err := New(db, "orders", options)
+		require.NoError(t, err)
+		require.NoError(t, c.Run(ctx, Batch(func(context.Context, []Message) error {
+			stop()
+			return Handled(4, errHandler)
+		})))
+		require.Equal(t, uint64(24), stored(t, db, "g"))
+		require.NoError(t, Handled(7, nil))
+	})
+}
+
+// A letter that is written twice is one.
+func TestBury(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for attempts := range 2 {
+			require.NoError(t, Bury(t.Context(), db.Pool(), "g", Message{ID: 7, Topic: "orders", Payload: []byte("x")}, attempts+1, errHandler))
+		}
+		require.Equal(t, []letter{{Topic: "orders", Group: "g", ID: 7, Payload: []byte("x"), Attempts: 2, Error: errHandler.Error()}},
+			all[letter](t, db, letters))
+	})
+}

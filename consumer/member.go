@@ -1,0 +1,283 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// lookTime bounds the look at a group's locks.
+const lookTime = 10 * time.Second
+
+// member is one of those who share a group: its session and the locks that it holds. A member
+// has one of as many places as there are partitions, and a lock for each of its partitions.
+// One of the members is the coordinator: it looks at all these locks, and while they are not
+// shared fairly it wakes the others, who wait for its lock, by a turn. It decides nothing:
+// each takes what is its own by the same rule, and the end of the coordinator wakes all.
+type member struct {
+	sharing
+	options Options
+	session *notify.Session
+	prefix  string // of the locks' names
+
+	place       *notify.Lock
+	coordinator *notify.Lock // nil but for the coordinator
+	granted     *notify.Lock // the coordinator's lock, until a look tells whether it wants it back
+	parts       map[int]*notify.Lock
+
+	looks backoff.BackOff // between two of the coordinator's
+	last  scene           // what it saw
+	least uint64          // the watermark that it stored for the group
+}
+
+func newMember(s sharing, session *notify.Session, database string, options Options) *member {
+	return &member{
+		sharing: s, options: options, session: session,
+		prefix: sharePrefix(database, s.topic, s.group), parts: make(map[int]*notify.Lock),
+		looks: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: time.Second, Jitter: 0.1},
+	}
+}
+
+// sharePrefix is what the names of a group's locks begin with: a hash leaves room for what
+// follows, whatever the group's name.
+func sharePrefix(database, topic, group string) string {
+	sum := sha256.Sum256([]byte(GroupLock(database, topic, group)))
+	return notify.LockName("share", hex.EncodeToString(sum[:10])) + ":"
+}
+
+const (
+	placeLock       = "member-"
+	partitionLock   = "part-"
+	coordinatorLock = "coordinator"
+)
+
+// scene is who holds the group's locks, by sessions; 0 is nobody.
+type scene struct {
+	coordinator uint64
+	places      []uint64
+	owners      []uint64 // of the partitions
+	settled     uint64   // the least of the partitions'
+}
+
+// look asks, in one statement.
+func (m *member) look(ctx context.Context) (s scene, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	defer cancel()
+	err = m.session.Do(ctx, func(conn *sqlx.Conn) error {
+		s, err = look(ctx, conn, m.sharing, m.prefix)
+		return err
+	})
+	if err != nil {
+		return s, err
+	}
+	for part, lock := range m.parts {
+		if s.owners[part] != m.session.ID() {
+			return s, fmt.Errorf("consumer: partition %d of group %q (%s): %w", part, m.group, lock.Name(), notify.ErrLockLost)
+		}
+	}
+	return s, nil
+}
+
+func look(ctx context.Context, db sqlx.QueryerContext, of sharing, prefix string) (s scene, err error) {
+	var rows []struct {
+		Settled, Coordinator, Place, Owner uint64
+	}
+	err = sqlx.SelectContext(ctx, db, &rows, "SELECT settled, COALESCE(IS_USED_LOCK(?), 0) AS coordinator,"+
+		" COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS place, COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS owner FROM "+schema.PartitionTable+
+		" WHERE topic = ? AND group_name = ? AND part < ? ORDER BY part",
+		prefix+coordinatorLock, prefix+placeLock, prefix+partitionLock, of.topic, of.group, of.parts)
+	if err != nil {
+		return s, stateError("read partitions", err)
+	}
+	if len(rows) != of.parts {
+		return s, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(rows), of.parts, ErrFenced)
+	}
+	s.settled, s.coordinator = rows[0].Settled, rows[0].Coordinator
+	for _, row := range rows {
+		s.places, s.owners = append(s.places, row.Place), append(s.owners, row.Owner)
+		s.settled = min(s.settled, row.Settled)
+	}
+	return s, nil
+}
+
+// fair is how many partitions are due to each member: as many as to any other, or one more
+// for those in the first places.
+func (s scene) fair() map[uint64]int {
+	members := slices.DeleteFunc(slices.Clone(s.places), func(session uint64) bool { return session == 0 })
+	fair := make(map[uint64]int, len(members))
+	for i, session := range members {
+		fair[session] = len(s.owners) / len(members)
+		if i < len(s.owners)%len(members) {
+			fair[session]++
+		}
+	}
+	return fair
+}
+
+// shared tells whether every member has what is due to it.
+func (s scene) shared() bool {
+	left := s.fair()
+	for _, owner := range s.owners {
+		left[owner]--
+	}
+	for _, n := range left {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// enter returns when the member has a place. While all are taken it stands by.
+func (m *member) enter(ctx context.Context) error {
+	for told := false; ; told = true {
+		s, err := m.look(ctx)
+		if err != nil {
+			return err
+		}
+		for place, taken := range s.places {
+			if taken != 0 {
+				continue
+			}
+			lock, err := m.session.TryLock(ctx, m.prefix+placeLock+strconv.Itoa(place))
+			if err == nil {
+				m.place = lock
+				return nil
+			}
+			if !errors.Is(err, notify.ErrNotAcquired) {
+				return fmt.Errorf("consumer: join group %q: %w", m.group, err)
+			}
+		}
+		if !told {
+			m.options.Logger.InfoContext(ctx, "standing by: the group has a member for each partition", "partitions", m.sharing.parts)
+		}
+		lock, err := m.session.Lock(ctx, m.prefix+coordinatorLock, standby)
+		if err == nil {
+			err = lock.Release(ctx)
+		}
+		if err != nil && !errors.Is(err, notify.ErrNotAcquired) {
+			return fmt.Errorf("consumer: join group %q: %w", m.group, err)
+		}
+	}
+}
+
+// settleCoordinator keeps the coordinator's lock, or gives it back to who only turned it.
+func (m *member) settleCoordinator(ctx context.Context, s scene) error {
+	lock := m.granted
+	if lock == nil {
+		return nil
+	}
+	m.granted = nil
+	if before := m.last.coordinator; before != 0 && before != m.session.ID() && slices.Contains(s.places, before) {
+		return lock.Release(ctx)
+	}
+	m.coordinator = lock
+	m.options.Logger.DebugContext(ctx, "coordinates the group")
+	return nil
+}
+
+// take takes free partitions until the member has what is due to it, and tells whether it
+// took any.
+func (m *member) take(ctx context.Context, s scene) (taken bool, err error) {
+	fair := s.fair()[m.session.ID()]
+	for part, owner := range s.owners {
+		if owner != 0 || len(m.parts) >= fair {
+			continue
+		}
+		lock, err := m.session.TryLock(context.WithoutCancel(ctx), m.prefix+partitionLock+strconv.Itoa(part))
+		if errors.Is(err, notify.ErrNotAcquired) { // another was faster
+			continue
+		}
+		if err != nil {
+			return taken, fmt.Errorf("consumer: take partition %d of group %q: %w", part, m.group, err)
+		}
+		m.parts[part], taken = lock, true
+	}
+	return taken, nil
+}
+
+// surplus are the partitions that are not due to the member.
+func (m *member) surplus(s scene) []int {
+	own := m.own()
+	return own[min(len(own), s.fair()[m.session.ID()]):]
+}
+
+func (m *member) own() []int {
+	own := make([]int, 0, len(m.parts))
+	for part := range m.parts {
+		own = append(own, part)
+	}
+	slices.Sort(own)
+	return own
+}
+
+// release lets partitions go whose handler has ended and whose offset is stored.
+func (m *member) release(ctx context.Context, parts []int) error {
+	for _, part := range parts {
+		if err := m.parts[part].Release(ctx); err != nil {
+			return err
+		}
+		delete(m.parts, part)
+	}
+	return nil
+}
+
+// coordinate wakes the members while partitions are not shared as they should be, and keeps
+// the group's watermark.
+func (m *member) coordinate(ctx context.Context, db *notify.DB, s scene) error {
+	if m.coordinator == nil {
+		return nil
+	}
+	if !slices.Equal(s.places, m.last.places) || !slices.Equal(s.owners, m.last.owners) {
+		m.looks.Reset()
+	}
+	if s.settled > m.least {
+		_, err := db.Pool().ExecContext(ctx, "UPDATE "+schema.OffsetTable+" SET settled = ?, member = ?, version = version + 1"+
+			" WHERE topic = ? AND group_name = ? AND settled < ?", s.settled, m.options.Member, m.topic, m.group, s.settled)
+		if err != nil {
+			return stateError("store offset", err)
+		}
+		m.least = s.settled
+	}
+	if s.shared() {
+		return nil
+	}
+	_, err := m.coordinator.Turn(context.WithoutCancel(ctx), 2*time.Second)
+	if errors.Is(err, notify.ErrNotAcquired) { // somebody else has it now
+		m.coordinator = nil
+		return nil
+	}
+	return err
+}
+
+// wait returns when it is time to look again: for the coordinator soon, for others when it
+// wakes them, or is gone.
+func (m *member) wait(ctx context.Context) error {
+	if m.coordinator != nil {
+		timer := time.NewTimer(m.looks.NextBackOff())
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	lock, err := m.session.Lock(ctx, m.prefix+coordinatorLock, standby)
+	if errors.Is(err, notify.ErrNotAcquired) {
+		return nil
+	}
+	m.granted = lock
+	return err
+}

@@ -1,0 +1,130 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A partition goes to another member when its handler has done what it has in hand, and its
+// offset is stored; let go before that, a message is handled by two at once.
+func TestShareHandsOver(t *testing.T) {
+	for _, hasty := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hasty=%v", hasty), func(t *testing.T) {
+			each(t, func(t *testing.T, s *mysqltest.Server) {
+				db := openTopic(t, s)
+				key := "k"
+				for crc32.ChecksumIEEE([]byte(key))%2 != 1 { // the partition that the first member gives up
+					key += "k"
+				}
+				for range 8 {
+					publishKey(t, db, key, "x")
+				}
+				options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 2, hasty: hasty}
+				var mu sync.Mutex
+				working, twice := make(map[uint64]bool), 0
+				entered, release := make(chan uint64, 100), make(chan struct{})
+				free := sync.OnceFunc(func() { close(release) })
+				defer free()
+				work := func(wait bool) Handler {
+					return Each(func(_ context.Context, m Message) error {
+						mu.Lock()
+						if working[m.ID] {
+							twice++
+						}
+						working[m.ID] = true
+						mu.Unlock()
+						entered <- m.ID
+						if wait {
+							<-release
+						}
+						mu.Lock()
+						delete(working, m.ID)
+						mu.Unlock()
+						return nil
+					})
+				}
+				a := run(t, db, "orders", options, work(true))
+				<-entered
+				b := run(t, db, "orders", options, work(false))
+				settled := func() bool {
+					s := sceneOf(t, db, "g")
+					return hasty && s.shared() && len(s.fair()) == 2 || !hasty && len(s.fair()) == 2
+				}
+				eventually(t, settled, "the second member does not come")
+				if hasty {
+					<-entered
+				}
+				free()
+				fairly(t, db, "g", 2)
+				eventually(t, func() bool {
+					return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 8") == 2
+				}, "not all is done")
+				require.NoError(t, a.end(t))
+				require.NoError(t, b.end(t))
+				require.Equal(t, hasty, twice > 0)
+			})
+		})
+	}
+}
+
+// A member whose locks are lost in the middle of a handler's transaction: the handler is told,
+// another member does the message, and what the first one did is not committed.
+func TestShareLockLost(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member CHAR(1) NOT NULL)")
+		publishKey(t, db, "k", "one")
+		work := func(ctx context.Context, tx *sqlx.Tx, m Message, member string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, ?)", m.ID, member)
+			return err
+		}
+		options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 1}
+		entered, release := make(chan context.Context, 1), make(chan struct{})
+		a := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+			err := work(context.WithoutCancel(ctx), tx, m, "a")
+			entered <- ctx
+			<-release
+			return err
+		}))
+		hands := <-entered
+		b := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+			return work(ctx, tx, m, "b")
+		}))
+		standingBy(t, db, 1) // there is one partition
+		kill(t, db, sceneOf(t, db, "g").owners[0])
+		<-hands.Done()
+		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		eventually(t, func() bool { return get[int](t, db, "SELECT settled FROM mqnotify_partition") == 1 }, "the second member does not take over")
+		close(release)
+		require.NoError(t, a.end(t))
+		require.NoError(t, b.end(t))
+		require.Equal(t, []string{"1b"}, all[string](t, db, "SELECT CONCAT(id, member) FROM work"))
+	})
+}
+
+// Shares are fair whatever the places that are taken.
+func TestFair(t *testing.T) {
+	for members := 1; members <= 12; members++ {
+		s := scene{places: make([]uint64, 12), owners: make([]uint64, 12)}
+		for i, place := range rand.Perm(12)[:members] {
+			s.places[place] = uint64(i + 1)
+		}
+		sum, least, most := 0, 12, 0
+		for _, n := range s.fair() {
+			sum, least, most = sum+n, min(least, n), max(most, n)
+		}
+		require.Equal(t, 12, sum)
+		require.LessOrEqual(t, most-least, 1)
+		require.False(t, s.shared(), "nobody has any")
+	}
+}

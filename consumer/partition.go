@@ -1,0 +1,314 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// ErrShare is returned when a group's members share it and this one would not, or would
+// with other partitions.
+var ErrShare = errors.New("the group is shared in another way")
+
+const (
+	maxPartitions     = 256
+	defaultPartitions = 64
+)
+
+// sharing is how a group is shared, the same for all its members.
+type sharing struct {
+	topic, group string
+	parts        int
+	by           string // "column C", "header H", or empty for the row's id
+}
+
+// The group's row has this instead of its ids: sharedVersion, the number of partitions (a
+// varint), and by. A member that does not share the group can't read it as ids.
+const sharedVersion = 2
+
+func (s sharing) encode() []byte {
+	return append(binary.AppendUvarint([]byte{sharedVersion}, uint64(s.parts)), s.by...)
+}
+
+// decodeSharing reads what encode wrote; shared is false for a group that is not.
+func decodeSharing(topic, group string, stored []byte) (s sharing, shared bool, err error) {
+	if len(stored) == 0 || stored[0] != sharedVersion {
+		return s, false, nil
+	}
+	parts, n := binary.Uvarint(stored[1:])
+	if n <= 0 || parts == 0 || parts > maxPartitions {
+		return s, true, fmt.Errorf("consumer: offset of group %q: %w", group, errIDSet)
+	}
+	return sharing{topic, group, int(parts), string(stored[1+n:])}, true, nil
+}
+
+// asked is how the options want a group to be shared, if it is made now.
+func asked(t *table.Table, options Options) sharing {
+	s := sharing{topic: t.Name, group: options.Group, parts: options.Partitions}
+	if s.parts == 0 {
+		s.parts = defaultPartitions
+	}
+	switch name := options.PartitionBy; {
+	case name == "" && t.IsMessageTable():
+		s.by = byHeader + "key"
+	case name == "":
+	case slices.ContainsFunc(t.Columns, func(c table.Column) bool { return strings.EqualFold(c.Name, name) }):
+		s.by = byColumn + name
+	default:
+		s.by = byHeader + name
+	}
+	return s
+}
+
+const byColumn, byHeader = "column ", "header "
+
+// agrees returns ErrShare for options that want the group to be shared in another way.
+func (s sharing) agrees(t *table.Table, options Options) error {
+	want := asked(t, options)
+	switch {
+	case options.Partitions != 0 && options.Partitions != s.parts:
+		return fmt.Errorf("consumer: group %q has %d partitions, not %d: leave the number out, or begin anew with Reset (--reset): %w",
+			s.group, s.parts, options.Partitions, ErrShare)
+	case options.PartitionBy != "" && want.by != s.by:
+		return fmt.Errorf("consumer: group %q is partitioned by %s, not by %s: leave it out, or begin anew with Reset (--reset): %w",
+			s.group, byText(s.by), byText(want.by), ErrShare)
+	}
+	return nil
+}
+
+func byText(by string) string {
+	if by == "" {
+		return "the rows' ids"
+	}
+	return by
+}
+
+// expression is a row's partition, in SQL. CRC32 is the same on every server and in every
+// program, and is no secret: whoever chooses the keys can choose one partition for all.
+func (s sharing) expression(t *table.Table, key string) (string, error) {
+	value := key
+	if name, ok := strings.CutPrefix(s.by, byColumn); ok {
+		column, err := t.Column(name)
+		if err != nil {
+			return "", err
+		}
+		value = "COALESCE(" + ident.Quote(column.Name) + ", " + key + ")"
+	} else if name, ok := strings.CutPrefix(s.by, byHeader); ok {
+		if !t.IsMessageTable() {
+			return "", fmt.Errorf("consumer: %s has no column %s to partition by, and no headers: %w", t, ident.Quote(name), ErrNoColumn)
+		}
+		value = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(headers, " + ident.Literal(`$."`+name+`"`) + ")), " + key + ")"
+	}
+	return "CRC32(" + value + ") % " + strconv.Itoa(s.parts), nil
+}
+
+// shares are the partitions that a member owns, and the fence by which it stores their
+// progress. What the member has read stands for each of them: of other partitions' ids it
+// is of no concern to them whether they are done.
+type shares struct {
+	sharing
+	fence uint64
+	own   []int             // in order
+	mine  map[int]bool      // the same
+	base  map[int]*progress // what was done of a partition, where that is more than the member's progress
+}
+
+// claim sets a fence on the partitions and reads their progress. begun is what is done of all
+// of them.
+func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member string) (_ *shares, begun progress, err error) {
+	claimed := &shares{sharing: s, own: own, mine: make(map[int]bool), base: make(map[int]*progress)}
+	for _, part := range own {
+		claimed.mine[part] = true
+	}
+	if err := db.Pool().GetContext(ctx, &claimed.fence, "SELECT UUID_SHORT()"); err != nil {
+		return nil, begun, stateError("take fence", err)
+	}
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return nil, begun, stateError("take fence", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := claimed.update(ctx, tx, "fence = ?, member = ?", "TRUE", own, claimed.fence, member); err != nil {
+		return nil, begun, err
+	}
+	var stored []struct {
+		Part      int
+		Settled   uint64
+		Delivered []byte
+	}
+	err = tx.SelectContext(ctx, &stored, "SELECT part, settled, delivered FROM "+schema.PartitionTable+
+		" WHERE topic = ? AND group_name = ? AND part IN ("+list(own)+")", s.topic, s.group)
+	if err != nil {
+		return nil, begun, stateError("read partitions", err)
+	}
+	// Not before the rows are ours: somebody may have begun the group anew.
+	if now, err := readGroup(ctx, tx, s.topic, s.group); err != nil || string(now.Delivered) != string(s.encode()) {
+		return nil, begun, errors.Join(err, fmt.Errorf("consumer: group %q has changed: %w", s.group, ErrFenced))
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, begun, stateError("take fence", err)
+	}
+	for i, row := range stored {
+		done, err := decodeIDSet(row.Delivered, row.Settled)
+		if err != nil {
+			return nil, begun, fmt.Errorf("consumer: offset of partition %d of group %q: %w", row.Part, s.group, err)
+		}
+		p := &progress{row.Settled, done}
+		if claimed.base[row.Part] = p; i == 0 {
+			begun = p.clone()
+		} else {
+			begun = begun.common(p)
+		}
+	}
+	for part, p := range claimed.base { // most have the same
+		if p.settled == begun.settled && slices.Equal(p.done.spans, begun.done.spans) {
+			delete(claimed.base, part)
+		}
+	}
+	return claimed, begun, nil
+}
+
+// partOf is the partition that a row's last column tells, or passed for a row that is not to
+// be handled here.
+func (s *shares) partOf(id uint64, column []driver.Value) (int, error) {
+	if s == nil {
+		return 0, nil
+	}
+	n, err := toID(column[0])
+	if err != nil {
+		return 0, err
+	}
+	part := int(n)
+	if !s.mine[part] {
+		return passed, nil
+	}
+	if base := s.base[part]; base != nil && (id <= base.settled || base.done.contains(id)) {
+		return passed, nil
+	}
+	return part, nil
+}
+
+// store implements ledger, for all partitions.
+func (s *shares) store(ctx context.Context, db notify.Execer, p progress) error {
+	return s.storeParts(ctx, db, p, s.own)
+}
+
+func (s *shares) storeOf(ctx context.Context, db notify.Execer, p progress, messages []Message) (whole bool, err error) {
+	var parts []int
+	for _, m := range messages {
+		parts = append(parts, m.part)
+	}
+	slices.Sort(parts)
+	parts = slices.Compact(parts)
+	return len(parts) == len(s.own), s.storeParts(ctx, db, p, parts)
+}
+
+// storeParts stores with one statement what is the same for all, once the member has come as
+// far as any of them was.
+func (s *shares) storeParts(ctx context.Context, db notify.Execer, p progress, parts []int) error {
+	var together []int
+	for _, part := range parts {
+		base := s.base[part]
+		if base == nil || p.covers(base) {
+			together = append(together, part)
+			continue
+		}
+		if err := s.storeSame(ctx, db, p.union(base), []int{part}); err != nil {
+			return err
+		}
+	}
+	return s.storeSame(ctx, db, p, together)
+}
+
+func (s *shares) storeSame(ctx context.Context, db notify.Execer, p progress, parts []int) error {
+	if len(parts) == 0 {
+		return nil
+	}
+	return s.update(ctx, db, "settled = ?, delivered = ?", "fence = "+strconv.FormatUint(s.fence, 10), parts, p.settled, p.done.encode(p.settled))
+}
+
+// update changes rows of partitions, all of them or it is ErrFenced. They are named, so that
+// no other is locked.
+func (s *shares) update(ctx context.Context, db notify.Execer, set, condition string, parts []int, args ...any) error {
+	result, err := db.ExecContext(ctx, "UPDATE "+schema.PartitionTable+" SET "+set+", version = version + 1 WHERE topic = ? AND group_name = ?"+
+		" AND part IN ("+list(parts)+") AND "+condition, append(args, s.topic, s.group)...)
+	if err != nil {
+		return stateError("store partitions", err)
+	}
+	rows, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("consumer: store partitions: %w", err)
+	}
+	if rows != int64(len(parts)) {
+		return fmt.Errorf("consumer: store partitions of group %q: %w", s.group, ErrFenced)
+	}
+	return nil
+}
+
+func list(numbers []int) string {
+	var text []byte
+	for i, n := range numbers {
+		if i > 0 {
+			text = append(text, ", "...)
+		}
+		text = strconv.AppendInt(text, int64(n), 10)
+	}
+	return string(text)
+}
+
+// groupRow is a group's row of the offsets.
+type groupRow struct {
+	Settled   uint64
+	Delivered []byte
+}
+
+// readGroup returns a row without Delivered, which can't be empty, when there is none.
+func readGroup(ctx context.Context, db sqlx.QueryerContext, topic, group string) (row groupRow, err error) {
+	err = sqlx.GetContext(ctx, db, &row, "SELECT settled, delivered FROM "+schema.OffsetTable+" WHERE topic = ? AND group_name = ?", topic, group)
+	if errors.Is(err, sql.ErrNoRows) {
+		return row, nil
+	}
+	if err != nil {
+		return row, stateError("read offset", err)
+	}
+	return row, nil
+}
+
+// make makes the group's partitions, from where the group was or where start says.
+func (s sharing) make(ctx context.Context, db *notify.DB, p progress, member string) (err error) {
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return stateError("make partitions", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	const onDuplicate = " ON DUPLICATE KEY UPDATE settled = VALUES(settled), delivered = VALUES(delivered), fence = UUID_SHORT(), version = version + 1"
+	_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.OffsetTable+" (topic, group_name, settled, delivered, fence, version, member)"+
+		" VALUES (?, ?, ?, ?, 0, 0, ?)"+onDuplicate, s.topic, s.group, p.settled, s.encode(), member)
+	if err != nil {
+		return stateError("make offset", err)
+	}
+	for part := range s.parts {
+		_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.PartitionTable+" (topic, group_name, part, settled, delivered, fence, version, member)"+
+			" VALUES (?, ?, ?, ?, ?, 0, 0, '')"+onDuplicate, s.topic, s.group, part, p.settled, p.done.encode(p.settled))
+		if err != nil {
+			return stateError("make partitions", err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return stateError("make partitions", err)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// errRebalance ends a tenure whose partitions change.
+var errRebalance = errors.New("the group's partitions are shared anew")
+
+// share is run for a group whose members share it. It reads and handles in tenures, each
+// with the partitions that it has then, while it looks after who has which.
+func (l *life) share(ctx context.Context, t *table.Table) error {
+	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: l.options.lockIdle})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	sharing, err := l.sharing(ctx, session, t)
+	if err != nil {
+		return err
+	}
+	m := newMember(sharing, session, t.Schema, l.options)
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	// A handler's context ends with the lock, also after ctx has ended.
+	hands, release := m.place.Context(context.WithoutCancel(ctx))
+	defer release()
+	ctx, releaseCtx := m.place.Context(ctx)
+	defer releaseCtx()
+
+	var now *tenure // nil without partitions
+	defer func() {
+		if now != nil {
+			_ = now.end()
+		}
+	}()
+	for change := false; ; {
+		s, err := m.look(ctx)
+		if err == nil {
+			err = m.settleCoordinator(ctx, s)
+		}
+		if err != nil {
+			return err
+		}
+		if now.over() {
+			if now.err != errRebalance { //nolint:errorlint // with another error it is no mere end of a tenure
+				return now.err
+			}
+			now = nil
+		}
+		surplus := m.surplus(s)
+		taken, err := m.take(ctx, s)
+		if err != nil {
+			return err
+		}
+		if change = change || taken || len(surplus) > 0; change && (now == nil || l.options.hasty) {
+			if err := m.release(ctx, surplus); err != nil {
+				return err
+			}
+		}
+		switch {
+		case change && now != nil:
+			now.cancel(errRebalance)
+		case change:
+			change = false
+			if len(m.parts) > 0 {
+				now = l.begin(ctx, hands, t, m)
+			}
+			l.log.InfoContext(ctx, "shares the group", "partitions", len(m.parts), "of", m.sharing.parts, "members", len(s.fair()))
+		}
+		if err := m.coordinate(ctx, l.db, s); err != nil {
+			return err
+		}
+		m.last = s
+		if change { // the handler finishes what it has in hand, however long: others are not to wait for that
+			now.pause(m.looks.NextBackOff())
+		} else if err := now.during(ctx, m.wait); err != nil {
+			return err
+		}
+	}
+}
+
+// sharing is how the group is shared. It makes the partitions of a group that has none yet, or
+// is to begin anew.
+func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Table) (sharing, error) {
+	row, err := readGroup(ctx, l.db.Pool(), t.Name, l.options.Group)
+	if err != nil {
+		return sharing{}, err
+	}
+	s, shared, err := decodeSharing(t.Name, l.options.Group, row.Delivered)
+	if err != nil {
+		return s, err
+	}
+	if shared && !l.options.Reset {
+		return s, s.agrees(t, l.options)
+	}
+	// Under the group's lock: nobody reads for it alone, and nobody else makes it.
+	lock, err := standBy(ctx, session, GroupLock(t.Schema, t.Name, l.options.Group), l.options)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = lock.Release(ctx) }()
+	if row, err = readGroup(ctx, l.db.Pool(), t.Name, l.options.Group); err != nil {
+		return s, err
+	}
+	s, shared, err = decodeSharing(t.Name, l.options.Group, row.Delivered)
+	if err != nil {
+		return s, err
+	}
+	if shared && !l.options.Reset {
+		return s, s.agrees(t, l.options)
+	}
+	if shared {
+		if err := l.deserted(ctx, s, sharePrefix(t.Schema, t.Name, l.options.Group)); err != nil {
+			return s, err
+		}
+	}
+	s = asked(t, l.options)
+	if _, err := s.expression(t, "id"); err != nil {
+		return s, err
+	}
+	p, err := l.startShared(ctx, t, row)
+	if err != nil {
+		return s, err
+	}
+	l.options.Reset = false
+	return s, s.make(ctx, l.db, p, l.options.Member)
+}
+
+// deserted returns nil when the group has no active member. It bears one that is just leaving.
+func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
+	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
+	for until := time.Now().Add(time.Second); ; {
+		now, err := look(ctx, l.db.Pool(), s, prefix)
+		if err != nil || len(now.fair()) == 0 {
+			return err
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("consumer: group %q has active members: stop them before Reset (--reset): %w", s.group, ErrOptions)
+		}
+		select {
+		case <-time.After(waits.NextBackOff()):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// startShared is where the group was as long as it had one reader, or where it is to begin.
+func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (progress, error) {
+	if len(row.Delivered) > 0 && !l.options.Reset {
+		done, err := decodeIDSet(row.Delivered, row.Settled)
+		if err != nil {
+			return progress{}, fmt.Errorf("consumer: offset of group %q: %w", l.options.Group, err)
+		}
+		return progress{row.Settled, done}, nil
+	}
+	rows, err := l.rows(ctx, t, nil)
+	if err != nil {
+		return progress{}, err
+	}
+	defer func() { _ = rows.session.Close() }()
+	return l.options.From.start(ctx, rows, l.options.TimeColumn)
+}
+
+// tenure is the time during which a member's partitions stay the same.
+type tenure struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	err    error // once done
+}
+
+// begin reads and handles the partitions that the member has.
+func (l *life) begin(ctx, hands context.Context, t *table.Table, m *member) *tenure {
+	own := m.own()
+	ctx, cancel := context.WithCancelCause(ctx)
+	n := &tenure{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(n.done)
+		n.err = l.tenure(ctx, hands, t, m.sharing, own)
+	}()
+	return n
+}
+
+func (l *life) tenure(ctx, hands context.Context, t *table.Table, s sharing, own []int) error {
+	shares, begun, err := s.claim(ctx, l.db, own, l.options.Member)
+	if err == nil {
+		var rows *rows
+		if rows, err = l.rows(ctx, t, shares); err == nil {
+			defer func() { _ = rows.session.Close() }()
+			err = l.read(ctx, hands, rows, shares, begun)
+		}
+	}
+	switch {
+	case err == nil:
+		return errDrained
+	case errors.Is(context.Cause(ctx), errRebalance) && !errors.Is(err, errUnsaved) && !errors.Is(err, ErrStop) && !permanent(err):
+		return errRebalance // whatever it cut off
+	}
+	return err
+}
+
+// end lets the handler finish what it has in hand and stores the offset; then it returns.
+func (n *tenure) end() error {
+	n.cancel(errRebalance)
+	<-n.done
+	return n.err
+}
+
+func (n *tenure) over() bool {
+	if n == nil {
+		return false
+	}
+	select {
+	case <-n.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause returns when the tenure has ended, or the time has passed.
+func (n *tenure) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-n.done:
+	case <-timer.C:
+	}
+}
+
+// during calls wait, whose context ends with the tenure, or with ctx where there is none, and
+// returns the tenure's error once it has ended.
+func (n *tenure) during(ctx context.Context, wait func(ctx context.Context) error) error {
+	until := ctx.Done()
+	if n != nil {
+		until = n.done // it ends after ctx, with the message in hand done
+	}
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-until:
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	err := wait(waiting)
+	cancel()
+	<-watched
+	select {
+	case <-until:
+		if n != nil {
+			return n.err
+		}
+		return context.Cause(ctx)
+	default:
+		return err
+	}
+}

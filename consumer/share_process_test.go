@@ -1,0 +1,309 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	shareEnv     = "MQNOTIFY_SHARE_MEMBER"
+	shareWriters = 6
+	shareKeys    = 5 // of each writer
+	shareMembers = 4
+)
+
+// shareMember is what a process of TestShareProcesses is told.
+type shareMember struct{ DSN string }
+
+// The invariant: however members come, end and are killed (kill -9), and however writers
+// commit late and roll back, every row is handled, those of a key in the order in which they
+// were published and by nobody else at the same time; with a handler in a transaction exactly
+// once. When it is quiet the shares are fair.
+func TestShareProcesses(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		db := openConfig(t, config, "orders")
+		do(t, db,
+			"CREATE TABLE state_tx (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL)",
+			"CREATE TABLE state_once (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL)",
+			"CREATE TABLE work_once (id BIGINT UNSIGNED NOT NULL, KEY (id))",
+			"CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, KEY (id))",
+			"CREATE TABLE wrong (what TEXT)")
+		for k := range shareWriters * shareKeys {
+			do(t, db, fmt.Sprintf("INSERT INTO state_tx VALUES (%d, 0, 0)", k), fmt.Sprintf("INSERT INTO state_once VALUES (%d, 0, 0)", k))
+		}
+		told, err := json.Marshal(shareMember{config.FormatDSN()})
+		require.NoError(t, err)
+		var members []*process
+		start := func() { members = append(members, startMember(t, string(told))) }
+		for range shareMembers {
+			start()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var writers sync.WaitGroup
+		defer writers.Wait()
+		defer cancel()
+		for n := range shareWriters {
+			writers.Go(func() {
+				if err := publishKeys(ctx, db, n); err != nil && ctx.Err() == nil {
+					t.Errorf("writer: %v", err)
+				}
+			})
+		}
+		fairly(t, db, "tx", shareMembers)
+		handled := func() int { return get[int](t, db, "SELECT COUNT(*) FROM work") }
+		kills, ends, rounds := 0, 0, 5
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			rounds = 60
+		}
+		for range rounds {
+			pick := rand.N(len(members))
+			if rand.N(3) == 0 {
+				members[pick].end(t)
+				ends++
+			} else {
+				members[pick].kill()
+				kills++
+			}
+			members = append(members[:pick], members[pick+1:]...)
+			if rand.N(2) == 0 { // what was killed is to be taken over by who is there
+				before := handled()
+				eventually(t, func() bool { return handled() > before+50 }, "the others do not go on")
+			}
+			start()
+			before := handled()
+			eventually(t, func() bool { return handled() > before+50 }, "nothing goes on")
+		}
+		cancel()
+		writers.Wait()
+		published := get[int](t, db, "SELECT COUNT(*) FROM orders")
+		eventually(t, func() bool { return handled() >= published }, "rows are lost")
+		const once = "SELECT COUNT(DISTINCT id) FROM work_once"
+		eventually(t, func() bool { return get[int](t, db, once) >= published }, "rows are lost")
+		fairly(t, db, "tx", shareMembers)
+		fairly(t, db, "once", shareMembers)
+		for _, m := range members {
+			m.end(t)
+		}
+		require.Empty(t, all[string](t, db, "SELECT what FROM wrong"))
+		require.Equal(t, published, handled(), "rows were handled twice in a transaction")
+		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		t.Logf("%d rows, %d members killed, %d ended", published, kills, ends)
+	})
+}
+
+// publishKeys publishes for keys of its own, numbered for each key, until the context ends.
+// Some commit late, some roll back.
+func publishKeys(ctx context.Context, db *notify.DB, n int) error {
+	random := rand.New(rand.NewPCG(uint64(n), uint64(time.Now().UnixNano())))
+	committed := make([]int, shareKeys)
+	for ctx.Err() == nil {
+		tx, err := db.Pool().BeginTxx(context.WithoutCancel(ctx), nil)
+		if err != nil {
+			return err
+		}
+		next := append([]int(nil), committed...)
+		for range 1 + random.IntN(3) {
+			k := random.IntN(shareKeys)
+			next[k]++
+			_, err := tx.Exec("INSERT INTO orders (headers, payload) VALUES (JSON_OBJECT('key', ?), ?)",
+				strconv.Itoa(n*shareKeys+k), strconv.Itoa(next[k]))
+			if err != nil {
+				return err
+			}
+		}
+		pause := random.IntN(30)
+		if random.IntN(20) == 0 {
+			pause = 300
+		}
+		if _, err := tx.Exec("DO SLEEP(?)", float64(pause)/1000); err != nil {
+			return err
+		}
+		if random.IntN(10) == 0 {
+			err = tx.Rollback()
+		} else {
+			err = tx.Commit()
+			committed = next
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// process is a member's, and ends with the test's.
+type process struct {
+	command *exec.Cmd
+	alive   io.Closer
+	said    bytes.Buffer
+	ended   chan struct{}
+	err     error
+}
+
+func startMember(t *testing.T, told string) *process {
+	t.Helper()
+	p := &process{command: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p.command.Env = append(os.Environ(), shareEnv+"="+told)
+	p.command.Stderr = &p.said
+	alive, err := p.command.StdinPipe()
+	require.NoError(t, err)
+	p.alive = alive
+	require.NoError(t, p.command.Start())
+	go func() {
+		defer close(p.ended)
+		p.err = p.command.Wait()
+	}()
+	t.Cleanup(func() {
+		if t.Failed() { // tells where it is
+			_ = p.command.Process.Signal(syscall.SIGQUIT)
+			<-p.ended
+		}
+		p.kill()
+		if t.Failed() {
+			t.Log(p.said.String())
+		}
+	})
+	return p
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
+
+// end has the member end as it should.
+func (p *process) end(tb testing.TB) {
+	tb.Helper()
+	require.NoError(tb, p.alive.Close())
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		tb.Fatal("the member does not end")
+	}
+	require.NoError(tb, p.err)
+}
+
+// shareMain is the member's process, with a consumer in each of two groups, until its stdin
+// ends.
+func shareMain(told string) error {
+	var m shareMember
+	if err := json.Unmarshal([]byte(told), &m); err != nil {
+		return err
+	}
+	db, err := notify.Open(m.DSN)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel(nil)
+	}()
+	wrong := func(format string, args ...any) error {
+		_, err := db.Pool().Exec("INSERT INTO wrong VALUES (?)", fmt.Sprintf(format, args...))
+		return err
+	}
+	var both sync.WaitGroup
+	for group, handler := range map[string]Handler{
+		"tx":   EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error { return shareTx(ctx, tx, m, wrong) }),
+		"once": Each(func(ctx context.Context, m Message) error { return shareOnce(ctx, db, m, wrong) }),
+	} {
+		c, err := New(db, "orders", Options{
+			Group: group, From: Beginning(), MembersShare: true, Partitions: 16, PageRows: 50, MaxAttempts: -1,
+			FlushInterval: 20 * time.Millisecond, Writers: WritersInnoDBTrx, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		})
+		if err != nil {
+			return err
+		}
+		both.Go(func() {
+			if err := c.Run(ctx, handler); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	both.Wait()
+	if err := context.Cause(ctx); err != context.Canceled { //nolint:errorlint // the stdin's end
+		return err
+	}
+	return nil
+}
+
+// keyed is a message's key, and its number among those of the key.
+func keyed(m Message) (key string, seq int, err error) {
+	seq, err = strconv.Atoi(string(m.Payload))
+	return m.Headers["key"], seq, err
+}
+
+func shareTx(ctx context.Context, tx *sqlx.Tx, m Message, wrong func(string, ...any) error) error {
+	key, seq, err := keyed(m)
+	if err != nil {
+		return err
+	}
+	var last int
+	if err := tx.GetContext(ctx, &last, "SELECT seq FROM state_tx WHERE k = ? FOR UPDATE", key); err != nil {
+		return err
+	}
+	if seq != last+1 {
+		if err := wrong("tx: key %s: %d after %d (id %d)", key, seq, last, m.ID); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE state_tx SET seq = ? WHERE k = ?", seq, key); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO work VALUES (?)", m.ID)
+	return err
+}
+
+func shareOnce(ctx context.Context, db *notify.DB, m Message, wrong func(string, ...any) error) error {
+	key, seq, err := keyed(m)
+	if err != nil {
+		return err
+	}
+	var state struct{ Seq, Version int }
+	if err := db.Pool().GetContext(ctx, &state, "SELECT seq, version FROM state_once WHERE k = ?", key); err != nil {
+		return err
+	}
+	if seq > state.Seq+1 {
+		if err := wrong("once: key %s: %d after %d (id %d)", key, seq, state.Seq, m.ID); err != nil {
+			return err
+		}
+	}
+	select { // work, of a kind that obeys its context
+	case <-time.After(rand.N(2 * time.Millisecond)):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	var result sql.Result
+	if result, err = db.Pool().ExecContext(ctx, "UPDATE state_once SET seq = GREATEST(seq, ?), version = version + 1 WHERE k = ? AND version = ?",
+		seq, key, state.Version); err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return wrong("once: key %s is handled twice at once (id %d): %v", key, m.ID, err)
+	}
+	_, err = db.Pool().ExecContext(ctx, "INSERT INTO work_once VALUES (?)", m.ID)
+	return err
+}

@@ -1,0 +1,240 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// publishKey inserts a message with a key.
+func publishKey(tb testing.TB, db *notify.DB, key, payload string) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), "INSERT INTO orders (headers, payload) VALUES (JSON_OBJECT('key', ?), ?)", key, payload)
+	require.NoError(tb, err)
+}
+
+// sceneOf is who has what in the group.
+func sceneOf(tb testing.TB, db *notify.DB, group string) scene {
+	tb.Helper()
+	row, err := readGroup(tb.Context(), db.Pool(), "orders", group)
+	require.NoError(tb, err)
+	s, shared, err := decodeSharing("orders", group, row.Delivered)
+	require.NoError(tb, err)
+	if !shared {
+		return scene{}
+	}
+	now, err := look(tb.Context(), db.Pool(), s, sharePrefix(db.Name(), "orders", group))
+	require.NoError(tb, err)
+	return now
+}
+
+// fairly waits until so many members have their fair shares: none has more than one
+// partition more than another, none is free.
+func fairly(tb testing.TB, db *notify.DB, group string, members int) {
+	tb.Helper()
+	eventually(tb, func() bool {
+		s := sceneOf(tb, db, group)
+		owns := make(map[uint64]int)
+		for _, owner := range s.owners {
+			if owner == 0 {
+				return false
+			}
+			owns[owner]++
+		}
+		least, most := len(s.owners), 0
+		for _, n := range owns {
+			least, most = min(least, n), max(most, n)
+		}
+		return len(owns) == members && most-least <= 1
+	}, "%d members do not share the group", members)
+}
+
+// Members of one process come and end: the shares are fair each time, and every message is
+// done exactly once.
+func TestShare(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member INT NOT NULL)")
+		member := func(n int) *running {
+			return run(t, db, "orders", Options{Group: "g", From: Beginning(), MembersShare: true, Member: strconv.Itoa(n)},
+				EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
+					_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, ?)", m.ID, n)
+					return err
+				}))
+		}
+		published := 0
+		publish := func() {
+			for range 100 {
+				publishKey(t, db, fmt.Sprint("k", published%40), strconv.Itoa(published))
+				published++
+			}
+		}
+		publish()
+		a := member(1)
+		fairly(t, db, "g", 1)
+		b := member(2)
+		publish()
+		fairly(t, db, "g", 2)
+		publish()
+		c := member(3)
+		fairly(t, db, "g", 3)
+		publish()
+		require.NoError(t, a.end(t))
+		fairly(t, db, "g", 2)
+		publish()
+		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM work") >= published }, "not all is done")
+		require.NoError(t, b.end(t))
+		require.NoError(t, c.end(t))
+		require.Equal(t, published, get[int](t, db, "SELECT COUNT(DISTINCT id) FROM work"))
+		require.Equal(t, published, get[int](t, db, "SELECT COUNT(*) FROM work"))
+		require.Equal(t, 3, get[int](t, db, "SELECT COUNT(DISTINCT member) FROM work"))
+		require.Equal(t, 64, get[int](t, db, "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published))
+	})
+}
+
+// Members can't disagree: how a group is shared is kept with it.
+func TestShareDisagreement(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", numbers(1, 10)...)
+		nothing := Each(func(context.Context, Message) error { return nil })
+		end := func(o Options) error {
+			o.Group, o.From, o.StopAtEnd = "g", Beginning(), true
+			return run(t, db, "orders", o, nothing).wait(t)
+		}
+		require.NoError(t, end(Options{MembersShare: true, Partitions: 8}))
+		require.Equal(t, 8, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 10"))
+		require.NoError(t, end(Options{MembersShare: true}), "what the group has")
+		require.NoError(t, end(Options{MembersShare: true, PartitionBy: "key"}), "the default, by its name")
+		for want, o := range map[string]Options{
+			"8 partitions, not 9":               {MembersShare: true, Partitions: 9},
+			"by header key, not by header kind": {MembersShare: true, PartitionBy: "kind"},
+			"not by column ID":                  {MembersShare: true, PartitionBy: "ID"},
+			"set MembersShare":                  {},
+			"MembersShare (":                    {Reset: true},
+		} {
+			err := end(o)
+			require.ErrorIs(t, err, ErrShare)
+			require.ErrorContains(t, err, want)
+		}
+
+		// To begin anew, nobody may be active.
+		a := run(t, db, "orders", Options{Group: "g", MembersShare: true}, nothing)
+		fairly(t, db, "g", 1)
+		require.ErrorIs(t, end(Options{MembersShare: true, Reset: true, Partitions: 3}), ErrOptions)
+		require.NoError(t, a.end(t))
+		eventually(t, func() bool { return len(sceneOf(t, db, "g").fair()) == 0 }, "the member does not leave")
+		require.NoError(t, end(Options{MembersShare: true, Reset: true, Partitions: 3, PartitionBy: "kind"}))
+		require.Len(t, sceneOf(t, db, "g").owners, 3)
+		require.ErrorIs(t, end(Options{MembersShare: true, Partitions: 8}), ErrShare)
+
+		for _, o := range []Options{
+			{MembersShare: true}, {Group: "g", Partitions: 2}, {Group: "g", PartitionBy: "k"},
+			{Group: "g", MembersShare: true, Partitions: 257}, {Group: "g", MembersShare: true, Partitions: -1},
+			{Group: "g", MembersShare: true, PartitionBy: `a"b`},
+			{Group: "g", MembersShare: true, Mode: ModeHandshake}, {Group: "g", MembersShare: true, Flag: FlagRow},
+		} {
+			_, err := New(db, "orders", o)
+			require.ErrorIs(t, err, ErrOptions, "%+v", o)
+		}
+	})
+}
+
+// A group that had one reader goes on where it was when its members share it, gaps included,
+// and waits until that reader has ended.
+func TestShareGoesOn(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "1")
+		late := newConn(t, db)
+		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('2')")
+		insert(t, db, "orders", "3", "4")
+		var first, second collected
+		a := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1}, first.handler())
+		first.waitFor(t, "1", "3", "4")
+		b := run(t, db, "orders", Options{Group: "g", MembersShare: true}, second.handler())
+		standingBy(t, db, 1)
+		insert(t, db, "orders", "5")
+		first.waitFor(t, "1", "3", "4", "5")
+		require.NoError(t, a.end(t))
+		fairly(t, db, "g", 1)
+		onConn(t, late, "COMMIT")
+		insert(t, db, "orders", "6")
+		second.waitFor(t, "2", "6")
+		eventually(t, func() bool { return stored(t, db, "g") == 6 }, "the group's own offset does not move")
+		require.NoError(t, b.end(t))
+	})
+}
+
+// A poison message blocks its member's partitions until it is buried; nothing else is.
+func TestShareDeadLetter(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for n := range 20 {
+			publishKey(t, db, strconv.Itoa(n), strconv.Itoa(n))
+		}
+		var handled atomic.Int64
+		handler := Each(func(_ context.Context, m Message) error {
+			if string(m.Payload) == "7" {
+				return errors.New("poison")
+			}
+			handled.Add(1)
+			return nil
+		})
+		options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 4, MaxAttempts: 2}
+		a, b := run(t, db, "orders", options, handler), run(t, db, "orders", options, handler)
+		eventually(t, func() bool {
+			return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'g'") == 1
+		}, "no dead letter")
+		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 20") == 4 }, "not all is done")
+		require.NoError(t, a.end(t))
+		require.NoError(t, b.end(t))
+		require.GreaterOrEqual(t, handled.Load(), int64(19))
+	})
+}
+
+// What members who wait send: the coordinator about a look a second, each other what any
+// consumer of a group does.
+func TestShareIdle(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		db := openConfig(t, config, "orders")
+		const more = 6
+		window := 5 * time.Second
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			window = time.Minute
+		}
+		member := func() {
+			var got collected
+			run(t, openConfig(t, config), "orders", Options{Group: "g", MembersShare: true, Mode: ModeGate}, got.handler())
+		}
+		quietly := func(members int) {
+			fairly(t, db, "g", members)
+			eventually(t, func() bool { return during(t, own, time.Second) < 10 }, "what the rebalance began does not end")
+		}
+		member()
+		quietly(1)
+		one := during(t, own, window)
+		for range more {
+			member()
+		}
+		quietly(1 + more)
+		each := (during(t, own, window) - one) / more
+		t.Logf("%.2f statements a second with one member, who keeps the gate and coordinates; %.3f for each further one", one, each)
+		assert.Less(t, one, 6.0)
+		assert.Less(t, each, 0.6)
+	})
+}

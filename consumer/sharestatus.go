@@ -1,0 +1,158 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// MemberStatus is a member of a group whose members share it.
+type MemberStatus struct {
+	// Member is its name; empty when it has no partition, and for the partitions that are free.
+	Member string
+	// Session is the connection that holds its locks; 0 for the partitions that are free.
+	Session uint64
+	// Partitions are those that it has, by number.
+	Partitions []int
+	// Settled is the least of their offsets.
+	Settled uint64
+	// Waiting is how many rows of them are not done.
+	Waiting Count
+}
+
+// part is a partition as it is stored, and who has it.
+type part struct {
+	progress
+	member string
+	owner  uint64
+}
+
+// sharedStatus is the status of a group whose members share it.
+func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, head uint64) (s GroupStatus, err error) {
+	now, parts, err := readParts(ctx, r, of)
+	if err != nil {
+		return s, err
+	}
+	common := parts[0].progress
+	for _, p := range parts[1:] {
+		common = common.common(&p.progress)
+	}
+	if s, err = g.of(ctx, r, common, head); err != nil {
+		return s, err
+	}
+	s.Session = now.coordinator
+	var members []MemberStatus
+	add := func(session uint64) {
+		if session != 0 && !slices.ContainsFunc(members, func(m MemberStatus) bool { return m.Session == session }) {
+			members = append(members, MemberStatus{Session: session})
+		}
+	}
+	for _, session := range now.places {
+		add(session)
+	}
+	free := MemberStatus{}
+	waiting, more, err := r.countParts(ctx, of, parts, common, head)
+	if err != nil {
+		return s, err
+	}
+	s.Waiting = Count{}
+	for n, p := range parts {
+		m := &free
+		if at := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Session == p.owner }); at >= 0 {
+			m = &members[at]
+			m.Member = p.member
+		}
+		if len(m.Partitions) == 0 || p.settled < m.Settled {
+			m.Settled = p.settled
+		}
+		m.Partitions = append(m.Partitions, n)
+		m.Waiting.N += waiting[n]
+		m.Waiting.More = more
+		s.Waiting.N += waiting[n]
+	}
+	s.Waiting.More = more
+	if s.Members = members; len(free.Partitions) > 0 {
+		s.Members = append(s.Members, free)
+	}
+	s.Partitions, s.PartitionBy = of.parts, byText(of.by)
+	if s.Session == 0 && len(members) > 0 {
+		s.Session = members[0].Session // one of them will coordinate
+	}
+	return s, nil
+}
+
+// readParts reads the partitions' rows, and who has them.
+func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []part, err error) {
+	var stored []struct {
+		Settled   uint64
+		Delivered []byte
+		Member    string
+	}
+	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+		err := conn.SelectContext(ctx, &stored, "SELECT settled, delivered, member FROM "+schema.PartitionTable+
+			" WHERE topic = ? AND group_name = ? AND part < ? ORDER BY part", of.topic, of.group, of.parts)
+		if err != nil {
+			return stateError("read partitions", err)
+		}
+		now, err = look(ctx, conn, of, sharePrefix(r.table.Schema, of.topic, of.group))
+		return err
+	})
+	if err != nil {
+		return now, nil, err
+	}
+	for n, row := range stored {
+		done, err := decodeIDSet(row.Delivered, row.Settled)
+		if err != nil {
+			return now, nil, fmt.Errorf("consumer: offset of partition %d of group %q: %w", n, of.group, err)
+		}
+		parts = append(parts, part{progress{row.Settled, done}, row.Member, now.owners[n]})
+	}
+	if len(parts) != of.parts {
+		return now, nil, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(parts), of.parts, ErrFenced)
+	}
+	return now, parts, nil
+}
+
+// countParts counts the rows of each partition that are not done, among the first of those
+// that are not done in all; more tells that there may be others.
+func (r *rows) countParts(ctx context.Context, of sharing, parts []part, common progress, head uint64) (waiting map[int]int, more bool, err error) {
+	expression, err := of.expression(r.table, r.key)
+	if err != nil {
+		return nil, false, err
+	}
+	gaps := slices.Collect(common.done.missing(common.settled, max(head, common.done.max())))
+	if len(gaps) == 0 {
+		return nil, false, nil
+	}
+	some := gaps[:min(len(gaps), maxRanges)]
+	args := make([]any, 0, 2*len(some)+1)
+	for _, s := range some {
+		args = append(args, s.lo, s.hi)
+	}
+	var rows []struct {
+		ID   uint64
+		Part int
+	}
+	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+		return conn.SelectContext(ctx, &rows, "SELECT "+r.key+" AS id, "+expression+" AS part FROM "+ident.Quote(r.table.Name)+" WHERE "+
+			strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(some)), " OR ")+
+			" ORDER BY "+r.key+" LIMIT ?", append(args, countLimit+1)...)
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("consumer: count rows: %w", err)
+	}
+	more = len(rows) > countLimit || len(some) < len(gaps)
+	waiting = make(map[int]int)
+	for _, row := range rows[:min(len(rows), countLimit)] {
+		if p := parts[row.Part]; row.ID > p.settled && !p.done.contains(row.ID) {
+			waiting[row.Part]++
+		}
+	}
+	return waiting, more, nil
+}

@@ -1,0 +1,216 @@
+//go:build unix
+
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// envBrokers names the folder with the brokers' programs.
+const envBrokers = "MQNOTIFY_TEST_BROKERS"
+
+// The account that every broker knows.
+const (
+	User     = "bridge"
+	Password = "s3cret-w0rd"
+)
+
+// Broker is a broker of one test. Its methods may be called from several goroutines.
+type Broker struct {
+	tb     testing.TB
+	kind   kind
+	folder string
+	port   int
+	secure *Certificate // nil for no TLS
+
+	mu      sync.Mutex
+	process *process // nil when stopped
+	beside  *process // RabbitMQ's epmd
+}
+
+// kind is how to run a broker.
+type kind struct {
+	program, scheme, path string
+	secure                string // its scheme with TLS
+	// prepare writes the configuration.
+	prepare func(b *Broker, options []string) (args, environ []string, err error)
+	// ready returns nil when the broker answers.
+	ready func(ctx context.Context, b *Broker) error
+}
+
+// WithTLS starts a broker that speaks TLS alone: begin is NATS, Redis, Mosquitto or
+// RabbitMQ.
+func WithTLS(tb testing.TB, c Certificate, begin func(tb testing.TB) *Broker) *Broker {
+	tb.Helper()
+	return begin(secured{tb, &c})
+}
+
+// secured tells start about the certificate.
+type secured struct {
+	testing.TB
+	certificate *Certificate
+}
+
+func start(tb testing.TB, k kind, options []string) *Broker {
+	tb.Helper()
+	b := &Broker{tb: tb, kind: k}
+	if s, ok := tb.(secured); ok {
+		b.secure, b.kind.scheme = s.certificate, k.secure
+	}
+	var err error
+	// Not tb.TempDir: of a broker that was killed a process may still write for a moment, which fails the test.
+	if b.folder, err = os.MkdirTemp("", "mqnotify-broker-"); err != nil { //nolint:usetesting // see above
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(b.folder) })
+	tb.Cleanup(func() { b.end(syscall.SIGKILL) })
+	if b.port, err = freePort(); err != nil {
+		tb.Fatal(err)
+	}
+	if err := b.run(options); err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// run starts the program and returns when it answers.
+func (b *Broker) run(options []string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	binary, err := program(b.kind.program)
+	if err != nil {
+		return err
+	}
+	args, environ, err := b.kind.prepare(b, options)
+	if err != nil {
+		return fmt.Errorf("brokertest: prepare %s: %w", b.kind.program, err)
+	}
+	if b.process, err = startProcess(binary, args, environ, b.folder, b.path("log")); err != nil {
+		return fmt.Errorf("brokertest: start %s: %w", b.kind.program, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		// Whatever accepts a connection and says nothing is asked again, over another one.
+		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err = b.kind.ready(attempt, b)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-b.process.Done:
+			return fmt.Errorf("brokertest: %s ended while it started: %w\n%s", b.kind.program, b.process.Err, b.log())
+		case <-ctx.Done():
+			return fmt.Errorf("brokertest: %s does not answer within %v: %w\n%s", b.kind.program, startPatience, err, b.log())
+		case <-tick.C:
+		}
+	}
+}
+
+func (b *Broker) path(name string) string { return filepath.Join(b.folder, name) }
+
+// log is the end of what the broker has printed.
+func (b *Broker) log() []byte {
+	text, err := os.ReadFile(b.path("log"))
+	if err != nil {
+		return []byte(err.Error())
+	}
+	lines := bytes.Split(text, []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-30):], []byte("\n"))
+}
+
+// Addr is the host and port.
+func (b *Broker) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)) }
+
+// URL is where to connect to, credentials included, with these parameters.
+func (b *Broker) URL(query string) string {
+	u := url.URL{Scheme: b.kind.scheme, User: url.UserPassword(User, Password), Host: b.Addr(), Path: b.kind.path, RawQuery: query}
+	return u.String()
+}
+
+// Stop ends the broker in an orderly way, Kill with SIGKILL. Both return when it is
+// gone, and do nothing when it is.
+func (b *Broker) Stop() { b.end(syscall.SIGTERM) }
+
+// Kill ends the broker as a crash does.
+func (b *Broker) Kill() { b.end(syscall.SIGKILL) }
+
+// Restart starts the broker again, on the same data and port; one that runs is
+// stopped first.
+func (b *Broker) Restart() {
+	b.Stop()
+	if err := b.run(nil); err != nil {
+		b.tb.Error(err)
+	}
+}
+
+func (b *Broker) end(signal syscall.Signal) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range []**process{&b.process, &b.beside} {
+		if *p != nil {
+			if err := (*p).end(signal); err != nil {
+				b.tb.Error(err)
+			}
+			*p = nil
+		}
+	}
+}
+
+// program finds a broker's program.
+func program(name string) (string, error) {
+	folder := os.Getenv(envBrokers)
+	if folder == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		folder = filepath.Join(cache, "mqnotify", "brokers", "bin")
+	}
+	path := filepath.Join(folder, name)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("brokertest: no %s in %s: run scripts/brokers, or name the folder that has it in %s", name, folder, envBrokers)
+	}
+	return path, nil
+}
+
+// freePort finds a port below those that the system gives to outgoing connections: a
+// stopped broker gets it back.
+func freePort() (int, error) {
+	const low, high = 10000, 32000
+	for range 100 {
+		port := low + rand.IntN(high-low)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, listener.Close()
+		}
+	}
+	return 0, errors.New("brokertest: no free port")
+}
+
+// accepts returns nil when something listens.
+func accepts(ctx context.Context, b *Broker) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", b.Addr())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

@@ -1,0 +1,69 @@
+//go:build unix
+
+package brokertest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Each broker starts, comes back after a stop and a kill on the same port, and is gone
+// at the end.
+func TestBrokers(t *testing.T) {
+	for name, begin := range map[string]func(testing.TB) *Broker{
+		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) }, "mosquitto": Mosquitto, "rabbitmq": RabbitMQ,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b *Broker
+			t.Run("alive", func(t *testing.T) {
+				b = begin(t)
+				addr := b.Addr()
+				b.Stop()
+				b.Stop()
+				requireGone(t, b)
+				b.Restart()
+				require.NoError(t, b.kind.ready(t.Context(), b))
+				b.Kill()
+				requireGone(t, b)
+				b.Restart()
+				require.NoError(t, b.kind.ready(t.Context(), b))
+				require.Equal(t, addr, b.Addr())
+			})
+			require.NotNil(t, b)
+			requireGone(t, b)
+			require.NoDirExists(t, b.folder)
+		})
+	}
+}
+
+// What takes a connection while a broker starts, and says nothing, does not use up the time
+// that the broker has.
+func TestSilence(t *testing.T) {
+	b := Redis(t)
+	answers, asked := b.kind.ready, 0
+	b.kind.ready = func(ctx context.Context, b *Broker) error {
+		if asked++; asked == 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return answers(ctx, b)
+	}
+	b.Restart()
+	require.Equal(t, 2, asked)
+}
+
+func requireGone(t *testing.T, b *Broker) {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", b.Addr(), time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	require.Error(t, err)
+}

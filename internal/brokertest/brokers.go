@@ -1,0 +1,173 @@
+//go:build unix
+
+package brokertest
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// NATS starts nats-server with JetStream. It takes messages of MaxMessage bytes.
+// Accounts are lines of its configuration in the place of the one user.
+func NATS(tb testing.TB, accounts ...string) *Broker {
+	tb.Helper()
+	if len(accounts) == 0 {
+		accounts = []string{fmt.Sprintf("authorization { user: %s, password: %q }", User, Password)}
+	}
+	return start(tb, kind{program: "nats-server", scheme: "nats", secure: "tls", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
+		text := fmt.Sprintf(`listen: "%s"
+max_payload: %d
+jetstream { store_dir: %q, max_mem: 64MB, max_file: 4GB }
+%s
+`, b.Addr(), MaxMessage, b.path("data"), strings.Join(accounts, "\n"))
+		if c := b.secure; c != nil {
+			text += fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", c.Certificate, c.Key)
+		}
+		return []string{"-c", b.path("conf")}, nil, b.write("conf", text)
+	}, ready: func(ctx context.Context, b *Broker) error {
+		return b.hears(ctx, false, "", "INFO ")
+	}}, nil)
+}
+
+// Redis starts redis-server with an append-only file, which takes values of
+// MaxMessage bytes. Options are lines of its configuration.
+func Redis(tb testing.TB, options ...string) *Broker {
+	tb.Helper()
+	return start(tb, kind{program: "redis-server", scheme: "redis", secure: "rediss", path: "/0", prepare: func(b *Broker, options []string) ([]string, []string, error) {
+		if err := os.MkdirAll(b.path("data"), 0o700); err != nil {
+			return nil, nil, err
+		}
+		if options == nil { // again
+			return []string{b.path("conf")}, nil, nil
+		}
+		port := fmt.Sprintf("port %d", b.port)
+		if c := b.secure; c != nil {
+			port = fmt.Sprintf("port 0\ntls-port %d\ntls-auth-clients no\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s",
+				b.port, c.Certificate, c.Key, c.Authority)
+		}
+		text := fmt.Sprintf("bind 127.0.0.1\n%s\ndir %s\nsave \"\"\nappendonly yes\nproto-max-bulk-len %d\n"+
+			"user default off\nuser %s on >%s ~* &* +@all\n%s\n",
+			port, b.path("data"), MaxMessage, User, Password, strings.Join(options, "\n"))
+		return []string{b.path("conf")}, nil, b.write("conf", text)
+	}, ready: func(ctx context.Context, b *Broker) error {
+		// It answers -LOADING until all is read.
+		return b.hears(ctx, b.secure != nil, "AUTH "+User+" "+Password+"\r\nPING\r\n", "+OK", "+PONG")
+	}}, append([]string{"# options"}, options...))
+}
+
+// Mosquitto starts an MQTT broker that keeps sessions and messages through an orderly
+// stop, and takes packets of MaxMessage bytes.
+func Mosquitto(tb testing.TB) *Broker {
+	tb.Helper()
+	return start(tb, kind{program: "mosquitto", scheme: "mqtt", secure: "mqtts", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
+		account, err := user.Current() // it would become nobody, who may not read the password file
+		if err != nil {
+			return nil, nil, err
+		}
+		text := fmt.Sprintf("user %s\nlistener %d 127.0.0.1\nallow_anonymous false\npassword_file %s\npersistence true\n"+
+			"persistence_location %s/\nmax_queued_messages 0\nmax_inflight_messages 0\nmax_packet_size %d\n",
+			account.Username, b.port, b.path("passwords"), b.folder, MaxMessage)
+		if c := b.secure; c != nil {
+			text += fmt.Sprintf("certfile %s\nkeyfile %s\n", c.Certificate, c.Key)
+		}
+		// SHA512-PBKDF2 as mosquitto_passwd makes it.
+		return []string{"-c", b.path("conf")}, nil, errors.Join(b.write("passwords", User+":"+mosquittoHash(Password)+"\n"), b.write("conf", text))
+	}, ready: accepts}, nil)
+}
+
+// RabbitMQ starts rabbitmq-server, which takes messages of MaxMessage bytes. It needs
+// some seconds.
+func RabbitMQ(tb testing.TB) *Broker {
+	tb.Helper()
+	var other [2]int
+	for i := range other {
+		var err error
+		if other[i], err = freePort(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return start(tb, kind{program: "rabbitmq-server", scheme: "amqp", secure: "amqps", path: "/", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
+		listener := "listeners.tcp.default = " + b.Addr()
+		if c := b.secure; c != nil {
+			listener = fmt.Sprintf("listeners.tcp = none\nlisteners.ssl.default = %s\nssl_options.certfile = %s\nssl_options.keyfile = %s\n"+
+				"ssl_options.verify = verify_none", b.Addr(), c.Certificate, c.Key)
+		}
+		text := fmt.Sprintf("%s\ndefault_user = %s\ndefault_pass = %s\nmax_message_size = %d\n", listener, User, Password, MaxMessage)
+		if err := b.write("rabbit.conf", text); err != nil {
+			return nil, nil, err
+		}
+		environ := []string{
+			"HOME=" + b.folder, "ERL_EPMD_PORT=" + strconv.Itoa(other[0]), "ERL_EPMD_ADDRESS=127.0.0.1",
+			"RABBITMQ_NODENAME=mqnotify" + strconv.Itoa(b.port) + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(other[1]),
+			"RABBITMQ_MNESIA_BASE=" + b.path("data"), "RABBITMQ_LOG_BASE=" + b.folder, "RABBITMQ_LOGS=-",
+			"RABBITMQ_CONFIG_FILE=" + b.path("rabbit"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + b.path("plugins"),
+			"RABBITMQ_CONF_ENV_FILE=" + b.path("none"),
+			"RUNNING_UNDER_SYSTEMD=true", // no shell stays between us and the server
+			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+		}
+		// The port mapper, which the server would start as a daemon.
+		epmd, err := program("epmd")
+		if err != nil {
+			return nil, nil, err
+		}
+		b.beside, err = startProcess(epmd, []string{"-port", strconv.Itoa(other[0]), "-address", "127.0.0.1"}, environ, b.folder, b.path("epmd.log"))
+		return nil, environ, err
+	}, ready: func(ctx context.Context, b *Broker) error {
+		return b.hears(ctx, b.secure != nil, "AMQP\x00\x00\x09\x01", "\x01\x00\x00")
+	}}, nil)
+}
+
+// MaxMessage is the most bytes that each broker takes in a message.
+const MaxMessage = 1 << 20
+
+func (b *Broker) write(name, text string) error {
+	return os.WriteFile(b.path(name), []byte(text), 0o600)
+}
+
+// hears returns nil when the broker answers with lines that begin so.
+func (b *Broker) hears(ctx context.Context, encrypted bool, say string, want ...string) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", b.Addr())
+	if err != nil {
+		return err
+	}
+	if encrypted {
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // it is asked whether it is there, no more
+	}
+	defer func() { _ = conn.Close() }()
+	if deadline, has := ctx.Deadline(); has {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.Write([]byte(say)); err != nil {
+		return err
+	}
+	in := bufio.NewReader(conn)
+	for _, begin := range want {
+		got := make([]byte, len(begin))
+		for i := range got {
+			if got[i], err = in.ReadByte(); err != nil {
+				return err
+			}
+		}
+		if string(got) != begin {
+			return fmt.Errorf("answers %q", got)
+		}
+		if strings.HasPrefix(begin, "+") {
+			if _, err := in.ReadString('\n'); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+//go:build unix
+
+package brokertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/child"
+)
+
+// patience bounds the end of a broker, and startPatience its start: a RabbitMQ that has 100,000
+// messages to read again takes more than a minute where others want the processors.
+const (
+	patience      = time.Minute
+	startPatience = 4 * time.Minute
+)
+
+// process is a running program.
+type process struct{ *child.Process }
+
+// startProcess starts a program with its output appended to the log file.
+func startProcess(binary string, args, environ []string, folder, log string) (*process, error) {
+	command := exec.Command(binary, args...) //nolint:noctx // it outlives the call; end ends it
+	command.Dir, command.Env = folder, append(os.Environ(), environ...)
+	command.SysProcAttr = attributes()
+	started, err := child.Start(command, log)
+	if err != nil {
+		return nil, err
+	}
+	return &process{started}, nil
+}
+
+// end sends the signal to the program and all that it has started, and waits until
+// it is gone.
+func (p *process) end(signal syscall.Signal) error {
+	if err := syscall.Kill(-p.Pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("brokertest: send %v: %w", signal, err)
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-p.Done:
+		return nil
+	case <-late.C:
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // reported below
+		<-p.Done
+		return fmt.Errorf("brokertest: the broker ignored %v for %v", signal, patience)
+	}
+}

@@ -1,0 +1,180 @@
+// Package documented checks that what users can call is shown to them.
+package documented
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/types"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/tools/go/packages"
+)
+
+const module = "github.com/mqnotify/mqnotify/"
+
+// rooms are the packages that users import.
+var rooms = []string{"notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "sql"}
+
+// room is a package and what its Examples have in them.
+type room struct {
+	types    *types.Package
+	examples []*ast.FuncDecl // of the tests
+	shown    map[string]bool // functions and methods ("Type.Method") that Examples call
+	tested   map[string]bool // Examples that are run: by their output, or by a test
+}
+
+// Every exported function is called in an Example of its package, and so is every method
+// that neither only tells something nor is there for an interface's sake. And every
+// Example is run.
+func TestExamples(t *testing.T) {
+	for name, room := range load(t) {
+		scope := room.types.Scope()
+		for _, name := range scope.Names() {
+			object := scope.Lookup(name)
+			if !object.Exported() {
+				continue
+			}
+			switch object := object.(type) {
+			case *types.Func:
+				assert.True(t, room.shown[name], "%s.%s: no Example calls it", room.types.Name(), name)
+			case *types.TypeName:
+				named, is := object.Type().(*types.Named)
+				if object.IsAlias() || !is || types.IsInterface(named) {
+					continue
+				}
+				for method := range named.Methods() {
+					key := name + "." + method.Name()
+					if method.Exported() && !accessor(method) && !implements(room.types, named, method.Name()) {
+						assert.True(t, room.shown[key], "%s.%s: no Example calls it", room.types.Name(), key)
+					}
+				}
+			}
+		}
+		for _, example := range room.examples {
+			assert.True(t, room.tested[example.Name.Name], "%s: %s is not run: give it an output, or call it in a test", name, example.Name.Name)
+		}
+	}
+}
+
+func load(t *testing.T) map[string]*room {
+	t.Helper()
+	patterns := make([]string, len(rooms))
+	for i, name := range rooms {
+		patterns[i] = module + name
+	}
+	loaded, err := packages.Load(&packages.Config{
+		Mode:  packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports,
+		Tests: true,
+		Dir:   "../..",
+	}, patterns...)
+	require.NoError(t, err)
+	found := map[string]*room{}
+	for _, name := range rooms {
+		found[name] = &room{shown: map[string]bool{}, tested: map[string]bool{}}
+	}
+	for _, p := range loaded {
+		require.Empty(t, p.Errors, p.ID)
+		name := strings.TrimPrefix(strings.TrimSuffix(p.PkgPath, "_test"), module)
+		room := found[name]
+		if room == nil { // the main package of a test
+			continue
+		}
+		if p.ID == module+name {
+			room.types = p.Types
+		}
+		for i, file := range p.Syntax {
+			if strings.HasSuffix(p.CompiledGoFiles[i], "_test.go") {
+				room.read(p, file)
+			}
+		}
+	}
+	return found
+}
+
+// read notes what a test's file shows.
+func (r *room) read(p *packages.Package, file *ast.File) {
+	for _, example := range doc.Examples(file) {
+		if example.Output != "" || example.EmptyOutput {
+			r.tested["Example"+example.Name] = true
+		}
+	}
+	for _, declared := range file.Decls {
+		function, is := declared.(*ast.FuncDecl)
+		if !is {
+			continue
+		}
+		isExample := strings.HasPrefix(function.Name.Name, "Example")
+		if isExample {
+			r.examples = append(r.examples, function)
+		}
+		ast.Inspect(function.Body, func(n ast.Node) bool {
+			ident, is := n.(*ast.Ident)
+			if !is {
+				return true
+			}
+			used, is := p.TypesInfo.Uses[ident].(*types.Func)
+			switch {
+			case !is:
+			case strings.HasPrefix(used.Name(), "Example"):
+				r.tested[used.Name()] = true
+			case isExample:
+				r.shown[key(used)] = true
+			}
+			return true
+		})
+	}
+}
+
+// key is a function's name, or "Type.Method".
+func key(f *types.Func) string {
+	receiver := f.Signature().Recv()
+	if receiver == nil {
+		return f.Name()
+	}
+	of := receiver.Type()
+	if pointer, is := of.(*types.Pointer); is {
+		of = pointer.Elem()
+	}
+	named, is := of.(*types.Named)
+	if !is {
+		return f.Name()
+	}
+	return named.Obj().Name() + "." + f.Name()
+}
+
+// accessor tells whether a method only tells something: one thing, or several and no
+// error, without an argument.
+func accessor(method *types.Func) bool {
+	results := method.Signature().Results()
+	return method.Signature().Params().Len() == 0 && (results.Len() == 1 ||
+		results.Len() > 1 && results.At(results.Len()-1).Type().String() != "error")
+}
+
+// wellKnown are methods that a type has for an interface of the standard library, or of
+// a library that users know.
+var wellKnown = []string{"Error", "Is", "Unwrap", "String", "MarshalJSON", "NextBackOff", "Reset", "Close"}
+
+// implements tells whether a method is there for an interface's sake: a well-known one,
+// or one that the package exports.
+func implements(p *types.Package, named *types.Named, method string) bool {
+	if slices.Contains(wellKnown, method) {
+		return true
+	}
+	for _, name := range p.Scope().Names() {
+		object := p.Scope().Lookup(name)
+		wanted, is := object.Type().Underlying().(*types.Interface)
+		if !is || !object.Exported() || !types.Implements(types.NewPointer(named), wanted) {
+			continue
+		}
+		for has := range wanted.Methods() {
+			if has.Name() == method {
+				return true
+			}
+		}
+	}
+	return false
+}

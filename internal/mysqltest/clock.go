@@ -1,0 +1,39 @@
+package mysqltest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ClockOff builds the tests of the package that runs with another clock, and returns the
+// program: time.Now, of the standard library, is off by so much, in whole seconds. What
+// measures time (the monotonic clock) is not.
+func ClockOff(tb testing.TB, off time.Duration) (program string) {
+	tb.Helper()
+	seconds := strconv.Itoa(int(off.Seconds()))
+	root, err := exec.CommandContext(tb.Context(), "go", "env", "GOROOT").Output()
+	require.NoError(tb, err)
+	std := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(std)
+	require.NoError(tb, err)
+	const reads = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
+	require.Contains(tb, string(source), reads, "the standard library has changed")
+	dir := tb.TempDir()
+	changed, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
+	require.NoError(tb, os.WriteFile(changed, []byte(strings.Replace(string(source), reads, reads+"\tsec += "+seconds+"\n", 1)), 0o600))
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{std: changed}})
+	require.NoError(tb, err)
+	require.NoError(tb, os.WriteFile(overlay, text, 0o600))
+	program = filepath.Join(dir, "clock")
+	out, err := exec.CommandContext(tb.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, ".").CombinedOutput()
+	require.NoError(tb, err, string(out))
+	return program
+}

@@ -1,0 +1,38 @@
+package mysqltest
+
+import (
+	"testing"
+	"time"
+)
+
+// soon is how long a test waits for what must come: less than any wait that ends by itself and would
+// hide that nothing came.
+const soon = 30 * time.Second
+
+// Await fails the test when c is not closed in time.
+func Await(tb testing.TB, c <-chan struct{}, what string) {
+	tb.Helper()
+	select {
+	case <-c:
+	case <-time.After(soon):
+		tb.Fatalf("%s: not after %v", what, soon)
+	}
+}
+
+// Result is what f returns, run beside the test.
+func Result[T any](f func() T) <-chan T {
+	c := make(chan T, 1)
+	go func() { c <- f() }()
+	return c
+}
+
+// Receive is what comes next from c. The test fails when nothing does in time.
+func Receive[T any](tb testing.TB, c <-chan T) (v T) {
+	tb.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(soon):
+		tb.Fatalf("nothing came in %v", soon)
+	}
+	return v
+}

@@ -1,0 +1,74 @@
+package table
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// decode reads a row; numbers keep every digit, but a FLOAT's or DOUBLE's are compared
+// as what they are.
+func decode(t *testing.T, line string, c Column) map[string]any {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(line))
+	decoder.UseNumber()
+	var object map[string]any
+	require.NoError(t, decoder.Decode(&object), "%s", line)
+	if n, ok := object[c.Name].(json.Number); ok && (c.DataType == "float" || c.DataType == "double") {
+		f, err := n.Float64()
+		require.NoError(t, err)
+		object[c.Name] = f
+		if c.DataType == "float" {
+			object[c.Name] = float32(f)
+		}
+	}
+	return object
+}
+
+// What a trigger writes of a row reads as what an Encoder writes of it, for every
+// type, whatever the writer's time zone and sql_mode are.
+func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		conn := open(t, s.Database(t))
+		exec(t, conn, "CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")
+		for _, test := range append(everyType(), newerTypes(s)...) {
+			t.Run(test.column, func(t *testing.T) {
+				exec(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'", "DELETE FROM captured", "DROP TABLE IF EXISTS t",
+					"CREATE TABLE t (id INT PRIMARY KEY, c "+test.column+") CHARACTER SET utf8mb4")
+				table := describe(t, conn, "t")
+				exec(t, conn, "SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
+					"CREATE TRIGGER i AFTER INSERT ON t FOR EACH ROW INSERT INTO captured (line) VALUES ("+JSONExpression(table.Columns, "NEW")+")",
+					"CREATE TRIGGER u AFTER UPDATE ON t FOR EACH ROW INSERT INTO captured (line) VALUES ("+JSONExpression(table.Columns, "OLD")+")",
+					"SET sql_mode = 'ALLOW_INVALID_DATES'", "INSERT INTO t VALUES (1, "+test.value+"), (2, NULL)",
+					"SET time_zone = '-07:00', sql_mode = 'TRADITIONAL,PAD_CHAR_TO_FULL_LENGTH'")
+				if s.IsMariaDB() {
+					exec(t, conn, "SET sql_mode = 'TRADITIONAL,NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
+				}
+				exec(t, conn, "UPDATE t SET id = id + 2", "SET time_zone = '+00:00', sql_mode = ''")
+				rows, err := conn.QueryContext(testContext(t), "SELECT line FROM captured ORDER BY id")
+				require.NoError(t, err)
+				defer rows.Close()
+				var lines []string
+				for rows.Next() {
+					var line string
+					require.NoError(t, rows.Scan(&line))
+					require.NotContains(t, line, "\n")
+					lines = append(lines, line)
+				}
+				require.NoError(t, rows.Err())
+				exec(t, conn, "UPDATE t SET id = id - 2")
+				want := readAll(t, conn, table)
+				require.Len(t, lines, 4)
+				for i := range lines {
+					assert.Equal(t, decode(t, want[i%2], table.Columns[1]), decode(t, lines[i], table.Columns[1]), "%s\n%s", want[i%2], lines[i])
+				}
+				assert.True(t, strings.HasPrefix(lines[0], `{"id":1,"c":`), "in the table's order: %s", lines[0])
+			})
+		}
+	})
+}

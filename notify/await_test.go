@@ -1,0 +1,106 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// awaitStock waits until so many are in stock. Who asks in vain has a lock of that number
+// from then on.
+func awaitStock(ctx context.Context, db *notify.DB, n int) ([]int, error) {
+	return notify.Await[int](ctx, db, "orders", "SELECT n FROM stock WHERE n >= ? OR GET_LOCK(CONCAT(DATABASE(), ?), 0) = 2", n, n)
+}
+
+// asked waits until awaitStock has asked.
+func asked(tb testing.TB, s *mysqltest.Server, config *mysql.Config, n int) {
+	tb.Helper()
+	admin := s.Admin(tb)
+	require.Eventually(tb, func() bool { return holder(tb, admin, fmt.Sprint(config.DBName, n)) != 0 }, patience, tick)
+}
+
+// Whoever changes the condition wakes who waits for it: by a notification, or by a row of
+// the topic. Asked for each 10 s alone, the changes would take longer than the test has.
+func TestAwait(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		waits, changes := openDB(t, config), openProcess(t, config)
+		makeTopic(t, changes)
+		run(t, changes, "CREATE TABLE stock (n INT NOT NULL)")
+		run(t, changes, "INSERT INTO stock VALUES (0)")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for n := 1; n <= 10; n++ {
+			found := mysqltest.Result(func() error {
+				got, err := awaitStock(ctx, waits, n)
+				if err == nil && (len(got) != 1 || got[0] != n) {
+					t.Errorf("%d: got %v", n, got)
+				}
+				return err
+			})
+			asked(t, s, config, n)
+			run(t, changes, "UPDATE stock SET n = ?", n)
+			if n%2 == 0 {
+				require.NoError(t, notify.Notify(ctx, changes, "orders"))
+			} else {
+				insert(t, changes)
+			}
+			require.NoError(t, mysqltest.Receive(t, found))
+		}
+	})
+}
+
+// It ends with its context, with the cause of that, and with an error of the query.
+func TestAwaitEnds(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		db := openDB(t, config)
+		makeTopic(t, db)
+		_, err := awaitStock(t.Context(), db, 1)
+		require.True(t, server.Is(err, server.ErrNoSuchTable), "%v", err)
+
+		run(t, db, "CREATE TABLE stock (n INT NOT NULL)")
+		run(t, db, "INSERT INTO stock VALUES (0)")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		found := mysqltest.Result(func() error {
+			_, err := awaitStock(ctx, db, 1)
+			return err
+		})
+		asked(t, s, config, 1)
+		closing := errors.New("the shop closes")
+		cancel(closing)
+		require.ErrorIs(t, mysqltest.Receive(t, found), closing)
+	})
+}
+
+// Where there is no gate it polls, and a server that restarts is no end.
+func TestAwaitWithoutAGate(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		db := openDB(t, config)
+		makeTopic(t, db)
+		run(t, db, "CREATE TABLE stock (n INT NOT NULL)")
+		run(t, db, "INSERT INTO stock VALUES (0)")
+		const readOnly = "SET GLOBAL read_only = 1" // root may write
+		run(t, db, readOnly)
+		found := mysqltest.Result(func() error {
+			_, err := awaitStock(t.Context(), db, 1)
+			return err
+		})
+		asked(t, own, config, 1)
+		own.Kill()
+		own.Restart(t)
+		run(t, db, readOnly)
+		run(t, db, "UPDATE stock SET n = 1")
+		require.NoError(t, mysqltest.Receive(t, found))
+	})
+}

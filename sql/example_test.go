@@ -1,0 +1,103 @@
+package schema_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// TestExamples runs the example that needs a server, on each.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		t.Setenv("MQNOTIFY_DSN", s.Database(t).FormatDSN())
+		require.Equal(t, "the newest tables: true\n", mysqltest.Output(t, ExampleInit))
+	})
+}
+
+// At a program's start, instead of `mqnotify init orders` beforehand.
+func ExampleInit() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if err := schema.Init(ctx, db.Pool(), "orders"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	newest, err := schema.Newest()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var version int
+	err = db.Pool().GetContext(ctx, &version, "SELECT MAX(version) FROM "+schema.VersionTable)
+	fmt.Println("the newest tables:", version == newest && err == nil)
+}
+
+// For an administrator, or a migration.
+func ExampleScript() {
+	script, err := schema.Script("orders")
+	fmt.Println(strings.Contains(script, "CREATE TABLE IF NOT EXISTS `orders`"), err)
+	// Output: true <nil>
+}
+
+func ExampleTopic() {
+	fmt.Println(schema.Topic("orders"))
+	// Output:
+	// CREATE TABLE IF NOT EXISTS `orders` (
+	//   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+	//   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+	//   headers    JSON NULL,
+	//   payload    LONGBLOB NOT NULL,
+	//   PRIMARY KEY (id)
+	// ) ENGINE=InnoDB
+}
+
+// The flag of a table is set at each change, whoever makes it.
+func ExampleTrigger() {
+	statement, err := schema.Trigger("customers", schema.TriggerCounter, "update")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for line := range strings.Lines(statement) {
+		if !strings.HasPrefix(line, "--") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// CREATE TRIGGER `mqnotify_update_customers` AFTER UPDATE ON `customers` FOR EACH ROW
+	//   INSERT INTO mqnotify_flag (topic, counter) VALUES ('customers', 1)
+	//   ON DUPLICATE KEY UPDATE counter = counter + 1;
+}
+
+func ExampleTriggerName() {
+	fmt.Println(schema.TriggerName("customers", "UPDATE"))
+	// Output: mqnotify_update_customers
+}
+
+func ExampleCaptureName() {
+	fmt.Println(schema.CaptureName("customers", "UPDATE"))
+	// Output: mqnotify_capture_update_customers
+}
+
+// What capture.Install makes, with an SQL expression for each row.
+func ExampleCaptureTrigger() {
+	trigger := schema.CaptureTrigger{
+		Table: "stock", Topic: "stock_changes", Event: "delete", Old: "JSON_OBJECT('id', OLD.id)",
+	}
+	statement, err := trigger.Statement()
+	fmt.Println(trigger.Name(), strings.Contains(statement, "JSON_OBJECT('id', OLD.id)"), err)
+	// Output: mqnotify_capture_delete_stock true <nil>
+}
