@@ -1,0 +1,100 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Advisory is the mutex of an advisory lock, GET_LOCK. Each holder, and each who
+// waits, has a connection of its own. It needs no table and no privilege, is free as
+// soon as the server sees its holder's end, and hands itself to who has waited
+// longest. It has no fencing token, and does not outlive its connection.
+type Advisory struct {
+	db      *notify.DB
+	name    string
+	options notify.SessionOptions
+}
+
+// NewAdvisory is the mutex of a name of 1 to 255 characters in the DB's database. The
+// options say how soon the server gives the lock of a vanished host to others.
+func NewAdvisory(db *notify.DB, name string, options notify.SessionOptions) (*Advisory, error) {
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	return &Advisory{db, name, options}, nil
+}
+
+// TryLock implements Mutex. Besides, ErrUnsafe says that other servers, where the
+// lock does not reach, take writes too.
+func (a *Advisory) TryLock(ctx context.Context) (Held, error) { return a.lock(ctx, 0) }
+
+// Lock implements Mutex, with TryLock's errors. It waits in the server.
+func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, longest) }
+
+func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
+	session, err := a.db.Session(ctx, a.options)
+	if err != nil {
+		return nil, a.explain(ctx, timeout, err)
+	}
+	lock, err := a.acquire(ctx, session, timeout)
+	if err == nil {
+		return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
+	}
+	_ = session.Close() // whatever it holds is free then
+	return nil, a.explain(ctx, timeout, err)
+}
+
+// explain gives an error that the end of ctx brought about its cause.
+func (a *Advisory) explain(ctx context.Context, timeout time.Duration, err error) error {
+	switch {
+	case ctx.Err() == nil:
+	case timeout > 0:
+		err = fmt.Errorf("%w: %w", ErrNotAcquired, context.Cause(ctx))
+	default:
+		err = context.Cause(ctx)
+	}
+	return explain("lock", a.name, err)
+}
+
+func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout time.Duration) (*notify.Lock, error) {
+	if session.Capabilities().WritersElsewhere() {
+		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
+	}
+	lock, err := session.Lock(ctx, notify.LockName("mutex", a.db.Name(), a.name), timeout)
+	if err != nil {
+		return nil, err
+	}
+	// A proxy that deals statements out to several sessions shows itself here.
+	held, err := lock.Held(ctx)
+	if err == nil && !held {
+		err = fmt.Errorf("%w: another session answers, as behind a proxy that shares connections", ErrUnsafe)
+	}
+	return lock, err
+}
+
+type heldAdvisory struct {
+	*notify.Lock
+	session *notify.Session
+	name    string
+	once    sync.Once
+	err     error
+}
+
+func (h *heldAdvisory) Name() string { return h.name }
+
+func (*heldAdvisory) Token() uint64 { return 0 }
+
+func (h *heldAdvisory) Release(ctx context.Context) error {
+	h.once.Do(func() {
+		h.err = h.Lock.Release(ctx)
+		if closing := h.session.Close(); h.err == nil {
+			h.err = closing
+		}
+		h.err = explain("release", h.name, h.err)
+	})
+	return h.err
+}

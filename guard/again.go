@@ -1,0 +1,70 @@
+package guard
+
+import (
+	"context"
+	"crypto/rand"
+	mathrand "math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// attempts is how often a statement is run at most.
+const attempts = 12
+
+var retried atomic.Uint64
+
+// Retried is how many statements and transactions of this process's guards were run
+// again, since they met a deadlock, a lock that took too long or a connection that
+// ended. None of these reaches a caller before several attempts have failed.
+func Retried() uint64 { return retried.Load() }
+
+// again runs f until it succeeds, or fails for a reason that another attempt does not
+// mend. f must bear to be run again after it had succeeded without anybody knowing.
+func again(ctx context.Context, f func() error) error {
+	return repeat(ctx, func(err error) bool {
+		return server.Retryable(err) || server.ConnectionLost(err)
+	}, f)
+}
+
+func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
+	waits := notify.Exponential(5*time.Millisecond, 500*time.Millisecond)
+	for attempt := 1; ; attempt++ {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := f()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case attempt == attempts || !mends(err):
+			return err
+		}
+		retried.Add(1)
+		// The whole wait is random: two that met would meet again.
+		if err := pause(ctx, mathrand.N(waits.NextBackOff())); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits, unless ctx ends: then it returns the cause.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// newTaker is the mark of one attempt to get something: it tells, after a lost
+// connection, whether the attempt had succeeded. It is text: MySQL shows no list of
+// its sessions to anybody while the statement of one has bytes in it that are none.
+func newTaker() string { return rand.Text() }

@@ -1,0 +1,126 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Claims gives each key to one claimant, by INSERT into a UNIQUE column. A claim can
+// follow another one: the row names its predecessor under UNIQUE and FOREIGN KEY, so
+// that each has one successor, however often the next step is triggered. Keys are
+// strings of 1 to 255 characters. Safe for concurrent use.
+//
+// A claim is for ever, or until Forget. For a row that is there beforehand Once is
+// cheaper to look at, since what is open is in the table too.
+type Claims struct{ db *notify.DB }
+
+// NewClaims is Claims on the ready table, which `mqnotify init` makes.
+func NewClaims(db *notify.DB) *Claims { return &Claims{db} }
+
+// Claim tells whether the caller is the one who has the key: true once for all
+// callers. After an error nobody may act: the key may be claimed.
+func (c *Claims) Claim(ctx context.Context, key string) (bool, error) {
+	return c.claim(ctx, key, nil)
+}
+
+// Follow claims key as what comes after the claim of previous: true once for all
+// callers, and false as well if anything else follows previous already.
+// ErrNoPredecessor says that nobody claimed previous.
+func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error) {
+	if err := checkName("key", previous); err != nil {
+		return false, err
+	}
+	return c.claim(ctx, key, previous)
+}
+
+func (c *Claims) claim(ctx context.Context, key string, follows any) (bool, error) {
+	if err := checkName("key", key); err != nil {
+		return false, err
+	}
+	taker := newTaker()
+	var ours bool
+	err := again(ctx, func() (err error) {
+		ours, err = c.insert(ctx, c.db.Pool(), key, follows, taker)
+		if err != nil || ours {
+			return err
+		}
+		// This very attempt, whose answer did not arrive?
+		var by string
+		err = c.db.Pool().GetContext(ctx, &by, "SELECT taker FROM "+schema.ClaimTable+" WHERE claim_key = ?", key)
+		if errors.Is(err, sql.ErrNoRows) { // something else follows previous, or it was forgotten meanwhile
+			return nil
+		}
+		ours = by == taker
+		return err
+	})
+	return ours && err == nil, explain("claim", key, err)
+}
+
+// ClaimTx is Claim inside a transaction of the caller's: it counts if that commits.
+// Others who claim the key meanwhile wait for its end. After an error the caller
+// rolls back.
+func (c *Claims) ClaimTx(ctx context.Context, tx Tx, key string) (bool, error) {
+	return c.claimTx(ctx, tx, key, nil)
+}
+
+// FollowTx is Follow inside a transaction of the caller's, as ClaimTx is Claim: the
+// step and what it does are committed together.
+func (c *Claims) FollowTx(ctx context.Context, tx Tx, previous, key string) (bool, error) {
+	if err := checkName("key", previous); err != nil {
+		return false, err
+	}
+	return c.claimTx(ctx, tx, key, previous)
+}
+
+func (c *Claims) claimTx(ctx context.Context, tx Tx, key string, follows any) (bool, error) {
+	if err := checkName("key", key); err != nil {
+		return false, err
+	}
+	if err := checkTx(tx); err != nil {
+		return false, err
+	}
+	ours, err := c.insert(ctx, tx, key, follows, newTaker())
+	return ours, explain("claim", key, err)
+}
+
+func (c *Claims) insert(ctx context.Context, q Tx, key string, follows any, taker string) (bool, error) {
+	_, err := q.ExecContext(ctx, "INSERT INTO "+schema.ClaimTable+
+		" (claim_key, follows, taker, claimed_at) VALUES (?, ?, ?, UTC_TIMESTAMP(6))", key, follows, taker)
+	switch {
+	case server.Is(err, server.ErrDuplicate):
+		return false, nil
+	case server.Is(err, server.ErrNoReferencedRow):
+		return false, errors.Join(ErrNoPredecessor, err)
+	}
+	return err == nil, err
+}
+
+// Next is what follows the claim of key, "" if nothing does yet. ErrNoRow says that
+// nobody claimed key.
+func (c *Claims) Next(ctx context.Context, key string) (string, error) {
+	var next sql.NullString
+	err := again(ctx, func() error {
+		return c.db.Pool().GetContext(ctx, &next, "SELECT n.claim_key FROM "+schema.ClaimTable+" c LEFT JOIN "+schema.ClaimTable+
+			" n ON n.follows = c.claim_key WHERE c.claim_key = ?", key)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNoRow
+	}
+	return next.String, explain("what follows", key, err)
+}
+
+// Forget deletes a claim, so that it can be claimed again, and tells whether it was
+// there. What follows it must be forgotten before.
+func (c *Claims) Forget(ctx context.Context, key string) (bool, error) {
+	var deleted int64
+	err := again(ctx, func() (err error) {
+		deleted, err = affected(ctx, c.db.Pool(), "DELETE FROM "+schema.ClaimTable+" WHERE claim_key = ?", key)
+		return err
+	})
+	return deleted > 0, explain("forget", key, err)
+}

@@ -1,0 +1,117 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// kind is what a key column compares.
+type kind int
+
+const (
+	textual kind = iota // strings, of characters or bytes, and what is written as one
+	integral
+)
+
+// column is a key column of the user's.
+type column struct{ kind kind }
+
+// describe looks at a table: the key, which must be unique by itself, and the other
+// columns, "" for none, which must be there and take NULL.
+func describe(ctx context.Context, db *notify.DB, table, key string, nullable ...string) (*column, error) {
+	c, err := describeKey(ctx, db, table, key)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range nullable {
+		if name == "" {
+			continue
+		}
+		_, null, err := columnType(ctx, db, table, name)
+		if err != nil {
+			return nil, err
+		}
+		if !null {
+			return nil, wrongf("column %s of %s is NOT NULL: let it take NULL, which says that nobody got through yet", ident.Quote(name), ident.Quote(table))
+		}
+	}
+	return c, nil
+}
+
+func describeKey(ctx context.Context, db *notify.DB, table, key string) (*column, error) {
+	typ, _, err := columnType(ctx, db, table, key)
+	if err != nil {
+		return nil, err
+	}
+	var unique bool
+	// An index on the beginning of the column alone is unique for the whole too.
+	err = db.Pool().GetContext(ctx, &unique, `SELECT EXISTS (
+		SELECT 1 FROM information_schema.STATISTICS
+		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
+		GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MAX(COLUMN_NAME) = ?)`, db.Name(), table, key)
+	if err != nil {
+		return nil, fmt.Errorf("look at the keys of %s: %w", ident.Quote(table), err)
+	}
+	if !unique {
+		return nil, wrongf("column %s of %s is no unique key by itself: one statement would meet several rows, or lock all of them; "+
+			"add a UNIQUE KEY, or name the primary key", ident.Quote(key), ident.Quote(table))
+	}
+	switch typ {
+	case "tinyint", "smallint", "mediumint", "int", "bigint":
+		return &column{integral}, nil
+	case "char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum",
+		"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "uuid", "date", "datetime", "timestamp":
+		return &column{textual}, nil
+	}
+	return nil, wrongf("column %s of %s is of type %s: name an integer or a string as the key", ident.Quote(key), ident.Quote(table), typ)
+}
+
+func columnType(ctx context.Context, db *notify.DB, table, name string) (typ string, null bool, err error) {
+	// The server compares a column's name as it does in statements, in any case.
+	err = db.Pool().QueryRowxContext(ctx, `SELECT DATA_TYPE, IS_NULLABLE = 'YES' FROM information_schema.COLUMNS
+		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND COLUMN_NAME = ?`, db.Name(), table, name).Scan(&typ, &null)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, wrongf("there is no column %s in a table %s of database %s that this account may use: check the names, or make it",
+			ident.Quote(name), ident.Quote(table), ident.Quote(db.Name()))
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("look at %s: %w", ident.Quote(table), err)
+	}
+	return strings.ToLower(typ), null, nil
+}
+
+// argument makes a key what the column compares without a conversion: to a server
+// 'abc' = 0 and '12abc' = 12 are true.
+func (c *column) argument(key any) (any, error) {
+	switch k := key.(type) {
+	case string:
+		if c.kind == textual {
+			return k, nil
+		}
+		if n, err := strconv.ParseInt(k, 10, 64); err == nil {
+			return n, nil
+		}
+		if n, err := strconv.ParseUint(k, 10, 64); err == nil {
+			return n, nil
+		}
+		return nil, wrongf("key %s: the column holds integers", shown(k))
+	case []byte:
+		if c.kind == textual {
+			return k, nil
+		}
+		return nil, wrongf("a key of bytes: the column holds integers")
+	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
+		if c.kind == integral {
+			return k, nil
+		}
+		return nil, wrongf("key %d: the column holds strings, so give it as one", k)
+	}
+	return nil, wrongf("a key of type %T: give a string or an integer", key)
+}

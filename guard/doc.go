@@ -1,0 +1,73 @@
+// Package guard does a thing once, or one at a time, among processes on any number
+// of machines that have a MySQL or MariaDB in common and nothing else. Each guard is
+// a known technique; none needs more than ordinary privileges on a table.
+//
+//	Once       conditional update      at most once for each row or key, for ever
+//	Claims     unique constraint       one claimant for each key; one successor for each claim
+//	Every      timeout lock            at most once in each interval
+//	LockRow    SELECT ... FOR UPDATE   one transaction at a time on a row
+//	TwoStep    two transactions        the same around a call to something outside
+//	Advisory   GET_LOCK                a mutex that lives and dies with a connection
+//	RowMutex   INSERT and DELETE       a mutex that is held until it is released
+//	FlagMutex  a boolean that flips    the same, with a fencing token
+//	Lease      a row that expires      a mutex with a fencing token that outlives its holder by TTL at most
+//
+// The last four are a [Mutex]. The tables are made by `mqnotify init`; Once and
+// LockRow work on any table.
+//
+// # What each guarantees, and what not
+//
+// Once, Claims and Every let at most one through. Not at least one: whoever got
+// through may die before it acts, and after an error nobody may act, since the key may
+// be used up. Work in the same database becomes exactly once by the forms for a
+// transaction (TryTx, ClaimTx). What takes time, and may fail and has to be tried
+// again, is a task: see package queue.
+//
+// LockRow is exact: the server excludes. It costs a transaction that stays open as
+// long as the work, so the work is short, and calls nothing outside: for that there is
+// TwoStep.
+//
+// A mutex excludes as long as its holder heeds the loss: an Advisory lock is lost
+// with its connection, a Lease when it could not be renewed in time. Both cancel the
+// context that Held.Context made. A process that is stopped in the middle, or waits
+// for a network, can't heed anything: it may still write when somebody else holds the
+// lock. Against that there is the fencing token (Held.Token), which what is written to
+// has to check; a transaction in the same database checks it with [Lease.Fence],
+// exactly. RowMutex and FlagMutex are never lost, and stay taken when their holder
+// dies, until somebody calls Break.
+//
+// # When to prefer which
+//
+// For a mutex take Advisory: it waits in the server, first come first served, needs no
+// table, and a crash frees it at once. Take a Lease where there is no connection to
+// keep (a request that begins something and another that ends it), where a fencing
+// token is needed, behind a proxy that shares connections, and on Galera or a group with
+// several primaries, whose servers each have advisory locks of their own. A RowMutex is
+// for when nobody may go on before a human has looked. docs/choosing.md has all in one
+// table.
+//
+// # Time
+//
+// Every time that is stored or compared is the server's: UTC_TIMESTAMP in the
+// statement that decides. A client's clock may be wrong by hours. A Lease's holder
+// measures with the machine's monotonic clock how long it may trust, and counts from
+// the moment before it asked:
+//
+//	client   asks ├────────── trusts: TTL - Margin ──────────┤ lost
+//	server          takes ├───────────────── TTL ──────────────────┤ others may take
+//
+// A server whose clock is set forward expires leases too soon, and one that is set back
+// too late; a fencing token holds in both cases. A machine that sleeps may have a
+// monotonic clock that sleeps too.
+//
+// # Answers that are lost
+//
+// An attempt writes a random mark of its own beside what it takes. When the connection
+// ends before the answer, it is run again on another one, and recognises itself. So a
+// lost connection costs no key and no lock. Deadlocks and lock timeouts are run again
+// too; see [Retried].
+//
+// Nothing here depends on whether the connection counts changed or found rows
+// (clientFoundRows): each WHERE leaves out what is so already, or the answer is in the
+// insert id.
+package guard

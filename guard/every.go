@@ -1,0 +1,94 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Every lets one through an interval, at most, whoever asks and however many ask:
+// the timeout lock, which is never released. For a task that many machines schedule.
+// Safe for concurrent use.
+//
+// The interval is counted from the last one that got through, by the server's clock;
+// that of the caller is not looked at. All callers give the same interval, or each
+// is held to its own.
+type Every struct {
+	db       *notify.DB
+	key      string
+	interval time.Duration
+}
+
+// NewEvery is Every for a key of 1 to 255 characters, on the ready table, which
+// `mqnotify init` makes. The interval is 1 ms or more.
+func NewEvery(db *notify.DB, key string, interval time.Duration) (*Every, error) {
+	if err := checkName("key", key); err != nil {
+		return nil, err
+	}
+	if err := checkTime("an interval", interval, time.Millisecond); err != nil {
+		return nil, err
+	}
+	return &Every{db, key, interval}, nil
+}
+
+// Try tells whether the caller got through, in one statement. After an error nobody
+// may act: the interval may be used up.
+func (e *Every) Try(ctx context.Context) (bool, error) {
+	taker, length := newTaker(), microseconds(e.interval)
+	args := []any{e.key, taker, length, taker, length, taker, taker, length, taker}
+	var through bool
+	err := again(ctx, func() error {
+		result, err := e.db.Pool().ExecContext(ctx, everyQuery, args...)
+		if err != nil {
+			return err
+		}
+		times, err := result.LastInsertId()
+		through = times > 0
+		return err
+	})
+	return through && err == nil, e.explain(err)
+}
+
+// Who gets through is told by the insert id, not by the count of rows: that of an
+// INSERT ... ON DUPLICATE KEY UPDATE that changes nothing is 0 or 1, as the connection
+// was made (clientFoundRows). An attempt that is run again, since its answer was lost,
+// knows itself by the taker.
+const (
+	open       = "taken_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND OR taker = ?"
+	everyQuery = "INSERT INTO " + schema.IntervalTable + " (interval_key, times, taker, taken_at)" +
+		" VALUES (?, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE" +
+		" times = IF(" + open + ", LAST_INSERT_ID(times + 1), times + LAST_INSERT_ID(0))," +
+		" taker = IF(" + open + ", ?, taker)," +
+		" taken_at = IF(" + open + ", UTC_TIMESTAMP(6), taken_at)" // the last, as the others ask for it
+)
+
+// Do runs f if the caller got through, and tells whether it did. That f fails makes
+// the interval no less used up.
+func (e *Every) Do(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
+	through, err := e.Try(ctx)
+	if err != nil || !through {
+		return false, err
+	}
+	return true, f(ctx)
+}
+
+// Due is how long it takes until somebody can get through again; 0 is now.
+func (e *Every) Due(ctx context.Context) (time.Duration, error) {
+	var left sql.NullInt64
+	err := again(ctx, func() error {
+		return e.db.Pool().GetContext(ctx, &left, "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), taken_at + INTERVAL ? MICROSECOND) FROM "+
+			schema.IntervalTable+" WHERE interval_key = ?", microseconds(e.interval), e.key)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return max(0, time.Duration(left.Int64)*time.Microsecond), e.explain(err)
+}
+
+func (e *Every) explain(err error) error {
+	return explain("every "+e.interval.String()+", key", e.key, err)
+}

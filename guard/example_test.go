@@ -1,0 +1,275 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// ctx and db are the examples'. db is notify.Open's, and its tables are init's.
+var (
+	ctx = context.Background()
+	db  *notify.DB
+)
+
+// TestExamples runs the examples, on each server.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db = openDB(t, s.Database(t))
+		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		execute(t, db, "CREATE TABLE invoices (id INT PRIMARY KEY, sent_at DATETIME(6), state VARCHAR(20) NOT NULL DEFAULT 'open')")
+		execute(t, db, "INSERT INTO invoices (id) VALUES (1), (2), (3)")
+		mysqltest.Examples(t, map[string]func(){
+			"we migrate\n":        ExampleNewOnce,
+			"we send invoice 1\n": ExampleNewOnceIn,
+			"marked: true\n":      ExampleOnce_TryTx,
+			"paid: true, cancelled: false\nthen paid\n": ExampleClaims,
+			"the report is ours: true\n":                ExampleNewEvery,
+			"closed\n":                                  ExampleLockRow,
+			"charged and noted\n":                       ExampleTwoStep,
+			"imported\n":                                ExampleWith,
+			"somebody else imports\n":                   ExampleMutex,
+			"released with token 1\n":                   ExampleLease,
+			"written by its holder\n":                   ExampleLease_Fence,
+			"it was taken for ever\n":                   ExampleRowMutex,
+		})
+	})
+}
+
+func ExampleNewOnce() {
+	ran, err := guard.NewOnce(db).Do(ctx, "migrate 2026-11", func(context.Context) error {
+		fmt.Println("we migrate")
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err) // it may be used up, though nobody migrated
+	} else if !ran {
+		fmt.Println("somebody else does, or did")
+	}
+}
+
+// Rows that are there already: invoices whose sent_at is NULL are not sent yet.
+func ExampleNewOnceIn() {
+	sent, err := guard.NewOnceIn(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if ours, err := sent.Try(ctx, 1); err != nil {
+		fmt.Println(err)
+	} else if ours {
+		fmt.Println("we send invoice 1")
+	}
+}
+
+// What is done in the transaction is done exactly once.
+func ExampleOnce_TryTx() {
+	sent, err := guard.NewOnceIn(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tx, err := db.Pool().BeginTx(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	ours, err := sent.TryTx(ctx, tx, 2)
+	if err == nil && ours {
+		_, err = tx.ExecContext(ctx, "UPDATE invoices SET state = 'sent' WHERE id = 2")
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	fmt.Println("marked:", ours && err == nil)
+}
+
+// An order is paid or cancelled, not both, however often either is asked for.
+func ExampleClaims() {
+	claims := guard.NewClaims(db)
+	if _, err := claims.Claim(ctx, "order 7"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	paid, err := claims.Follow(ctx, "order 7", "order 7: paid")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	cancelled, err := claims.Follow(ctx, "order 7", "order 7: cancelled")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("paid: %v, cancelled: %v\n", paid, cancelled)
+	if next, err := claims.Next(ctx, "order 7"); err == nil && next == "order 7: paid" {
+		fmt.Println("then paid")
+	}
+}
+
+// In the scheduler of each machine.
+func ExampleNewEvery() {
+	nightly, err := guard.NewEvery(db, "nightly report", 23*time.Hour)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ours, err := nightly.Try(ctx)
+	fmt.Println("the report is ours:", ours && err == nil)
+}
+
+func ExampleLockRow() {
+	invoice := guard.RowRef{Table: "invoices", Key: "id", Value: 3}
+	err := guard.LockRow(ctx, db, invoice, guard.RowOptions{Timeout: 5 * time.Second}, func(ctx context.Context, tx *sqlx.Tx) error {
+		var state string
+		if err := tx.GetContext(ctx, &state, "SELECT state FROM invoices WHERE id = 3"); err != nil || state != "open" {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE invoices SET state = 'closed' WHERE id = 3")
+		return err
+	})
+	switch {
+	case err == nil:
+		fmt.Println("closed")
+	case errors.Is(err, guard.ErrNotAcquired):
+		fmt.Println("somebody else has it, after 5 s still")
+	default:
+		fmt.Println(err)
+	}
+}
+
+func ExampleTwoStep() {
+	charge := func(context.Context) error { return nil } // some service, that knows a repetition by its key
+	err := guard.TwoStep{
+		Call: charge,
+		Finish: func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE invoices SET state = 'paid' WHERE id = 1")
+			return err
+		},
+	}.Do(ctx, db, guard.RowRef{Table: "invoices", Key: "id", Value: 1}, guard.LeaseOptions{TTL: time.Minute})
+	if err == nil {
+		fmt.Println("charged and noted")
+	} else {
+		fmt.Println(err)
+	}
+}
+
+func ExampleWith() {
+	imports, err := guard.NewAdvisory(db, "import", notify.SessionOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = guard.With(ctx, imports, func(ctx context.Context) error { // its ctx ends when the lock is lost
+		return ctx.Err()
+	})
+	if err == nil {
+		fmt.Println("imported")
+	} else {
+		fmt.Println(err)
+	}
+}
+
+// Any kind of mutex is used alike.
+func ExampleMutex() {
+	var imports guard.Mutex
+	imports, err := guard.NewLease(db, "import", guard.LeaseOptions{TTL: 30 * time.Second})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	held, err := imports.Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := imports.TryLock(ctx); errors.Is(err, guard.ErrNotAcquired) {
+		fmt.Println("somebody else imports")
+	}
+	if err := held.Release(ctx); errors.Is(err, guard.ErrLockLost) {
+		fmt.Println("somebody else may have worked at the same time:", err)
+	}
+}
+
+// A lease needs nobody to keep it: one request takes it, and another one, in another
+// process, releases it.
+func ExampleLease() {
+	editing, err := guard.NewLease(db, "document 12", guard.LeaseOptions{TTL: 10 * time.Minute})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	token, err := editing.Take(ctx) // to be kept with the form that is edited
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	switch err := editing.Release(ctx, token); {
+	case err == nil:
+		fmt.Println("released with token", token)
+	case errors.Is(err, guard.ErrNotHolder):
+		fmt.Println("it took too long, and somebody else may have edited it")
+	default:
+		fmt.Println(err)
+	}
+}
+
+// Work in the same database can't be done by one who has lost the lease and does not
+// know it.
+func ExampleLease_Fence() {
+	lease, err := guard.NewLease(db, "books", guard.LeaseOptions{TTL: 30 * time.Second})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	held, err := lease.Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = held.Release(ctx) }()
+	tx, err := db.Pool().BeginTx(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	_, err = tx.ExecContext(ctx, "UPDATE invoices SET state = 'booked' WHERE state = 'paid'")
+	if err == nil {
+		err = lease.Fence(ctx, tx, held.Token()) // the last thing before the commit
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err == nil {
+		fmt.Println("written by its holder")
+	} else {
+		fmt.Println(err)
+	}
+}
+
+func ExampleRowMutex() {
+	repair, err := guard.NewRowMutex(db, "repair")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := repair.Lock(ctx); err != nil { // by a process that then dies
+		fmt.Println(err)
+		return
+	}
+	if broke, err := repair.Break(ctx); err == nil && broke {
+		fmt.Println("it was taken for ever")
+	}
+}

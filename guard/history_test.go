@@ -1,0 +1,282 @@
+package guard_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// What a client did to a lease.
+const (
+	take    = "take"
+	renew   = "renew"
+	release = "release"
+)
+
+// event is the beginning of what a client does to a lease, or its end. Times are the
+// machine's, in nanoseconds, which has the server too.
+type event struct {
+	Does  string
+	Begun bool
+	Token uint64 // that it has, or got: 0 if it was refused
+	Done  bool
+	At    int64
+}
+
+// historyMain takes, renews and releases a lease at random, with its token or an old one,
+// and says what it does before and after. It never waits, and forgets some of its tokens,
+// so that leases expire.
+func historyMain(ctx context.Context, db *notify.DB, t told) error {
+	lease, err := guard.NewLease(db, t.Name, guard.LeaseOptions{TTL: t.TTL})
+	if err != nil {
+		return err
+	}
+	does := func(what string, token uint64, f func() (uint64, error)) uint64 {
+		tell := func(e event) {
+			e.Does, e.At = what, time.Now().UnixNano()
+			text, _ := json.Marshal(e)
+			say("%s", text)
+		}
+		tell(event{Begun: true, Token: token})
+		token, err := f()
+		if err != nil && !errors.Is(err, guard.ErrNotAcquired) && !errors.Is(err, guard.ErrNotHolder) {
+			return 0 // nobody knows: it goes on for ever
+		}
+		tell(event{Token: token, Done: err == nil})
+		return token
+	}
+	go func() {
+		var token, old uint64
+		for {
+			switch has := token != 0; {
+			case !has || rand.N(8) == 0:
+				newer := does(take, 0, func() (uint64, error) {
+					if t.Kind == "broken" {
+						return brokenTake(ctx, db, t)
+					}
+					return lease.Take(ctx)
+				})
+				if newer != 0 {
+					old, token = token, newer
+				}
+			case rand.N(3) == 0:
+				does(release, token, func() (uint64, error) { return token, lease.Release(ctx, token) })
+				old, token = token, 0
+			case t.TTL < time.Minute && rand.N(10) == 0:
+				token = 0 // forgotten: it expires
+			default:
+				does(renew, token, func() (uint64, error) { return token, renewLease(ctx, lease, token) })
+			}
+			if old != 0 && rand.N(6) == 0 {
+				does(release, old, func() (uint64, error) { return old, lease.Release(ctx, old) })
+			}
+			<-time.After(time.Duration(rand.N(4)) * time.Millisecond)
+		}
+	}()
+	return obey(func(string) error { return nil })
+}
+
+// renewLease resumes the lease, which renews it, and leaves it then without releasing it.
+func renewLease(ctx context.Context, lease *guard.Lease, token uint64) error {
+	held, err := lease.Resume(ctx, token)
+	if err == nil {
+		guard.Abandon(held)
+	}
+	return err
+}
+
+// brokenTake looks whether the lease is free, and then takes it, in two statements.
+func brokenTake(ctx context.Context, db *notify.DB, t told) (uint64, error) {
+	var free bool
+	err := db.Pool().GetContext(ctx, &free, "SELECT NOT EXISTS (SELECT 1 FROM mqnotify_lease WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))", t.Name)
+	if err != nil {
+		return 0, err
+	}
+	if !free {
+		return 0, guard.ErrNotAcquired
+	}
+	result, err := db.Pool().ExecContext(ctx, `INSERT INTO mqnotify_lease (name, token, taker, taken_at, expires_at)
+		VALUES (?, LAST_INSERT_ID(1), '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)
+		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token + 1), expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND`,
+		t.Name, t.TTL.Microseconds(), t.TTL.Microseconds())
+	if err != nil {
+		return 0, err
+	}
+	id, err := result.LastInsertId()
+	return uint64(id), err
+}
+
+// operation is what porcupine judges: an event's two halves.
+type operation struct {
+	does   string
+	token  uint64 // that was given
+	got    uint64 // by take
+	done   bool
+	known  bool // it has ended
+	call   int64
+	answer int64
+}
+
+// leaseState is a lease as the model knows it.
+type leaseState struct {
+	token uint64
+	held  bool
+	// When the call began that took or renewed it last, and when it had been answered.
+	call, answer int64
+}
+
+// leaseModel is what a lease promises: a token larger by one for each taking; nobody
+// takes it while it is held; who holds it can renew and release it, and nobody else. It
+// is held until it is released, or until ttl after it was taken or renewed, which the
+// server did at some time between call and answer.
+func leaseModel(ttl time.Duration) porcupine.Model {
+	const slack = int64(2 * time.Millisecond) // for a machine's clock that is corrected
+	return (&porcupine.NondeterministicModel{
+		Init: func() []any { return []any{leaseState{}} },
+		Step: func(state, input, _ any) (states []any) {
+			s, o := state.(leaseState), input.(operation)
+			mayBeOver := o.answer+slack >= s.call+int64(ttl) || o.answer == math.MaxInt64
+			mustBeOver := s.answer != math.MaxInt64 && o.call-slack > s.answer+int64(ttl)
+			could := func(done bool) bool {
+				switch {
+				case o.does == take && done:
+					return !s.held || mayBeOver
+				case o.does == take:
+					return s.held && !mustBeOver
+				case done:
+					return s.held && s.token == o.token && !mustBeOver
+				}
+				return !s.held || s.token != o.token || mayBeOver
+			}
+			if could(true) && (o.done || !o.known) {
+				next := s
+				switch o.does {
+				case take:
+					next = leaseState{s.token + 1, true, o.call, o.answer}
+				case renew:
+					next.call, next.answer = o.call, o.answer
+				case release:
+					next.held = false
+				}
+				if o.does != take || !o.known || o.got == next.token {
+					states = append(states, next)
+				}
+			}
+			if !o.known || !o.done && could(false) {
+				states = append(states, s)
+			}
+			return states
+		},
+		Equal: func(a, b any) bool { return a == b },
+	}).ToModel()
+}
+
+// histories runs processes that share a lease, kills and replaces some, and returns what
+// they did.
+func histories(t *testing.T, db *notify.DB, told told, processes, most int, kills int) (all []porcupine.Operation) {
+	t.Helper()
+	counted := func() int {
+		return value[int](t, db, "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
+	}
+	var running, ended []*party
+	for range processes {
+		running = append(running, startParty(t, told))
+	}
+	for kill := range kills + 1 {
+		want := most * (kill + 1) / (kills + 1)
+		require.Eventually(t, func() bool { return counted() >= want }, 10*patience, tick)
+		if kill < kills {
+			victim := rand.N(processes)
+			running[victim].kill()
+			ended = append(ended, running[victim])
+			running[victim] = startParty(t, told)
+		}
+	}
+	for client, p := range append(ended, running...) {
+		p.kill()
+		var begun *event
+		end := func(e event, known bool) {
+			o := operation{does: begun.Does, token: begun.Token, call: begun.At, answer: math.MaxInt64, known: known}
+			if known {
+				o.got, o.done, o.answer = e.Token, e.Done, e.At
+			}
+			all = append(all, porcupine.Operation{ClientId: client, Input: o, Call: o.call, Output: o, Return: o.answer})
+			begun = nil
+		}
+		for line := range p.lines {
+			var e event
+			if json.Unmarshal([]byte(line), &e) != nil {
+				continue // cut off by its death
+			}
+			switch {
+			case e.Begun:
+				begun = &e
+			case begun != nil:
+				end(e, true)
+			}
+		}
+		if begun != nil {
+			end(event{}, false)
+		}
+	}
+	return all
+}
+
+// Histories of processes that take, renew and release leases at the same time, and are
+// killed in the middle, are those of one lease: a linearizability checker says so.
+func TestLeaseLinearizable(t *testing.T) {
+	most, kills := 120, 2
+	if long {
+		most, kills = 3000, 20
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openState(t, s)
+		for _, ttl := range []time.Duration{time.Hour, 60 * time.Millisecond} {
+			n := kills
+			if ttl == time.Hour {
+				n = 0 // or the lease of one that was killed would be the last thing that happens
+			}
+			told := told{Role: "history", DSN: config.FormatDSN(), Name: "ttl " + ttl.String(), TTL: ttl}
+			history := histories(t, db, told, 5, most, n)
+			judged := porcupine.CheckOperationsTimeout(leaseModel(ttl), history, time.Minute)
+			require.Equal(t, porcupine.Ok, judged, "%s", shownHistory(history))
+			t.Logf("ttl %v: %d operations of %d processes, %d of them killed with kill -9: linearizable", ttl, len(history), 5+n, n)
+		}
+	})
+}
+
+// The checker finds a lease that looks first and takes then.
+func TestLeaseLinearizableShowsTwo(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openState(t, s)
+		ttl := 60 * time.Millisecond
+		told := told{Role: "history", Kind: "broken", DSN: config.FormatDSN(), TTL: ttl}
+		require.Eventually(t, func() bool {
+			told.Name += "x"
+			history := histories(t, db, told, 5, 150, 0)
+			return porcupine.CheckOperationsTimeout(leaseModel(ttl), history, time.Minute) == porcupine.Illegal
+		}, 10*patience, tick)
+	})
+}
+
+// shownHistory is the history as text, for one who has to find out.
+func shownHistory(all []porcupine.Operation) string {
+	var text strings.Builder
+	for _, o := range all {
+		line, _ := json.Marshal(o)
+		text.Write(append(line, '\n'))
+	}
+	return text.String()
+}

@@ -1,0 +1,309 @@
+package guard_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// requireToken asks that the token was refused, and why.
+func requireToken(t *testing.T, err error, want guard.TokenError) {
+	t.Helper()
+	var wrong *guard.TokenError
+	require.ErrorAs(t, err, &wrong)
+	require.Equal(t, want, *wrong)
+	require.ErrorIs(t, err, guard.ErrNotHolder)
+}
+
+func inTx(t *testing.T, db *notify.DB, f func(tx guard.Tx) error) error {
+	t.Helper()
+	tx, err := db.Pool().BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	return f(tx)
+}
+
+// A lease needs no connection: it is taken, its taker goes away, and another program
+// goes on with it or releases it, by its token. Tokens only grow. Somebody else's token,
+// an old one and one that was never given release nothing and renew nothing.
+func TestLeaseTokens(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, config *mysql.Config) {
+			lease := newLease(t, db, "x", time.Minute)
+			status, err := lease.Status(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, status)
+			requireToken(t, lease.Release(t.Context(), 1), guard.TokenError{Name: "x", Token: 1})
+			var old uint64
+			for range 5 {
+				taker, err := notify.OpenConfig(config)
+				require.NoError(t, err)
+				token, err := newLease(t, taker, "x", time.Minute).Take(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, taker.Close())
+				require.Greater(t, token, old)
+				status, err := lease.Status(t.Context())
+				require.NoError(t, err)
+				require.True(t, status.Held)
+				require.Equal(t, token, status.Token)
+				require.InDelta(t, time.Minute, status.Left, float64(20*time.Second))
+				require.Less(t, status.For, 20*time.Second)
+				_, err = lease.Take(t.Context())
+				require.ErrorIs(t, err, guard.ErrNotAcquired)
+
+				for _, wrong := range []uint64{0, token - 1, token + 1, 1 << 63, 1<<64 - 1} {
+					refused := guard.TokenError{Name: "x", Token: wrong, Current: token, Held: true}
+					requireToken(t, lease.Release(t.Context(), wrong), refused)
+					_, err := lease.Resume(t.Context(), wrong)
+					requireToken(t, err, refused)
+					requireToken(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, wrong) }), refused)
+				}
+				require.NoError(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, token) }))
+				_, err = lease.Take(t.Context())
+				require.ErrorIs(t, err, guard.ErrNotAcquired)
+
+				held, err := lease.Resume(t.Context(), token)
+				require.NoError(t, err)
+				require.Equal(t, token, held.Token())
+				require.NoError(t, held.Err())
+				require.NoError(t, held.Release(t.Context()))
+				requireToken(t, lease.Release(t.Context(), token), guard.TokenError{Name: "x", Token: token, Current: token})
+				old = token
+			}
+			token, err := lease.Take(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, lease.Release(t.Context(), token))
+			status, err = lease.Status(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, guard.LeaseStatus{Token: token}, status)
+		})
+	})
+}
+
+// A lease that nobody renews is the next one's when it expires, with a larger token. The
+// one before can neither release, renew nor fence any more. One that is renewed lasts.
+func TestLeaseExpires(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		const ttl = 300 * time.Millisecond
+		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", ttl)
+		renewed := mustLock(t, other)
+		begun := time.Now()
+		token, err := lease.Take(t.Context())
+		require.NoError(t, err)
+		next := mustLock(t, lease)
+		require.GreaterOrEqual(t, time.Since(begun), ttl)
+		require.Equal(t, token+1, next.Token())
+		refused := guard.TokenError{Name: "x", Token: token, Current: token + 1, Held: true}
+		requireToken(t, lease.Release(t.Context(), token), refused)
+		requireToken(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, token) }), refused)
+		_, err = lease.Resume(t.Context(), token)
+		requireToken(t, err, refused)
+		require.NoError(t, next.Release(t.Context()))
+
+		require.Eventually(t, func() bool { return time.Since(begun) > 3*ttl }, patience, tick)
+		require.NoError(t, renewed.Err())
+		_, err = other.TryLock(t.Context())
+		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.NoError(t, renewed.Release(t.Context()))
+
+		// An expired one that nobody took is lost all the same.
+		token, err = lease.Take(t.Context())
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			status, err := lease.Status(t.Context())
+			return err == nil && !status.Held
+		}, patience, tick)
+		_, err = lease.Resume(t.Context(), token)
+		requireToken(t, err, guard.TokenError{Name: "x", Token: token, Current: token})
+		require.ErrorContains(t, err, "take it again")
+	})
+}
+
+// A holder that can't reach the server knows that the lease is lost before the server
+// gives it to anybody else, and its context says why. Others need no connection that it
+// would have to give up.
+func TestLeaseLost(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		direct := openDB(t, config)
+		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+		for name, cut := range map[string]func(p *mysqltest.Proxy){
+			"frozen": (*mysqltest.Proxy).Freeze, "down": (*mysqltest.Proxy).Down,
+		} {
+			t.Run(name, func(t *testing.T) {
+				proxy := s.Proxy(t)
+				const ttl = time.Second
+				held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), name, ttl))
+				working, cancel := held.Context(t.Context())
+				defer cancel()
+				cut(proxy)
+				var knew, took time.Time
+				var all sync.WaitGroup
+				all.Go(func() {
+					mysqltest.Await(t, working.Done(), "the loss")
+					knew = time.Now()
+				})
+				all.Go(func() {
+					next := mustLock(t, newLease(t, direct, name, ttl))
+					took = time.Now()
+					assert.Equal(t, held.Token()+1, next.Token())
+					assert.NoError(t, next.Release(t.Context()))
+				})
+				all.Wait()
+				require.Less(t, knew, took)
+				require.ErrorIs(t, context.Cause(working), guard.ErrLockLost)
+				require.ErrorIs(t, held.Err(), guard.ErrLockLost)
+				mysqltest.Await(t, held.Lost(), "the channel")
+				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				proxy.Down() // ends what a freeze holds
+			})
+		}
+	})
+}
+
+// A holder is told at its next renewal that somebody has taken the lease from it, by
+// hand for instance.
+func TestLeaseTakenAway(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		lease := newLease(t, db, "x", 300*time.Millisecond)
+		held := mustLock(t, lease)
+		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
+		mysqltest.Await(t, held.Lost(), "the loss")
+		require.ErrorIs(t, held.Err(), guard.ErrNotHolder)
+		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+		require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
+
+		// At its release, when that comes first.
+		lease = newLease(t, db, "y", time.Hour)
+		held = mustLock(t, lease)
+		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1")
+		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+		require.ErrorIs(t, held.Err(), guard.ErrLockLost)
+	})
+}
+
+// The renewals go on over lost connections and a restart of the server.
+func TestLeaseSurvives(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		direct := openDB(t, config)
+		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+		proxy := own.Proxy(t)
+		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 3*time.Second))
+		renewals := func() int { return value[int](t, direct, "SELECT renewals FROM mqnotify_lease") }
+		for range 3 {
+			before := renewals()
+			proxy.Down()
+			proxy.Up()
+			require.Eventually(t, func() bool { return renewals() > before }, patience, tick)
+			require.NoError(t, held.Err())
+		}
+		require.NoError(t, held.Release(t.Context()))
+
+		held = mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "y", time.Minute))
+		own.Kill()
+		own.Restart(t)
+		require.NoError(t, held.Err())
+		require.NoError(t, held.Release(t.Context()), "over a new connection")
+		require.Eventually(t, func() bool { return direct.Pool().Ping() == nil }, patience, tick)
+		require.Equal(t, 0, value[int](t, direct, "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'y' AND expires_at > UTC_TIMESTAMP(6)"))
+	})
+}
+
+// Nobody takes the lease while a transaction is fenced by it, even past its end; so what
+// the transaction commits was its one holder's.
+func TestLeaseFence(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		execute(t, db, "CREATE TABLE resource (n INT)")
+		lease := newLease(t, db, "x", 300*time.Millisecond)
+		token, err := lease.Take(t.Context())
+		require.NoError(t, err)
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.Exec("INSERT INTO resource VALUES (1)")
+		require.NoError(t, err)
+		require.NoError(t, lease.Fence(t.Context(), tx, token))
+		next := mysqltest.Result(func() int {
+			held := mustLock(t, lease)
+			n := value[int](t, db, "SELECT COUNT(*) FROM resource")
+			return n + errs(held.Release(context.Background()))
+		})
+		require.Eventually(t, func() bool {
+			var expired bool
+			err := tx.Get(&expired, "SELECT expires_at < UTC_TIMESTAMP(6) - INTERVAL 300000 MICROSECOND FROM mqnotify_lease")
+			return err == nil && expired
+		}, patience, tick)
+		select {
+		case <-next:
+			t.Fatal("taken from a transaction that is fenced by it")
+		default:
+		}
+		require.NoError(t, tx.Commit())
+		require.Equal(t, 1, mysqltest.Receive(t, next), "the next holder sees what was committed")
+		require.ErrorIs(t, lease.Fence(t.Context(), db.Pool(), token), guard.ErrOptions)
+	})
+}
+
+func errs(err error) int {
+	if err != nil {
+		return 1000
+	}
+	return 0
+}
+
+func TestLeaseRefuses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		for _, o := range []guard.LeaseOptions{
+			{}, {TTL: -time.Second}, {TTL: time.Millisecond}, {TTL: 1 << 62},
+			{TTL: time.Second, Margin: -1}, {TTL: time.Second, Margin: 501 * time.Millisecond},
+		} {
+			_, err := guard.NewLease(db, "x", o)
+			require.ErrorIs(t, err, guard.ErrOptions, o)
+			require.ErrorContains(t, err, "give ", o)
+		}
+		for _, open := range mutexes {
+			for _, name := range []string{"", "x ", "a\x00b", "\xff"} {
+				_, err := open(db, name)
+				require.ErrorIs(t, err, guard.ErrOptions, "%q", name)
+			}
+		}
+		_, err := guard.NewEvery(db, "x", 0)
+		require.ErrorIs(t, err, guard.ErrOptions)
+		_, err = guard.NewEvery(db, "x", -time.Hour)
+		require.ErrorContains(t, err, "-1h0m0s")
+		_, err = guard.NewEvery(db, "", time.Hour)
+		require.ErrorIs(t, err, guard.ErrOptions)
+
+		other := openDB(t, s.Database(t))
+		for kind, open := range mutexes {
+			m, err := open(other, "x")
+			require.NoError(t, err)
+			if kind == "advisory" {
+				require.NoError(t, mustLock(t, m).Release(t.Context()), "it needs no table")
+				continue
+			}
+			_, err = m.Lock(t.Context())
+			require.ErrorIs(t, err, guard.ErrNoState, kind)
+		}
+		_, config := openState(t, s)
+		stranger := openDB(t, s.User(t, config, "SELECT ON "+config.DBName+".*"))
+		_, err = newLease(t, stranger, "x", time.Second).TryLock(t.Context())
+		require.ErrorContains(t, err, "mqnotify grants")
+	})
+}

@@ -1,0 +1,102 @@
+package guard_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) {
+	mysqltest.AsProcess(partyEnv, partyMain)
+	mysqltest.Parallel(8) // most wait, for a lease to expire, say
+	mysqltest.Main(m)
+}
+
+const (
+	// patience is how long a test waits for what must come.
+	patience = 30 * time.Second
+	// tick is how often it looks.
+	tick = 5 * time.Millisecond
+)
+
+// long tells whether heavy tests run in their long form.
+var long = os.Getenv("MQNOTIFY_LONG") != ""
+
+func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// openState is a database of the test's own with the tables of guards.
+func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
+	tb.Helper()
+	config := s.Database(tb)
+	db := openDB(tb, config)
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	return db, config
+}
+
+var eachAtOnce = mysqltest.EachAtOnce
+
+// bothCounts runs f with a connection that counts changed rows, and with one that counts
+// found ones.
+func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *notify.DB, config *mysql.Config)) {
+	t.Helper()
+	for _, found := range []bool{false, true} {
+		t.Run(fmt.Sprintf("clientFoundRows=%v", found), func(t *testing.T) {
+			config := s.Database(t)
+			config.ClientFoundRows = found
+			db := openDB(t, config)
+			require.NoError(t, schema.Init(t.Context(), db.Pool()))
+			f(t, db, config)
+		})
+	}
+}
+
+func execute(tb testing.TB, db *notify.DB, query string, args ...any) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
+	require.NoError(tb, err, query)
+}
+
+// value is what a query for one value returns.
+func value[T any](tb testing.TB, db *notify.DB, query string, args ...any) (v T) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().GetContext(tb.Context(), &v, query, args...), query)
+	return v
+}
+
+// shortly is a context that ends soon.
+func shortly(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+func mustLock(tb testing.TB, m guard.Mutex) guard.Held {
+	tb.Helper()
+	held, err := m.Lock(shortly(tb, patience))
+	require.NoError(tb, err)
+	return held
+}
+
+func newLease(tb testing.TB, db *notify.DB, name string, ttl time.Duration) *guard.Lease {
+	tb.Helper()
+	lease, err := guard.NewLease(db, name, guard.LeaseOptions{TTL: ttl})
+	require.NoError(tb, err)
+	return lease
+}

@@ -1,0 +1,297 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// mutexes are the implementations of guard.Mutex.
+var mutexes = map[string]func(db *notify.DB, name string) (guard.Mutex, error){
+	"advisory": func(db *notify.DB, name string) (guard.Mutex, error) {
+		return guard.NewAdvisory(db, name, notify.SessionOptions{})
+	},
+	"row":   func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewRowMutex(db, name) },
+	"flag":  func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewFlagMutex(db, name) },
+	"lease": leaseFor(5 * time.Second),
+}
+
+func leaseFor(ttl time.Duration) func(db *notify.DB, name string) (guard.Mutex, error) {
+	return func(db *notify.DB, name string) (guard.Mutex, error) {
+		return guard.NewLease(db, name, guard.LeaseOptions{TTL: ttl})
+	}
+}
+
+// eachMutex runs f for each implementation, and for connections that count changed rows
+// and found ones.
+func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex)) {
+	t.Helper()
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			for kind, open := range mutexes {
+				t.Run(kind, func(t *testing.T) {
+					f(t, db, func(name string) guard.Mutex {
+						m, err := open(db, name)
+						require.NoError(t, err)
+						return m
+					})
+				})
+			}
+		})
+	})
+}
+
+// What all mutexes have in common.
+func TestMutex(t *testing.T) {
+	eachMutex(t, func(t *testing.T, _ *notify.DB, open func(name string) guard.Mutex) {
+		held, err := open("A name: ☃").TryLock(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "A name: ☃", held.Name())
+		require.NoError(t, held.Err())
+
+		// Nobody else gets it, not its holder either; another name is another lock.
+		_, err = open("A name: ☃").TryLock(t.Context())
+		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.ErrorContains(t, err, "A name")
+		other, err := open("a name: ☃").TryLock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, other.Release(t.Context()))
+
+		// A wait ends with its context, and with its cause.
+		enough := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, enough)
+		defer cancel()
+		_, err = open("A name: ☃").Lock(ctx)
+		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.ErrorIs(t, err, enough)
+		_, err = open("free").Lock(ctx)
+		require.ErrorIs(t, err, guard.ErrNotAcquired, "a context that had ended before")
+		require.ErrorIs(t, err, enough)
+		_, err = open("free").TryLock(ctx)
+		require.ErrorIs(t, err, enough)
+
+		// Whoever waits has it after the release, even one under a context that has ended.
+		waits := mysqltest.Result(func() guard.Held { return mustLock(t, open("A name: ☃")) })
+		working, stop := held.Context(t.Context())
+		defer stop()
+		require.NoError(t, held.Release(ctx))
+		require.NoError(t, held.Release(ctx), "twice")
+		next := mysqltest.Receive(t, waits)
+		require.NotNil(t, next)
+		require.NoError(t, held.Err())
+		require.NoError(t, working.Err(), "a release is no loss")
+		if held.Token() != 0 {
+			require.Greater(t, next.Token(), held.Token())
+		}
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
+// One at a time: what two did at once would show in the count.
+func TestMutexExcludes(t *testing.T) {
+	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex) {
+		execute(t, db, "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
+		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
+		execute(t, db, "INSERT INTO counter VALUES (?, 0, 0)", kind)
+		const workers, rounds = 6, 8
+		var all sync.WaitGroup
+		for range workers {
+			all.Go(func() {
+				for range rounds {
+					err := guard.With(shortly(t, patience), open("counter"), func(ctx context.Context) error {
+						var n int
+						if err := db.Pool().GetContext(ctx, &n, "SELECT n FROM counter WHERE kind = ?", kind); err != nil {
+							return err
+						}
+						_, err := db.Pool().ExecContext(ctx, "UPDATE counter SET n = ? WHERE kind = ?", n+1, kind)
+						return err
+					})
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(t, workers*rounds, value[int](t, db, "SELECT n FROM counter WHERE kind = ?", kind))
+	})
+}
+
+// What f returns, With returns; and the lock is free after a panic.
+func TestWith(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		lease := newLease(t, db, "x", time.Minute)
+		no := errors.New("no")
+		require.ErrorIs(t, guard.With(t.Context(), lease, func(context.Context) error { return no }), no)
+		require.Panics(t, func() {
+			_ = guard.With(t.Context(), lease, func(context.Context) error { panic("no") })
+		})
+		ran := false
+		require.NoError(t, guard.With(t.Context(), lease, func(context.Context) error { ran = true; return nil }))
+		require.True(t, ran)
+
+		// A lock that was lost while f ran is an error, whatever f says.
+		row, err := guard.NewRowMutex(db, "x")
+		require.NoError(t, err)
+		err = guard.With(t.Context(), row, func(ctx context.Context) error {
+			_, err := row.Break(ctx)
+			return err
+		})
+		require.ErrorIs(t, err, guard.ErrLockLost)
+	})
+}
+
+// A lock without an end stays taken when its holder is gone, until it is broken.
+func TestBreak(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			type breakable interface {
+				guard.Mutex
+				Break(ctx context.Context) (bool, error)
+			}
+			row, err := guard.NewRowMutex(db, "x")
+			require.NoError(t, err)
+			flag, err := guard.NewFlagMutex(db, "x")
+			require.NoError(t, err)
+			for _, m := range []breakable{row, flag} {
+				broke, err := m.Break(t.Context())
+				require.NoError(t, err)
+				require.False(t, broke)
+				held := mustLock(t, m)
+				broke, err = m.Break(t.Context())
+				require.NoError(t, err)
+				require.True(t, broke)
+				next := mustLock(t, m)
+				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				mysqltest.Await(t, held.Lost(), "the loss")
+				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				_, err = m.TryLock(t.Context())
+				require.ErrorIs(t, err, guard.ErrNotAcquired, "it released what it did not hold")
+				require.NoError(t, next.Release(t.Context()))
+			}
+		})
+	})
+}
+
+// Whoever loses the connection while it takes a lock, or releases it, has what the
+// server did: no lock stays taken by nobody.
+func TestMutexConnectionLost(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for kind, test := range map[string]struct{ table, blocksTaking, taken, release, free string }{
+			// An INSERT waits for the end of whoever deletes the row.
+			"row":   {schema.RowMutexTable, "DELETE FROM mqnotify_mutex_row", "taker <> 'somebody'", "DELETE", "TRUE"},
+			"flag":  {schema.FlagMutexTable, "SELECT * FROM mqnotify_mutex_flag FOR UPDATE", "held", "UPDATE", "held"},
+			"lease": {schema.LeaseTable, "SELECT * FROM mqnotify_lease FOR UPDATE", "expires_at > UTC_TIMESTAMP(6)", "UPDATE", "expires_at IS NOT NULL"},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				config := s.Database(t)
+				direct := openDB(t, config)
+				require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+				proxy := s.Proxy(t)
+				m, err := mutexes[kind](openDB(t, proxy.Config(config)), "x")
+				require.NoError(t, err)
+				require.NoError(t, mustLock(t, m).Release(t.Context())) // connected, and the row made
+				if kind == "row" {
+					execute(t, direct, "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
+				}
+				count := "SELECT COUNT(*) FROM " + test.table + " WHERE "
+
+				held := answerLost(t, direct, proxy, test.blocksTaking, "INSERT%", count+test.taken, 1, func() guard.Held {
+					held, err := m.TryLock(t.Context())
+					assert.NoError(t, err)
+					return held
+				})
+				require.NotNil(t, held)
+				require.NoError(t, held.Err())
+				_, err = m.TryLock(t.Context())
+				require.ErrorIs(t, err, guard.ErrNotAcquired)
+
+				released := answerLost(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.release+"%", count+test.free, 0, func() error {
+					return held.Release(t.Context())
+				})
+				require.NoError(t, released, "the very call that released it")
+				require.NoError(t, mustLock(t, m).Release(t.Context()))
+			})
+		}
+	})
+}
+
+// An advisory lock whose connection ends is lost at once, with a cause, and another's.
+func TestAdvisoryLost(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		direct := openDB(t, config)
+		for name, end := range map[string]func(p *mysqltest.Proxy, lock string){
+			"killed": func(_ *mysqltest.Proxy, lock string) {
+				execute(t, direct, fmt.Sprintf("KILL %d", value[int](t, direct, "SELECT IS_USED_LOCK(?)", lock)))
+			},
+			"cut": func(p *mysqltest.Proxy, _ string) { p.Down() },
+		} {
+			proxy := s.Proxy(t)
+			m, err := guard.NewAdvisory(openDB(t, proxy.Config(config)), name, notify.SessionOptions{})
+			require.NoError(t, err)
+			other, err := guard.NewAdvisory(direct, name, notify.SessionOptions{})
+			require.NoError(t, err)
+			held := mustLock(t, m)
+			working, cancel := held.Context(t.Context())
+			waits := mysqltest.Result(func() guard.Held { return mustLock(t, other) })
+			end(proxy, notify.LockName("mutex", config.DBName, name))
+			mysqltest.Await(t, working.Done(), "the loss")
+			require.ErrorIs(t, context.Cause(working), guard.ErrLockLost)
+			require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+			cancel()
+			next := mysqltest.Receive(t, waits)
+			require.NotNil(t, next)
+			require.NoError(t, next.Release(t.Context()))
+		}
+	})
+}
+
+// An advisory lock is not trusted where it does not exclude: behind a proxy that deals
+// statements out to several sessions, and on a server whose writers are elsewhere.
+func TestAdvisoryUnsafe(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, "--read-only=1")
+		shared := s.Database(t)
+		for name, config := range map[string]*mysql.Config{"read-only": own.Database(t), "proxy": s.Multiplexer(t, 4).Config(shared)} {
+			m, err := guard.NewAdvisory(openDB(t, config), "x", notify.SessionOptions{})
+			require.NoError(t, err)
+			_, err = m.TryLock(t.Context())
+			require.ErrorIs(t, err, guard.ErrUnsafe, name)
+		}
+	})
+}
+
+// answerLost runs act and cuts its connection after the server has done what act asked
+// for, and before it is told: block, run in a transaction, makes act's statement wait,
+// until the proxy forwards nothing more.
+func answerLost[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) T {
+	t.Helper()
+	tx, err := direct.Pool().BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), block)
+	require.NoError(t, err)
+	acted := mysqltest.Result(act)
+	require.Eventually(t, func() bool {
+		return value[int](t, direct, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement) > 0
+	}, patience, tick)
+	proxy.Freeze()
+	require.NoError(t, tx.Commit())
+	require.Eventually(t, func() bool { return value[int](t, direct, done) == want }, patience, tick)
+	proxy.Down()
+	proxy.Up()
+	return mysqltest.Receive(t, acted)
+}

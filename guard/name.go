@@ -1,0 +1,61 @@
+package guard
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// longestName is what the columns take, in characters.
+const longestName = 255
+
+// checkName refuses what servers would cut, or take for another name.
+func checkName(what, name string) error {
+	var problem string
+	switch {
+	case name == "":
+		problem = "it is empty; give it a name"
+	case !utf8.ValidString(name):
+		problem = "it is not valid UTF-8; encode it, in hexadecimal for instance"
+	case strings.ContainsRune(name, 0):
+		problem = "it has a NUL character; remove it"
+	case strings.HasSuffix(name, " "):
+		problem = "it ends in a space, which servers ignore when they compare; remove it"
+	case utf8.RuneCountInString(name) > longestName:
+		problem = fmt.Sprintf("it has %d characters, and %d is the most; shorten it, or use a hash of it",
+			utf8.RuneCountInString(name), longestName)
+	default:
+		return nil
+	}
+	return wrongf("%s %s: %s", what, shown(name), problem)
+}
+
+// shown quotes a name for a message, the beginning of it.
+func shown(name string) string {
+	const most = 64
+	if len(name) <= most {
+		return fmt.Sprintf("%q", name)
+	}
+	return fmt.Sprintf("%q...", name[:most])
+}
+
+// longest is a time that no arithmetic with it overflows, here or on a server.
+const longest = 10 * 365 * 24 * time.Hour
+
+// checkTime refuses a time that is none, or shorter than the server's clock can tell.
+func checkTime(what string, d, least time.Duration) error {
+	switch {
+	case d < least:
+		return wrongf("%s of %v: give %v or more", what, d, least)
+	case d > longest:
+		return wrongf("%s of %v: give %v at most", what, d, longest)
+	}
+	return nil
+}
+
+// microseconds is d as servers count, rounded up.
+func microseconds(d time.Duration) int64 {
+	return int64(math.Ceil(float64(d) / float64(time.Microsecond)))
+}

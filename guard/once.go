@@ -1,0 +1,211 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// OnceTable is a table whose rows are each done once, in the DB's database.
+type OnceTable struct {
+	// Table is the table's name.
+	Table string
+	// Key is the column that names the row: an integer or a string, unique by itself.
+	Key string
+	// Time is a column that takes a time and NULL: NULL while nobody got through.
+	Time string
+	// Taker is a column for 26 ASCII characters that takes NULL, or "" for none. With it, whoever loses the
+	// connection in the middle connects again and finds out whether it got through;
+	// without it the error says that nobody knows.
+	Taker string
+}
+
+// Once lets one through for each key, at most: the conditional update
+//
+//	UPDATE table SET time = NOW(6) WHERE key = ? AND time IS NULL
+//
+// on rows that are there already. Who changed the row may act. What is found by it
+// is changed by it, so the count is the same whether the connection counts changed
+// or found rows (clientFoundRows). Safe for concurrent use.
+type Once struct {
+	db    *notify.DB
+	table OnceTable
+	own   bool   // the ready table, whose rows it makes
+	now   string // of the server's clock
+
+	mu  sync.Mutex
+	key *column // known after the first use
+}
+
+// NewOnce is Once on the ready table, which `mqnotify init` makes: any key, of 1 to
+// 255 characters, with no row to be made beforehand.
+func NewOnce(db *notify.DB) *Once {
+	return &Once{
+		db:    db,
+		table: OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"},
+		own:   true, now: "UTC_TIMESTAMP(6)", key: &column{kind: textual},
+	}
+}
+
+// NewOnceIn is Once on a table of the user's own. It makes no row: a key without one
+// is ErrNoRow. The table is looked at with the first use, and refused if its key is
+// not unique: with ErrOptions.
+func NewOnceIn(db *notify.DB, table OnceTable) (*Once, error) {
+	names := []string{table.Table, table.Key, table.Time}
+	if table.Taker != "" {
+		names = append(names, table.Taker)
+	}
+	for _, name := range names {
+		if err := ident.Check(name); err != nil {
+			return nil, fmt.Errorf("guard: %w", err)
+		}
+	}
+	return &Once{db: db, table: table, now: "NOW(6)"}, nil
+}
+
+// Try tells whether the caller is the one who may act on the key: true once for all
+// callers, on whatever machines, until Reset. The key is a string, or an integer
+// where the column is one.
+//
+// After an error nobody may act: the key may be used up. At most once, that is, not
+// at least once; TryTx is exactly once for what is done in the transaction.
+func (o *Once) Try(ctx context.Context, key any) (bool, error) {
+	arg, err := o.argument(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	taker := newTaker()
+	mends := server.Retryable
+	if o.table.Taker != "" {
+		mends = func(err error) bool { return server.Retryable(err) || server.ConnectionLost(err) }
+	}
+	var through bool
+	err = repeat(ctx, mends, func() (err error) {
+		through, err = o.try(ctx, o.db.Pool(), arg, taker, "")
+		return err
+	})
+	return through && err == nil, o.explain(key, err)
+}
+
+// TryTx is Try inside a transaction of the caller's: the row is done if that commits
+// and not done if it does not. Others who try meanwhile wait for its end. After an
+// error the caller rolls back.
+func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
+	arg, err := o.argument(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	if err := checkTx(tx); err != nil {
+		return false, err
+	}
+	// Not what its snapshot shows, which may be older than what the UPDATE met.
+	through, err := o.try(ctx, tx, arg, newTaker(), " LOCK IN SHARE MODE")
+	return through && err == nil, o.explain(key, err)
+}
+
+// Do runs f if the caller is the one who may act, and tells whether it was. That f
+// fails, or that the process dies in it, makes it no less used up.
+func (o *Once) Do(ctx context.Context, key any, f func(ctx context.Context) error) (ran bool, err error) {
+	through, err := o.Try(ctx, key)
+	if err != nil || !through {
+		return false, err
+	}
+	return true, f(ctx)
+}
+
+// Reset lets one more through, and tells whether the key had been used up.
+func (o *Once) Reset(ctx context.Context, key any) (bool, error) {
+	arg, err := o.argument(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	query := fmt.Sprintf("UPDATE %s SET %s = NULL WHERE %s = ? AND %[2]s IS NOT NULL",
+		ident.Quote(o.table.Table), ident.Quote(o.table.Time), ident.Quote(o.table.Key))
+	var reset int64
+	err = repeat(ctx, server.Retryable, func() (err error) {
+		reset, err = affected(ctx, o.db.Pool(), query, arg)
+		return err
+	})
+	return reset > 0, o.explain(key, err)
+}
+
+// try runs the statement, and asks when it found nothing why. reading is how.
+func (o *Once) try(ctx context.Context, q Tx, arg any, taker string, reading string) (bool, error) {
+	table, key, at := ident.Quote(o.table.Table), ident.Quote(o.table.Key), ident.Quote(o.table.Time)
+	update, args := "UPDATE "+table+" SET "+at+" = "+o.now, []any{}
+	look := "SELECT " + at + " IS NOT NULL, NULL"
+	if o.table.Taker != "" {
+		update, args = update+", "+ident.Quote(o.table.Taker)+" = ?", append(args, taker)
+		look = "SELECT " + at + " IS NOT NULL, " + ident.Quote(o.table.Taker)
+	}
+	update, args = update+" WHERE "+key+" = ? AND "+at+" IS NULL", append(args, arg)
+	look += " FROM " + table + " WHERE " + key + " = ?" + reading
+	for first := true; ; first = false {
+		found, err := affected(ctx, q, update, args...)
+		if err != nil || found == 1 {
+			return found == 1, err
+		}
+		var done bool
+		var by sql.NullString
+		err = q.QueryRowContext(ctx, look, arg).Scan(&done, &by)
+		switch {
+		case err == nil && done:
+			// This very attempt, whose answer did not arrive?
+			return by.String == taker, nil
+		case err == nil && !first:
+			return false, nil // made and reset by others meanwhile: whoever comes next has it
+		case err == nil:
+			continue
+		case !errors.Is(err, sql.ErrNoRows):
+			return false, err
+		case !o.own || !first:
+			return false, fmt.Errorf("%w: insert it first, with NULL in %s", ErrNoRow, at)
+		}
+		if _, err := q.ExecContext(ctx, "INSERT IGNORE INTO "+table+" ("+key+") VALUES (?)", arg); err != nil {
+			return false, err
+		}
+	}
+}
+
+// argument checks a key, and makes of it what the statement takes.
+func (o *Once) argument(ctx context.Context, key any) (any, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.key == nil {
+		var described *column
+		err := again(ctx, func() (err error) {
+			described, err = describe(ctx, o.db, o.table.Table, o.table.Key, o.table.Time, o.table.Taker)
+			return err
+		})
+		if err != nil {
+			return nil, o.explain(key, err)
+		}
+		o.key = described
+	}
+	arg, err := o.key.argument(key)
+	if text, is := arg.(string); err == nil && o.own && is {
+		err = checkName("key", text)
+	}
+	return arg, err
+}
+
+func (o *Once) explain(key any, err error) error {
+	return explain("once in "+o.table.Table+", key", fmt.Sprint(key), err)
+}
+
+// affected runs a statement whose WHERE leaves out what is so already: what it finds
+// is what it changes.
+func affected(ctx context.Context, q Tx, query string, args ...any) (int64, error) {
+	result, err := q.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}

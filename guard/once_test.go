@@ -1,0 +1,256 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const mails = "CREATE TABLE `ma``ils` (id BIGINT UNSIGNED PRIMARY KEY, `sent at` DATETIME(6), body TEXT, mark CHAR(26))"
+
+func onceInMails(tb testing.TB, db *notify.DB, taker string) *guard.Once {
+	tb.Helper()
+	once, err := guard.NewOnceIn(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at", Taker: taker})
+	require.NoError(tb, err)
+	return once
+}
+
+// One gets through, whether the connection counts changed rows or found ones; on the
+// ready table, on a user's own, and inside a transaction.
+func TestOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			execute(t, db, mails)
+			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES (7), (18446744073709551615)")
+			for name, test := range map[string]struct {
+				once *guard.Once
+				key  any
+			}{
+				"ready":    {guard.NewOnce(db), "a 'key' with \\ and ☃"},
+				"own":      {onceInMails(t, db, ""), 7},
+				"ownTaker": {onceInMails(t, db, "mark"), "18446744073709551615"},
+			} {
+				through := func(want bool) {
+					t.Helper()
+					got, err := test.once.Try(t.Context(), test.key)
+					require.NoError(t, err, name)
+					require.Equal(t, want, got, name)
+				}
+				reset, err := test.once.Reset(t.Context(), test.key)
+				require.NoError(t, err)
+				require.False(t, reset, name)
+				through(true)
+				through(false)
+				through(false)
+				reset, err = test.once.Reset(t.Context(), test.key)
+				require.NoError(t, err)
+				require.True(t, reset, name)
+				through(true)
+				through(false)
+			}
+		})
+	})
+}
+
+// Inside a transaction it is done if that commits and not if it does not; others wait.
+func TestOnceTx(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			once := guard.NewOnce(db)
+			begin := func() *sqlx.Tx {
+				tx, err := db.Pool().BeginTxx(t.Context(), nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = tx.Rollback() })
+				return tx
+			}
+			tx := begin()
+			through, err := once.TryTx(t.Context(), tx, "k")
+			require.NoError(t, err)
+			require.True(t, through)
+			other := mysqltest.Result(func() bool {
+				through, err := once.Try(t.Context(), "k")
+				return assert.NoError(t, err) && through
+			})
+			require.Eventually(t, func() bool {
+				return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") == 1
+			}, patience, tick, "it waits for the transaction")
+			require.NoError(t, tx.Rollback())
+			require.True(t, mysqltest.Receive(t, other))
+
+			// A transaction whose snapshot is older than what another one did.
+			execute(t, db, "INSERT INTO mqnotify_once (once_key) VALUES ('old')")
+			tx = begin()
+			var n int
+			require.NoError(t, tx.Get(&n, "SELECT COUNT(*) FROM mqnotify_once"))
+			through, err = once.Try(t.Context(), "old")
+			require.NoError(t, err)
+			require.True(t, through)
+			through, err = once.TryTx(t.Context(), tx, "old")
+			require.False(t, through)
+			if err != nil { // MariaDB 11.8 refuses to look past a snapshot: the caller begins anew
+				require.NoError(t, tx.Rollback())
+				tx = begin()
+				through, err = once.TryTx(t.Context(), tx, "old")
+				require.NoError(t, err)
+				require.False(t, through)
+			}
+			_, err = once.TryTx(t.Context(), db.Pool(), "k")
+			require.ErrorIs(t, err, guard.ErrOptions)
+		})
+	})
+}
+
+// Do runs its function once, and a failure does not make it run again.
+func TestOnceDo(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		failure := errors.New("no")
+		var runs atomic.Int32
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				ran, err := guard.NewOnce(db).Do(t.Context(), "k", func(context.Context) error {
+					runs.Add(1)
+					return failure
+				})
+				if ran {
+					assert.ErrorIs(t, err, failure)
+				} else {
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
+// Whoever loses the connection in the middle finds out whether it got through, where the
+// table says who did; where it does not, an error says that nobody knows.
+func TestOnceConnectionLost(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		direct := openDB(t, config)
+		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+		proxy := s.Proxy(t)
+		db := openDB(t, proxy.Config(config))
+		execute(t, direct, mails)
+		execute(t, direct, "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
+		for key, once := range map[string]*guard.Once{
+			"ready": guard.NewOnce(db), "1": onceInMails(t, db, "mark"), "2": onceInMails(t, db, ""),
+		} {
+			_, err := once.Reset(t.Context(), key) // connected, and the table known
+			require.NoError(t, err)
+			// The statement waits for the row until the connection is cut, and goes on.
+			lock, err := direct.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			if key == "ready" {
+				_, err = lock.Exec("INSERT IGNORE INTO mqnotify_once (once_key) VALUES ('ready')")
+				require.NoError(t, err)
+			}
+			_, err = lock.Exec("SELECT * FROM mqnotify_once FOR UPDATE")
+			require.NoError(t, err)
+			_, err = lock.Exec("SELECT * FROM `ma``ils` FOR UPDATE")
+			require.NoError(t, err)
+			type answer struct {
+				through bool
+				err     error
+			}
+			tried := mysqltest.Result(func() answer {
+				through, err := once.Try(t.Context(), key)
+				return answer{through, err}
+			})
+			require.Eventually(t, func() bool {
+				return value[int](t, direct, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") > 0
+			}, patience, tick)
+			proxy.Freeze() // its answer does not arrive
+			require.NoError(t, lock.Commit())
+			done := "SELECT COUNT(*) FROM mqnotify_once WHERE done_at IS NOT NULL"
+			if key != "ready" {
+				done = "SELECT COUNT(*) FROM `ma``ils` WHERE `sent at` IS NOT NULL AND id = " + key
+			}
+			require.Eventually(t, func() bool { return value[int](t, direct, done) == 1 }, patience, tick)
+			proxy.Down()
+			proxy.Up()
+			got := mysqltest.Receive(t, tried)
+			if key == "2" {
+				require.Error(t, got.err)
+				require.False(t, got.through)
+			} else {
+				require.NoError(t, got.err)
+				require.True(t, got.through, "the very attempt that got through, %s", key)
+			}
+			again, err := once.Try(t.Context(), key)
+			require.NoError(t, err)
+			require.False(t, again)
+		}
+	})
+}
+
+func TestOnceRefuses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		execute(t, db, mails)
+		execute(t, db, "CREATE TABLE odd (a INT NOT NULL, b VARCHAR(20), price DECIMAL(9,2) UNIQUE, c DATETIME NOT NULL, d DATETIME, PRIMARY KEY (a, b), UNIQUE KEY (b))")
+		try := func(table guard.OnceTable, key any) error {
+			once, err := guard.NewOnceIn(db, table)
+			require.NoError(t, err)
+			_, err = once.Try(t.Context(), key)
+			return err
+		}
+		for _, test := range []struct {
+			table guard.OnceTable
+			key   any
+			says  string
+		}{
+			{guard.OnceTable{Table: "odd", Key: "a", Time: "d"}, 1, "UNIQUE KEY"},
+			{guard.OnceTable{Table: "odd", Key: "price", Time: "d"}, 1, "decimal"},
+			{guard.OnceTable{Table: "odd", Key: "b", Time: "c"}, "x", "NOT NULL"},
+			{guard.OnceTable{Table: "odd", Key: "b", Time: "e"}, "x", "no column `e`"},
+			{guard.OnceTable{Table: "even", Key: "b", Time: "e"}, "x", "`even`"},
+			{guard.OnceTable{Table: "odd", Key: "b", Time: "d"}, 0, "holds strings"},
+			{guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, "7x", "holds integers"},
+			{guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, []byte("7"), "holds integers"},
+			{guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, 7.0, "float64"},
+		} {
+			err := try(test.table, test.key)
+			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorContains(t, err, test.says)
+		}
+		require.ErrorIs(t, try(guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, 8), guard.ErrNoRow)
+
+		var invalid *ident.InvalidError
+		_, err := guard.NewOnceIn(db, guard.OnceTable{Table: "t", Key: "k "})
+		require.ErrorAs(t, err, &invalid)
+		for _, key := range []string{"", "x ", "a\x00b", "\xff", strings.Repeat("ä", 256)} {
+			_, err := guard.NewOnce(db).Try(t.Context(), key)
+			require.ErrorIs(t, err, guard.ErrOptions, key)
+		}
+		_, err = guard.NewOnce(db).Try(t.Context(), strings.Repeat("☃", 255))
+		require.NoError(t, err)
+
+		other := openDB(t, s.Database(t))
+		_, err = guard.NewOnce(other).Try(t.Context(), "k")
+		require.ErrorIs(t, err, guard.ErrNoState)
+		require.ErrorContains(t, err, "mqnotify init")
+
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("enough"))
+		_, err = guard.NewOnce(db).Try(ended, "k")
+		require.ErrorContains(t, err, "enough")
+	})
+}

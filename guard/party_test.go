@@ -1,0 +1,132 @@
+package guard_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const partyEnv = "MQNOTIFY_GUARD_PARTY"
+
+// told is what a process of a test is told. It does what its role does, reads orders line
+// by line and answers in lines.
+type told struct {
+	Role, DSN, Kind, Name string
+	TTL                   time.Duration
+}
+
+// roles are what a process can be.
+var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
+	"racer":   raceMain,
+	"worker":  workerMain,
+	"history": historyMain,
+	"clock":   clockMain,
+}
+
+// party is such a process, seen from the test.
+type party struct {
+	command *exec.Cmd
+	orders  io.WriteCloser
+	lines   chan string // what it says; closed at its end
+	said    bytes.Buffer
+	ended   chan struct{}
+	killed  sync.Once
+}
+
+// startParty starts a process, which lives no longer than the test's.
+func startParty(t *testing.T, told told) *party {
+	t.Helper()
+	return startProgram(t, os.Args[0], told)
+}
+
+func startProgram(t *testing.T, program string, told told) *party {
+	t.Helper()
+	text, err := json.Marshal(told)
+	require.NoError(t, err)
+	p := &party{command: exec.Command(program), lines: make(chan string, 1<<16), ended: make(chan struct{})}
+	p.command.Env = append(os.Environ(), partyEnv+"="+string(text))
+	p.command.Stderr = &p.said // read when the process has ended
+	p.orders, err = p.command.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.command.Start())
+	go func() {
+		defer close(p.ended)
+		defer close(p.lines)
+		for scan := bufio.NewScanner(out); scan.Scan(); {
+			p.lines <- scan.Text()
+		}
+		_ = p.command.Wait()
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() && p.said.Len() > 0 {
+			t.Logf("%s: %s", told.Role, p.said.String())
+		}
+	})
+	return p
+}
+
+// kill is kill -9, also for one that is stopped, and returns when the process has ended.
+func (p *party) kill() {
+	p.killed.Do(func() {
+		_ = p.command.Process.Kill() // it may have ended by itself
+		<-p.ended
+		_ = p.orders.Close()
+	})
+}
+
+// tell writes a line. It may have ended.
+func (p *party) tell(line string) { _, _ = io.WriteString(p.orders, line+"\n") }
+
+// hear is the next line that it says; false at its end.
+func (p *party) hear(t *testing.T) (string, bool) {
+	t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		return line, ok
+	case <-time.After(patience):
+		t.Errorf("the process says nothing in %v", patience)
+		return "", false
+	}
+}
+
+func partyMain(text string) error {
+	var t told
+	if err := json.Unmarshal([]byte(text), &t); err != nil {
+		return err
+	}
+	db, err := notify.Open(t.DSN)
+	if err != nil {
+		return err
+	}
+	db.Pool().SetMaxIdleConns(4)
+	return roles[t.Role](context.Background(), db, t)
+}
+
+// obey calls f with each line that it is told, until the test's process closes the other
+// end or ends.
+func obey(f func(order string) error) error {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if err := f(lines.Text()); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }

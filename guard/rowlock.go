@@ -1,0 +1,153 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// RowWait is what LockRow does when somebody else has the row locked.
+type RowWait int
+
+const (
+	// Wait waits for the row, up to RowOptions.Timeout.
+	Wait RowWait = iota
+	// NoWait gives up at once: NOWAIT.
+	NoWait
+	// SkipLocked gives up at once as well, by passing the row over: SKIP LOCKED. It is
+	// of use in statements of the user's own that look for any free row of many; for
+	// one row it is NoWait with another answer of the server's.
+	SkipLocked
+)
+
+// RowOptions are the settings of LockRow. The zero value waits as long as the server
+// is set to.
+type RowOptions struct {
+	Wait RowWait
+	// Timeout is the longest wait, with Wait: innodb_lock_wait_timeout, in whole
+	// seconds, rounded up. 0 means the server's own, 50 s if nobody changed it.
+	Timeout time.Duration
+}
+
+// RowRef is one row of a table in the DB's database.
+type RowRef struct {
+	// Table is its name, Key a column that is unique by itself, an integer or a string.
+	// Where it is not, servers lock every row that they pass on their search.
+	Table, Key string
+	// Value is the row's key: a string, or an integer where the column is one.
+	Value any
+}
+
+func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Key, r.Value) }
+
+// LockRow runs f in a transaction that holds the row by SELECT ... FOR UPDATE, and
+// commits: nobody else changes the row, or locks it so, meanwhile. When f returns an
+// error or panics, the transaction is rolled back. It is READ COMMITTED: what f reads
+// is what is there now.
+//
+// f passes on errors of its statements, wrapped or not: after a deadlock it is run
+// again, so what it does outside the transaction must bear that. Better it does
+// nothing there: see TwoStep.
+//
+// ErrNotAcquired says that somebody has the row, and still has it after the wait;
+// ErrNoRow that there is none; ErrUnknown that the connection ended in the commit.
+func LockRow(ctx context.Context, db *notify.DB, row RowRef, options RowOptions, f func(ctx context.Context, tx *sqlx.Tx) error) error {
+	arg, err := row.check(ctx, db)
+	if err != nil {
+		return err
+	}
+	if options.Timeout != 0 {
+		if err := checkTime("RowOptions.Timeout", options.Timeout, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if options.Wait < Wait || options.Wait > SkipLocked {
+		return wrongf("RowOptions.Wait of %d: Wait, NoWait or SkipLocked", options.Wait)
+	}
+	mends := func(err error) bool { return server.Retryable(err) && !errors.Is(err, ErrNotAcquired) }
+	return repeat(ctx, mends, func() error {
+		conn, release, err := connect(ctx, db)
+		if err != nil {
+			return err
+		}
+		defer release()
+		if options.Wait == Wait && options.Timeout > 0 {
+			restore, err := patience(ctx, conn, options.Timeout)
+			if err != nil {
+				return explain("lock row", row.String(), err)
+			}
+			defer restore()
+		}
+		return transact(ctx, conn, func(ctx context.Context, tx *sqlx.Tx) error {
+			if err := row.lock(ctx, tx, arg, options.Wait); err != nil {
+				return explain("lock row", row.String(), err)
+			}
+			return f(ctx, tx)
+		})
+	})
+}
+
+// check looks at the table, and makes of the key what a statement takes.
+func (r RowRef) check(ctx context.Context, db *notify.DB) (arg any, err error) {
+	for _, name := range []string{r.Table, r.Key} {
+		if err := ident.Check(name); err != nil {
+			return nil, fmt.Errorf("guard: %w", err)
+		}
+	}
+	var key *column
+	err = again(ctx, func() (err error) {
+		key, err = describeKey(ctx, db, r.Table, r.Key)
+		return err
+	})
+	if err != nil {
+		return nil, explain("lock row", r.String(), err)
+	}
+	return key.argument(r.Value)
+}
+
+func (r RowRef) lock(ctx context.Context, tx *sqlx.Tx, arg any, wait RowWait) error {
+	from := "SELECT 1 FROM " + ident.Quote(r.Table) + " WHERE " + ident.Quote(r.Key) + " = ?"
+	query := from + " FOR UPDATE" + map[RowWait]string{Wait: "", NoWait: " NOWAIT", SkipLocked: " SKIP LOCKED"}[wait]
+	var one int
+	err := tx.QueryRowxContext(ctx, query, arg).Scan(&one)
+	switch {
+	case server.Is(err, server.ErrLockWaitTimeout, server.ErrLockNoWait):
+		return fmt.Errorf("%w: %w", ErrNotAcquired, err)
+	case !errors.Is(err, sql.ErrNoRows):
+		return err
+	case wait != SkipLocked:
+		return ErrNoRow
+	}
+	// Passed over, or not there?
+	if err := tx.QueryRowxContext(ctx, from, arg).Scan(&one); errors.Is(err, sql.ErrNoRows) {
+		return ErrNoRow
+	} else if err != nil {
+		return err
+	}
+	return ErrNotAcquired
+}
+
+// patience sets how long the connection waits for a row, until restore is called.
+func patience(ctx context.Context, conn *sqlx.Conn, d time.Duration) (restore func(), err error) {
+	_, err = conn.ExecContext(ctx, "SET @mqnotify_patience = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = ?",
+		int64(math.Ceil(d.Seconds())))
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
+		defer cancel()
+		if _, err := conn.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = @mqnotify_patience"); err != nil {
+			discard(conn) // or its next user would have it
+		}
+	}, nil
+}

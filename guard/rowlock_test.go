@@ -1,0 +1,269 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const accounts = "CREATE TABLE `acc``ounts` (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, state VARCHAR(20) NOT NULL DEFAULT 'new', balance INT NOT NULL DEFAULT 0)"
+
+func account(id any) guard.RowRef { return guard.RowRef{Table: "acc`ounts", Key: "id", Value: id} }
+
+func openAccounts(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
+	tb.Helper()
+	db, config := openState(tb, s)
+	execute(tb, db, accounts)
+	execute(tb, db, "INSERT INTO `acc``ounts` (id, owner) VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four')")
+	return db, config
+}
+
+func balance(tb testing.TB, db *notify.DB, id int) int {
+	tb.Helper()
+	return value[int](tb, db, "SELECT balance FROM `acc``ounts` WHERE id = ?", id)
+}
+
+// One transaction at a time on a row: what is read and written in two statements does not
+// get lost. What fails or panics leaves nothing.
+func TestLockRow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 10 {
+					err := guard.LockRow(t.Context(), db, account(1), guard.RowOptions{Timeout: patience}, func(ctx context.Context, tx *sqlx.Tx) error {
+						var n int
+						if err := tx.GetContext(ctx, &n, "SELECT balance FROM `acc``ounts` WHERE id = 1"); err != nil {
+							return err
+						}
+						_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = ? WHERE id = 1", n+1)
+						return err
+					})
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(t, 80, balance(t, db, 1))
+		// The connections wait for locks as long as they did before.
+		require.Equal(t, value[int](t, db, "SELECT @@GLOBAL.innodb_lock_wait_timeout"), value[int](t, db, "SELECT @@innodb_lock_wait_timeout"))
+
+		no := errors.New("no")
+		spoil := func(end func() error) func(ctx context.Context, tx *sqlx.Tx) error {
+			return func(ctx context.Context, tx *sqlx.Tx) error {
+				_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = 0")
+				return errors.Join(err, end())
+			}
+		}
+		require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, spoil(func() error { return no })), no)
+		require.Panics(t, func() {
+			_ = guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, spoil(func() error { panic("no") }))
+		})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), guard.RowOptions{}, spoil(func() error { cancel(no); return nil })), no)
+		require.Equal(t, 80, balance(t, db, 1))
+	})
+}
+
+// A row that somebody has: each way of waiting, and a row that is not there.
+func TestLockRowHeld(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		holder, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = holder.Rollback() }()
+		_, err = holder.Exec("SELECT * FROM `acc``ounts` WHERE id = 1 FOR UPDATE")
+		require.NoError(t, err)
+		nothing := func(context.Context, *sqlx.Tx) error { return nil }
+
+		for _, o := range []guard.RowOptions{{Wait: guard.NoWait}, {Wait: guard.SkipLocked}, {Timeout: time.Millisecond}} {
+			begun := time.Now()
+			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), o, nothing), guard.ErrNotAcquired, o)
+			if o.Wait != guard.Wait {
+				require.Less(t, time.Since(begun), time.Second)
+			}
+			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(9), o, nothing), guard.ErrNoRow, o)
+			require.NoError(t, guard.LockRow(t.Context(), db, account(2), o, nothing), o)
+			require.NoError(t, guard.LockRow(t.Context(), db, guard.RowRef{Table: "acc`ounts", Key: "owner", Value: "two"}, o, nothing), o)
+		}
+		enough := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, enough)
+		defer cancel()
+		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), guard.RowOptions{}, nothing), enough)
+
+		waits := mysqltest.Result(func() error { return guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, nothing) })
+		require.NoError(t, holder.Rollback())
+		require.NoError(t, mysqltest.Receive(t, waits))
+	})
+}
+
+// A deadlock is the caller's trouble no more: it runs again.
+func TestLockRowDeadlock(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		before := guard.Retried()
+		var all sync.WaitGroup
+		for n := range 4 {
+			all.Go(func() {
+				from, to := 1+n%2, 2-n%2 // half of them the other way round
+				for range 10 {
+					err := guard.LockRow(t.Context(), db, account(from), guard.RowOptions{}, func(ctx context.Context, tx *sqlx.Tx) error {
+						_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = balance - 1 WHERE id = ?", from)
+						if err == nil {
+							_, err = tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = balance + 1 WHERE id = ?", to)
+						}
+						return err
+					})
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, balance(t, db, 1)+balance(t, db, 2))
+		t.Logf("%d transactions were run again", guard.Retried()-before)
+	})
+}
+
+func TestLockRowRefuses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		lock := func(row guard.RowRef, o guard.RowOptions) error {
+			return guard.LockRow(t.Context(), db, row, o, func(context.Context, *sqlx.Tx) error { return errors.New("it ran") })
+		}
+		for says, err := range map[string]error{
+			"UNIQUE KEY":    lock(guard.RowRef{Table: "acc`ounts", Key: "balance", Value: 0}, guard.RowOptions{}),
+			"no column":     lock(guard.RowRef{Table: "acc`ounts", Key: "nonsense", Value: 0}, guard.RowOptions{}),
+			"holds strings": lock(guard.RowRef{Table: "acc`ounts", Key: "owner", Value: 0}, guard.RowOptions{}),
+			"Timeout":       lock(account(1), guard.RowOptions{Timeout: -1}),
+			"Wait of 3":     lock(account(1), guard.RowOptions{Wait: 3}),
+		} {
+			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorContains(t, err, says)
+		}
+		var invalid *ident.InvalidError
+		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, guard.RowOptions{}), &invalid)
+		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LeaseOptions{TTL: time.Second}), guard.ErrOptions)
+	})
+}
+
+// The pitfall of LIMIT with a lock, and why LockRow takes a unique key alone: a search
+// that has no index locks the rows that it passes, so that the second worker gets
+// nothing although there is work.
+func TestLimitWithLock(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		begin := func() *sqlx.Tx {
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			return tx
+		}
+		free := func(tx *sqlx.Tx, how string) (ids []int) {
+			err := tx.SelectContext(t.Context(), &ids, "SELECT id FROM `acc``ounts` WHERE state = 'new' ORDER BY balance, id LIMIT 1 FOR UPDATE"+how)
+			require.NoError(t, err)
+			return ids
+		}
+		first, second := begin(), begin()
+		require.Equal(t, []int{1}, free(first, " SKIP LOCKED"))
+		require.Empty(t, free(second, " SKIP LOCKED"), "three rows are free")
+
+		// By the key, one row is locked and no other: all four have their own.
+		require.NoError(t, first.Rollback())
+		require.NoError(t, second.Rollback())
+		var nested func(id int) error
+		nested = func(id int) error {
+			if id > 4 {
+				return nil
+			}
+			return guard.LockRow(t.Context(), db, account(id), guard.RowOptions{Wait: guard.NoWait},
+				func(context.Context, *sqlx.Tx) error { return nested(id + 1) })
+		}
+		require.NoError(t, nested(1))
+	})
+}
+
+// The pitfall of an external call inside a transaction: it happened although the
+// transaction did not, and again when that is run again. In two steps the row is free
+// meanwhile, and the call happens once.
+func TestTwoStep(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openAccounts(t, s)
+		calls := 0
+		lockedDuring := func() bool { // what others see while the call is under way
+			err := guard.LockRow(t.Context(), db, account(1), guard.RowOptions{Wait: guard.NoWait}, func(context.Context, *sqlx.Tx) error { return nil })
+			return errors.Is(err, guard.ErrNotAcquired)
+		}
+		deadlock := &mysql.MySQLError{Number: 1213}
+		failing := func() error { // the first transaction is a deadlock's victim
+			if calls++; calls == 1 {
+				return deadlock
+			}
+			return nil
+		}
+		require.NoError(t, guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, func(context.Context, *sqlx.Tx) error {
+			require.True(t, lockedDuring())
+			return failing()
+		}))
+		require.Equal(t, 2, calls, "a payment made twice")
+
+		calls = 0
+		var read []string
+		finished := 0
+		options := guard.LeaseOptions{TTL: time.Minute}
+		pay := guard.TwoStep{
+			Begin: func(ctx context.Context, tx *sqlx.Tx) error {
+				return tx.SelectContext(ctx, &read, "SELECT owner FROM `acc``ounts` WHERE id = 1 AND state = 'new'")
+			},
+			Call: func(ctx context.Context) error {
+				calls++
+				require.Equal(t, []string{"one"}, read)
+				require.False(t, lockedDuring())
+				err := guard.TwoStep{
+					Call:   func(context.Context) error { calls++; return nil },
+					Finish: func(context.Context, *sqlx.Tx) error { return nil },
+				}.Do(ctx, db, account(1), options)
+				require.ErrorIs(t, err, guard.ErrNotAcquired, "another one at the same row")
+				return nil
+			},
+			Finish: func(ctx context.Context, tx *sqlx.Tx) error {
+				if finished++; finished == 1 {
+					return deadlock
+				}
+				_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET state = 'paid' WHERE id = 1")
+				return err
+			},
+		}
+		require.NoError(t, pay.Do(t.Context(), db, account(1), options))
+		require.Equal(t, 1, calls)
+		require.Equal(t, 2, finished)
+		require.Equal(t, "paid", value[string](t, db, "SELECT state FROM `acc``ounts` WHERE id = 1"))
+
+		// A call that fails leaves the row as it was, and free for the next one.
+		no := errors.New("no")
+		pay.Call = func(context.Context) error { return no }
+		require.ErrorIs(t, pay.Do(t.Context(), db, account(2), options), no)
+
+		// A lease that somebody else has got meanwhile: Finish is rolled back.
+		pay.Call = func(context.Context) error {
+			execute(t, db, "UPDATE mqnotify_lease SET token = token + 1")
+			return nil
+		}
+		execute(t, db, "UPDATE `acc``ounts` SET state = 'new'")
+		err := pay.Do(t.Context(), db, account(1), options)
+		require.ErrorIs(t, err, guard.ErrLockLost)
+		require.Equal(t, "new", value[string](t, db, "SELECT state FROM `acc``ounts` WHERE id = 1"))
+	})
+}

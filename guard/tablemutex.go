@@ -1,0 +1,157 @@
+package guard
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// RowMutex is the mutex of a row that is there while it is held: INSERT takes it, DELETE
+// releases it, the primary key excludes. It has no connection of its own, no token,
+// and no end: when its holder dies it stays taken until somebody calls Break. That
+// it was broken its holder learns when it releases it.
+type RowMutex struct{ simple }
+
+// NewRowMutex is the mutex of a name of 1 to 255 characters, in a table that `mqnotify
+// init` makes.
+func NewRowMutex(db *notify.DB, name string) (*RowMutex, error) {
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	return &RowMutex{simple{db, name, takeRow, "DELETE FROM " + schema.RowMutexTable + " WHERE name = ?"}}, nil
+}
+
+// takeRow inserts the row, or finds that this very attempt had.
+func takeRow(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error) {
+	_, err = db.Pool().ExecContext(ctx, "INSERT INTO "+schema.RowMutexTable+
+		" (name, taker, taken_at) VALUES (?, ?, UTC_TIMESTAMP(6))", name, taker)
+	if server.Is(err, server.ErrDuplicate) {
+		err = db.Pool().GetContext(ctx, &ours, "SELECT EXISTS (SELECT 1 FROM "+schema.RowMutexTable+
+			" WHERE name = ? AND taker = ?)", name, taker)
+		return 0, ours, err
+	}
+	return 0, err == nil, err
+}
+
+// FlagMutex is the mutex of a boolean that one turns on and off again: RowMutex with a
+// fencing token: the row stays, and counts its holders.
+type FlagMutex struct{ simple }
+
+// NewFlagMutex is the mutex of a name of 1 to 255 characters, in a table that `mqnotify
+// init` makes.
+func NewFlagMutex(db *notify.DB, name string) (*FlagMutex, error) {
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	return &FlagMutex{simple{db, name, takeFlag, "UPDATE " + schema.FlagMutexTable + " SET held = FALSE WHERE held AND name = ?"}}, nil
+}
+
+// takeFlag turns the boolean, in a row that it makes if it is not there.
+func takeFlag(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error) {
+	const query = "INSERT INTO " + schema.FlagMutexTable + " (name, held, token, taker, taken_at)" +
+		" VALUES (?, TRUE, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE" +
+		" token = IF(held, token + LAST_INSERT_ID(IF(taker = ?, token, 0)) * 0, LAST_INSERT_ID(token + 1))," +
+		" taker = IF(held, taker, ?), taken_at = IF(held, taken_at, UTC_TIMESTAMP(6)), held = TRUE"
+	result, err := db.Pool().ExecContext(ctx, query, name, taker, taker, taker)
+	if err != nil {
+		return 0, false, err
+	}
+	// The insert id, as in everyQuery: it is the token, or 0 for who did not get it.
+	id, err := result.LastInsertId()
+	return uint64(id), id > 0, err
+}
+
+// simple is what RowMutex and FlagMutex have in common.
+type simple struct {
+	db      *notify.DB
+	name    string
+	take    func(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error)
+	release string // the statement that lets go, whoever holds it; takes the name
+}
+
+// undoing is how long a lock may take that was given up in the middle, to be taken
+// back if it was got.
+const undoing = time.Second
+
+// TryLock implements Mutex. When ctx, or every connection, ends in the middle it tries
+// for a second to take back what it may have got; if that fails too the lock may stay
+// taken.
+func (s *simple) TryLock(ctx context.Context) (Held, error) {
+	taker := newTaker()
+	var token uint64
+	var ours bool
+	err := again(ctx, func() (err error) {
+		token, ours, err = s.take(ctx, s.db, s.name, taker)
+		return err
+	})
+	switch {
+	case err != nil && (ctx.Err() != nil || server.ConnectionLost(err)):
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
+		defer cancel()
+		_, _, _ = s.drop(ctx, taker)
+	case err != nil:
+	case !ours:
+		err = ErrNotAcquired
+	default:
+		return &heldSimple{grip: newGrip(s.name, token), mutex: s, taker: taker}, nil
+	}
+	return nil, explain("lock", s.name, err)
+}
+
+// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms; nobody
+// is first in a queue.
+func (s *simple) Lock(ctx context.Context) (Held, error) { return persist(ctx, s.TryLock) }
+
+// Break releases the lock whoever holds it, and tells whether anybody did: for one
+// whose holder is known to be dead.
+func (s *simple) Break(ctx context.Context) (bool, error) {
+	var broke int64
+	err := again(ctx, func() (err error) {
+		broke, err = affected(ctx, s.db.Pool(), s.release, s.name)
+		return err
+	})
+	return broke > 0, explain("break", s.name, err)
+}
+
+// drop releases the lock if this attempt has it. doubt: it may have released it and
+// not have been told.
+func (s *simple) drop(ctx context.Context, taker string) (dropped, doubt bool, err error) {
+	err = again(ctx, func() error {
+		n, err := affected(ctx, s.db.Pool(), s.release+" AND taker = ?", s.name, taker)
+		dropped, doubt = n > 0, doubt || server.ConnectionLost(err)
+		return err
+	})
+	return dropped, doubt, err
+}
+
+type heldSimple struct {
+	grip
+	mutex *simple
+	taker string
+
+	mu       sync.Mutex
+	released bool
+}
+
+func (h *heldSimple) Release(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.released || h.Err() != nil {
+		return h.Err()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answer)
+	defer cancel()
+	dropped, doubt, err := h.mutex.drop(ctx, h.taker)
+	if err != nil {
+		return explain("release", h.name, err)
+	}
+	h.released = true
+	if !dropped && !doubt {
+		h.lose(errNotOurs)
+	}
+	return h.Err()
+}

@@ -1,0 +1,298 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// broken is a mutex as it is often written, and wrong: it looks, and then it takes.
+type broken struct {
+	guard.Mutex
+	db *notify.DB
+}
+
+func (b broken) Lock(ctx context.Context) (guard.Held, error) {
+	for {
+		var free bool
+		err := b.db.Pool().GetContext(ctx, &free, "SELECT NOT EXISTS (SELECT 1 FROM broken)")
+		if err == nil && free {
+			_, err = b.db.Pool().ExecContext(ctx, "INSERT INTO broken SELECT SLEEP(0.002)")
+			return brokenHeld{b}, err
+		}
+		if err == nil {
+			_, err = b.db.Pool().ExecContext(ctx, "DO SLEEP(0.001)")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+type brokenHeld struct{ broken }
+
+func (brokenHeld) Name() string          { return "broken" }
+func (brokenHeld) Token() uint64         { return 0 }
+func (brokenHeld) Lost() <-chan struct{} { return nil }
+func (brokenHeld) Err() error            { return nil }
+func (brokenHeld) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
+}
+
+func (b brokenHeld) Release(ctx context.Context) error {
+	_, err := b.db.Pool().ExecContext(ctx, "DELETE FROM broken")
+	return err
+}
+
+// workerMain takes the mutex again and again, and does work that a second holder at the
+// same time would break. When it is told "die" it kills itself in the middle of it.
+func workerMain(ctx context.Context, db *notify.DB, t told) error {
+	var mutex guard.Mutex = broken{db: db}
+	if t.Kind == "lease" {
+		mutexes["lease"] = leaseFor(t.TTL)
+	}
+	if open := mutexes[t.Kind]; open != nil {
+		var err error
+		if mutex, err = open(db, t.Name); err != nil {
+			return err
+		}
+	}
+	orders := make(chan string, 1)
+	go func() {
+		_ = obey(func(order string) error { orders <- order; return nil })
+		os.Exit(1)
+	}()
+	for {
+		held, err := mutex.Lock(ctx)
+		if err != nil {
+			say("not got: %v", err)
+			continue
+		}
+		err = work(ctx, db, held, orders)
+		if released := held.Release(ctx); err == nil {
+			err = released
+		}
+		say("worked: %v", err)
+		<-time.After(10 * time.Millisecond) // it is another one's turn
+	}
+}
+
+var errRejected = errors.New("rejected")
+
+// work counts up in two steps. A second holder at the same time would count from the
+// same number. The resource refuses who has a smaller token than it has seen.
+func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan string) error {
+	ctx, cancel := held.Context(ctx)
+	defer cancel()
+	change := func(ctx context.Context, n int) error {
+		// One statement, or a transaction that is cut off would keep others waiting. A trigger
+		// notes what was written.
+		result, err := db.Pool().ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
+			" n = GREATEST(n, written) WHERE token <= ?", held.Token(), os.Getpid(), n, held.Token())
+		if err != nil {
+			return err
+		}
+		if changed, err := result.RowsAffected(); changed > 0 || err != nil {
+			return err
+		}
+		return errRejected
+	}
+	if held.Token() == 0 {
+		// What a dead holder had sent may run still: without a token, wait for that.
+		if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.02)"); err != nil {
+			return err
+		}
+	}
+	if err := change(ctx, 0); err != nil { // shows the token before it reads
+		return err
+	}
+	var n int
+	if err := db.Pool().GetContext(ctx, &n, "SELECT n FROM resource"); err != nil {
+		return err
+	}
+	select {
+	case order := <-orders:
+		signal := syscall.SIGKILL
+		if order == "stop" {
+			signal = syscall.SIGSTOP
+			ctx = context.WithoutCancel(ctx)
+		}
+		say("in the middle")
+		_ = syscall.Kill(os.Getpid(), signal)
+		<-time.After(50 * time.Millisecond) // it takes effect in here
+	default:
+	}
+	if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
+		return err
+	}
+	return change(ctx, n+1)
+}
+
+// workers are processes that share a mutex.
+type workers struct {
+	t    *testing.T
+	db   *notify.DB
+	told told
+	all  []*party
+	errs map[string]int
+}
+
+func startWorkers(t *testing.T, s *mysqltest.Server, kind string, ttl time.Duration, dsn func(n int, direct string) string, count int) *workers {
+	t.Helper()
+	db, config := openState(t, s)
+	execute(t, db, "CREATE TABLE resource (n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL, written INT NOT NULL, changes INT NOT NULL)")
+	execute(t, db, "INSERT INTO resource VALUES (0, 0, 0, 0, 0)")
+	execute(t, db, "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
+	execute(t, db, "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
+		" SELECT NEW.written, NEW.token, NEW.process FROM DUAL WHERE NEW.written > 0")
+	execute(t, db, "CREATE TABLE broken (x INT)")
+	w := &workers{t: t, db: db, told: told{Role: "worker", Kind: kind, Name: "the resource", TTL: ttl}, errs: map[string]int{}}
+	for n := range count {
+		w.told.DSN = dsn(n, config.FormatDSN())
+		w.all = append(w.all, startParty(t, w.told))
+	}
+	w.told.DSN = config.FormatDSN()
+	return w
+}
+
+func same(_ int, direct string) string { return direct }
+
+func (w *workers) done() int { return value[int](w.t, w.db, "SELECT n FROM resource") }
+
+// goOn waits until so much more was done.
+func (w *workers) goOn(n int) {
+	w.t.Helper()
+	n += w.done()
+	require.Eventually(w.t, func() bool { return w.done() >= n }, patience, tick, "nobody works any more")
+}
+
+// twice are the numbers that two have counted to: two holders at once.
+func (w *workers) twice() int {
+	return value[int](w.t, w.db, "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
+}
+
+// hear listens to a process until it says something that begins so, or ends.
+func (w *workers) hear(p *party, prefix string) string {
+	for {
+		line, ok := p.hear(w.t)
+		if _, err, has := strings.Cut(line, ": "); has {
+			w.errs[err]++
+		}
+		if !ok || strings.HasPrefix(line, prefix) {
+			return line
+		}
+	}
+}
+
+func (w *workers) stop() {
+	for _, p := range w.all {
+		p.kill()
+		w.hear(p, "nothing more")
+	}
+}
+
+// A mutex never has two holders: processes that share one count up in two steps, and are
+// killed with kill -9 in the middle. A mutex without an end is broken by whoever knows
+// that its holder is dead.
+func TestMutexProcesses(t *testing.T) {
+	rounds, each := 2, 6
+	if long {
+		rounds, each = 30, 40
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for kind := range mutexes {
+			t.Run(kind, func(t *testing.T) {
+				w := startWorkers(t, s, kind, time.Second, same, 4)
+				for range rounds {
+					w.goOn(each)
+					victim := rand.N(len(w.all))
+					dies := w.all[victim]
+					if kind == "row" || kind == "flag" {
+						dies.tell("die") // while it holds the mutex
+						mysqltest.Await(t, dies.ended, "its death")
+						m, err := mutexes[kind](w.db, w.told.Name)
+						require.NoError(t, err)
+						broke, err := m.(interface {
+							Break(ctx context.Context) (bool, error)
+						}).Break(t.Context())
+						require.NoError(t, err)
+						require.True(t, broke, "it was taken still")
+					}
+					dies.kill()
+					w.all[victim] = startParty(t, w.told)
+				}
+				w.goOn(each)
+				w.stop()
+				require.Zero(t, w.twice(), "two holders at once")
+				if kind == "lease" || kind == "flag" {
+					require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+				}
+				t.Logf("%s: %d times held by %d processes, %d of them killed with kill -9, nobody at the same time: %v",
+					kind, w.done(), len(w.all)+rounds, rounds, w.errs)
+			})
+		}
+	})
+}
+
+// The same shows that a mutex is broken which is.
+func TestMutexProcessesShowTwo(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		w := startWorkers(t, s, "broken", 0, same, 4)
+		require.Eventually(t, func() bool { return w.twice() > 0 }, patience, tick)
+		w.stop()
+	})
+}
+
+// Holders of a lease that are stopped past its end, or cut off from the server, come back
+// and write: the resource rejects them by their tokens, and nobody's work is lost.
+func TestLeaseFaults(t *testing.T) {
+	rounds := 4
+	if long {
+		rounds = 60
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		proxy := s.Proxy(t)
+		w := startWorkers(t, s, "lease", 300*time.Millisecond, func(n int, direct string) string {
+			if n%2 == 0 {
+				return direct
+			}
+			return strings.Replace(direct, s.Addr(), proxy.Addr(), 1)
+		}, 4)
+		for round := range rounds {
+			w.goOn(3)
+			switch round % 4 {
+			case 0, 2:
+				stopped := w.all[rand.N(len(w.all))]
+				stopped.tell("stop")
+				w.hear(stopped, "in the middle")
+				w.goOn(5) // the others, when the lease has expired
+				require.NoError(t, stopped.command.Process.Signal(syscall.SIGCONT))
+				require.Contains(t, w.hear(stopped, "worked"), errRejected.Error(), "it wrote with an old token")
+			case 1:
+				proxy.Freeze()
+				w.goOn(5)
+				proxy.Thaw()
+			case 3:
+				proxy.Down()
+				w.goOn(5)
+				proxy.Up()
+			}
+		}
+		w.goOn(3)
+		w.stop()
+		require.Zero(t, w.twice(), "two holders at once")
+		require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+		t.Logf("held %d times; %d writes with an old token were rejected", w.done(), w.errs[errRejected.Error()])
+	})
+}

@@ -1,0 +1,270 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Info is a task as it is stored.
+type Info struct {
+	Task
+	State State
+	// At is when a scheduled or failed task becomes ready, when the claim on one in
+	// progress lapses, and since when one is done or dead. Zero for one that is ready.
+	At        time.Time
+	Owner     string // who has it, or had it last
+	LastError string
+}
+
+// Filter chooses tasks.
+type Filter struct {
+	States []State  // empty means all
+	IDs    []uint64 // empty means all
+	// After is the id after which the list begins, for pages. Limit is its most tasks;
+	// 0 means 100.
+	After uint64
+	Limit int
+	// NoPayload leaves the payloads unread.
+	NoPayload bool
+}
+
+// where is the filter as a condition; the ids are numbers, and the states are checked.
+func (q *Queue) where(f Filter) (where string, args []any, err error) {
+	where, args = " WHERE queue = ?", []any{q.name}
+	if len(f.States) > 0 {
+		for _, s := range f.States {
+			if !slices.Contains(States(), s) {
+				return "", nil, optionsf("State %q: one of %v", string(s), States())
+			}
+			args = append(args, string(s))
+		}
+		where += " AND state IN (?" + strings.Repeat(", ?", len(f.States)-1) + ")"
+	}
+	if len(f.IDs) > 0 {
+		where += " AND id IN (" + list(f.IDs) + ")"
+	}
+	return where, args, nil
+}
+
+// List is the queue's tasks that the filter chooses, by their ids. With the state Dead it
+// is the list of the dead letters.
+func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
+	if f.Limit < 0 {
+		return nil, optionsf("Limit %d: 0 or more", f.Limit)
+	}
+	if _, err := q.Settings(ctx); err != nil {
+		return nil, err
+	}
+	where, args, err := q.where(f)
+	if err != nil {
+		return nil, err
+	}
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	payload := "payload"
+	if f.NoPayload {
+		payload = "''"
+	}
+	rows, err := q.db.Pool().QueryContext(ctx, "SELECT id, state, CAST(state_at AS CHAR), priority, attempts, retries,"+
+		" COALESCE(unique_key, ''), owner, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED), COALESCE(last_error, ''), "+
+		payload+" FROM "+schema.TaskTable+where+" AND id > ? ORDER BY id LIMIT ?", append(args, f.After, f.Limit)...)
+	if err != nil {
+		return nil, q.error("list", err)
+	}
+	defer rows.Close()
+	var all []Info
+	for rows.Next() {
+		i := Info{Task: Task{Queue: q.name}}
+		var at string
+		var created int64
+		if err := rows.Scan(&i.ID, &i.State, &at, &i.Priority, &i.Attempt, &i.Retries, &i.Unique, &i.Owner, &created, &i.LastError, &i.Payload); err != nil {
+			return nil, q.error("list", err)
+		}
+		i.CreatedAt = time.UnixMicro(created).UTC()
+		if i.State != Ready {
+			if i.At, err = parseTime(at); err != nil {
+				return nil, q.error("list", err)
+			}
+		}
+		all = append(all, i)
+	}
+	return all, q.error("list", rows.Err())
+}
+
+// Counts are how many tasks the queue has in each state.
+func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
+	if _, err := q.Settings(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := q.db.Pool().QueryContext(ctx, "SELECT state, COUNT(*) FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? GROUP BY state", q.name)
+	if err != nil {
+		return nil, q.error("count", err)
+	}
+	defer rows.Close()
+	counts := make(map[State]int)
+	for rows.Next() {
+		var s State
+		var n int
+		if err := rows.Scan(&s, &n); err != nil {
+			return nil, q.error("count", err)
+		}
+		counts[s] = n
+	}
+	return counts, q.error("count", rows.Err())
+}
+
+// Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
+// NoRetries none), and those that are failed or scheduled without further waiting. It
+// returns how many there were. Without ids in the filter, and without states, it is all
+// that are dead. A task whose unique key another has by now stays without it.
+func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
+	if retries < NoRetries {
+		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)
+	}
+	if len(f.States) == 0 {
+		f.States = []State{Dead}
+		if len(f.IDs) > 0 {
+			f.States = []State{Dead, Failed, Scheduled}
+		}
+	}
+	if slices.ContainsFunc(f.States, func(s State) bool { return s != Dead && s != Failed && s != Scheduled }) {
+		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
+	}
+	n, err = q.change(ctx, "retry tasks of", f, "state = 'ready', turn = priority, state_at = "+noTime+", owner = '', retries = ?", retriesOf(retries))
+	if n > 0 {
+		q.Notify(ctx)
+	}
+	return n, err
+}
+
+// Cancel makes tasks dead that are not done, whatever retries they have left, and returns
+// how many there were. The claim on one in progress is lost with it, which its worker
+// learns when it renews the claim: the handler's context ends then. Without ids and
+// without states in the filter nothing is cancelled.
+func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
+	if len(f.States) == 0 {
+		if len(f.IDs) == 0 {
+			return 0, optionsf("Cancel without IDs and States: name the tasks")
+		}
+		f.States = []State{Scheduled, Ready, InProgress, Failed}
+	}
+	if slices.ContainsFunc(f.States, func(s State) bool { return s == Done || s == Dead }) {
+		return 0, optionsf("what is done or dead can't be cancelled")
+	}
+	return q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = 'cancelled'")
+}
+
+// rowsAtOnce is how many rows a transaction changes or deletes, when there are many.
+const rowsAtOnce = 500
+
+// change sets columns of the tasks, some in each transaction, by their ids.
+func (q *Queue) change(ctx context.Context, what string, f Filter, set string, args ...any) (n int, err error) {
+	if _, err := q.Settings(ctx); err != nil {
+		return 0, err
+	}
+	where, condition, err := q.where(f)
+	if err != nil {
+		return 0, err
+	}
+	for after := uint64(0); ; {
+		var ids []uint64
+		err := q.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.TaskTable+where+" AND id > ? ORDER BY id LIMIT ?",
+			append(slices.Clone(condition), after, rowsAtOnce)...)
+		if err != nil || len(ids) == 0 {
+			return n, q.error(what, err)
+		}
+		after = ids[len(ids)-1]
+		// With the condition once more: a worker may have been faster.
+		changed, err := q.execute(ctx, "UPDATE "+schema.TaskTable+byID+" SET "+set+where+" AND id IN ("+list(ids)+")", slices.Concat(args, condition)...)
+		n += changed
+		if err != nil {
+			return n, q.error(what, err)
+		}
+	}
+}
+
+// execute runs a statement that may meet others' locks, and returns how many rows it
+// has changed.
+func (q *Queue) execute(ctx context.Context, query string, args ...any) (changed int, err error) {
+	err = retry(ctx, nil, func() error {
+		result, err := q.db.Pool().ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		changed = int(n)
+		return err
+	})
+	return changed, err
+}
+
+// PruneOptions say what Prune deletes.
+type PruneOptions struct {
+	// OlderThan is how long ago, by the server's clock, a task must have been done or
+	// dead. 0 means whenever it was.
+	OlderThan time.Duration
+	// Dead deletes dead tasks, too; else only those that are done.
+	Dead bool
+	// Pause is how long Prune waits between two batches of 500, for others to get on. 0
+	// means 10 ms, negative not at all.
+	Pause time.Duration
+}
+
+// Prune deletes old tasks in small transactions, by their ids, and returns how many. It
+// may run beside everything else, and be cut off at any time.
+func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err error) {
+	if o.OlderThan < 0 || o.OlderThan > maxDelay {
+		return 0, optionsf("OlderThan %v: 0 or more", o.OlderThan)
+	}
+	if _, err := q.Settings(ctx); err != nil {
+		return 0, err
+	}
+	if o.Pause == 0 {
+		o.Pause = 10 * time.Millisecond
+	}
+	states := []State{Done}
+	if o.Dead {
+		states = append(states, Dead)
+	}
+	for _, state := range states {
+		for {
+			ids, err := q.oldest(ctx, state, o.OlderThan)
+			if err != nil || len(ids) == 0 {
+				if err != nil {
+					return deleted, q.error("prune", err)
+				}
+				break
+			}
+			n, err := q.execute(ctx, "DELETE t FROM "+schema.TaskTable+" t"+byID+" WHERE id IN ("+list(ids)+") AND state = ?", string(state))
+			deleted += n
+			if err != nil {
+				return deleted, q.error("prune", err)
+			}
+			if len(ids) < rowsAtOnce {
+				break
+			}
+			select {
+			case <-time.After(o.Pause):
+			case <-ctx.Done():
+				return deleted, q.error("prune", context.Cause(ctx))
+			}
+		}
+	}
+	return deleted, nil
+}
+
+// oldest are the ids of tasks that have been in the state for the longest: the beginning
+// of a range of the index.
+func (q *Queue) oldest(ctx context.Context, state State, age time.Duration) (ids []uint64, err error) {
+	err = sqlx.SelectContext(ctx, q.db.Pool(), &ids, "SELECT id FROM "+schema.TaskTable+forceClaim+
+		" WHERE queue = ? AND state = ? AND turn = 0 AND state_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
+		q.name, string(state), age.Microseconds(), rowsAtOnce)
+	return ids, err
+}

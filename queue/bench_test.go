@@ -1,0 +1,320 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// benchWorkers is how many work at the same time, here and in the bare loop.
+const benchWorkers = 4
+
+// BenchmarkClaim is 4 workers that empty a queue beside a bare loop of as many connections
+// on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
+// worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
+// and claims for all that are free in one transaction, and, apart, 4 Workers again. Rounds
+// take turns, on a server with its default durability, and begin when the server has purged
+// what the one before has left; medians. Retried are the transactions that met a deadlock,
+// which no caller sees.
+//
+//	go test ./queue -run - -bench Claim -benchtime 5x
+func BenchmarkClaim(b *testing.B) {
+	apart := func(batch int) WorkerOptions { return WorkerOptions{Batch: batch} }
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		own := durable(b, s)
+		b.Run("batch=100", func(b *testing.B) {
+			discard := apart(100)
+			discard.Discard = true
+			benchmarkClaim(b, own, 100, []contender{{"", benchWorkers, apart(100)}, {"discard-", benchWorkers, discard}})
+		})
+		b.Run("batch=1", func(b *testing.B) {
+			benchmarkClaim(b, own, 1, []contender{{"", 1, WorkerOptions{Concurrency: benchWorkers}}, {"apart-", benchWorkers, apart(1)}})
+		})
+	})
+}
+
+// durable is a server with its default durability, which the tests' servers don't have: each
+// commit is on the disk when it returns, and in MySQL's binary log, too.
+func durable(b *testing.B, s *mysqltest.Server) *mysqltest.Server {
+	b.Helper()
+	flags := []string{"--innodb-flush-log-at-trx-commit=1"}
+	if !s.IsMariaDB() {
+		flags = append(flags, "--log-bin=binlog", "--server-id=1", "--sync-binlog=1")
+	}
+	return s.Start(b, flags...)
+}
+
+// contender is who empties the queue.
+type contender struct {
+	name    string
+	workers int
+	options WorkerOptions
+}
+
+func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []contender) {
+	b.Helper()
+	db, config := database(b, s)
+	execute(b, db, "CREATE TABLE bare (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, state TINYINT NOT NULL DEFAULT 0,"+
+		" payload LONGBLOB NOT NULL, KEY (state, id)) ENGINE=InnoDB")
+	n := 200 * batch
+	if batch == 1 {
+		n = 4000
+	}
+	var bare []float64
+	ours := make(map[string][]float64)
+	var retried uint64
+	for b.Loop() {
+		execute(b, db, "INSERT INTO bare (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+			" SELECT 'a short payload' FROM n a, (SELECT 1 FROM n LIMIT ?) b", n/1000)
+		execute(b, db, "ANALYZE TABLE bare") // or it reads all of it for an UPDATE by ids
+		purged(b, db)
+		bare = append(bare, float64(n)/bareLoop(b, db, batch).Seconds())
+		for _, c := range contenders {
+			execute(b, db, "TRUNCATE mqnotify_task")
+			purged(b, db)
+			took, met := workAll(b, openConfig(b, config), n, c.workers, c.options)
+			retried += met
+			ours[c.name] = append(ours[c.name], float64(n)/took.Seconds())
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(bare), "bare-tasks/s")
+	for _, c := range contenders {
+		b.ReportMetric(median(ours[c.name]), c.name+"tasks/s")
+		b.ReportMetric(median(ours[c.name])/median(bare), c.name+"ratio")
+	}
+	b.ReportMetric(float64(retried), "retried")
+}
+
+// purged waits until the server removes no more of what was deleted and changed: who comes
+// next would pay for it.
+func purged(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	for left, before := -1, -2; left != before; {
+		<-time.After(50 * time.Millisecond)
+		before = left
+		left = value[int](tb, db, "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+	}
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// bareLoop empties the bare table, and returns how long that took.
+func bareLoop(tb testing.TB, db *notify.DB, batch int) time.Duration {
+	tb.Helper()
+	conns := make([]*sql.Conn, benchWorkers)
+	for i := range conns {
+		var err error
+		conns[i], err = db.Pool().DB.Conn(tb.Context())
+		require.NoError(tb, err)
+		defer conns[i].Close()
+		_, err = conns[i].ExecContext(tb.Context(), "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+		require.NoError(tb, err)
+	}
+	begun := time.Now()
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() {
+			for bareStep(tb, conn, batch) {
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(begun)
+}
+
+func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
+	ctx := tb.Context()
+	deadlock := false // MariaDB 11.8 meets one now and then
+	run := func(query string) {
+		if deadlock {
+			return
+		}
+		_, err := conn.ExecContext(ctx, query)
+		deadlock = server.Retryable(err)
+		if deadlock {
+			_, err = conn.ExecContext(ctx, "ROLLBACK")
+		}
+		require.NoError(tb, err)
+	}
+	run("START TRANSACTION")
+	rows, err := conn.QueryContext(ctx, "SELECT id, payload FROM bare WHERE state = 0 ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED", batch)
+	if server.Retryable(err) {
+		run("ROLLBACK")
+		return true
+	}
+	require.NoError(tb, err)
+	defer rows.Close()
+	var ids []string
+	var id string
+	var payload []byte
+	for rows.Next() {
+		require.NoError(tb, rows.Scan(&id, &payload))
+		ids = append(ids, id)
+	}
+	require.NoError(tb, rows.Err())
+	if len(ids) == 0 {
+		run("COMMIT")
+		return false
+	}
+	in := " WHERE id IN (" + strings.Join(ids, ",") + ")"
+	run("UPDATE bare SET state = 1" + in)
+	run("COMMIT")
+	for done := deadlock; !done; done = !deadlock { // what was updated is to be deleted
+		deadlock = false
+		run("DELETE FROM bare" + in)
+	}
+	return true
+}
+
+// workAll has workers empty the queue, and returns how long that took until all was written
+// down as done, and how many transactions were retried.
+func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) (took time.Duration, retried uint64) {
+	tb.Helper()
+	q := newQueue(tb, db, Options{Logger: slog.New(slog.DiscardHandler)})
+	workers := make([]*running, count)
+	for i := range workers {
+		workers[i] = work(tb, q, options, func(context.Context, Task) error { return nil })
+	}
+	done := func() (done uint64) {
+		for _, w := range workers {
+			done += w.Stats().Done
+		}
+		return done
+	}
+	require.NoError(tb, q.Join(tb.Context()))
+	enqueue(tb, q, "first")
+	eventually(tb, func() bool { return done() == 1 }, "the workers don't work")
+	execute(tb, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+		" SELECT 'mail', 'a short payload' FROM n a, (SELECT 1 FROM n LIMIT ?) b", n/1000)
+	begun := time.Now()
+	q.Notify(tb.Context())
+	for done() < uint64(n)+1 {
+		<-time.After(500 * time.Microsecond)
+	}
+	took = time.Since(begun)
+	for _, w := range workers {
+		require.NoError(tb, w.end(tb))
+		retried += w.Stats().Retried
+	}
+	return took, retried
+}
+
+// BenchmarkFinished is a claim of one task, in tables with more and more tasks that are
+// done: the cost must not grow with them. The tables take turns, so that whatever else the
+// machine does meets all of them. Microseconds, medians.
+//
+//	go test ./queue -run - -bench Finished -benchtime 1000x
+func BenchmarkFinished(b *testing.B) {
+	sizes := []int{1_000, 10_000, 100_000, 1_000_000}
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		own := durable(b, s)
+		queues, lines, costs := make([]*Queue, len(sizes)), make([]*line, len(sizes)), make([][]float64, len(sizes))
+		for i, n := range sizes {
+			db, _ := database(b, own)
+			finished(b, db, n)
+			execute(b, db, "ANALYZE TABLE mqnotify_task")
+			queues[i], lines[i] = newQueue(b, db, Options{NoGate: true}), newLine(b, db, true)
+		}
+		written(b, lines[0])
+		for b.Loop() {
+			for i := range sizes {
+				enqueue(b, queues[i], "x")
+				begun := time.Now()
+				tasks, _, err := lines[i].round(b.Context(), nil, 1)
+				costs[i] = append(costs[i], float64(time.Since(begun).Microseconds()))
+				require.NoError(b, err)
+				require.Len(b, tasks, 1)
+				_, _, err = lines[i].round(b.Context(), []outcome{{held: &held{task: tasks[0]}}}, 0)
+				require.NoError(b, err)
+			}
+		}
+		b.ReportMetric(0, "ns/op")
+		for i, n := range sizes {
+			b.ReportMetric(median(costs[i]), fmt.Sprintf("µs/claim-%d", n))
+		}
+	})
+}
+
+// written waits until what was just inserted is on the disk.
+func written(tb testing.TB, l *line) {
+	tb.Helper()
+	eventually(tb, func() bool {
+		dirty := 0
+		require.NoError(tb, l.do(tb.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+			var name string
+			return conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name, &dirty)
+		}))
+		return dirty < 100
+	}, "the server does not write")
+}
+
+// newLine is a session that claims.
+func newLine(tb testing.TB, db *notify.DB, skip bool) *line {
+	tb.Helper()
+	session, err := db.Session(tb.Context(), notify.SessionOptions{})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
+	return &line{
+		session: session, queue: "mail", owner: "test", visibility: time.Minute, skip: skip,
+		retried: new(atomic.Uint64), log: testLogger(tb),
+	}
+}
+
+// BenchmarkLatency is from the return of Enqueue, which is after its commit, to the
+// handler's start, of an idle worker; beside it a round trip and a commit. Medians, ms.
+//
+//	go test ./queue -run - -bench Latency -benchtime 300x
+func BenchmarkLatency(b *testing.B) {
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		own := durable(b, s)
+		db, config := database(b, own)
+		execute(b, db, "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
+		q := newQueue(b, db, quiet)
+		require.NoError(b, q.Join(b.Context()))
+		handled := make(chan time.Time, 1)
+		work(b, newQueue(b, openConfig(b, config), quiet), WorkerOptions{}, func(context.Context, Task) error {
+			handled <- time.Now()
+			return nil
+		})
+		enqueue(b, q, "first")
+		<-handled
+		var trips, commits, latencies []float64
+		ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+		for b.Loop() {
+			<-time.After(30 * time.Millisecond) // idle again
+			begun := time.Now()
+			execute(b, db, "DO 1")
+			trips = append(trips, ms(time.Since(begun)))
+			begun = time.Now()
+			execute(b, db, "INSERT INTO bare VALUES ()")
+			commits = append(commits, ms(time.Since(begun)))
+			enqueue(b, q, "x")
+			committed := time.Now()
+			latencies = append(latencies, ms((<-handled).Sub(committed)))
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(median(trips), "trip-ms")
+		b.ReportMetric(median(commits), "commit-ms")
+		b.ReportMetric(median(latencies), "commit-to-handler-ms")
+		b.ReportMetric(latencies[len(latencies)*9/10], "p90-ms")
+	})
+}

@@ -1,0 +1,358 @@
+package queue
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	// settleAfter is how long an outcome waits for others to be written down with it,
+	// while no handler waits for a task.
+	settleAfter = 20 * time.Millisecond
+	// gatherFor is how long new claims may take to be written down with each other: the
+	// next transaction waits for them if handlers were faster than that before.
+	gatherFor = 200 * time.Microsecond
+	// busyLook is how often a worker that always finds tasks looks for what fell due.
+	busyLook = time.Second
+	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
+	waitBound = time.Minute
+)
+
+// dispatcher is a worker while a session lives: one goroutine makes all statements, and
+// a second one waits to be woken.
+type dispatcher struct {
+	*Worker
+	line  *line
+	hands *hands
+	wakes chan struct{} // one slot: tasks were entered
+	idle  chan struct{} // one slot: the waiter is to wait
+
+	empty    bool      // the last claim found less than there was room for
+	looked   time.Time // when it last looked for what falls due
+	nextLook time.Time
+	due      time.Time // when something does; zero for nothing
+	recurs   bool      // there are recurring tasks
+	renewed  time.Time // when claims were renewed last; zero for not in this session, which begins with it
+}
+
+// run works until ctx has ended and all is written down, or the session is lost.
+func (d *dispatcher) run(ctx context.Context, waiter notify.Waiter) error {
+	waiting, cancel := context.WithCancelCause(ctx)
+	var waits sync.WaitGroup
+	waits.Go(func() { cancel(d.wait(waiting, waiter)) })
+	defer waits.Wait()
+	defer cancel(nil)
+	for {
+		var now handsState
+		err := d.line.stay(func() (err error) {
+			for {
+				worked := true
+				for worked && err == nil {
+					if worked, err = d.step(ctx); worked {
+						d.gather()
+					}
+				}
+				now = d.hands.state(d.options.Batch)
+				if err != nil || d.empty || ctx.Err() != nil {
+					return err
+				}
+				if err := d.pause(ctx, waiting, now); err != nil {
+					return err
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 {
+			if d.line.ordered && d.queue.gate != nil { // the next may be another worker's
+				d.queue.gate.Ring(0)
+			}
+			return nil
+		}
+		// Idle: the session is watched meanwhile, and others may use it, who poll.
+		if err := d.pause(ctx, waiting, now); err != nil {
+			return err
+		}
+	}
+}
+
+// step does what it is time for; worked tells that there may be more.
+func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
+	stopping := ctx.Err() != nil
+	if stopping {
+		d.hands.release()
+	}
+	if err := d.renew(ctx); err != nil {
+		return false, err
+	}
+	if err := d.promote(ctx, stopping); err != nil {
+		return false, err
+	}
+	return d.round(ctx, stopping)
+}
+
+// gather waits for quick handlers: one transaction for all of them costs about what one
+// for the first of them would.
+func (d *dispatcher) gather() {
+	now := d.hands.state(d.options.Batch)
+	if !now.quick || now.claims == 0 {
+		return
+	}
+	late := time.NewTimer(gatherFor)
+	defer late.Stop()
+	for now.claims > 0 {
+		select {
+		case <-d.hands.changed:
+		case <-late.C:
+			return
+		}
+		now = d.hands.state(d.options.Batch)
+	}
+}
+
+// wait wakes the dispatcher when the queue's gate is rung, while it is idle.
+func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
+	head, err := waiter.Head(ctx)
+	if err != nil {
+		return err
+	}
+	poke(d.wakes)
+	for {
+		select {
+		case <-d.idle:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		// The head was read before the last claim that found nothing: what came after it
+		// ends the wait.
+		for woken := false; !woken; {
+			now, err := waiter.Wait(ctx, head, waitBound)
+			if err != nil {
+				return err
+			}
+			woken = now != head
+			head = now
+		}
+		poke(d.wakes)
+	}
+}
+
+// pause returns when there may be something to do.
+func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
+	stopping := ctx.Err() != nil
+	next := d.nextLook
+	if stopping { // it looks for nothing more
+		next = time.Now().Add(d.options.Look)
+	}
+	earlier := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	if d.empty && !stopping {
+		poke(d.idle)
+	}
+	if !d.due.IsZero() && !stopping {
+		earlier(d.due)
+	}
+	if now.outcomes > 0 {
+		earlier(now.oldest.Add(settleAfter))
+	}
+	if now.claims > 0 {
+		earlier(d.renewed.Add(d.options.Visibility / 3))
+	}
+	timer := time.NewTimer(max(0, time.Until(next)))
+	defer timer.Stop()
+	stop, failed := ctx.Done(), waiting.Done()
+	if stopping {
+		stop, failed = nil, nil
+	}
+	select {
+	case <-d.wakes:
+		d.empty = false
+	case <-d.hands.changed:
+	case <-timer.C:
+	case <-d.line.session.Lost():
+		return d.line.session.Err()
+	case <-stop:
+	case <-failed: // the waiter has ended, or ctx
+		if ctx.Err() == nil {
+			return context.Cause(waiting)
+		}
+	}
+	return nil
+}
+
+// round writes down outcomes and claims tasks, in one transaction, if it is time for
+// either.
+func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
+	now := d.hands.state(d.options.Batch)
+	want := 0
+	if now.hungry && !stopping {
+		want = min(now.free, d.options.Batch)
+	}
+	due := now.outcomes > 0 && (now.hungry || stopping || now.outcomes >= d.options.Batch || time.Since(now.oldest) >= settleAfter)
+	if !due && (want == 0 || d.empty) {
+		return false, nil
+	}
+	if d.line.ordered {
+		want = min(want, 1)
+	}
+	outcomes := d.hands.pending()
+	claimed, started, err := d.line.round(ctx, outcomes, want)
+	if err != nil {
+		return false, err
+	}
+	d.hands.take(claimed, started, d.options.Visibility)
+	d.hands.wrote(outcomes)
+	d.count(outcomes)
+	if err := d.late(ctx, outcomes); err != nil {
+		return false, err
+	}
+	for _, o := range outcomes {
+		if at := time.Now().Add(o.wait); o.kind == wasFailed && (d.due.IsZero() || at.Before(d.due)) {
+			d.due = at
+		}
+	}
+	if want == 0 {
+		return true, nil
+	}
+	was := d.empty
+	d.empty = len(claimed) < want
+	if !d.empty || was {
+		return true, nil
+	}
+	// Only now is it known when to wake by itself.
+	ready, err := d.look(ctx)
+	if ready { // another worker has it in hand, or vanishes with it
+		d.nextLook = time.Now().Add(5*time.Millisecond + rand.N(10*time.Millisecond))
+	}
+	return true, err
+}
+
+func (d *dispatcher) count(outcomes []outcome) {
+	for _, o := range outcomes {
+		switch o.kind {
+		case wasDone:
+			d.done.Add(1)
+		case wasFailed:
+			d.failed.Add(1)
+			d.log.Info("a task failed and will be tried again", "task", o.held.task.ID, "attempt", o.held.task.Attempt,
+				"wait", o.wait, "error", firstLine(o.text))
+		case wasFatal:
+			d.dead.Add(1)
+			d.log.Warn("a task failed for the last time", "task", o.held.task.ID, "attempt", o.held.task.Attempt, "error", firstLine(o.text))
+		}
+	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// late tells of outcomes that came too late: of those whose claims were not trusted any
+// more when they were written down.
+func (d *dispatcher) late(ctx context.Context, outcomes []outcome) error {
+	now := time.Now()
+	outcomes = slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return now.Before(o.held.trusted) })
+	if len(outcomes) == 0 {
+		return nil
+	}
+	late, err := d.line.lateOf(ctx, outcomes)
+	for _, t := range late {
+		d.lost.Add(1)
+		d.log.WarnContext(ctx, "a task's result came after its claim had lapsed: it is done again", "task", t.ID, "attempt", t.Attempt)
+	}
+	return err
+}
+
+// renew renews the claims when it is time.
+func (d *dispatcher) renew(ctx context.Context) error {
+	if time.Since(d.renewed) < d.options.Visibility/3 {
+		return nil
+	}
+	d.renewed = time.Now()
+	tasks := d.hands.claims(false)
+	if len(tasks) == 0 {
+		return nil
+	}
+	lost, started, err := d.line.renew(ctx, tasks)
+	if err != nil {
+		return err
+	}
+	d.hands.renewed(tasks, lost, started, d.options.Visibility)
+	for _, t := range lost {
+		d.log.WarnContext(ctx, "the claim on a task is lost", "task", t.ID, "attempt", t.Attempt)
+	}
+	return nil
+}
+
+// look finds out when something falls due, and whether a task is ready.
+func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
+	v, err := d.line.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	d.looked = time.Now()
+	d.nextLook = d.looked.Add(d.options.Look)
+	d.due = time.Time{}
+	if v.any {
+		d.due = d.looked.Add(max(0, v.due))
+	}
+	d.recurs = v.recurs
+	return v.ready, nil
+}
+
+// promote looks when it is time, makes ready what has fallen due, and enters recurring
+// tasks.
+func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
+	if stopping {
+		return nil
+	}
+	now := time.Now()
+	if !now.Before(d.nextLook) || !d.empty && now.Sub(d.looked) >= busyLook {
+		ready, err := d.look(ctx)
+		if err != nil {
+			return err
+		}
+		if ready {
+			d.empty = false
+		}
+	}
+	if d.due.IsZero() || now.Before(d.due) {
+		return nil
+	}
+	ready, err := d.line.promote(ctx)
+	if err != nil {
+		return err
+	}
+	if d.recurs {
+		entered, err := d.line.enterDue(ctx)
+		if err != nil {
+			return err
+		}
+		ready += entered
+	}
+	if _, err := d.look(ctx); err != nil {
+		return err
+	}
+	if ready > 0 {
+		d.empty = false
+		if d.hands.state(d.options.Batch).free < ready && d.queue.gate != nil {
+			d.queue.gate.Ring(0) // others may be free for it
+		}
+	}
+	if !d.due.IsZero() && !d.due.After(time.Now()) {
+		// Another worker has it in hand: not again at once.
+		d.due = time.Now().Add(5*time.Millisecond + rand.N(10*time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+// Package queue shares tasks out among workers, through ordinary tables.
+//
+//	q, err := queue.New(db, "mail", queue.Options{})
+//	ids, err := q.Enqueue(ctx, queue.Entry{Payload: payload})
+//
+//	w, err := queue.NewWorker(q, queue.WorkerOptions{Concurrency: 4})
+//	err = w.Run(ctx, func(ctx context.Context, task queue.Task) error { ... })
+//
+// A message (package consumer) is for all who listen, in order; a task is for one worker,
+// whichever is free, and has a life of its own:
+//
+//	            Delay, At               claim                 nil
+//	Enqueue ──▶ scheduled ──▶ ready ──▶ in progress ────────▶ done
+//	                            ▲  ▲         │    │
+//	                     wait   │  └─────────┘    │ ErrDead, no retry left, Cancel
+//	                  failed ◀──┤    lapse        ▼
+//	                    ▲       └────────────── dead (the dead letters; Retry)
+//	                    └── an error ── in progress
+//
+// # Claims
+//
+// Workers compete. One selects the first tasks that nobody has locked (SELECT ... FOR
+// UPDATE SKIP LOCKED), marks them by their ids, and commits before it works; where the
+// server has no SKIP LOCKED it marks them by UPDATE ... LIMIT and reads what carries its
+// token. What it has finished is written down in the same transaction that claims the next,
+// one transaction for all handlers of a Worker that are free: Concurrency: 4 is cheaper than four
+// Workers.
+// So no two claims have the same task, and no transaction is open while a handler runs.
+//
+// A claim holds for the visibility timeout, by the server's clock, and the worker renews
+// it three times as often. It trusts a claim for a tenth less, counted from the moment the
+// statement was sent that made it: when it could not renew in time, the handler's context
+// ends before another worker can have the task. Each claim has a number, Attempt, which
+// only grows; results are written down for that number alone, so that a late one changes
+// nothing, and ID with Attempt is a fencing token for what the handler writes elsewhere.
+//
+// # What is guaranteed
+//
+//   - A task whose Enqueue, or whose transaction, was committed is done at least once, or is
+//     dead after its retries, whichever worker, connection or server dies (InnoDB's default
+//     durability given). Exactly once is what FinishTx gives, for effects in the same
+//     database.
+//   - No task is with two workers at once, as long as handlers end when their contexts do. A
+//     process that is stopped for longer than the timeout does not know; then the fencing
+//     token decides.
+//   - Unique: of tasks with the same key, one at most is neither done nor dead.
+//   - Ordered: one task at a time, in the order of entry, the next when the one before is
+//     done or dead. One that fails holds up the others until then.
+//   - Recurring: each due time makes one task at most, whoever schedules. Times that pass
+//     while no worker runs make one task together.
+//   - Clocks of clients decide nothing; At is the only time that a client names.
+//
+// What is not: an order among the tasks of several workers, beyond that of their claims; and
+// a retry costs a task one of its retries also when its worker vanished, so that a task that
+// kills its workers is dead in the end.
+//
+// # Waiting
+//
+// An idle worker waits in the server, in the queue's gate (package notify), and sleeps until
+// the next task falls due, by a timer of the server's time. It looks by itself each 30 s, one
+// statement, should a wake have been lost. Where there is no gate it waits for commits or
+// polls. A task entered by plain SQL is found by that look, or at once after
+// notify.Notify(ctx, db, "queue/NAME").
+//
+// # The ring buffer
+//
+// A [Ring] is for what is of interest while it is new: a fixed number of entries, in which
+// the newest overwrites the oldest. Writers never wait for readers, and a reader that was
+// overtaken is told by how much ([LappedError]). Its writers go one after the other.
+//
+// # When to prefer another
+//
+// Messages that several programs read, in order: a topic (producer, consumer). One thing at
+// a time without any list of them: a lock (notify.Lock). Many thousand short tasks a second,
+// where a lost one is no harm: a queue in memory; this one commits each claim.
+package queue

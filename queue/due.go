@@ -1,0 +1,126 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// promoted is how many tasks a transaction makes ready at most.
+const promoted = 500
+
+// errLapsed is the last_error of a task whose worker vanished.
+const errLapsed = "the worker did not finish it, nor hold its claim: it vanished, or the server was out of its reach"
+
+// view is what a look sees.
+type view struct {
+	ready bool          // there is a task to claim, or another worker is about to
+	due   time.Duration // until something falls due, by the server's clock; negative when it is overdue
+	any   bool          // something will fall due by itself
+	// recurs is set when there are recurring tasks.
+	recurs bool
+}
+
+// dueColumn is how long until the first task in a state falls due, in microseconds.
+func dueColumn(state State) string {
+	return "(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim +
+		" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0)"
+}
+
+var lookQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready'), " +
+	dueColumn(Scheduled) + ", " + dueColumn(Failed) + ", " + dueColumn(InProgress) + ", " +
+	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(next_at)) FROM " + schema.ScheduleTable + " WHERE queue = ?"
+
+// look reads what there is to do and when, in one statement that locks nothing.
+func (l *line) look(ctx context.Context) (v view, err error) {
+	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var in [4]sql.NullInt64
+		known, args := l.known()
+		row := conn.QueryRowxContext(ctx, lookQuery+known+")", append([]any{l.queue, l.queue, l.queue, l.queue, l.queue}, args...)...)
+		if err := row.Scan(&v.ready, &in[0], &in[1], &in[2], &in[3]); err != nil {
+			return err
+		}
+		if l.ordered { // what is ready may have to wait for what is not settled
+			v.ready = v.ready && !in[1].Valid && !in[2].Valid
+		}
+		v.recurs = in[3].Valid
+		for _, micros := range in {
+			if due := time.Duration(micros.Int64) * time.Microsecond; micros.Valid && (!v.any || due < v.due) {
+				v.any, v.due = true, due
+			}
+		}
+		return nil
+	})
+	return v, err
+}
+
+// promote makes ready what has fallen due: tasks whose time has come, and those whose
+// worker let its claim lapse, which costs them a retry; without one left they are dead.
+// It returns how many can be claimed now.
+func (l *line) promote(ctx context.Context) (ready int, err error) {
+	for {
+		n, moved, err := l.promoteSome(ctx)
+		ready += n
+		if err != nil || moved < promoted {
+			return ready, err
+		}
+	}
+}
+
+func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
+	query := "SELECT id, state = 'in progress', retries FROM " + schema.TaskTable + forceClaim +
+		" WHERE queue = ? AND state IN ('scheduled', 'failed', 'in progress') AND turn = 0 AND state_at <= UTC_TIMESTAMP(6)" +
+		" LIMIT " + strconv.Itoa(promoted) + " FOR UPDATE"
+	if l.skip {
+		query += " SKIP LOCKED"
+	}
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var due, lapsed, dead []uint64
+		var first, second packet
+		first.add(nil, "START TRANSACTION")
+		first.add(func(rows *sql.Rows) error {
+			var id uint64
+			var claimed bool
+			var retries int
+			if err := rows.Scan(&id, &claimed, &retries); err != nil {
+				return err
+			}
+			switch {
+			case !claimed:
+				due = append(due, id)
+			case retries > 0:
+				lapsed = append(lapsed, id)
+			default:
+				dead = append(dead, id)
+			}
+			return nil
+		}, query, l.queue)
+		if err := first.send(ctx, conn); err != nil {
+			return err
+		}
+		if len(due) > 0 {
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+" WHERE id IN ("+list(due)+")")
+		}
+		if len(lapsed) > 0 {
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = '',"+
+				" retries = retries - 1, last_error = ? WHERE id IN ("+list(lapsed)+")", errLapsed)
+		}
+		if len(dead) > 0 {
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), unique_key = NULL,"+
+				" last_error = ? WHERE id IN ("+list(dead)+")", errLapsed)
+		}
+		second.add(nil, "COMMIT")
+		ready = len(due) + len(lapsed)
+		moved = ready + len(dead)
+		return second.send(ctx, conn)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return ready, moved, nil
+}

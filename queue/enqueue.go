@@ -1,0 +1,192 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const insertInto = "INSERT INTO " + schema.TaskTable +
+	" (queue, state, turn, state_at, priority, retries, unique_key, payload) VALUES "
+
+// Tx is a transaction of the caller's: *sql.Tx, *sqlx.Tx, or a connection on which one
+// has begun. A pool is refused.
+type Tx = producer.Tx
+
+// Enqueue enters the tasks, all or none of them, wakes workers, and returns the tasks'
+// ids in their order once they are committed; 0 for one whose unique key the queue has
+// already. No entry is no statement.
+//
+// A deadlock or a lock that took too long is tried again a few times. A lost connection
+// is not: see ErrUnknown. Other errors are ErrNoQueue, ErrNoState, ErrOptions,
+// ErrDenied, ErrClosed, the cause of ctx, or the server's.
+func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	rows, err := q.rows(ctx, entries)
+	if err != nil {
+		return nil, q.error("enqueue into", err)
+	}
+	var ids []uint64
+	err = retry(ctx, nil, func() (err error) {
+		ids, err = q.commit(ctx, rows)
+		return err
+	})
+	if err != nil {
+		return nil, q.error("enqueue into", err)
+	}
+	q.Notify(ctx)
+	return ids, nil
+}
+
+// EnqueueTx enters the tasks inside the caller's transaction, so that they are there if
+// it commits and never were if it does not. The caller commits, and calls Notify after
+// it. After an error the caller rolls back. Where the queue is ordered, others who enter
+// tasks wait for that commit.
+func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
+		return nil, optionsf("EnqueueTx on a pool, where each statement is committed by itself: " +
+			"begin a transaction and pass that, or call Enqueue")
+	}
+	rows, err := q.rows(ctx, entries)
+	if err == nil {
+		var ids []uint64
+		if ids, err = q.insert(ctx, tx, rows); err == nil {
+			return ids, nil
+		}
+	}
+	return nil, q.error("enqueue into", err)
+}
+
+func (q *Queue) rows(ctx context.Context, entries []Entry) ([]row, error) {
+	if q.closed.Load() {
+		return nil, ErrClosed
+	}
+	settings, err := q.Settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]row, len(entries))
+	for i, e := range entries {
+		if rows[i], err = newRow(q.name, e, settings.Ordered); err != nil {
+			return nil, fmt.Errorf("task %d of %d: %w", i+1, len(entries), err)
+		}
+	}
+	return rows, nil
+}
+
+// commit stores the rows, all or none.
+func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error) {
+	if len(batches(rows)) == 1 && !q.settings.Load().Ordered { // a statement is a transaction
+		conn, err := q.db.Pool().Conn(ctx) // in a step of its own: what fails here has sent nothing
+		if err != nil {
+			return nil, fmt.Errorf("connect: %w", err)
+		}
+		defer conn.Close()
+		ids, err = q.insert(ctx, conn, rows)
+		return ids, doubt(err)
+	}
+	tx, err := q.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	if ids, err = q.insert(ctx, tx, rows); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, doubt(fmt.Errorf("commit: %w", err))
+	}
+	return ids, nil
+}
+
+// insert stores the rows in a transaction and returns their ids.
+//
+// A statement's first id is its LAST_INSERT_ID, and the others follow by the session's
+// auto_increment_increment, as the manual says of a "simple insert".
+func (q *Queue) insert(ctx context.Context, tx Tx, rows []row) ([]uint64, error) {
+	if q.settings.Load().Ordered {
+		if _, err := readSettings(ctx, tx, q.name, " FOR UPDATE"); err != nil {
+			return nil, err
+		}
+	}
+	ids := make([]uint64, len(rows))
+	order := inserting(rows)
+	if q.settings.Load().Ordered { // the others wait
+		slices.Sort(order)
+	}
+	sorted := make([]row, len(rows))
+	for i, at := range order {
+		sorted[i] = rows[at]
+	}
+	step := uint64(1)
+	if len(rows) > 1 {
+		if err := tx.QueryRowContext(ctx, "SELECT @@auto_increment_increment").Scan(&step); err != nil {
+			return nil, fmt.Errorf("read auto_increment_increment: %w", err)
+		}
+	}
+	for _, batch := range batches(sorted) {
+		query, args := insertStatement(batch)
+		result, err := tx.ExecContext(ctx, query, args...)
+		if batch[0].unique != "" && server.Is(err, server.ErrDuplicate) {
+			order = order[1:]
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("insert: %w", err)
+		}
+		first, err := result.LastInsertId()
+		if err != nil {
+			return nil, fmt.Errorf("insert: %w", err)
+		}
+		for i := range batch {
+			ids[order[i]] = uint64(first) + uint64(i)*step
+		}
+		order = order[len(batch):]
+	}
+	return ids, nil
+}
+
+// attempts is how often a transaction is run at most.
+const attempts = 8
+
+// retry runs f again while what stopped it is another transaction's doing, and counts
+// that with met, which may be nil.
+func retry(ctx context.Context, met func(), f func() error) error {
+	waits := notify.Exponential(2*time.Millisecond, 500*time.Millisecond)
+	for attempt := 1; ; attempt++ {
+		err := f()
+		if err == nil || !server.Retryable(err) {
+			return err
+		}
+		if met != nil {
+			met()
+		}
+		if attempt == attempts {
+			return err
+		}
+		// The whole wait is random: two that met would meet again.
+		timer := time.NewTimer(rand.N(waits.NextBackOff()))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A handler may take longer than the visibility timeout: the claim is renewed for as
+// long as it runs, and no other worker gets the task.
+func TestRenewal(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{})
+		enqueue(t, q, "long")
+		begun, end := make(chan Task, 10), make(chan struct{})
+		handler := func(ctx context.Context, task Task) error {
+			begun <- task
+			select {
+			case <-end:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		options := WorkerOptions{Claim: mode, Visibility: time.Second, StopTimeout: -1}
+		work(t, q, options, handler)
+		work(t, newQueue(t, openConfig(t, config), Options{}), options, handler)
+		<-begun
+		first := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
+		eventually(t, func() bool {
+			return value[bool](t, db, "SELECT state_at > ? + INTERVAL 1500000 MICROSECOND FROM mqnotify_task", first)
+		}, "not renewed")
+		assert.Equal(t, 1, inState(t, db, InProgress))
+		close(end)
+		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "not done")
+		assert.Equal(t, 1, value[int](t, db, "SELECT attempts FROM mqnotify_task"))
+		assert.Empty(t, begun)
+	})
+}
+
+// A worker that is there again renews its claims at once: of the time that it trusts them for
+// much may be gone. This one has a handler to spare, and so sees the loss when it happens.
+func TestRenewsWhenBack(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		proxy := s.Proxy(t)
+		enqueue(t, newQueue(t, db, Options{}), "long")
+		begun := make(chan struct{})
+		work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Concurrency: 2, Visibility: time.Hour, StopTimeout: -1},
+			func(ctx context.Context, _ Task) error {
+				close(begun)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		<-begun
+		first := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
+		proxy.Down()
+		proxy.Up()
+		eventually(t, func() bool { return value[bool](t, db, "SELECT state_at > ? FROM mqnotify_task", first) }, "not renewed")
+	})
+}
+
+// A worker that the network cuts off loses its claims before another gets the tasks: its
+// handlers' contexts end first, and what they say afterwards changes nothing.
+func TestCutOff(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, config := database(t, s)
+		proxy := s.Proxy(t)
+		enqueue(t, newQueue(t, db, Options{}), "task")
+		const visibility = time.Second
+		var mu sync.Mutex
+		at := map[string]time.Time{}
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if _, there := at[what]; !there {
+				at[what] = time.Now()
+			}
+		}
+		begun, again := make(chan struct{}), make(chan struct{})
+		cut := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Claim: mode, Visibility: visibility},
+			func(ctx context.Context, task Task) error {
+				if task.Attempt > 1 {
+					return nil
+				}
+				close(begun)
+				<-ctx.Done()
+				note("lost")
+				assert.ErrorIs(t, context.Cause(ctx), ErrClaimLost)
+				select {
+				case <-again:
+				case <-time.After(patience):
+				}
+				return nil
+			})
+		<-begun
+		proxy.Freeze()
+		long := func(int) time.Duration { return time.Hour } // it stays failed, and nobody has it a third time
+		other := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Visibility: visibility, Backoff: long},
+			func(_ context.Context, task Task) error {
+				note("again")
+				assert.Equal(t, 2, task.Attempt)
+				assert.Equal(t, DefaultRetries-1, task.Retries, "a lapse costs a retry")
+				close(again)
+				return errors.New("so that the late result would show")
+			})
+		<-again
+		proxy.Thaw()
+		eventually(t, func() bool { return inState(t, db, Failed) == 1 }, "not failed")
+		require.NoError(t, cut.end(t))
+		require.NoError(t, other.end(t))
+		mu.Lock()
+		defer mu.Unlock()
+		assert.True(t, at["lost"].Before(at["again"]), "the first was told %v after the second began", at["lost"].Sub(at["again"]))
+		assert.Equal(t, 1, inState(t, db, Failed), "the late result changes nothing")
+	})
+}
+
+// What was claimed over a session that is lost before its answer goes back when the
+// worker is there again.
+func TestAnswerLost(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		enqueue(t, q, "1", "2", "3")
+		l := newLine(t, db, mode == ClaimSkipLocked)
+		known, _, err := l.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		_, _, err = l.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		other := newLine(t, db, mode == ClaimSkipLocked)
+		other.owner = "test2"
+		_, _, err = other.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		require.NoError(t, l.abandoned(t.Context(), known))
+		assert.Equal(t, "1:in progress 2:ready 3:in progress", value[string](t, db,
+			"SELECT GROUP_CONCAT(payload, ':', state ORDER BY id SEPARATOR ' ') FROM mqnotify_task"))
+		assert.Equal(t, 3*DefaultRetries, value[int](t, db, "SELECT SUM(retries) FROM mqnotify_task"))
+	})
+}
+
+// A worker goes on by itself after its connections were cut, again and again, and the
+// server was killed and came back; every task is done, and none by two at once.
+func TestReconnects(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		own := s.Start(t)
+		db, config := database(t, own)
+		proxy := own.Proxy(t)
+		q := newQueue(t, db, Options{})
+		held := newHolders(t)
+		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}),
+			WorkerOptions{Claim: mode, Concurrency: 4, Batch: 8, Visibility: 2 * time.Second, Backoff: noWait}, held.handle)
+		const tasks = 300
+		for i := range tasks {
+			enqueue(t, q, fmt.Sprint(i))
+		}
+		for i := range 4 {
+			enough := (i + 1) * tasks / 6
+			eventually(t, func() bool { return held.count() >= enough }, "no more is done")
+			if i == 2 {
+				own.Kill()
+				own.Restart(t)
+			} else {
+				proxy.Down()
+				proxy.Up()
+			}
+		}
+		eventually(t, func() bool { return inState(t, db, Done) == tasks }, "not all are done")
+		require.NoError(t, w.end(t))
+		assert.Zero(t, inState(t, db, Dead))
+	})
+}
+
+// holders notices a task that two have at once, within a process.
+type holders struct {
+	t  *testing.T
+	mu sync.Mutex
+	by map[uint64]int // the attempt
+	n  int
+}
+
+func newHolders(t *testing.T) *holders { return &holders{t: t, by: map[uint64]int{}} }
+
+func (h *holders) handle(ctx context.Context, task Task) error {
+	h.mu.Lock()
+	assert.Zero(h.t, h.by[task.ID], "task %d is in hand", task.ID)
+	h.by[task.ID] = task.Attempt
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.by, task.ID)
+		h.n++
+	}()
+	select {
+	case <-time.After(3 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (h *holders) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
+}
+
+// Whose claim has lapsed can neither finish the task, nor renew the claim, nor give it
+// back, while another has it.
+func TestLateResult(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		enqueue(t, newQueue(t, db, Options{}), "task")
+		late, other := newLine(t, db, mode == ClaimSkipLocked), newLine(t, db, mode == ClaimSkipLocked)
+		old, _, err := late.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		execute(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+		n, err := other.promote(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		now, _, err := other.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		require.Equal(t, old[0].Attempt+1, now[0].Attempt)
+
+		for _, kind := range []outcomeKind{wasDone, wasFailed, wasFatal, wasReleased} {
+			o := []outcome{{held: &held{task: old[0]}, kind: kind}}
+			_, _, err = late.round(t.Context(), o, 0)
+			require.NoError(t, err)
+			assert.Equal(t, 1, inState(t, db, InProgress), "%d", kind)
+			tooLate, err := late.lateOf(t.Context(), o)
+			require.NoError(t, err)
+			assert.Len(t, tooLate, 1)
+		}
+		lost, _, err := late.renew(t.Context(), old)
+		require.NoError(t, err)
+		assert.Equal(t, old, lost)
+		require.ErrorIs(t, FinishTx(t.Context(), db.Pool(), old[0]), ErrClaimLost)
+		require.NoError(t, FinishTx(t.Context(), db.Pool(), now[0]))
+	})
+}

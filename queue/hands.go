@@ -1,0 +1,292 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// held is a claim that the worker has.
+type held struct {
+	task    Task
+	trusted time.Time // until when nobody else can have it, by the clock here
+	lost    bool
+	begun   bool
+	settled bool // an outcome is known
+	cancel  context.CancelCauseFunc
+	timer   *time.Timer // ends the handler's context at trusted
+}
+
+// hands are a worker's claims and those who handle them. It makes no statement.
+type hands struct {
+	handler func(ctx context.Context, task Task) error
+	backoff func(attempt int) time.Duration
+
+	mu       sync.Mutex
+	waiting  []*held // claimed, and not begun
+	held     map[uint64]*held
+	outcomes []outcome // not written down yet
+	oldest   time.Time // when the first of them came
+	running  int
+	quick    bool // the last handler to end had taken no time
+	most     int
+	closed   bool
+	work     *sync.Cond
+	changed  chan struct{} // one slot: an outcome came, or a handler is free
+	handlers sync.WaitGroup
+}
+
+func newHands(n int, handler func(ctx context.Context, task Task) error, backoff func(int) time.Duration) *hands {
+	h := &hands{
+		handler: handler, backoff: backoff, most: n,
+		held: make(map[uint64]*held), changed: make(chan struct{}, 1),
+	}
+	h.work = sync.NewCond(&h.mu)
+	return h
+}
+
+// start makes the handlers' goroutines, which end with close.
+func (h *hands) start(ctx context.Context) {
+	for range h.most {
+		h.handlers.Go(func() { h.run(ctx) })
+	}
+}
+
+// close returns when no handler runs any more.
+func (h *hands) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.work.Broadcast()
+	h.mu.Unlock()
+	h.handlers.Wait()
+}
+
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take takes new claims. They are trusted for a tenth less than they hold, from the
+// moment that the claim began here, which is before it began on the server.
+func (h *hands) take(tasks []Task, started time.Time, visibility time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range tasks {
+		claim := &held{task: t, trusted: trustedUntil(started, visibility)}
+		h.held[t.ID] = claim
+		h.waiting = append(h.waiting, claim)
+	}
+	if len(tasks) == 1 {
+		h.work.Signal()
+	} else {
+		h.work.Broadcast()
+	}
+}
+
+func trustedUntil(started time.Time, visibility time.Duration) time.Time {
+	return started.Add(visibility - visibility/10)
+}
+
+// run is a handler's goroutine.
+func (h *hands) run(ctx context.Context) {
+	for {
+		h.mu.Lock()
+		for len(h.waiting) == 0 && !h.closed {
+			h.work.Wait()
+		}
+		if h.closed {
+			h.mu.Unlock()
+			return
+		}
+		claim := h.waiting[0]
+		h.waiting = h.waiting[1:]
+		left := time.Until(claim.trusted)
+		if claim.lost || left <= 0 { // it waited too long, and may be another's
+			h.forget(claim)
+			h.mu.Unlock()
+			poke(h.changed)
+			continue
+		}
+		working, cancel := context.WithCancelCause(ctx)
+		claim.begun, claim.cancel = true, cancel
+		claim.timer = time.AfterFunc(left, func() { h.expire(claim) })
+		h.running++
+		h.mu.Unlock()
+
+		begun := time.Now()
+		err := h.call(working, claim.task)
+		took := time.Since(begun)
+
+		h.mu.Lock()
+		h.quick = took < gatherFor
+		claim.timer.Stop()
+		cancel(context.Canceled)
+		h.running--
+		claim.settled = true
+		if claim.lost {
+			h.forget(claim)
+		} else {
+			if len(h.outcomes) == 0 {
+				h.oldest = time.Now()
+			}
+			h.outcomes = append(h.outcomes, h.outcomeOf(claim, err))
+		}
+		// What lies between can wait for one of these.
+		news := len(h.waiting) == 0 || len(h.outcomes) == 1
+		h.mu.Unlock()
+		if news {
+			poke(h.changed)
+		}
+	}
+}
+
+// call calls the handler. A panic is a failure like any other: it must neither end the
+// process, whose other tasks are in the middle, nor be lost.
+func (h *hands) call(ctx context.Context, task Task) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return h.handler(ctx, task)
+}
+
+// forget drops a claim that is settled or lost. The caller has mu.
+func (h *hands) forget(claim *held) {
+	if h.held[claim.task.ID] == claim {
+		delete(h.held, claim.task.ID)
+	}
+}
+
+// expire ends the handler of a claim that was not renewed in time.
+func (h *hands) expire(claim *held) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if left := time.Until(claim.trusted); left > 0 { // it was renewed since
+		claim.timer.Reset(left)
+		return
+	}
+	h.lose(claim)
+}
+
+func (h *hands) lose(claim *held) {
+	claim.lost = true
+	if claim.begun && !claim.settled {
+		claim.cancel(fmt.Errorf("queue: task %d: %w", claim.task.ID, ErrClaimLost))
+	}
+}
+
+// outcomeOf is what a handler's answer means.
+func (h *hands) outcomeOf(claim *held, err error) outcome {
+	if err == nil {
+		return outcome{held: claim, kind: wasDone}
+	}
+	o := outcome{held: claim, kind: wasFailed, text: lastError(err)}
+	if claim.task.Retries <= 0 || errors.Is(err, ErrDead) {
+		o.kind = wasFatal
+		return o
+	}
+	o.wait = min(max(0, h.backoff(claim.task.Attempt)), maxDelay)
+	return o
+}
+
+// lastError is the text of an error as it is stored: a column has 64 KiB.
+func lastError(err error) string {
+	const most = 8 << 10
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
+}
+
+// state is what the worker decides on.
+type handsState struct {
+	outcomes int
+	oldest   time.Time
+	free     int  // how many claims there is room for, of batch
+	hungry   bool // a handler has nothing to do
+	claims   int  // that are not settled
+	quick    bool // handlers end about when they have begun
+}
+
+func (h *hands) state(batch int) handsState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := handsState{outcomes: len(h.outcomes), oldest: h.oldest, quick: h.quick}
+	s.claims = len(h.waiting) + h.running
+	s.free = max(0, max(batch, h.most)-s.claims)
+	s.hungry = len(h.waiting) == 0 && h.running < h.most
+	return s
+}
+
+// pending are the outcomes to be written down now; wrote says that they were.
+func (h *hands) pending() []outcome {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.outcomes)
+}
+
+func (h *hands) wrote(outcomes []outcome) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.outcomes = slices.Delete(h.outcomes, 0, len(outcomes)) // others came behind them alone
+	if len(h.outcomes) > 0 {
+		h.oldest = time.Now()
+	}
+	for _, o := range outcomes {
+		h.forget(o.held)
+	}
+}
+
+// claims are those that the worker knows of; those that are to be renewed without what
+// is settled.
+func (h *hands) claims(settled bool) []Task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var tasks []Task
+	for _, claim := range h.held {
+		if settled || !claim.settled && !claim.lost {
+			tasks = append(tasks, claim.task)
+		}
+	}
+	return tasks
+}
+
+// renewed takes the answer to a renewal.
+func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gone := map[uint64]bool{}
+	for _, t := range lost {
+		gone[t.ID] = true
+	}
+	for _, t := range renewed {
+		claim := h.held[t.ID]
+		switch {
+		case claim == nil || claim.task.Attempt != t.Attempt || claim.lost || claim.settled:
+		case gone[t.ID]:
+			h.lose(claim)
+		default:
+			claim.trusted = trustedUntil(started, visibility)
+		}
+	}
+}
+
+// release gives back what no handler has begun.
+func (h *hands) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.waiting) > 0 && len(h.outcomes) == 0 {
+		h.oldest = time.Now()
+	}
+	for _, claim := range h.waiting {
+		claim.settled = true
+		h.outcomes = append(h.outcomes, outcome{held: claim, kind: wasReleased})
+	}
+	h.waiting = nil
+}

@@ -1,0 +1,376 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// answer is how long the statements of a packet may take before their session counts
+// as lost. Lock waits are 2 s at most there.
+const answer = 10 * time.Second
+
+var errNoAnswer = errors.New("the server did not answer in time")
+
+// line is a worker's session and what it says over it. One goroutine uses it.
+type line struct {
+	session    *notify.Session
+	queue      string
+	ordered    bool
+	owner      string
+	visibility time.Duration
+	skip       bool // SKIP LOCKED
+	discard    bool
+	retried    *atomic.Uint64
+	log        *slog.Logger
+
+	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
+
+	passed Task      // the last that was claimed; none when the next claim is a sweep
+	swept  time.Time // when a claim was one
+
+	conn *sqlx.Conn // while it keeps the session's turn
+}
+
+// skipLocked finds out whether the server has it. The statements touch no row, and fail
+// where a table is missing or the account may not do what a worker does: one that is
+// idle would find out later.
+func (l *line) skipLocked(ctx context.Context) (bool, error) {
+	err := l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		statements := []string{
+			"UPDATE " + schema.TaskTable + " SET state = 'ready' WHERE FALSE",
+			"SELECT id FROM " + schema.TaskTable + " WHERE FALSE FOR UPDATE SKIP LOCKED",
+		}
+		if l.discard {
+			statements = append([]string{"DELETE FROM " + schema.TaskTable + " WHERE FALSE"}, statements...)
+		}
+		for _, statement := range statements {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if server.Is(err, server.ErrParse) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// do runs f over the session. The end of ctx does not cut it off, which would cost the
+// session: a server that does not answer does.
+func (l *line) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
+	defer cancel()
+	if l.conn != nil {
+		return f(ctx, l.conn)
+	}
+	return l.session.Do(ctx, func(conn *sqlx.Conn) error { return f(ctx, conn) })
+}
+
+// stay runs f, which does much. Meanwhile the session is not given out of hand: between
+// two short transactions that would cost more than they do.
+func (l *line) stay(f func() error) error {
+	return l.session.Do(context.Background(), func(conn *sqlx.Conn) error {
+		l.conn = conn
+		defer func() { l.conn = nil }()
+		return f()
+	})
+}
+
+// transact runs f, which begins a transaction and ends it, until no other transaction
+// is in its way.
+func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+	return retry(context.WithoutCancel(ctx), func() { l.retried.Add(1) }, func() error {
+		return l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+			err := f(ctx, conn)
+			if server.Number(err) != 0 { // of a lost connection nothing is left to be rolled back
+				if _, back := conn.ExecContext(ctx, "ROLLBACK"); back != nil {
+					return errors.Join(err, back)
+				}
+			}
+			return err
+		})
+	})
+}
+
+// packet is statements that go to the server together, and who reads their results.
+type packet struct {
+	text    strings.Builder
+	args    []any
+	readers []func(rows *sql.Rows) error
+}
+
+// add adds a statement; read, if it is not nil, reads each of the rows that it returns.
+func (p *packet) add(read func(rows *sql.Rows) error, statement string, args ...any) {
+	if p.text.Len() > 0 {
+		p.text.WriteString("; ")
+	}
+	p.text.WriteString(statement)
+	p.args = append(p.args, args...)
+	if read != nil {
+		p.readers = append(p.readers, read)
+	}
+}
+
+// send runs the statements. One that fails is the last that runs.
+func (p *packet) send(ctx context.Context, conn *sqlx.Conn) error {
+	if len(p.readers) == 0 {
+		_, err := conn.ExecContext(ctx, p.text.String(), p.args...)
+		return err
+	}
+	rows, err := conn.QueryContext(ctx, p.text.String(), p.args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for i, read := range p.readers {
+		if i > 0 && !rows.NextResultSet() {
+			break
+		}
+		for rows.Next() {
+			if err := read(rows); err != nil {
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	for rows.NextResultSet() { // what returns no rows may fail too
+	}
+	return rows.Err()
+}
+
+// sweepEach is how often a busy worker's claim is a sweep: it begins with the queue's
+// first task. In between it begins behind the last one that it has claimed. The index keeps
+// an entry for each task that was claimed until the server purges it, and a sweep steps
+// over all of them, which is most of what a claim costs while many are claimed.
+const sweepEach = 50 * time.Millisecond
+
+// The id is the session's last insert id, too, for who claims one task.
+const claimColumns = "LAST_INSERT_ID(id), " + taskColumns
+
+const taskColumns = "attempts, retries, priority, created_at, unique_key, payload"
+
+// byID keeps a statement that names ids from reading the whole table, and locking what
+// others have in hand: by EXPLAIN, MariaDB 11.8 does for a hundred of a thousand just filled.
+const byID = " FORCE INDEX (PRIMARY)"
+
+const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows from nothing mislead
+
+// round settles outcomes and claims at most want tasks, in one transaction. started is
+// when it began, from which the claims are trusted.
+func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+	if !l.skip && !l.ordered {
+		return l.roundByUpdate(ctx, outcomes, want)
+	}
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		claimed = nil
+		var first, second packet
+		first.add(nil, "START TRANSACTION")
+		if l.ordered {
+			first.add(func(*sql.Rows) error { return nil },
+				"SELECT name FROM "+schema.QueueTable+" WHERE name = ? FOR UPDATE", l.queue)
+		}
+		l.settle(&first, outcomes)
+		if want == 0 {
+			first.add(nil, "COMMIT")
+			return first.send(ctx, conn)
+		}
+		started = time.Now()
+		if want == 1 {
+			claimed, err = l.claimOne(ctx, conn, &first)
+			return err
+		}
+		behind := l.behind()
+		l.claim(&first, want, behind, &claimed)
+		if err := first.send(ctx, conn); err != nil {
+			return err
+		}
+		if behind && len(claimed) < want { // what is left is before it, or of another priority
+			claimed, behind = nil, false
+			var again packet
+			l.claim(&again, want, behind, &claimed)
+			if err := again.send(ctx, conn); err != nil {
+				return err
+			}
+		}
+		if !behind {
+			l.swept = time.Now()
+		}
+		if len(claimed) > 0 {
+			ids := make([]uint64, len(claimed))
+			for i := range claimed {
+				ids[i] = claimed[i].ID
+			}
+			l.mark(&second, "id IN ("+list(ids)+")")
+		}
+		second.add(nil, "COMMIT")
+		return second.send(ctx, conn)
+	})
+	for i := range claimed {
+		claimed[i].Attempt++
+	}
+	if err != nil || len(claimed) == 0 {
+		l.passed = Task{}
+	} else {
+		l.passed = claimed[len(claimed)-1]
+	}
+	return claimed, started, err
+}
+
+// claimOne ends a transaction that has begun with the claim of one task, all in one packet: in
+// the server the id goes from one statement to the next as the last insert id.
+func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet) (claimed []Task, err error) {
+	for behind := l.behind(); ; behind = false {
+		p.add(nil, "DO LAST_INSERT_ID(0)")
+		l.claim(p, 1, behind, &claimed)
+		l.mark(p, "id = LAST_INSERT_ID()")
+		p.add(nil, "COMMIT")
+		if err := p.send(ctx, conn); err != nil {
+			return nil, err
+		}
+		if !behind {
+			l.swept = time.Now()
+		}
+		if len(claimed) > 0 || !behind {
+			return claimed, nil
+		}
+		// What was settled is. What is left is before the last claim, or of another priority.
+		p = &packet{}
+		p.add(nil, "START TRANSACTION")
+	}
+}
+
+// behind tells whether the next claim begins behind the last one.
+func (l *line) behind() bool {
+	return !l.ordered && l.passed.ID != 0 && time.Since(l.swept) < sweepEach
+}
+
+// claim adds the statement that locks tasks to be claimed and reads them.
+func (l *line) claim(p *packet, want int, behind bool, claimed *[]Task) {
+	read := func(rows *sql.Rows) error { return l.scan(rows, claimed) }
+	if behind {
+		p.add(read, l.claimQuery(want, " AND turn = ? AND state_at = "+noTime+" AND id > ?"), l.queue, l.passed.Priority, l.passed.ID)
+		return
+	}
+	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
+}
+
+// mark adds the statement that makes such tasks claimed.
+func (l *line) mark(p *packet, where string) {
+	p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', turn = 0, attempts = attempts + 1, owner = ?,"+
+		" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where, l.owner, l.visibility.Microseconds())
+}
+
+// claimQuery selects what is to be claimed, where the condition holds.
+func (l *line) claimQuery(want int, and string) string {
+	if l.ordered {
+		// The queue's row is locked: who reads this is alone.
+		return "SELECT " + claimColumns + " FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready' AND NOT EXISTS (" +
+			"SELECT 1 FROM (SELECT id FROM " + schema.TaskTable + forceClaim +
+			" WHERE queue = ? AND state IN ('in progress', 'failed') LIMIT 1) unsettled) ORDER BY turn, state_at, id LIMIT 1 FOR UPDATE"
+	}
+	return "SELECT " + claimColumns + " FROM " + schema.TaskTable + forceClaim +
+		" WHERE queue = ? AND state = 'ready'" + and + " ORDER BY turn, state_at, id LIMIT " + strconv.Itoa(want) + " FOR UPDATE SKIP LOCKED"
+}
+
+func (l *line) claimArgs() []any {
+	if l.ordered {
+		return []any{l.queue, l.queue}
+	}
+	return []any{l.queue}
+}
+
+// roundByUpdate is round for servers without SKIP LOCKED: the state's transition is the
+// claim, a statement and a transaction of its own, and the owner tells what it got.
+func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+	if len(outcomes) > 0 {
+		err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+			var p packet
+			p.add(nil, "START TRANSACTION")
+			l.settle(&p, outcomes)
+			p.add(nil, "COMMIT")
+			return p.send(ctx, conn)
+		})
+	}
+	if err != nil || want == 0 {
+		return nil, time.Time{}, err
+	}
+	token := l.owner + "/" + strconv.FormatUint(claimNumber.Add(1)%tokens, 36)
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		claimed = nil
+		started = time.Now()
+		result, err := conn.ExecContext(ctx, "UPDATE "+schema.TaskTable+forceClaim+" SET state = 'in progress', turn = 0,"+
+			" attempts = attempts + 1, owner = ?, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
+			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT ?", token, l.visibility.Microseconds(), l.queue, want)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); n == 0 || err != nil {
+			return err
+		}
+		var p packet
+		p.add(func(rows *sql.Rows) error { return l.scan(rows, &claimed) }, "SELECT id, "+taskColumns+" FROM "+schema.TaskTable+forceClaim+
+			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND owner = ? ORDER BY priority, id", l.queue, token)
+		return p.send(ctx, conn)
+	})
+	return claimed, started, err
+}
+
+// claimNumber makes the tokens of a process's claims different.
+var claimNumber atomic.Uint64
+
+const tokens = 36 * 36 * 36 * 36 * 36 * 36 // 6 digits
+
+func (l *line) scan(rows *sql.Rows, into *[]Task) error {
+	t := Task{Queue: l.queue}
+	var created string
+	var key sql.NullString
+	if err := rows.Scan(&t.ID, &t.Attempt, &t.Retries, &t.Priority, &created, &key, &t.Payload); err != nil {
+		return err
+	}
+	var err error
+	if t.CreatedAt, err = parseTime(created); err != nil {
+		return err
+	}
+	t.Unique = key.String
+	*into = append(*into, t)
+	return nil
+}
+
+func parseTime(text string) (time.Time, error) {
+	t, err := time.Parse(time.DateTime, text) // takes fractions too
+	if err != nil {
+		return t, fmt.Errorf("the server's time %q: %w", text, err)
+	}
+	return t, nil
+}
+
+// list is numbers with commas between them, in their order: who updates several rows
+// takes their locks in the same order as everybody else.
+func list(ids []uint64) string {
+	ids = slices.Sorted(slices.Values(ids))
+	text := make([]byte, 0, 8*len(ids))
+	for i, id := range ids {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendUint(text, id, 10)
+	}
+	return string(text)
+}

@@ -1,0 +1,200 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) {
+	mysqltest.AsProcess(processEnv, processMain)
+	mysqltest.Parallel(10) // most wait, for a time to come, say
+	mysqltest.Main(m)
+}
+
+const (
+	// patience is how long a test waits for what must come.
+	patience = 30 * time.Second
+	// tick is how often it looks.
+	tick = 2 * time.Millisecond
+)
+
+// each is mysqltest.EachAtOnce, since most of what is done here is waiting.
+var each = mysqltest.EachAtOnce
+
+// eachMode is each with every way to claim.
+func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode ClaimMode)) {
+	t.Helper()
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, mode := range []ClaimMode{ClaimSkipLocked, ClaimUpdate} {
+			t.Run(string(mode), func(t *testing.T) {
+				t.Parallel()
+				f(t, s, mode)
+			})
+		}
+	})
+}
+
+func openConfig(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// database is one of the test's own, with the tables, and the queue "mail".
+func database(tb testing.TB, s *mysqltest.Server, settings ...Settings) (*notify.DB, *mysql.Config) {
+	tb.Helper()
+	config := s.Database(tb)
+	db := openConfig(tb, config)
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	require.NoError(tb, Create(tb.Context(), db, "mail", append(settings, Settings{})[0]))
+	return db, config
+}
+
+func newQueue(tb testing.TB, db *notify.DB, options Options) *Queue {
+	tb.Helper()
+	if options.Logger == nil {
+		options.Logger = testLogger(tb)
+	}
+	q, err := New(db, "mail", options)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, q.Close()) })
+	return q
+}
+
+func enqueue(tb testing.TB, q *Queue, payloads ...string) []uint64 {
+	tb.Helper()
+	entries := make([]Entry, len(payloads))
+	for i, p := range payloads {
+		entries[i].Payload = []byte(p)
+	}
+	ids, err := q.Enqueue(tb.Context(), entries...)
+	require.NoError(tb, err)
+	return ids
+}
+
+// running is a worker that runs beside the test.
+type running struct {
+	*Worker
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+}
+
+func work(tb testing.TB, q *Queue, options WorkerOptions, handler Handler) *running {
+	tb.Helper()
+	w, err := NewWorker(q, options)
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	r := &running{Worker: w, stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = w.Run(ctx, handler)
+	}()
+	tb.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+// end stops the worker and returns what Run returned.
+func (r *running) end(tb testing.TB) error {
+	tb.Helper()
+	r.stop()
+	return r.wait(tb)
+}
+
+func (r *running) wait(tb testing.TB) error {
+	tb.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		tb.Fatal("the worker does not end")
+	}
+	return r.err
+}
+
+// collected are the tasks that a handler got.
+type collected struct {
+	mu  sync.Mutex
+	all []Task
+}
+
+func (c *collected) handle(_ context.Context, task Task) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, task)
+	return nil
+}
+
+func (c *collected) tasks() []Task {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
+func (c *collected) payloads() []string {
+	var payloads []string
+	for _, t := range c.tasks() {
+		payloads = append(payloads, string(t.Payload))
+	}
+	return payloads
+}
+
+// waitFor waits until exactly these have come.
+func (c *collected) waitFor(tb testing.TB, payloads ...string) {
+	tb.Helper()
+	require.Eventually(tb, func() bool { return len(c.payloads()) >= len(payloads) }, patience, tick, "got %v", c.payloads())
+	require.Equal(tb, payloads, c.payloads())
+}
+
+func eventually(tb testing.TB, is func() bool, what string) {
+	tb.Helper()
+	require.Eventually(tb, is, patience, tick, what)
+}
+
+// value asks the database.
+func value[T any](tb testing.TB, db *notify.DB, query string, args ...any) (v T) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().GetContext(tb.Context(), &v, query, args...), query)
+	return v
+}
+
+func execute(tb testing.TB, db *notify.DB, query string, args ...any) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
+	require.NoError(tb, err, query)
+}
+
+// inState is how many tasks are.
+func inState(tb testing.TB, db *notify.DB, state State) int {
+	tb.Helper()
+	return value[int](tb, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", string(state))
+}
+
+// finished makes n tasks that are done.
+func finished(tb testing.TB, db *notify.DB, n int) {
+	tb.Helper()
+	const columns = "(queue, state, state_at, attempts, owner, payload)"
+	execute(tb, db, "INSERT INTO mqnotify_task "+columns+" VALUES ('mail', 'done', UTC_TIMESTAMP(6), 1, 'host:1-abcdef', 'a short payload')")
+	for have := 1; have < n; {
+		execute(tb, db, "INSERT INTO mqnotify_task "+columns+" SELECT queue, state, state_at, attempts, owner, payload FROM mqnotify_task"+
+			" WHERE state = 'done' LIMIT ?", min(n-have, 100_000))
+		have = inState(tb, db, Done)
+	}
+}
+
+func testLogger(tb testing.TB) *slog.Logger { return mysqltest.Logger(tb, slog.LevelInfo) }

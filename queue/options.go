@@ -1,0 +1,117 @@
+package queue
+
+import (
+	"cmp"
+	"crypto/rand"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// ClaimMode is how workers claim tasks from each other.
+type ClaimMode string
+
+// The ways to claim.
+const (
+	// ClaimAuto takes ClaimSkipLocked where the server has it, else ClaimUpdate.
+	ClaimAuto ClaimMode = ""
+	// ClaimSkipLocked selects tasks that nobody else has locked (SELECT ... FOR UPDATE SKIP
+	// LOCKED; MySQL 8.0.1, MariaDB 10.6), and marks them by their ids.
+	ClaimSkipLocked ClaimMode = "skip-locked"
+	// ClaimUpdate marks tasks by UPDATE ... ORDER BY ... LIMIT, and reads what it got.
+	// Workers then wait for each other, and deadlock now and then, which is retried.
+	ClaimUpdate ClaimMode = "update"
+)
+
+// WorkerOptions are the settings of a Worker. The zero value is ready for use.
+type WorkerOptions struct {
+	// Concurrency is how many tasks are handled at the same time. 0 means 1.
+	Concurrency int
+	// Batch is how many tasks are claimed together at most; those that no handler is free
+	// for wait here, claimed. Large batches are for short tasks. 0 means Concurrency; at
+	// most 10,000.
+	Batch int
+	// Visibility is for how long a claim holds without being renewed, by the server's
+	// clock: a task whose worker has vanished is given to another after that. The worker
+	// renews it three times as often, for as long as the handler runs. 0 means 30 s;
+	// 100 ms or more.
+	Visibility time.Duration
+	// Backoff is how long a task waits after its attempt, 1 for the first, has failed.
+	// nil means about 1 s, 2 s, 4 s ... up to an hour, half to one and a half times as long.
+	Backoff func(attempt int) time.Duration
+	// Owner is how the worker shows in the task list, the first 17 characters in ASCII.
+	// Empty means host:pid. What makes it unlike all others is added.
+	Owner string
+	// Claim is how tasks are claimed. Empty means ClaimAuto.
+	Claim ClaimMode
+	// Discard deletes tasks that are done, instead of keeping them.
+	Discard bool
+	// Look is how often an idle worker looks by itself, in case that nobody woke it. 0
+	// means 30 s.
+	Look time.Duration
+	// StopTimeout is for how long handlers may go on after the end of Run's context. 0
+	// means 30 s, negative not at all.
+	StopTimeout time.Duration
+	// Poll are the waits between looks where nothing can wake the worker; nil means
+	// Fibonacci from 10 ms to 1 s.
+	Poll backoff.BackOff
+}
+
+const leastVisibility = 100 * time.Millisecond
+
+func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
+	const mostAtOnce = 10_000
+	switch {
+	case o.Concurrency < 0 || o.Concurrency > mostAtOnce:
+		return o, optionsf("Concurrency %d: from 1 to %d", o.Concurrency, mostAtOnce)
+	case o.Batch < 0 || o.Batch > mostAtOnce:
+		return o, optionsf("Batch %d: from 1 to %d", o.Batch, mostAtOnce)
+	case o.Visibility != 0 && o.Visibility < leastVisibility || o.Visibility > maxDelay:
+		return o, optionsf("Visibility %v: %v or more", o.Visibility, leastVisibility)
+	case o.Look < 0:
+		return o, optionsf("Look %v: more than 0", o.Look)
+	case o.Claim != ClaimAuto && o.Claim != ClaimSkipLocked && o.Claim != ClaimUpdate:
+		return o, optionsf("Claim %q: %q or %q", string(o.Claim), ClaimSkipLocked, ClaimUpdate)
+	}
+	if o.Owner == "" {
+		host, _ := os.Hostname() // a name for people: none is no harm
+		o.Owner = fmt.Sprintf("%.9s:%d", host, os.Getpid())
+	}
+	o.Owner = shortOwner(o.Owner) + "-" + strings.ToLower(rand.Text()[:6])
+	o.Concurrency = cmp.Or(o.Concurrency, 1)
+	o.Batch = cmp.Or(o.Batch, o.Concurrency)
+	o.Visibility = cmp.Or(o.Visibility, 30*time.Second)
+	o.Look = cmp.Or(o.Look, 30*time.Second)
+	o.StopTimeout = max(0, cmp.Or(o.StopTimeout, 30*time.Second))
+	if o.Backoff == nil {
+		o.Backoff = defaultBackoff
+	}
+	if o.Poll == nil {
+		o.Poll = &notify.Fibonacci{Jitter: 0.1}
+	}
+	return o, nil
+}
+
+// shortOwner is an owner as the column can hold it, with room for what is added.
+func shortOwner(owner string) string {
+	plain := strings.Map(func(r rune) rune {
+		if r > ' ' && r <= '~' && r != '/' {
+			return r
+		}
+		return '_'
+	}, owner)
+	return plain[:min(len(plain), 17)]
+}
+
+// defaultBackoff doubles from a second to an hour.
+func defaultBackoff(attempt int) time.Duration {
+	wait := min(time.Hour, time.Duration(math.Pow(2, float64(min(max(attempt, 1), 30)-1)))*time.Second)
+	return wait/2 + mathrand.N(wait)
+}

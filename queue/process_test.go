@@ -1,0 +1,309 @@
+package queue
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const processEnv = "MQNOTIFY_QUEUE_PROCESS"
+
+// processTold is what a process of these tests is told.
+type processTold struct {
+	Role       string // worker, enqueuer, scheduler, delayer, writer
+	Name       string
+	DSN        string
+	Record     string // a DSN that nobody cuts, for what the handler writes down
+	Claim      ClaimMode
+	Visibility time.Duration
+	Takes      time.Duration // how long a task takes; 0 is up to 30 ms, and one in ten fails
+	Tasks      int
+	Ordered    bool
+	Now        time.Time     // by the test's clock
+	Off        time.Duration // how far from it this process's is
+}
+
+// process is one that a test has started, and may kill.
+type process struct {
+	told    processTold
+	command *exec.Cmd
+	ended   chan struct{}
+}
+
+// startProcess starts a process, which lives no longer than the test's.
+func startProcess(t *testing.T, told processTold) *process {
+	t.Helper()
+	return startProgram(t, os.Args[0], told)
+}
+
+func startProgram(t *testing.T, program string, told processTold) *process {
+	t.Helper()
+	told.Now = time.Now()
+	text, err := json.Marshal(told)
+	require.NoError(t, err)
+	p := &process{told: told, command: exec.Command(program), ended: make(chan struct{})}
+	p.command.Env = append(os.Environ(), processEnv+"="+string(text))
+	var said bytes.Buffer // read when the process has ended
+	p.command.Stderr = &said
+	alive, err := p.command.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.command.Start())
+	go func() {
+		defer close(p.ended)
+		_ = p.command.Wait()
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		_ = alive.Close()
+		if t.Failed() {
+			t.Logf("%s %s: %s", told.Role, told.Name, said.String())
+		}
+	})
+	return p
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
+
+// processMain is such a process.
+func processMain(text string) error {
+	go func() { // the test's process holds the other end
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	var told processTold
+	if err := json.Unmarshal([]byte(text), &told); err != nil {
+		return err
+	}
+	if off := time.Since(told.Now) - told.Off; off.Abs() > time.Minute {
+		return fmt.Errorf("this process's clock is %v from what it should be", off)
+	}
+	db, err := notify.Open(told.DSN)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	q, err := New(db, "mail", Options{Logger: log})
+	if err != nil {
+		return err
+	}
+	switch told.Role {
+	case "enqueuer":
+		return enqueueMain(q, told)
+	case "scheduler": // a worker that does nothing but enter recurring tasks, as fast as it can
+		return scheduleMain(q)
+	case "delayer":
+		return delayMain(q)
+	case "writer":
+		return writeMain(db, told)
+	}
+	record, err := notify.Open(told.Record)
+	if err != nil {
+		return err
+	}
+	w, err := NewWorker(q, WorkerOptions{
+		Claim: told.Claim, Concurrency: 3, Batch: 5, Visibility: told.Visibility, Owner: told.Name,
+		Backoff: func(int) time.Duration { return 10 * time.Millisecond },
+	})
+	if err != nil {
+		return err
+	}
+	return w.Run(context.Background(), func(ctx context.Context, task Task) error {
+		// Two runs of one attempt violate the key.
+		_, err := record.Pool().ExecContext(context.WithoutCancel(ctx), "INSERT INTO runs (task, attempt, worker, began) VALUES (?, ?, ?, UTC_TIMESTAMP(6))",
+			task.ID, task.Attempt, told.Name)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(cmp.Or(told.Takes, rand.N(30*time.Millisecond))):
+		case <-ctx.Done():
+		}
+		// Whatever became of ctx: the run lasts until now.
+		_, err = record.Pool().ExecContext(context.WithoutCancel(ctx),
+			"UPDATE runs SET ended = UTC_TIMESTAMP(6), lost = ? WHERE task = ? AND attempt = ?", ctx.Err() != nil, task.ID, task.Attempt)
+		if err == nil && told.Takes == 0 && rand.N(10) == 0 {
+			err = fmt.Errorf("one in ten")
+		}
+		return err
+	})
+}
+
+func enqueueMain(q *Queue, told processTold) error {
+	for n := 0; n < told.Tasks; n++ {
+		e := Entry{Payload: []byte(told.Name), Unique: fmt.Sprintf("%s %d", told.Name, n), Retries: 1000}
+		if !told.Ordered {
+			e.Priority, e.Delay = n%3, time.Duration(n%5)*20*time.Millisecond
+		}
+		if _, err := q.Enqueue(context.Background(), e); err != nil { // the key makes it safe to enter it again
+			n--
+			<-time.After(20 * time.Millisecond)
+		}
+	}
+	return q.Close()
+}
+
+// makeRuns makes the table in which workers write down each run of a task.
+func makeRuns(t *testing.T, db *notify.DB) {
+	t.Helper()
+	execute(t, db, "CREATE TABLE runs (task BIGINT, attempt INT, worker VARCHAR(64), began DATETIME(6), ended DATETIME(6) NULL,"+
+		" lost BOOLEAN NOT NULL DEFAULT FALSE, PRIMARY KEY (task, attempt)) ENGINE=InnoDB")
+	execute(t, db, "CREATE TABLE killed (worker VARCHAR(64) PRIMARY KEY, at DATETIME(6) NOT NULL) ENGINE=InnoDB")
+}
+
+// killWorker kills a worker, and writes down when: before it does, as a loaded machine takes its
+// time for what comes after.
+func killWorker(t *testing.T, db *notify.DB, p *process) {
+	t.Helper()
+	execute(t, db, "INSERT INTO killed VALUES (?, UTC_TIMESTAMP(6))", p.told.Name)
+	p.kill()
+}
+
+// overlaps are the runs that began before another one had ended that is to be before them,
+// empty for none. All is done by now: also what a worker had sent when it was killed, and the
+// server did then.
+func overlaps(t *testing.T, db *notify.DB, before string) string {
+	t.Helper()
+	execute(t, db, "UPDATE runs r JOIN killed k ON k.worker = r.worker SET r.ended = k.at WHERE r.ended IS NULL OR r.ended > k.at")
+	return value[string](t, db, "SELECT COALESCE(GROUP_CONCAT(CONCAT_WS(' ', a.task, a.attempt, a.worker, a.began, a.ended, a.lost,"+
+		" 'and', b.task, b.attempt, b.worker, b.began) SEPARATOR '; '), '')"+
+		" FROM runs a JOIN runs b ON "+before+" WHERE b.began < a.ended")
+}
+
+// Tasks that processes enter are done by processes that race for them, three of which
+// are killed in the middle, while the connections of others are cut: no task is lost,
+// each is done, and none is in two hands at once.
+func TestProcesses(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		r := race{workers: 8, enqueuers: 2, tasks: 200, kills: 3}
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			r.tasks, r.kills = 10_000, 60
+		}
+		db, all := r.run(t, s, mode)
+		assert.Equal(t, all, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
+		assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
+			" (SELECT 1 FROM runs r WHERE r.task = t.id AND r.attempt = t.attempts)"), "done and never run")
+		assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
+	})
+}
+
+// Processes that share an ordered queue, some of which are killed in the middle, while the
+// connections of others are cut, have one task at a time, and none before all that were
+// entered before it are done.
+func TestOrderedProcesses(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		r := race{workers: 4, enqueuers: 2, tasks: 40, kills: 3, ordered: true}
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			r.tasks, r.kills = 1000, 30
+		}
+		db, all := r.run(t, s, mode)
+		assert.Equal(t, all, value[int](t, db, "SELECT COUNT(DISTINCT task) FROM runs"))
+		assert.Empty(t, overlaps(t, db, "(a.task, a.attempt) < (b.task, b.attempt)"), "before the end of the one before")
+	})
+}
+
+// race is processes that enter tasks and others that do them.
+type race struct {
+	workers, enqueuers, tasks, kills int
+	ordered                          bool
+}
+
+// run runs it until all tasks are done and nobody works any more. It returns how many there are.
+func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify.DB, all int) {
+	t.Helper()
+	db, config := database(t, s, Settings{Ordered: r.ordered})
+	makeRuns(t, db)
+	proxy := s.Proxy(t)
+	started, direct := 0, config.FormatDSN()
+	start := func(role string, config *mysql.Config) *process {
+		started++
+		return startProcess(t, processTold{
+			Role: role, Name: fmt.Sprintf("%s%d", role, started), DSN: config.FormatDSN(), Record: direct, Claim: mode,
+			Visibility: 2 * time.Second, Tasks: r.tasks, Ordered: r.ordered,
+		})
+	}
+	configs := []*mysql.Config{config, proxy.Config(config)}
+	alive := make([]*process, r.workers)
+	for i := range alive {
+		alive[i] = start("worker", configs[i%2])
+	}
+	for range r.enqueuers {
+		start("enqueuer", config)
+	}
+	done := func() int { return inState(t, db, Done) }
+	all = r.tasks * r.enqueuers
+	for kill := range r.kills {
+		enough := all * (kill + 1) / (r.kills + 2)
+		require.Eventually(t, func() bool { return done() >= enough }, 10*patience, tick)
+		i := rand.N(r.workers)
+		killWorker(t, db, alive[i])
+		alive[i] = start("worker", configs[i%2])
+		proxy.Down()
+		proxy.Up()
+	}
+	require.Eventually(t, func() bool { return done() == all }, 10*patience, tick, "all are done")
+	for _, p := range alive { // their last runs have ended, or have died with them
+		p.kill()
+	}
+	execute(t, db, "UPDATE runs SET ended = UTC_TIMESTAMP(6) WHERE ended IS NULL")
+	t.Logf("%d tasks, %d runs, %d of them cut off; %d workers of %d killed", all, value[int](t, db, "SELECT COUNT(*) FROM runs"),
+		value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), r.kills, r.workers+r.kills)
+	return db, all
+}
+
+func scheduleMain(q *Queue) error {
+	w, err := NewWorker(q, WorkerOptions{Batch: 1})
+	if err != nil {
+		return err
+	}
+	return w.Run(context.Background(), func(ctx context.Context, task Task) error {
+		_, err := q.db.Pool().ExecContext(ctx, "INSERT INTO entered (task) VALUES (?)", task.ID)
+		return err
+	})
+}
+
+// A due time makes one task, however many processes schedule, some of which are killed.
+func TestScheduleProcesses(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		execute(t, db, "CREATE TABLE entered (task BIGINT PRIMARY KEY) ENGINE=InnoDB")
+		q := newQueue(t, db, Options{})
+		schedulers := make([]*process, 8)
+		for i := range schedulers {
+			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: config.FormatDSN()})
+		}
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
+		begun := value[string](t, db, "SELECT CAST(next_at - INTERVAL 1 SECOND AS CHAR) FROM mqnotify_schedule")
+		for i := range 4 {
+			eventually(t, func() bool { return value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
+			schedulers[i].kill()
+		}
+		// The tasks are as many as the due times that have gone by.
+		rows := value[string](t, db, "SELECT CONCAT((SELECT COUNT(*) FROM mqnotify_task), ' ',"+
+			" (SELECT TIMESTAMPDIFF(SECOND, ?, next_at) - 1 FROM mqnotify_schedule))", begun)
+		var tasks, due int
+		_, err := fmt.Sscan(rows, &tasks, &due)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, tasks, due)
+		assert.GreaterOrEqual(t, tasks, 4)
+	})
+}

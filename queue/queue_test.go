@@ -1,0 +1,376 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A queue is made once, and its settings are what all agree on.
+func TestCreate(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		for range 2 {
+			require.NoError(t, Create(t.Context(), db, "mail", Settings{}))
+			require.NoError(t, Create(t.Context(), db, "MAIL", Settings{Ordered: true}), "names differ by case")
+			require.NoError(t, Create(t.Context(), db, "a `b` 'c' 😀", Settings{}))
+		}
+		require.ErrorIs(t, Create(t.Context(), db, "mail", Settings{Ordered: true}), ErrOptions)
+		for _, name := range []string{"", strings.Repeat("x", 65), "nul\x00", "end ", " begin", "\xff"} {
+			require.ErrorIs(t, Create(t.Context(), db, name, Settings{}), ErrOptions, "%q", name)
+			_, err := New(db, name, Options{})
+			require.ErrorIs(t, err, ErrOptions, "%q", name)
+		}
+	})
+}
+
+// All entries of an Enqueue are there or none is, many statements or one.
+func TestEnqueue(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids, err := q.Enqueue(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, ids)
+		execute(t, db, "SET SESSION auto_increment_increment = 3")
+		entries := make([]Entry, 2500)
+		for i := range entries {
+			entries[i] = Entry{Payload: fmt.Appendf(nil, "%d", i), Priority: i % 3}
+		}
+		entries[7].Payload = make([]byte, 2<<20) // a statement of its own
+		ids, err = q.Enqueue(t.Context(), entries...)
+		require.NoError(t, err)
+		require.Len(t, ids, len(entries))
+		for _, i := range []int{0, 6, 8, 999, 1000, 1001, 2499} {
+			assert.Equal(t, fmt.Sprintf("%d %d %d", i, i%3, i%3), value[string](t, db,
+				"SELECT CONCAT_WS(' ', payload, priority, turn) FROM mqnotify_task WHERE id = ?", ids[i]))
+		}
+
+		before := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task")
+		for _, bad := range []Entry{
+			{Priority: 40_000}, {Priority: -40_000}, {Retries: -2}, {Delay: -1}, {Delay: 1, At: time.Unix(0, 0)}, {At: time.Unix(-1e11, 0)},
+			{Delay: maxDelay + 1}, {Unique: "a\x00"}, {Unique: strings.Repeat("x", 256)},
+		} {
+			_, err := q.Enqueue(t.Context(), Entry{}, bad)
+			require.ErrorIs(t, err, ErrOptions, "%+v", bad)
+			require.ErrorContains(t, err, "task 2 of 2")
+		}
+		assert.Equal(t, before, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"))
+	})
+}
+
+// A task is entered if its transaction commits, and only then.
+func TestEnqueueTx(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		var got collected
+		work(t, q, WorkerOptions{}, got.handle)
+		for i, end := range []func(*sqlx.Tx) error{(*sqlx.Tx).Rollback, (*sqlx.Tx).Commit} {
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			ids, err := q.EnqueueTx(t.Context(), tx, Entry{Payload: fmt.Appendf(nil, "%d", i)}, Entry{Payload: []byte("more"), Unique: "key"})
+			require.NoError(t, err)
+			require.Len(t, ids, 2)
+			require.NoError(t, end(tx))
+			q.Notify(t.Context())
+		}
+		got.waitFor(t, "1", "more")
+		_, err := q.EnqueueTx(t.Context(), db.Pool(), Entry{})
+		require.ErrorIs(t, err, ErrOptions)
+	})
+}
+
+// A task that any program inserts is found when the queue is notified.
+func TestPlainInsert(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		var got collected
+		q := newQueue(t, openConfig(t, config), Options{})
+		work(t, q, WorkerOptions{Look: time.Hour}, got.handle)
+		enqueue(t, q, "first")
+		got.waitFor(t, "first")
+		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'plain')")
+		require.NoError(t, notify.Notify(t.Context(), db, "queue/mail"))
+		got.waitFor(t, "first", "plain")
+	})
+}
+
+// A key is queued once while its task is neither done nor dead, however many try.
+func TestUnique(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, config := database(t, s)
+		config.ClientFoundRows = true // which counts rows that are found, not changed
+		q := newQueue(t, openConfig(t, config), Options{})
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		entered := 0
+		const many = 64 // of which most would meet a deadlock if the key came before its neighbours
+		for range many {
+			all.Go(func() {
+				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: NoRetries}, Entry{Payload: []byte("b")})
+				if assert.NoError(t, err) && assert.Len(t, ids, 3) && ids[1] != 0 {
+					mu.Lock()
+					entered++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		assert.Equal(t, 1, entered)
+		assert.Equal(t, 2*many+1, inState(t, db, Ready))
+
+		fail := make(chan error, 1)
+		// It looks often: on a busy machine its waiter may take longer to begin than the test waits.
+		w := work(t, q, WorkerOptions{Claim: mode, Look: time.Second}, func(ctx context.Context, task Task) error {
+			if task.Unique == "" {
+				return nil
+			}
+			select {
+			case err := <-fail:
+				return err
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		again := func() uint64 {
+			ids, err := q.Enqueue(t.Context(), Entry{Unique: "key", Retries: NoRetries})
+			require.NoError(t, err)
+			return ids[0]
+		}
+		eventually(t, func() bool { return inState(t, db, InProgress) == 1 }, "not in progress")
+		assert.Zero(t, again())
+		fail <- nil
+		eventually(t, func() bool { return again() != 0 }, "done: the key is free")
+		fail <- fmt.Errorf("dead")
+		eventually(t, func() bool { return inState(t, db, Dead) == 1 }, "not dead")
+		assert.NotZero(t, again())
+		fail <- nil
+		eventually(t, func() bool { return inState(t, db, Done) == 2*many+2 }, "not done")
+		require.NoError(t, w.end(t))
+	})
+}
+
+// A busy worker claims behind its last claim. What became ready before that, or has a smaller
+// number of priority, it finds when it finds too few there, and at its next sweep.
+func TestSweep(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4")
+		l := newLine(t, db, true)
+		claim := func(want ...uint64) {
+			t.Helper()
+			tasks, _, err := l.round(t.Context(), nil, len(want))
+			require.NoError(t, err)
+			var got []uint64
+			for _, task := range tasks {
+				got = append(got, task.ID)
+			}
+			require.Equal(t, want, got)
+		}
+		claim(ids[0], ids[1])
+		execute(t, db, "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT WHERE id = ?", ids[0])
+		l.swept = time.Now().Add(time.Hour)
+		claim(ids[2])
+		claim(ids[0], ids[3], ids[4])
+		last := enqueue(t, q, "5")
+		first, err := q.Enqueue(t.Context(), Entry{Priority: -1})
+		require.NoError(t, err)
+		l.swept = time.Time{}
+		claim(first[0], last[0])
+	})
+}
+
+// An ordered queue gives out one task at a time, in the order of entry, and the next
+// when the one before is settled, whatever workers there are.
+func TestOrdered(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, config := database(t, s, Settings{Ordered: true})
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Priority: 1})
+		require.ErrorIs(t, err, ErrOptions)
+		_, err = q.Enqueue(t.Context(), Entry{Delay: 1})
+		require.ErrorIs(t, err, ErrOptions)
+		var mu sync.Mutex
+		var order []uint64
+		busy, most := 0, 0
+		for range 3 {
+			other := newQueue(t, openConfig(t, config), Options{})
+			work(t, other, WorkerOptions{Claim: mode, Concurrency: 3, Backoff: func(int) time.Duration { return 5 * time.Millisecond }},
+				func(_ context.Context, task Task) error {
+					mu.Lock()
+					busy++
+					most = max(most, busy)
+					mu.Unlock()
+					defer func() {
+						mu.Lock()
+						defer mu.Unlock()
+						busy--
+					}()
+					if task.Attempt == 1 && task.ID%7 == 0 {
+						return fmt.Errorf("at first")
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, task.ID)
+					return nil
+				})
+		}
+		var writers sync.WaitGroup
+		for range 4 {
+			writers.Go(func() {
+				for range 15 {
+					_, err := q.Enqueue(t.Context(), Entry{}, Entry{})
+					assert.NoError(t, err)
+				}
+			})
+		}
+		writers.Wait()
+		eventually(t, func() bool { return inState(t, db, Done) == 120 }, "not done")
+		mu.Lock()
+		defer mu.Unlock()
+		assert.IsIncreasing(t, order)
+		assert.Equal(t, 1, most)
+	})
+}
+
+// Dead letters can be listed, tried again and pruned; a task can be cancelled, at work too.
+func TestAdministration(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("bad"), Retries: NoRetries, Unique: "key"}, Entry{Payload: []byte("slow")},
+			Entry{Payload: []byte("later"), Delay: time.Hour})
+		require.NoError(t, err)
+		good := make(chan struct{})
+		ended := make(chan error, 1)
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 2, Visibility: time.Second}, func(ctx context.Context, task Task) error {
+			if string(task.Payload) == "slow" {
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil
+			}
+			select {
+			case <-good:
+				return nil
+			default:
+				return fmt.Errorf("not yet")
+			}
+		})
+		eventually(t, func() bool { return inState(t, db, Dead) == 1 && inState(t, db, InProgress) == 1 }, "not dead")
+		dead, err := q.List(t.Context(), Filter{States: []State{Dead}})
+		require.NoError(t, err)
+		require.Len(t, dead, 1)
+		assert.Equal(t, ids[0], dead[0].ID)
+		assert.Equal(t, "bad", string(dead[0].Payload))
+		assert.Equal(t, "not yet", dead[0].LastError)
+		assert.Equal(t, w.options.Owner, strings.Split(dead[0].Owner, "/")[0])
+		assert.Less(t, dead[0].At.Sub(dead[0].CreatedAt).Abs(), 10*time.Second)
+		counts, err := q.Counts(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, map[State]int{Dead: 1, InProgress: 1, Scheduled: 1}, counts)
+
+		close(good)
+		n, err := q.Retry(t.Context(), Filter{}, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the dead one is not done")
+
+		n, err = q.Cancel(t.Context(), Filter{IDs: []uint64{ids[1], ids[2], 999_999}})
+		require.NoError(t, err)
+		assert.Equal(t, 2, n)
+		require.ErrorIs(t, <-ended, ErrClaimLost)
+		require.NoError(t, w.end(t))
+		all, err := q.List(t.Context(), Filter{After: ids[1] - 1, States: []State{Dead}, NoPayload: true})
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		for _, i := range all {
+			assert.Equal(t, Dead, i.State)
+			assert.Equal(t, "cancelled", i.LastError)
+		}
+
+		n, err = q.Prune(t.Context(), PruneOptions{OlderThan: time.Hour, Dead: true})
+		require.NoError(t, err)
+		assert.Zero(t, n)
+		n, err = q.Prune(t.Context(), PruneOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		n, err = q.Prune(t.Context(), PruneOptions{Dead: true})
+		require.NoError(t, err)
+		assert.Equal(t, 2, n)
+
+		for _, bad := range []func() error{
+			func() error { _, err := q.Cancel(t.Context(), Filter{}); return err },
+			func() error { _, err := q.Cancel(t.Context(), Filter{States: []State{Done}}); return err },
+			func() error { _, err := q.Retry(t.Context(), Filter{States: []State{InProgress}}, 0); return err },
+			func() error { _, err := q.Retry(t.Context(), Filter{}, -2); return err },
+			func() error { _, err := q.List(t.Context(), Filter{Limit: -1}); return err },
+			func() error { _, err := q.List(t.Context(), Filter{States: []State{"x"}}); return err },
+			func() error { _, err := q.Prune(t.Context(), PruneOptions{OlderThan: -1}); return err },
+		} {
+			require.ErrorIs(t, bad(), ErrOptions)
+		}
+	})
+}
+
+// Pruning goes in small transactions and takes the old ones alone.
+func TestPrune(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		finished(t, db, 1700)
+		execute(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 2 HOUR WHERE id % 2")
+		old := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE id % 2")
+		enqueue(t, q, "stays")
+		n, err := q.Prune(t.Context(), PruneOptions{OlderThan: time.Hour, Pause: -1})
+		require.NoError(t, err)
+		assert.Equal(t, old, n)
+		assert.Equal(t, 1700-old+1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"))
+	})
+}
+
+// A handler that finishes its task in its own transaction does both or neither.
+func TestFinishTx(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		execute(t, db, "CREATE TABLE effect (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
+		q := newQueue(t, db, Options{})
+		enqueue(t, q, "a", "b")
+		w := work(t, q, WorkerOptions{Claim: mode, Backoff: noWait}, func(ctx context.Context, task Task) error {
+			tx, err := db.Pool().BeginTxx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES (?)", task.ID); err != nil {
+				return err
+			}
+			if task.Attempt == 1 {
+				return fmt.Errorf("rolled back")
+			}
+			if err := FinishTx(ctx, tx, task); err != nil {
+				return err
+			}
+			return tx.Commit()
+		})
+		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "not done")
+		require.NoError(t, w.end(t))
+		assert.Equal(t, 2, value[int](t, db, "SELECT COUNT(*) FROM effect"))
+		assert.Equal(t, WorkerStats{Done: 2, Failed: 2, Retried: w.Stats().Retried}, w.Stats(), "finished by itself is not late")
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback()) }()
+		require.ErrorIs(t, FinishTx(t.Context(), tx, Task{ID: 1, Attempt: 1}), ErrClaimLost)
+	})
+}

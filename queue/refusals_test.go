@@ -1,0 +1,83 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Whatever is asked of a queue that is not there is an error that names it and says how it
+// is made, and makes nothing.
+func TestNoQueue(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q, err := New(db, "nobody's", Options{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, q.Close()) }()
+		w, err := NewWorker(q, WorkerOptions{})
+		require.NoError(t, err)
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback()) }()
+		for name, err := range map[string]error{
+			"Settings":   second(q.Settings(t.Context())),
+			"Enqueue":    second(q.Enqueue(t.Context(), Entry{})),
+			"EnqueueTx":  second(q.EnqueueTx(t.Context(), tx, Entry{})),
+			"List":       second(q.List(t.Context(), Filter{})),
+			"Counts":     second(q.Counts(t.Context())),
+			"Retry":      second(q.Retry(t.Context(), Filter{}, 1)),
+			"Cancel":     second(q.Cancel(t.Context(), Filter{IDs: []uint64{1}})),
+			"Prune":      second(q.Prune(t.Context(), PruneOptions{})),
+			"Schedule":   q.Schedule(t.Context(), Recurring{Name: "n", Cron: "@daily"}),
+			"Unschedule": second(q.Unschedule(t.Context(), "n")),
+			"Schedules":  second(q.Schedules(t.Context())),
+			"Run":        w.Run(t.Context(), func(context.Context, Task) error { return nil }),
+		} {
+			require.ErrorIs(t, err, ErrNoQueue, name)
+			assert.ErrorContains(t, err, `"nobody's"`, name)
+			assert.ErrorContains(t, err, "mqnotify init --queue", name)
+		}
+		for _, table := range []string{"mqnotify_task", "mqnotify_schedule"} {
+			assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM "+table))
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A number or a time that makes no sense is told as it was given, with what would.
+func TestRefusalsSayWhat(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := ringOf(t, s, 4)
+		q, ring := newQueue(t, db, Options{}), openRing(t, db)
+		worker := func(o WorkerOptions) error { return second(NewWorker(q, o)) }
+		entry := func(e Entry) error { return second(q.Enqueue(t.Context(), e)) }
+		for says, err := range map[string]error{
+			"Concurrency -1: from 1":          worker(WorkerOptions{Concurrency: -1}),
+			"Batch -1: from 1":                worker(WorkerOptions{Batch: -1}),
+			"Visibility -1s: 100ms or more":   worker(WorkerOptions{Visibility: -time.Second}),
+			"Visibility 1ns: 100ms or more":   worker(WorkerOptions{Visibility: 1}),
+			"Look -1s: more than 0":           worker(WorkerOptions{Look: -time.Second}),
+			"Retries -2: 0 or more":           entry(Entry{Retries: -2}),
+			"Delay -1s: 0 or more":            entry(Entry{Delay: -time.Second}),
+			"Priority 40000: from -32768":     entry(Entry{Priority: 40_000}),
+			"-2 retries: 0 or more":           second(q.Retry(t.Context(), Filter{}, -2)),
+			"Limit -1: 0 or more":             second(q.List(t.Context(), Filter{Limit: -1})),
+			`State "x": one of [scheduled`:    second(q.List(t.Context(), Filter{States: []State{"x"}})),
+			"OlderThan -1s: 0 or more":        second(q.Prune(t.Context(), PruneOptions{OlderThan: -time.Second})),
+			"name the tasks":                  second(q.Cancel(t.Context(), Filter{})),
+			`"less" of -1 entries: from 1 to`: CreateRing(t.Context(), db, "less", -1),
+			`"none" of 0 entries: from 1 to`:  CreateRing(t.Context(), db, "none", 0),
+			"5 entries at once: append 4":     second(ring.Append(t.Context(), make([][]byte, 5)...)),
+			"a limit of -1 entries: 1 or":     second(ring.Reader(0).Next(t.Context(), -1)),
+		} {
+			require.ErrorIs(t, err, ErrOptions, says)
+			assert.ErrorContains(t, err, says)
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// writeMain appends numbers to a ring, one to five at a time, for ever. What may be there or
+// not is not appended again.
+func writeMain(db *notify.DB, told processTold) error {
+	ring, err := OpenRing(db, "log", RingOptions{})
+	if err != nil {
+		return err
+	}
+	for n := 0; ; {
+		entries := make([][]byte, 1+rand.N(5))
+		for i := range entries {
+			n++
+			entries[i] = fmt.Appendf(nil, "%s %d %d", told.Name, n, len(entries)-1-i)
+		}
+		_, _ = ring.Append(context.Background(), entries...) // one that failed is missing, or not
+		<-time.After(rand.N(5 * time.Millisecond))           // others have a machine to share
+	}
+}
+
+// Processes append to a ring; some are killed in the middle, and the connections of others are
+// cut. A reader gets each entry in the order of the numbers, without a gap that it is not told
+// of, and of what was appended together all or nothing.
+func TestRingProcesses(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		const size, writers, kills = 2000, 4, 6
+		db, config := ringOf(t, s, size)
+		proxy := s.Proxy(t)
+		configs := []*mysql.Config{config, proxy.Config(config)}
+		started := 0
+		start := func(i int) *process {
+			started++
+			return startProcess(t, processTold{Role: "writer", Name: fmt.Sprint(started), DSN: configs[i%2].FormatDSN()})
+		}
+		alive := make([]*process, writers)
+		for i := range alive {
+			alive[i] = start(i)
+		}
+		reader := openRing(t, db).Reader(0)
+		var at, entries, missed uint64
+		last := map[string]int{}
+		whole := 0 // how many of those that were appended together are to come yet
+		read := func() {
+			t.Helper()
+			got, err := reader.Next(t.Context(), 1000)
+			var lapped *LappedError
+			if errors.As(err, &lapped) {
+				at, whole, missed = at+lapped.Missed, -1, missed+lapped.Missed
+				return
+			}
+			require.NoError(t, err)
+			for _, e := range got {
+				if at == 0 { // it begins with the oldest
+					at, whole = e.Number-1, -1
+				}
+				at++
+				require.Equal(t, at, e.Number)
+				var writer string
+				var n, more int
+				_, err := fmt.Sscan(string(e.Payload), &writer, &n, &more)
+				require.NoError(t, err)
+				require.Greater(t, n, last[writer], "in the order of its writer")
+				if whole > 0 {
+					require.Equal(t, whole-1, more, "together")
+					require.Equal(t, last[writer]+1, n, "together")
+				}
+				last[writer], whole = n, more
+				entries++
+			}
+		}
+		for kill := range kills {
+			for entries < uint64(kill+1)*500 {
+				read()
+			}
+			i := rand.N(writers)
+			alive[i].kill()
+			alive[i] = start(i)
+			proxy.Down()
+			proxy.Up()
+		}
+		for _, p := range alive {
+			p.kill()
+		}
+		// The server may still end what they had sent.
+		var head uint64
+		eventually(t, func() bool {
+			before := head
+			head = value[uint64](t, db, "SELECT head FROM mqnotify_ring")
+			return head == before && value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE '%mqnotify_ring%'") == 1
+		}, "they are gone")
+		for at < head {
+			read()
+		}
+		assert.LessOrEqual(t, whole, 0, "the last is whole")
+		assert.Equal(t, fmt.Sprintf("%d %d %d", min(size, head), head-min(size, head)+1, head),
+			value[string](t, db, "SELECT CONCAT_WS(' ', COUNT(*), MIN(entry), MAX(entry)) FROM mqnotify_ring_slot"))
+		t.Logf("%d entries read, %d missed and told; %d writers of %d killed", entries, missed, kills, started)
+	})
+}

@@ -1,0 +1,252 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/robfig/cron/v3"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const (
+	maxScheduleName = 128 // characters
+	maxCron         = 255
+)
+
+// Recurring is a task that is entered again and again.
+type Recurring struct {
+	// Name tells it from the queue's other recurring tasks; at most 128 characters.
+	Name string
+	// Cron says when, in the five fields of crontab(5) and in UTC ("0 3 * * *", "*/5 * * * MON-FRI"),
+	// or @hourly, @daily, "@every 90s". With "CRON_TZ=Europe/Berlin " in front it is that
+	// zone's time.
+	Cron string
+	// Entry is the task, without Delay and At. With Unique set, it is not entered while
+	// the one before is not finished.
+	Entry Entry
+}
+
+// Schedule stores a recurring task. The queue's workers enter it, each due time once,
+// however many they are: who moves the stored time on, in a transaction and by the
+// server's clock, enters the task in the same. Times that pass while no worker runs
+// make one task together when the next comes. One of the same name is replaced; the time
+// it was due is kept if its Cron is the same.
+func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
+	if err := checkName("the schedule's name", r.Name, maxScheduleName); err != nil {
+		return err
+	}
+	if problem := badText(r.Cron, maxCron); problem != "" {
+		return optionsf("Cron %.80q: %s", r.Cron, problem)
+	}
+	times, err := parseCron(r.Cron)
+	if err != nil {
+		return optionsf("Cron %q: %w", r.Cron, err)
+	}
+	if r.Entry.Delay != 0 || !r.Entry.At.IsZero() {
+		return optionsf("Delay and At are not for recurring tasks: Cron says when")
+	}
+	settings, err := q.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := newRow(q.name, r.Entry, settings.Ordered); err != nil {
+		return err
+	}
+	var text string
+	if err := q.db.Pool().GetContext(ctx, &text, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)"); err != nil {
+		return q.error("schedule in", err)
+	}
+	now, err := parseTime(text)
+	if err != nil {
+		return q.error("schedule in", err)
+	}
+	next := times.Next(now)
+	if next.IsZero() {
+		return optionsf("Cron %q: it is never due", r.Cron)
+	}
+	var key any
+	if r.Entry.Unique != "" {
+		key = r.Entry.Unique
+	}
+	payload := r.Entry.Payload
+	if payload == nil {
+		payload = []byte{}
+	}
+	_, err = q.db.Pool().ExecContext(ctx, "INSERT INTO "+schema.ScheduleTable+
+		" (queue, name, cron, next_at, priority, retries, unique_key, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"+
+		" ON DUPLICATE KEY UPDATE next_at = IF(cron = VALUES(cron), next_at, VALUES(next_at)), cron = VALUES(cron),"+
+		" priority = VALUES(priority), retries = VALUES(retries), unique_key = VALUES(unique_key), payload = VALUES(payload)",
+		q.name, r.Name, r.Cron, next.UTC().Format(timeLayout), r.Entry.Priority, retriesOf(r.Entry.Retries), key, payload)
+	if err != nil {
+		return q.error("schedule in", err)
+	}
+	q.Notify(ctx) // workers learn when to wake
+	return nil
+}
+
+// Unschedule forgets a recurring task, and tells whether there was one.
+func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err error) {
+	if _, err := q.Settings(ctx); err != nil {
+		return false, err
+	}
+	result, err := q.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ScheduleTable+" WHERE queue = ? AND name = ?", q.name, name)
+	if err != nil {
+		return false, q.error("unschedule in", err)
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// Schedules are the queue's recurring tasks, by name, with the time each is due next.
+func (q *Queue) Schedules(ctx context.Context) ([]Scheduling, error) {
+	if _, err := q.Settings(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := q.db.Pool().QueryContext(ctx, "SELECT name, cron, CAST(next_at AS CHAR), priority, retries, unique_key, payload FROM "+
+		schema.ScheduleTable+" WHERE queue = ? ORDER BY name", q.name)
+	if err != nil {
+		return nil, q.error("read the schedules of", err)
+	}
+	defer rows.Close()
+	var all []Scheduling
+	for rows.Next() {
+		var s Scheduling
+		var next string
+		var key sql.NullString
+		e := &s.Entry
+		if err := rows.Scan(&s.Name, &s.Cron, &next, &e.Priority, &e.Retries, &key, &e.Payload); err != nil {
+			return nil, q.error("read the schedules of", err)
+		}
+		if s.Next, err = parseTime(next); err != nil {
+			return nil, q.error("read the schedules of", err)
+		}
+		e.Unique = key.String
+		if e.Retries == 0 {
+			e.Retries = NoRetries
+		}
+		all = append(all, s)
+	}
+	return all, q.error("read the schedules of", rows.Err())
+}
+
+// Scheduling is a recurring task that is stored.
+type Scheduling struct {
+	Recurring
+	Next time.Time // when it is due, by the server's clock
+}
+
+// parseCron reads a cron expression, whose times are UTC unless it says otherwise.
+func parseCron(text string) (cron.Schedule, error) {
+	times, err := cron.ParseStandard(text)
+	if err != nil {
+		return nil, err
+	}
+	return times, nil
+}
+
+// enterDue enters the recurring tasks that are due, and returns how many.
+func (l *line) enterDue(ctx context.Context) (entered int, err error) {
+	for {
+		n, more, err := l.enterNext(ctx)
+		entered += n
+		if err != nil || !more {
+			return entered, err
+		}
+	}
+}
+
+// enterNext enters one recurring task, unless none is due. One that can't be entered here is
+// passed over from then on, and holds up nothing else: another worker's host may know its zone.
+func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error) {
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		entered, more = 0, false
+		var name, expression, now string
+		var key sql.NullString
+		e := Entry{}
+		known, args := l.known()
+		query := "SELECT name, cron, CAST(UTC_TIMESTAMP(6) AS CHAR), priority, retries, unique_key, payload FROM " + schema.ScheduleTable +
+			" WHERE queue = ? AND next_at <= UTC_TIMESTAMP(6)" + known + " ORDER BY next_at LIMIT 1 FOR UPDATE"
+		if l.skip {
+			query += " SKIP LOCKED"
+		}
+		if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+			return err
+		}
+		found := conn.QueryRowContext(ctx, query, append([]any{l.queue}, args...)...)
+		switch err := found.Scan(&name, &expression, &now, &e.Priority, &e.Retries, &key, &e.Payload); {
+		case errors.Is(err, sql.ErrNoRows):
+			_, err := conn.ExecContext(ctx, "COMMIT")
+			return err
+		case err != nil:
+			return err
+		}
+		more = true
+		e.Unique = key.String
+		if e.Retries == 0 {
+			e.Retries = NoRetries
+		}
+		next, err := nextTime(expression, now)
+		r, wrong := newRow(l.queue, e, l.ordered)
+		if err := cmp.Or(err, wrong); err != nil {
+			l.unknown = append(l.unknown, [2]string{name, expression})
+			l.log.WarnContext(ctx, "a recurring task can't be entered here, and is passed over", "name", name, "cron", expression, "error", err)
+			return rollback(ctx, conn)
+		}
+		if l.ordered {
+			if _, err := readSettings(ctx, conn, l.queue, " FOR UPDATE"); err != nil {
+				return errors.Join(err, rollback(ctx, conn))
+			}
+		}
+		insert, args := insertStatement([]row{r})
+		_, err = conn.ExecContext(ctx, insert, args...)
+		if err != nil && !server.Is(err, server.ErrDuplicate) {
+			return err
+		}
+		entered = 1
+		if _, err := conn.ExecContext(ctx, "UPDATE "+schema.ScheduleTable+" SET next_at = ? WHERE queue = ? AND name = ?",
+			next, l.queue, name); err != nil {
+			return err
+		}
+		_, err = conn.ExecContext(ctx, "COMMIT")
+		return err
+	})
+	return entered, more, err
+}
+
+// known is the part of a WHERE that leaves out the recurring tasks that can't be entered here.
+func (l *line) known() (and string, args []any) {
+	for _, u := range l.unknown {
+		and += " AND NOT (name = ? AND cron = ?)"
+		args = append(args, u[0], u[1])
+	}
+	return and, args
+}
+
+func rollback(ctx context.Context, conn *sqlx.Conn) error {
+	_, err := conn.ExecContext(ctx, "ROLLBACK")
+	return err
+}
+
+// nextTime is the next due time after now, by the server's clock; a schedule that is
+// never due again gets the end of time.
+func nextTime(expression, now string) (string, error) {
+	times, err := parseCron(expression)
+	if err != nil {
+		return "", err
+	}
+	at, err := parseTime(now)
+	if err != nil {
+		return "", err
+	}
+	next := times.Next(at)
+	if next.IsZero() {
+		return "9999-12-31 00:00:00", nil
+	}
+	return next.UTC().Format(timeLayout), nil
+}

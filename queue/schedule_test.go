@@ -1,0 +1,127 @@
+package queue
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A recurring task is stored, changed and forgotten; the workers enter it when it is due.
+func TestSchedule(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		nightly := Recurring{Name: "nightly", Cron: "0 3 * * *", Entry: Entry{Payload: []byte("report"), Priority: 2, Retries: NoRetries, Unique: "key"}}
+		require.NoError(t, q.Schedule(t.Context(), nightly))
+		all, err := q.Schedules(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		assert.Equal(t, nightly, all[0].Recurring)
+		assert.Equal(t, 3, all[0].Next.Hour())
+		assert.Zero(t, all[0].Next.Minute())
+
+		// It is due now, and was when nobody was there: the times missed make one task.
+		execute(t, db, "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 5 DAY")
+		var got collected
+		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
+		got.waitFor(t, "report")
+		task := got.tasks()[0]
+		assert.Equal(t, []any{2, 0, "key"}, []any{task.Priority, task.Retries, task.Unique})
+		again, err := q.Schedules(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, all[0].Next, again[0].Next, "the next time, not a missed one")
+
+		// A schedule that comes while the worker sleeps wakes it in time.
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "often", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
+		got.waitFor(t, "report", "tick", "tick")
+
+		nightly.Entry.Payload = []byte("another")
+		require.NoError(t, w.end(t)) // or it would be entered
+		execute(t, db, "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00' WHERE name = 'nightly'")
+		require.NoError(t, q.Schedule(t.Context(), nightly))
+		all, err = q.Schedules(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 2000, all[0].Next.Year(), "the same Cron keeps its time")
+		nightly.Cron = "CRON_TZ=Europe/Berlin 0 3 * * *"
+		require.NoError(t, q.Schedule(t.Context(), nightly))
+		all, err = q.Schedules(t.Context())
+		require.NoError(t, err)
+		assert.Contains(t, []int{1, 2}, all[0].Next.Hour(), "of another zone")
+		assert.Equal(t, "another", string(all[0].Entry.Payload))
+		for _, want := range []bool{true, false} {
+			was, err := q.Unschedule(t.Context(), "nightly")
+			require.NoError(t, err)
+			assert.Equal(t, want, was)
+		}
+	})
+}
+
+// One due time makes one task, whoever asks at the same moment; with a unique key, none
+// while the one before is unfinished.
+func TestEnterDueRaces(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "plain", Cron: "@hourly"}))
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "unique", Cron: "@hourly", Entry: Entry{Unique: "key"}}))
+		lines := make([]*line, 8)
+		for i := range lines {
+			lines[i] = newLine(t, db, mode == ClaimSkipLocked)
+		}
+		for round := range 20 {
+			execute(t, db, "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00'")
+			var all sync.WaitGroup
+			for _, l := range lines {
+				all.Go(func() {
+					_, err := l.enterDue(t.Context())
+					assert.NoError(t, err)
+				})
+			}
+			all.Wait()
+			require.Equal(t, round+2, inState(t, db, Ready))
+		}
+	})
+}
+
+// A recurring task whose Cron this host can't read holds up neither other ones nor tasks, and is
+// entered once it is mended.
+func TestScheduleUnknown(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "bad", Cron: "@hourly", Entry: Entry{Payload: []byte("mended")}}))
+		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "good", Cron: "@hourly", Entry: Entry{Payload: []byte("good")}}))
+		execute(t, db, "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 1 DAY")
+		execute(t, db, "UPDATE mqnotify_schedule SET cron = 'CRON_TZ=Atlantis/Poseidonis 0 3 * * *', next_at = next_at - INTERVAL 1 DAY WHERE name = 'bad'")
+		var got collected
+		w := work(t, q, WorkerOptions{}, got.handle)
+		got.waitFor(t, "good")
+		enqueue(t, q, "task")
+		got.waitFor(t, "good", "task")
+		execute(t, db, "UPDATE mqnotify_schedule SET cron = '@hourly' WHERE name = 'bad'")
+		q.Notify(t.Context())
+		enqueue(t, q, "another")
+		eventually(t, func() bool { return len(got.tasks()) == 4 }, "the mended one does not come")
+		assert.Contains(t, got.payloads(), "mended")
+		require.NoError(t, w.end(t))
+	})
+}
+
+func TestScheduleRefusals(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		for _, r := range []Recurring{
+			{Name: "", Cron: "@daily"}, {Name: "n", Cron: ""}, {Name: "n", Cron: "every day"}, {Name: "n", Cron: "0 0 31 2 *"},
+			{Name: "n", Cron: "CRON_TZ=Nowhere/City 0 0 * * *"}, {Name: "n", Cron: "@daily", Entry: Entry{Delay: time.Second}},
+			{Name: "n", Cron: "@daily", Entry: Entry{Priority: 1 << 20}},
+		} {
+			require.ErrorIs(t, q.Schedule(t.Context(), r), ErrOptions, "%+v", r)
+		}
+	})
+}

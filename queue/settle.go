@@ -1,0 +1,196 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// outcome is what became of a claim.
+type outcome struct {
+	held *held
+	kind outcomeKind
+	text string        // last_error
+	wait time.Duration // until the next attempt
+}
+
+type outcomeKind int
+
+const (
+	wasDone     outcomeKind = iota
+	wasFailed               // to be tried again
+	wasFatal                // dead
+	wasReleased             // never begun: nothing has happened
+)
+
+// byAttempt are ids by their attempts: mostly all the same, and so a statement for all.
+type byAttempt map[int][]uint64
+
+func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
+
+// each calls f with a condition that exactly these claims meet.
+func (b byAttempt) each(f func(where string)) {
+	for _, attempt := range slices.Sorted(maps.Keys(b)) {
+		f(" WHERE id IN (" + list(b[attempt]) + ") AND attempts = " + strconv.Itoa(attempt) + " AND state = 'in progress'")
+	}
+}
+
+// settle adds the statements that write down outcomes; what came too late, when the claim
+// was another's, changes nothing. Several done tasks are one statement.
+func (l *line) settle(p *packet, outcomes []outcome) {
+	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
+	done, released := byAttempt{}, byAttempt{}
+	for _, o := range outcomes {
+		switch o.kind {
+		case wasDone:
+			done.add(o.held.task)
+		case wasReleased:
+			released.add(o.held.task)
+		}
+	}
+	done.each(func(where string) {
+		if l.discard {
+			update("DELETE t FROM " + schema.TaskTable + " t" + byID + where)
+			return
+		}
+		update("UPDATE " + schema.TaskTable + byID + " SET state = 'done', state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = NULL" + where)
+	})
+	released.each(func(where string) {
+		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', turn = priority, state_at = " + noTime + ", owner = ''" + where)
+	})
+	for _, o := range outcomes {
+		one := byAttempt{}
+		one.add(o.held.task)
+		switch o.kind {
+		case wasFailed:
+			one.each(func(where string) {
+				update("UPDATE "+schema.TaskTable+byID+" SET state = 'failed', retries = retries - 1, last_error = ?,"+
+					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+where, o.text, o.wait.Microseconds())
+			})
+		case wasFatal:
+			one.each(func(where string) {
+				update("UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), unique_key = NULL,"+
+					" last_error = ?"+where, o.text)
+			})
+		}
+	}
+}
+
+// lateOf finds out which outcomes really came too late: a handler that finished its task
+// by itself (FinishTx), and a commit whose answer was lost, have settled theirs before.
+func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
+	type now struct {
+		attempts int
+		ready    bool // its claim lapsed, and nobody has it yet
+	}
+	there := map[uint64]now{}
+	ids := make([]uint64, len(outcomes))
+	for i, o := range outcomes {
+		ids[i] = o.held.task.ID
+	}
+	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var p packet
+		p.add(func(rows *sql.Rows) error {
+			var id uint64
+			var n now
+			if err := rows.Scan(&id, &n.attempts, &n.ready); err != nil {
+				return err
+			}
+			there[id] = n
+			return nil
+		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+" WHERE id IN ("+list(ids)+")")
+		return p.send(ctx, conn)
+	})
+	for _, o := range outcomes {
+		n, is := there[o.held.task.ID]
+		if is && (n.attempts != o.held.task.Attempt || n.ready && o.kind != wasReleased) {
+			late = append(late, o.held.task)
+		}
+	}
+	return late, err
+}
+
+// renew makes the claims hold for another visibility timeout, and returns those that
+// are lost. started is when it began.
+func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started time.Time, err error) {
+	claims := byAttempt{}
+	ids := make([]uint64, len(tasks))
+	for i, t := range tasks {
+		claims.add(t)
+		ids[i] = t.ID
+	}
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		lost = nil
+		held := map[uint64]int{}
+		var p packet
+		p.add(nil, "START TRANSACTION")
+		claims.each(func(where string) {
+			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+where, l.visibility.Microseconds())
+		})
+		p.add(func(rows *sql.Rows) error {
+			var id uint64
+			var attempts int
+			if err := rows.Scan(&id, &attempts); err != nil {
+				return err
+			}
+			held[id] = attempts
+			return nil
+		}, "SELECT id, attempts FROM "+schema.TaskTable+" WHERE id IN ("+list(ids)+") AND state = 'in progress'")
+		p.add(nil, "COMMIT")
+		started = time.Now()
+		if err := p.send(ctx, conn); err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			if attempts, there := held[t.ID]; !there || attempts != t.Attempt {
+				lost = append(lost, t)
+			}
+		}
+		return nil
+	})
+	return lost, started, err
+}
+
+// abandoned gives back what this owner has claimed and does not know of: the answer to
+// the claim was lost with a session.
+func (l *line) abandoned(ctx context.Context, known []Task) error {
+	knows := map[uint64]int{}
+	for _, t := range known {
+		knows[t.ID] = t.Attempt
+	}
+	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		unknown := byAttempt{}
+		var first, second packet
+		first.add(func(rows *sql.Rows) error {
+			var t Task
+			if err := rows.Scan(&t.ID, &t.Attempt); err != nil {
+				return err
+			}
+			if attempt, there := knows[t.ID]; !there || attempt != t.Attempt {
+				unknown.add(t)
+			}
+			return nil
+		}, "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
+			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+		if err := first.send(ctx, conn); err != nil || len(unknown) == 0 {
+			return err
+		}
+		unknown.each(func(where string) {
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = ''"+where)
+		})
+		return second.send(ctx, conn)
+	})
+}
+
+// likePrefix is a pattern for what begins with the text.
+func likePrefix(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
+}

@@ -1,0 +1,61 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// State is where a task is in its life.
+type State string
+
+// The states of a task.
+const (
+	Scheduled  State = "scheduled"   // entered, and not to be claimed before its time
+	Ready      State = "ready"       // to be claimed
+	InProgress State = "in progress" // claimed
+	Failed     State = "failed"      // its last attempt failed; it becomes ready again at its time
+	Done       State = "done"
+	Dead       State = "dead" // failed for the last time, or cancelled: the dead letters
+)
+
+// States are all states of a task, in the order of its life.
+func States() []State { return []State{Scheduled, Ready, InProgress, Failed, Done, Dead} }
+
+// Task is a task as its handler gets it.
+type Task struct {
+	ID      uint64
+	Queue   string
+	Payload []byte
+	// Attempt is 1 for the first. It grows with every claim, so that ID and Attempt are a
+	// fencing token: whatever the task writes to elsewhere can refuse an older one.
+	Attempt  int
+	Retries  int // that are left if this attempt fails
+	Priority int
+	Unique   string
+	// CreatedAt is when it was entered, by the server's clock.
+	CreatedAt time.Time
+}
+
+// FinishTx marks the task as done inside the handler's own transaction, so that what the
+// handler does there and the task's end are committed together: exactly once, whatever
+// fails. It returns ErrClaimLost when the task is not the worker's any more; the handler
+// rolls back then. The handler returns nil after its commit, as always.
+func FinishTx(ctx context.Context, tx Tx, task Task) error {
+	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
+		" SET state = 'done', state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = NULL"+
+		" WHERE id = ? AND attempts = ? AND state = 'in progress'", task.ID, task.Attempt)
+	if err != nil {
+		return fmt.Errorf("queue: finish task %d: %w", task.ID, explain(err))
+	}
+	changed, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("queue: finish task %d: %w", task.ID, err)
+	}
+	if changed == 0 {
+		return fmt.Errorf("queue: finish task %d: %w", task.ID, ErrClaimLost)
+	}
+	return nil
+}

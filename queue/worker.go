@@ -1,0 +1,189 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Handler does a task. nil means that it is done; an error that it is tried again,
+// after a wait, while it has retries left, and dead then, or at once with ErrDead. A
+// panic is an error.
+//
+// The context ends when the claim is lost, with ErrClaimLost as its cause, or with the
+// worker. A handler may be called again for a task that it has done, when the worker, its
+// host or the server went away before that was written down: see FinishTx.
+type Handler func(ctx context.Context, task Task) error
+
+// Worker claims the tasks of a queue and hands them to a handler.
+type Worker struct {
+	queue   *Queue
+	options WorkerOptions
+	log     *slog.Logger
+
+	retried, done, failed, dead, lost atomic.Uint64
+}
+
+// WorkerStats are what a Worker has counted since it was made.
+type WorkerStats struct {
+	Done   uint64 // tasks that were handled
+	Failed uint64 // attempts that failed and are tried again
+	Dead   uint64 // tasks that failed for the last time
+	Lost   uint64 // outcomes that came too late: the claim was lost by then
+	// Retried are transactions that were run again after a deadlock or a lock that took
+	// too long. No caller sees these errors.
+	Retried uint64
+}
+
+// NewWorker prepares a worker of the queue. It does not connect. The queue stays the
+// caller's, who closes it after Run has returned.
+func NewWorker(queue *Queue, options WorkerOptions) (*Worker, error) {
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Worker{queue: queue, options: options, log: queue.log}, nil
+}
+
+// Stats are the counts so far. It may be called while Run runs.
+func (w *Worker) Stats() WorkerStats {
+	return WorkerStats{w.done.Load(), w.failed.Load(), w.dead.Load(), w.lost.Load(), w.retried.Load()}
+}
+
+// Run claims tasks and handles them until the context ends. Then it gives back what is
+// not begun, waits for the handlers, StopTimeout at most, writes down what they did, and
+// returns nil. It reconnects after a loss of its session, for ever; handlers go on
+// meanwhile, for as long as their claims hold. What it can't mend is returned: a first
+// connection that fails, ErrNoQueue, ErrNoState, ErrDenied, errors of the server that
+// are no passing ones; and, at the end, an error when handlers' results could not be
+// written down: other workers will have those tasks again.
+//
+// It has a connection of its own, and its part in the queue's gate, whose connections are
+// shared by all who use the queue through the same DB. Not to be called twice at the
+// same time.
+func (w *Worker) Run(ctx context.Context, handler Handler) error {
+	if handler == nil {
+		return optionsf("Run without a handler")
+	}
+	if w.queue.closed.Load() {
+		return w.queue.error("work on", ErrClosed)
+	}
+	hands := newHands(w.options.Concurrency, handler, w.options.Backoff)
+	working, stop := w.linger(ctx)
+	defer stop(context.Canceled)
+	hands.start(working)
+	defer hands.close()
+	defer stop(context.Canceled) // first: nobody writes down any more what handlers do
+	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
+	reached := false
+	for {
+		worked, err := w.life(ctx, hands)
+		switch {
+		case err == nil:
+			return nil
+		case permanent(err), !reached && !worked:
+			return w.queue.error("work on", err)
+		case working.Err() != nil: // StopTimeout is over as well
+			if unwritten := len(hands.claims(true)); unwritten > 0 {
+				return w.queue.error("work on", fmt.Errorf("stopped with %d results not written down: %w", unwritten, err))
+			}
+			return nil
+		case ctx.Err() != nil && len(hands.claims(true)) == 0:
+			return nil
+		}
+		if worked {
+			reached = true
+			waits.Reset()
+		}
+		wait := waits.NextBackOff()
+		w.log.WarnContext(ctx, "the worker lost its session and connects again", "error", err, "wait", wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-working.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// permanent tells whether another try can't mend err.
+func permanent(err error) bool {
+	if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrOptions) {
+		return true
+	}
+	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
+		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections)
+	return server.Number(err) != 0 && !transient
+}
+
+// linger is the handlers' context: it ends StopTimeout after ctx.
+func (w *Worker) linger(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		late := time.NewTimer(w.options.StopTimeout)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			cancel(context.Cause(ctx))
+		case <-working.Done():
+		}
+	})
+	return working, func(cause error) {
+		stop()
+		cancel(cause)
+	}
+}
+
+// life works over one session. worked tells whether it came as far as claiming; a nil
+// error, that ctx has ended and everything is written down.
+func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error) {
+	connecting := ctx
+	if ctx.Err() != nil { // results are to be written down still
+		var cancel context.CancelFunc
+		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
+		defer cancel()
+	}
+	settings, err := w.queue.Settings(connecting)
+	if err != nil {
+		return false, err
+	}
+	// It holds nothing that anybody waits for, and is idle for as long as handlers take.
+	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = session.Close() }()
+	line := &line{
+		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
+		visibility: w.options.Visibility, discard: w.options.Discard, retried: &w.retried, log: w.log,
+	}
+	if line.skip, err = line.skipLocked(ctx); err != nil {
+		return false, err
+	}
+	if !line.skip && w.options.Claim == ClaimSkipLocked {
+		return false, optionsf("the server has no SKIP LOCKED: use %q", ClaimUpdate)
+	}
+	line.skip = line.skip && w.options.Claim != ClaimUpdate
+	if err := line.abandoned(ctx, hands.claims(true)); err != nil {
+		return false, err
+	}
+	waiter := notify.NewAuto(w.queue.db, session, w.queue.topic(), firstReady(w.queue.name), notify.AutoOptions{
+		Gate: w.queue.options.Gate, Poll: w.options.Poll, Logger: w.log,
+	})
+	defer func() { _ = waiter.Close() }()
+	d := &dispatcher{Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	return true, d.run(ctx, waiter)
+}
+
+// firstReady is what a worker polls, where it has to: who is idle waits for a first task.
+func firstReady(queue string) notify.Source {
+	return notify.Query("SELECT (SELECT id FROM "+schema.TaskTable+forceClaim+
+		" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)", queue)
+}

@@ -1,0 +1,225 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// noWait is a Backoff without a wait.
+func noWait(int) time.Duration { return 0 }
+
+// A task goes through its states, and its handler gets it whole.
+func TestWorkerHandles(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		bytes := string([]byte{0, 1, '\'', '\\', 0xff, '\n'})
+		ids := enqueue(t, q, bytes, "", "third")
+		var got collected
+		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
+		got.waitFor(t, bytes, "", "third")
+		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "not done")
+		first := got.tasks()[0]
+		assert.Equal(t, ids[0], first.ID)
+		assert.Equal(t, "mail", first.Queue)
+		assert.Equal(t, 1, first.Attempt)
+		assert.Equal(t, DefaultRetries, first.Retries)
+		assert.Less(t, value[float64](t, db, "SELECT ABS(TIMESTAMPDIFF(MICROSECOND, ?, created_at)) FROM mqnotify_task WHERE id = ?",
+			first.CreatedAt.Format(timeLayout), first.ID), float64(time.Hour.Microseconds()*15), "a time zone at most")
+		enqueue(t, q, "fourth")
+		got.waitFor(t, bytes, "", "third", "fourth")
+		require.NoError(t, w.end(t))
+		assert.Equal(t, 4, inState(t, db, Done), "the last is written down at the end")
+		assert.Equal(t, uint64(4), w.Stats().Done)
+	})
+}
+
+// A failed task is tried again after its wait, with its error beside it, and is dead
+// when no retry is left; ErrDead and a panic are failures too.
+func TestRetries(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("twice"), Retries: 2}, Entry{Payload: []byte("never"), Retries: 1},
+			Entry{Payload: []byte("dead")}, Entry{Payload: []byte("panic"), Retries: NoRetries})
+		require.NoError(t, err)
+		var attempts sync.Map
+		w := work(t, q, WorkerOptions{Claim: mode, Backoff: func(attempt int) time.Duration { return time.Duration(attempt) * 20 * time.Millisecond }},
+			func(_ context.Context, task Task) error {
+				n, _ := attempts.LoadOrStore(task.ID, new(atomic.Int32))
+				assert.Equal(t, int(n.(*atomic.Int32).Add(1)), task.Attempt)
+				switch string(task.Payload) {
+				case "dead":
+					return fmt.Errorf("no use: %w", ErrDead)
+				case "panic":
+					panic("at once")
+				case "twice":
+					if task.Attempt == 3 {
+						assert.Zero(t, task.Retries)
+						return nil
+					}
+				}
+				return fmt.Errorf("attempt %d: \x00\xff '", task.Attempt)
+			})
+		eventually(t, func() bool { return inState(t, db, Done) == 1 && inState(t, db, Dead) == 3 }, "not settled")
+		require.NoError(t, w.end(t))
+		text := func(id uint64) string {
+			return value[string](t, db, "SELECT CONCAT_WS(' ', state, attempts, retries, COALESCE(last_error, '-')) FROM mqnotify_task WHERE id = ?", id)
+		}
+		assert.Equal(t, "done 3 0 -", text(ids[0]))
+		assert.Equal(t, "dead 2 0 attempt 2: \x00\uFFFD '", text(ids[1]))
+		assert.Equal(t, "dead 1 5 no use: not to be tried again", text(ids[2]))
+		assert.Contains(t, text(ids[3]), "dead 1 0 the handler panicked: at once")
+		assert.Equal(t, WorkerStats{Done: 1, Failed: 3, Dead: 3, Retried: w.Stats().Retried}, w.Stats())
+	})
+}
+
+// The smaller priority is first, and equal ones go by their ids.
+func TestPriority(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		for _, p := range []int{3, -2, 0, 3, -2, 7, 0} {
+			_, err := q.Enqueue(t.Context(), Entry{Payload: fmt.Appendf(nil, "%d", p), Priority: p})
+			require.NoError(t, err)
+		}
+		var got collected
+		work(t, q, WorkerOptions{Claim: mode, Batch: 2}, got.handle)
+		got.waitFor(t, "-2", "-2", "0", "0", "3", "3", "7")
+		tasks := got.tasks()
+		for i := range tasks[1:] {
+			assert.True(t, tasks[i].Priority < tasks[i+1].Priority || tasks[i].ID < tasks[i+1].ID)
+		}
+	})
+}
+
+// A task that is due later is claimed then, by a worker that sleeps until that moment.
+func TestDelay(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		var got collected
+		work(t, q, WorkerOptions{Claim: mode}, got.handle)
+		enqueue(t, q, "first")
+		got.waitFor(t, "first")
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("past"), At: time.Unix(1e9, 0)})
+		require.NoError(t, err)
+		got.waitFor(t, "first", "past")
+		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("later"), Delay: 400 * time.Millisecond})
+		require.NoError(t, err)
+		due := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task WHERE id = ?", ids[0])
+		got.waitFor(t, "first", "past", "later")
+		late := value[float64](t, db, "SELECT TIMESTAMPDIFF(MICROSECOND, ?, UTC_TIMESTAMP(6)) / 1000", due)
+		assert.GreaterOrEqual(t, late, 0.0, "not before its time")
+		assert.Less(t, late, 5000.0, "ms: by a timer, not by the look of each 30 s")
+	})
+}
+
+// A worker that stops lets its handlers end, and gives back what is not begun.
+func TestStop(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		enqueue(t, q, "1", "2", "3", "4", "5")
+		begun, end := make(chan string, 10), make(chan struct{})
+		w := work(t, q, WorkerOptions{Claim: mode, Batch: 4, StopTimeout: patience}, func(ctx context.Context, task Task) error {
+			begun <- string(task.Payload)
+			select {
+			case <-end:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		assert.Equal(t, "1", <-begun)
+		assert.Equal(t, 4, inState(t, db, InProgress))
+		w.stop()
+		eventually(t, func() bool { return inState(t, db, Ready) == 4 }, "not given back")
+		close(end)
+		require.NoError(t, w.wait(t))
+		assert.Equal(t, 1, inState(t, db, Done))
+		assert.Equal(t, 4*DefaultRetries, value[int](t, db, "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
+		var got collected
+		work(t, q, WorkerOptions{Claim: mode}, got.handle)
+		got.waitFor(t, "2", "3", "4", "5")
+	})
+}
+
+// A handler that ignores the end of its worker is left behind after StopTimeout, with an
+// ended context; its result is written down if it comes then.
+func TestStopTimeout(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		enqueue(t, q, "hangs")
+		begun := make(chan struct{})
+		w := work(t, q, WorkerOptions{StopTimeout: 50 * time.Millisecond, Backoff: noWait}, func(ctx context.Context, _ Task) error {
+			close(begun)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		<-begun
+		require.NoError(t, w.end(t))
+		assert.Equal(t, 1, inState(t, db, Failed))
+		assert.Equal(t, "context canceled", value[string](t, db, "SELECT last_error FROM mqnotify_task"))
+	})
+}
+
+func TestWorkerRefusals(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{})
+		for _, o := range []WorkerOptions{
+			{Concurrency: -1}, {Concurrency: 10_001}, {Batch: -1}, {Batch: 10_001}, {Visibility: -time.Second}, {Visibility: time.Millisecond},
+			{Look: -1}, {Claim: "nonsense"},
+		} {
+			_, err := NewWorker(q, o)
+			require.ErrorIs(t, err, ErrOptions, "%+v", o)
+		}
+		w, err := NewWorker(q, WorkerOptions{})
+		require.NoError(t, err)
+		require.ErrorIs(t, w.Run(t.Context(), nil), ErrOptions)
+
+		unknown, err := New(db, "nobody's", Options{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, unknown.Close()) }()
+		w, err = NewWorker(unknown, WorkerOptions{})
+		require.NoError(t, err)
+		handler := func(context.Context, Task) error { return errors.New("never called") }
+		err = w.Run(t.Context(), handler)
+		require.ErrorIs(t, err, ErrNoQueue)
+		require.ErrorContains(t, err, "mqnotify init --queue")
+		_, err = unknown.Enqueue(t.Context(), Entry{})
+		require.ErrorIs(t, err, ErrNoQueue)
+		require.NoError(t, unknown.Close())
+		_, err = unknown.Enqueue(t.Context(), Entry{})
+		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, w.Run(t.Context(), handler), ErrClosed)
+		require.ErrorIs(t, unknown.Join(t.Context()), ErrClosed)
+
+		empty, err := New(openConfig(t, s.Database(t)), "mail", Options{})
+		require.NoError(t, err)
+		_, err = empty.Enqueue(t.Context(), Entry{})
+		require.ErrorIs(t, err, ErrNoState)
+		require.NoError(t, empty.Close())
+
+		reader, err := New(openConfig(t, s.User(t, config, "SELECT ON "+config.DBName+".*")), "mail", Options{})
+		require.NoError(t, err)
+		_, err = reader.Enqueue(t.Context(), Entry{})
+		require.ErrorIs(t, err, ErrDenied)
+		w, err = NewWorker(reader, WorkerOptions{})
+		require.NoError(t, err)
+		require.ErrorIs(t, w.Run(t.Context(), handler), ErrDenied)
+		require.NoError(t, reader.Close())
+	})
+}
