@@ -1,0 +1,333 @@
+package bridge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// amqpDestination is an exchange, or with the default exchange a queue.
+type amqpDestination struct {
+	uri           string
+	tls           *tls.Config
+	exchange, key string
+	queue         string // made when it is not there; empty with an exchange
+	arguments     amqp.Table
+}
+
+// amqpSink publishes persistent messages with the MessageID as message-id, mandatory
+// and with confirms: a message that no queue takes is an error, one that a queue has
+// is confirmed.
+type amqpSink struct {
+	*amqpDestination
+	conn    *amqp.Connection
+	channel *amqp.Channel
+	gone    chan struct{} // closed with the channel
+	noted   chan struct{} // takes when all that came back so far is in returned
+	why     atomic.Pointer[amqp.Error]
+	closed  atomic.Bool
+
+	mu       sync.Mutex
+	returned map[string]amqp.Return // by message-id
+}
+
+func parseAMQP(p *params) (*Destination, error) {
+	d := newAMQP(p)
+	d.exchange = p.text("exchange", "")
+	d.queue = p.text("queue", "")
+	if d.exchange != "" && d.queue != "" {
+		p.note("exchange= and queue=: give one of them")
+	}
+	if d.exchange == "" && d.queue == "" {
+		d.queue = p.topic
+	}
+	d.key = p.text("key", p.topic)
+	if d.exchange == "" {
+		d.key = d.queue
+	}
+	if kind := p.text("type", ""); kind != "" {
+		d.arguments = amqp.Table{"x-queue-type": kind}
+	}
+	return &Destination{InFlight: 500, Open: d.open}, nil
+}
+
+// newAMQP reads what a connection needs: amqp://user:password@host:5672/vhost.
+func newAMQP(p *params) *amqpDestination {
+	u := url.URL{Scheme: p.url.Scheme, User: p.url.User, Path: p.url.Path, RawPath: p.url.RawPath}
+	port := "5672"
+	if u.Scheme == "amqps" {
+		port = "5671"
+	}
+	u.Host = p.hostPort(port)
+	if u.Path == "" {
+		u.Path = "/"
+	}
+	return &amqpDestination{uri: u.String(), tls: p.tls(u.Scheme == "amqps", "write amqps://")}
+}
+
+// connect opens a connection and a channel.
+func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.Channel, error) {
+	config := amqp.Config{Properties: amqp.Table{"connection_name": "mqnotify"}, Heartbeat: 10 * time.Second, TLSClientConfig: d.tls}
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		var dialer net.Dialer
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if deadline, has := ctx.Deadline(); err == nil && has { // until the handshake is done
+			err = conn.SetDeadline(deadline)
+		}
+		return conn, err
+	}
+	conn, err := amqp.DialConfig(d.uri, config)
+	if err != nil {
+		var said *amqp.Error
+		if errors.As(err, &said) && said.Code == amqp.FrameError { // the client's own, for a connection that ended too
+			err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
+		}
+		return nil, nil, amqpError("connect", err)
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, amqpError("open a channel", err)
+	}
+	return conn, channel, nil
+}
+
+// amqpError tells what no try can mend.
+func amqpError(verb string, err error) error {
+	var said *amqp.Error
+	if errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrSASL) || errors.Is(err, amqp.ErrVhost) ||
+		errors.As(err, &said) && said.Code == amqp.AccessRefused {
+		return permanent(fmt.Errorf("%s: refused: %w", verb, err))
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}
+
+func (d *amqpDestination) open(ctx context.Context) (Sink, error) {
+	conn, channel, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &amqpSink{amqpDestination: d, conn: conn, channel: channel, gone: make(chan struct{}), noted: make(chan struct{}), returned: map[string]amqp.Return{}}
+	if err := s.prepare(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	closed := s.channel.NotifyClose(make(chan *amqp.Error, 1))
+	returns := s.channel.NotifyReturn(make(chan amqp.Return))
+	go s.watch(closed, returns)
+	return s, nil
+}
+
+// prepare looks whether the queue or the exchange is there, makes the queue if it is not,
+// and asks for confirms.
+func (s *amqpSink) prepare(ctx context.Context) error {
+	var err error
+	if s.exchange == "" {
+		err = s.findQueue(ctx)
+	} else if err = s.channel.ExchangeDeclarePassive(s.exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		err = prepareError(fmt.Sprintf("find exchange %q", s.exchange), err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.channel.Confirm(false); err != nil {
+		return amqpError("ask for confirms", err)
+	}
+	return nil
+}
+
+// amqpSettles is how long a queue is left alone that was just made. RabbitMQ (3.10) answers
+// before it has written down that there is such a queue, of whatever type: killed (kill -9)
+// up to 0.3 s later it sometimes comes back without, and all that the queue had confirmed is
+// gone. Erlang's disk_log writes what it buffers within 2 s.
+const amqpSettles = 3 * time.Second
+
+// findQueue takes a queue that is there as it is, unless the URL names a type, and makes
+// one that is not.
+func (s *amqpSink) findQueue(ctx context.Context) (err error) {
+	if _, err = s.channel.QueueDeclarePassive(s.queue, true, false, false, false, nil); !notFound(err) {
+		if err == nil && s.arguments != nil {
+			err = s.declareQueue() // which compares
+		} else if err != nil {
+			err = prepareError(fmt.Sprintf("find queue %q", s.queue), err)
+		}
+		return err
+	}
+	if s.channel, err = s.conn.Channel(); err != nil { // that answer ended the one before
+		return amqpError("open a channel", err)
+	}
+	if err := s.declareQueue(); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(amqpSettles):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *amqpSink) declareQueue() error {
+	if _, err := s.channel.QueueDeclare(s.queue, true, false, false, false, s.arguments); err != nil {
+		return prepareError(fmt.Sprintf("declare queue %q", s.queue), err)
+	}
+	return nil
+}
+
+// prepareError tells another kind of queue, and an exchange that is not there, from what
+// another try may mend.
+func prepareError(verb string, err error) error {
+	var said *amqp.Error
+	if errors.As(err, &said) && (said.Code == amqp.PreconditionFailed || said.Code == amqp.NotFound) {
+		return permanent(fmt.Errorf("%s: %w", verb, err))
+	}
+	return amqpError(verb, err)
+}
+
+func notFound(err error) bool {
+	var said *amqp.Error
+	return errors.As(err, &said) && said.Code == amqp.NotFound
+}
+
+// watch notes what comes back, until the channel ends. A return comes before its
+// message's confirm, by the same reader.
+func (s *amqpSink) watch(closed <-chan *amqp.Error, returns <-chan amqp.Return) {
+	defer close(s.gone)
+	for returns != nil {
+		select {
+		case r, open := <-returns:
+			if !open {
+				returns = nil
+				continue
+			}
+			s.mu.Lock()
+			s.returned[r.MessageId] = r
+			s.mu.Unlock()
+		case <-s.noted:
+		}
+	}
+	if err, open := <-closed; open {
+		s.why.Store(err)
+	}
+}
+
+func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	confirms := make([]*amqp.DeferredConfirmation, 0, len(messages))
+	var failed error
+	for _, m := range messages {
+		confirm, err := s.channel.PublishWithDeferredConfirm(s.exchange, s.key, true, false, s.publishing(m))
+		if err != nil {
+			failed = err
+			break
+		}
+		confirms = append(confirms, confirm)
+	}
+	confirmed, err := s.await(ctx, messages, confirms)
+	if err == nil && failed != nil {
+		err = s.explain(messages[confirmed:], failed)
+	}
+	if i, r, back := s.firstReturned(messages[:confirmed]); back {
+		return i, fmt.Errorf("no queue takes it: %d %s", r.ReplyCode, r.ReplyText)
+	}
+	return confirmed, err
+}
+
+// await counts the confirms up to the first that does not come.
+func (s *amqpSink) await(ctx context.Context, messages []consumer.Message, confirms []*amqp.DeferredConfirmation) (int, error) {
+	for i, confirm := range confirms {
+		select {
+		case <-confirm.Done():
+		case <-s.gone:
+		case <-ctx.Done():
+			return i, context.Cause(ctx)
+		}
+		if !confirm.Acked() {
+			return i, s.explain(messages[i:], errors.New("the broker could not take it (nack)"))
+		}
+	}
+	return len(confirms), nil
+}
+
+func (s *amqpSink) publishing(m consumer.Message) amqp.Publishing {
+	headers := amqp.Table{}
+	for _, f := range fields(m, amqpHeader) {
+		headers[f.name] = f.value
+	}
+	return amqp.Publishing{
+		MessageId: MessageID(m), DeliveryMode: amqp.Persistent, Timestamp: m.CreatedAt,
+		AppId: "mqnotify", Type: m.Topic, Headers: headers, Body: m.Payload,
+	}
+}
+
+// amqpHeader tells whether a header may go under its own name: CC and BCC would send
+// copies to other queues, and x-... is the broker's.
+func amqpHeader(name, _ string) bool {
+	return name != "" && len(name) < 128 && !strings.EqualFold(name, "cc") && !strings.EqualFold(name, "bcc") && !hasPrefixFold(name, "x-")
+}
+
+// firstReturned is the first of the messages that came back.
+func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return, bool) {
+	// What came back before the last confirm has been noted when the watcher answers.
+	select {
+	case s.noted <- struct{}{}:
+	case <-s.gone:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.returned) == 0 {
+		return 0, amqp.Return{}, false
+	}
+	for i, m := range messages {
+		if r, back := s.returned[MessageID(m)]; back {
+			return i, r, true
+		}
+	}
+	return 0, amqp.Return{}, false
+}
+
+// explain says why the channel ended. One message that was alone under way and is too
+// large for the broker is poison; of several nobody knows which it was.
+func (s *amqpSink) explain(messages []consumer.Message, err error) error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	select {
+	case <-s.gone:
+	case <-time.After(time.Second): // a nack of a channel that goes on
+		return err
+	}
+	why := s.why.Load()
+	switch {
+	case why == nil:
+		return err
+	case why.Code == amqp.PreconditionFailed || why.Code == amqp.ContentTooLarge:
+		if len(messages) == 1 {
+			return &PoisonError{messages[0].ID, why}
+		}
+	case why.Code == amqp.NotFound: // the exchange went away
+		return fmt.Errorf("send: %w", why)
+	}
+	return amqpError("send", why)
+}
+
+func (s *amqpSink) Close() error {
+	s.closed.Store(true)
+	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // what was not confirmed counts as not sent, however it ends
+	<-s.gone
+	return nil
+}

@@ -1,0 +1,84 @@
+package bridge
+
+import (
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+func openAMQP(tb testing.TB, b *brokertest.Broker) *amqp.Channel {
+	tb.Helper()
+	conn, err := amqp.Dial(b.URL(""))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	require.NoError(tb, err)
+	return channel
+}
+
+// readQueue takes what is in a queue.
+func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored) {
+	tb.Helper()
+	channel := openAMQP(tb, b)
+	for {
+		m, found, err := channel.Get(queue, true)
+		require.NoError(tb, err)
+		if !found {
+			return all
+		}
+		trace, _ := m.Headers["traceparent"].(string)
+		require.Equal(tb, amqp.Persistent, m.DeliveryMode)
+		all = append(all, stored{m.MessageId, string(m.Body), trace})
+	}
+}
+
+func TestAMQP(t *testing.T) {
+	b := brokertest.RabbitMQ(t)
+	to := ofBroker(b, func(string) string { return "" })
+	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }
+	channel := openAMQP(t, b)
+	for _, queue := range []string{"order", "restart", "large", "headers", "close"} { // "away" is the sink's to make
+		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
+		require.NoError(t, err)
+	}
+	conform(t, to)
+	t.Run("exchange", func(t *testing.T) { testExchange(t, b) })
+}
+
+// What goes to an exchange and no queue takes is an error, and waits until one does. An
+// exchange or a queue that is not what the URL says is told at the start.
+func testExchange(t *testing.T, b *brokertest.Broker) {
+	channel := openAMQP(t, b)
+	require.NoError(t, channel.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil))
+	to := target{url: func(string) string { return b.URL("exchange=shop&key=orders.new") }}
+	sink := to.open(t, "orders")
+	n, err := sink.Send(t.Context(), messages("orders", 1, 3))
+	require.Zero(t, n)
+	requireTransient(t, err)
+	require.ErrorContains(t, err, "no queue takes it")
+	_, err = channel.QueueDeclare("bound", true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, channel.QueueBind("bound", "orders.*", "shop", false, nil))
+	send(t, to.open(t, "orders"), messages("orders", 1, 3), 3)
+	require.Equal(t, wanted(messages("orders", 1, 3)), readQueue(t, b, "bound"))
+
+	// A queue that is there is taken as it is.
+	_, err = channel.QueueDeclare("quorum", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	for _, query := range []string{"queue=quorum", "queue=quorum&type=quorum"} {
+		to := target{url: func(string) string { return b.URL(query) }}
+		send(t, to.open(t, "orders"), messages("orders", 1, 3), 3)
+	}
+	require.Len(t, readQueue(t, b, "quorum"), 6)
+
+	for _, query := range []string{"exchange=none", "queue=bound&type=quorum"} {
+		d, err := Parse(b.URL(query), "orders")
+		require.NoError(t, err)
+		_, err = d.Open(t.Context())
+		require.ErrorAs(t, err, new(*PermanentError), query)
+		require.NotContains(t, err.Error(), brokertest.Password)
+	}
+}

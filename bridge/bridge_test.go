@@ -1,0 +1,351 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// openTopic gives the test a database with a message table "orders".
+func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(s.Database(tb))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	return db
+}
+
+// insert adds rows whose payload is their number.
+func insert(tb testing.TB, db *notify.DB, from, to int) {
+	tb.Helper()
+	for ; from <= to; from += 500 {
+		var rows []string
+		for n := from; n <= min(to, from+499); n++ {
+			rows = append(rows, fmt.Sprintf("('%d')", n))
+		}
+		_, err := db.Pool().ExecContext(tb.Context(), "INSERT INTO orders (payload) VALUES "+strings.Join(rows, ","))
+		require.NoError(tb, err)
+	}
+}
+
+func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
+
+// running is a bridge beside the test.
+type running struct {
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+}
+
+func run(tb testing.TB, db *notify.DB, to *Destination, options Options) *running {
+	tb.Helper()
+	options.Consumer.Group, options.Consumer.From = "g", consumer.Beginning()
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Retry == nil {
+		options.Retry = atOnce
+	}
+	b, err := New(db, "orders", to, options)
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	r := &running{stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = b.Run(ctx)
+	}()
+	tb.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+func (r *running) wait(tb testing.TB) error {
+	tb.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		tb.Fatal("the bridge does not end")
+	}
+	return r.err
+}
+
+func settled(tb testing.TB, db *notify.DB) (id uint64) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().GetContext(context.WithoutCancel(tb.Context()), &id, "SELECT settled FROM mqnotify_offset"))
+	return id
+}
+
+func upTo(n int) (ids []uint64) {
+	for id := 1; id <= n; id++ {
+		ids = append(ids, uint64(id))
+	}
+	return ids
+}
+
+var toEnd = Options{Consumer: consumer.Options{StopAtEnd: true}}
+
+// A topic goes over in its order, as much at once as the option says, and each sink is
+// closed.
+func TestBridge(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 2500)
+		f := &fake{}
+		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
+		require.Equal(t, upTo(2500), f.ids())
+		require.Equal(t, 50, f.largest)
+		require.Equal(t, uint64(2500), settled(t, db))
+		require.Equal(t, 1, f.opened)
+		require.Equal(t, 1, f.closed)
+		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
+		require.Len(t, f.ids(), 2500, "nothing is sent twice")
+	})
+}
+
+// The offset moves only past what was confirmed, a message that fails is tried again
+// in its place, and after a failure the next is sent alone.
+func TestOffsetAfterConfirmation(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 300)
+		failures := 0
+		f := &fake{}
+		f.fail = func(m consumer.Message) error {
+			if m.ID%70 == 0 && failures < int(m.ID/70)*3 { // thrice each
+				failures++
+				return errors.New("away")
+			}
+			return nil
+		}
+		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
+		require.Equal(t, upTo(300), f.ids())
+		require.Equal(t, 12, failures)
+		require.Equal(t, 13, f.opened, "a new connection after each failure")
+		require.Equal(t, 13, f.closed)
+
+		insert(t, db, 301, 400)
+		f.fail = func(m consumer.Message) error {
+			if m.ID == 333 {
+				return permanent(errors.New("no such queue"))
+			}
+			return nil
+		}
+		err := run(t, db, f.destination(), toEnd).wait(t)
+		require.ErrorAs(t, err, new(*PermanentError))
+		require.ErrorContains(t, err, "no such queue")
+		require.Equal(t, uint64(332), settled(t, db), "what was confirmed before it is not sent again")
+		f.fail = nil
+		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
+		require.Equal(t, upTo(400), f.ids())
+	})
+}
+
+// A row that the destination refuses goes to the dead letters after so many tries, or
+// stops the bridge in front of it.
+func TestPoison(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 100)
+		tries := 0
+		f := &fake{fail: func(m consumer.Message) error {
+			if m.ID == 42 {
+				tries++
+				return poison(m, "too large")
+			}
+			return nil
+		}}
+		options := toEnd
+		options.StopOnPoison, options.Attempts = true, 2
+		err := run(t, db, f.destination(), options).wait(t)
+		var refused *PoisonError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, uint64(42), refused.ID)
+		require.Equal(t, 2, tries)
+		require.Equal(t, uint64(41), settled(t, db))
+
+		options.StopOnPoison = false
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		require.Equal(t, 4, tries)
+		require.Equal(t, append(upTo(41), upTo(100)[42:]...), f.ids())
+		var letters []struct {
+			ID       uint64 `db:"message_id"`
+			Payload  string
+			Attempts int
+			Error    string
+		}
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &letters,
+			"SELECT message_id, payload, attempts, error FROM mqnotify_dead_letter WHERE group_name = 'g'"))
+		require.Len(t, letters, 1)
+		require.Equal(t, uint64(42), letters[0].ID)
+		require.Equal(t, "42", letters[0].Payload)
+		require.Equal(t, 2, letters[0].Attempts)
+		require.Equal(t, "message 42 is refused: too large", letters[0].Error)
+	})
+}
+
+// The end of the context lets what is under way be confirmed, begins nothing new, and
+// stores how far it came: in the middle of a page.
+func TestGracefulStop(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 100)
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		var calls atomic.Int32
+		f := &fake{wait: func(context.Context) {
+			if calls.Add(1) == 3 {
+				close(begun)
+				<-goOn
+			}
+		}}
+		r := run(t, db, f.destination(), Options{InFlight: 10})
+		<-begun
+		r.stop()
+		close(goOn)
+		require.NoError(t, r.wait(t))
+		sent := len(f.ids())
+		require.Equal(t, 1+2+4, sent, "one, two, four at first")
+		require.Equal(t, uint64(sent), settled(t, db))
+		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
+		require.Equal(t, upTo(100), f.ids())
+	})
+}
+
+// A destination that does not answer is given up and asked anew; one that says when to
+// come again is left alone until then.
+func TestNoAnswer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 3)
+		var calls atomic.Int32
+		var logs mysqltest.Text
+		f := &fake{wait: func(ctx context.Context) {
+			if calls.Add(1) == 1 {
+				<-ctx.Done()
+			}
+		}}
+		var asked time.Time
+		f.fail = func(m consumer.Message) error {
+			switch {
+			case calls.Load() == 1:
+				return errors.New("cut off")
+			case m.ID == 2 && asked.IsZero():
+				asked = time.Now()
+				return &LaterError{300 * time.Millisecond, errors.New("busy")}
+			case m.ID == 2:
+				require.GreaterOrEqual(t, time.Since(asked), 300*time.Millisecond)
+			}
+			return nil
+		}
+		options := toEnd
+		options.SendTimeout, options.Logger = 100*time.Millisecond, slog.New(slog.NewTextHandler(&logs, nil))
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		require.Equal(t, upTo(3), f.ids())
+		require.Contains(t, logs.String(), "not confirmed within 100ms")
+		require.Contains(t, logs.String(), "busy")
+	})
+}
+
+// The second of two bridges of a group sends nothing until the first ends, and goes on
+// where it was.
+func TestStandby(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 10)
+		first, second := &fake{}, &fake{}
+		one := run(t, db, first.destination(), Options{})
+		require.Eventually(t, func() bool { return len(first.ids()) == 10 }, patience, time.Millisecond)
+		run(t, db, second.destination(), Options{})
+		insert(t, db, 11, 20)
+		require.Eventually(t, func() bool { return len(first.ids()) == 20 }, patience, time.Millisecond)
+		one.stop()
+		require.NoError(t, one.wait(t))
+		insert(t, db, 21, 30)
+		require.Eventually(t, func() bool { return len(second.ids()) == 10 }, patience, time.Millisecond)
+		require.Equal(t, upTo(30), append(first.ids(), second.ids()...))
+	})
+}
+
+// A database that dies between the confirmation and the offset's storing gives the rows
+// again: this bridge knows them.
+func TestDatabaseDies(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		server := s.Start(t)
+		db := openTopic(t, server)
+		insert(t, db, 1, 100)
+		var calls atomic.Int32
+		f := &fake{wait: func(context.Context) {
+			if calls.Add(1) == 4 {
+				server.Kill()
+			}
+		}}
+		run(t, db, f.destination(), Options{})
+		require.Eventually(t, func() bool { return len(f.ids()) == 100 }, patience, time.Millisecond)
+		server.Restart(t)
+		require.Eventually(t, func() bool {
+			var id uint64
+			err := db.Pool().GetContext(t.Context(), &id, "SELECT settled FROM mqnotify_offset")
+			return err == nil && id == 100
+		}, patience, 10*time.Millisecond)
+		require.Equal(t, upTo(100), f.ids())
+	})
+}
+
+// A backlog is told as it goes: how much, how fast, how much longer.
+func TestProgress(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 2000)
+		var told []Progress
+		options := toEnd
+		options.Report = func(p Progress) { told = append(told, p) }
+		options.Consumer.PageRows = 100
+		f := &fake{}
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		require.GreaterOrEqual(t, len(told), 20)
+		for i, p := range told {
+			require.Equal(t, uint64(2000), p.Head)
+			require.Zero(t, p.From)
+			require.Equal(t, p.ID, uint64(p.Sent))
+			require.Equal(t, i < len(told)-1, p.Backlog())
+			require.Equal(t, p.Backlog(), p.Left > 0)
+			require.Positive(t, p.Rate())
+		}
+		insert(t, db, 2001, 2100)
+		told = nil
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		require.Equal(t, uint64(2000), told[0].From, "it goes on where it was")
+	})
+}
+
+// What makes no sense is refused before anything is done.
+func TestOptions(t *testing.T) {
+	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")
+	require.NoError(t, err)
+	defer db.Close()
+	to := (&fake{}).destination()
+	for _, options := range []Options{
+		{},
+		{Consumer: consumer.Options{Group: "g"}, InFlight: -1},
+		{Consumer: consumer.Options{Group: "g"}, Attempts: -1},
+		{Consumer: consumer.Options{Group: "g", Mode: "fast"}},
+	} {
+		_, err := New(db, "orders", to, options)
+		require.ErrorIs(t, err, consumer.ErrOptions)
+	}
+}

@@ -1,0 +1,67 @@
+// Package bridge takes the rows of a MySQL topic to a broker, a webhook, a file or a
+// program, and brings a broker's messages into a topic.
+//
+//	to, err := bridge.Parse("nats://127.0.0.1:4222/?stream=orders", "orders")
+//	b, err := bridge.New(db, "orders", to, bridge.Options{Consumer: consumer.Options{Group: "nats"}})
+//	err = b.Run(ctx)
+//
+// # What holds
+//
+// A row's offset moves only after the destination has confirmed the row. So nothing
+// is lost, whatever dies; what was under way then is sent again, with the same
+// message id ("orders:17"). Which destinations drop it:
+//
+//   - nats (JetStream): by Nats-Msg-Id, within the stream's window of duplicates, and
+//     beyond it by reading the last 8,000 ids of the stream before the first message
+//   - redis (Streams): for ever: the entry's id is the row's
+//   - file: by reading the ids at the file's end before the first message
+//   - amqp, mqtt, kafka, webhooks, exec, stdout: not; the receiver can, by the id
+//
+// Rows come in the order in which the consumer gives them: by id, but a row that
+// commits late comes when it commits (consumer.OrderArrival), unless the destination
+// or Options.Consumer.Order asks for strict order. Messages are sent ahead, Options.InFlight
+// of them at most; a page's last one is waited for before the next page's first.
+//
+// A confirmation is worth what the destination makes of it: a Redis without
+// appendfsync always, a stream in memory, a mosquitto that is killed may lose what
+// they have confirmed.
+//
+// A group's one active member sends, by the group's advisory lock; a second process
+// with the same group is a hot standby. A member that lost the lock and does not
+// know it yet may send for a moment beside the new one.
+//
+// # Who dies, and what then holds
+//
+//   - the destination: what was not confirmed is sent again over a new connection, with
+//     waits that grow from 0.1 s to 10 s, for as long as it takes;
+//   - the bridge: the next one, or the one that stands by, goes on after the last stored
+//     offset; it repeats at most a page;
+//   - the database: the bridge waits for it, with what it has confirmed in memory, and
+//     stores that when it can; else it is repeated;
+//   - a row that the destination refuses goes to the group's dead letters after
+//     Options.Attempts tries, or stops the bridge (Options.StopOnPoison).
+package bridge
+
+// Schemes says which URLs Parse takes, for people.
+const Schemes = `  stdout                            lines of JSON
+  file:///PATH?rotate=100MB&keep=9  lines of JSON, on the disk (fsync) before they count
+  exec:PROGRAM%20ARG                a program: a line of JSON a row on its stdin, the id on
+                                    its stdout when it is stored
+  nats://HOST?stream=S&subject=T    NATS JetStream; the stream is made if it is not there
+  redis://HOST/0?stream=S&maxlen=N  Redis Streams
+  amqp://HOST/VHOST?queue=Q         RabbitMQ; or ?exchange=E&key=K
+  mqtt://HOST?topic=T               MQTT 5, QoS 1
+  kafka://HOST?topic=T              Kafka
+  https://HOST/PATH?secret=whsec_S  a webhook: CloudEvents, signed as Standard Webhooks
+
+With TLS: tls://, rediss://, amqps://, mqtts://, https://, and tls=true for kafka;
+ca=FILE.pem trusts the authorities in the file instead of the system's.`
+
+// OriginSchemes says which URLs ParseOrigin takes, for people.
+const OriginSchemes = `  nats://HOST?stream=S              a JetStream stream; also subject=, consumer=
+  redis://HOST/0?stream=S           a Redis stream; also group=
+  amqp://HOST/VHOST?queue=Q         a RabbitMQ queue
+  mqtt://HOST?topic=T               an MQTT 5 topic or filter; also client=
+
+With TLS: tls://, rediss://, amqps:// and mqtts://; ca=FILE.pem trusts the authorities in
+the file instead of the system's.`

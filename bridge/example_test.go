@@ -1,0 +1,126 @@
+package bridge_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/bridge"
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// ctx and db are the examples'. db is notify.Open's, and its tables are init's; ctx ends
+// when the program is to end.
+var (
+	ctx = context.Background()
+	db  *notify.DB
+)
+
+// TestExamples runs the examples on each server, with a broker. Those that would go on
+// are ended when they have done what they are for.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		broker := brokertest.NATS(t)
+		t.Setenv("BROKER", broker.URL("stream=orders"))
+		var err error
+		db, err = notify.OpenConfig(s.Database(t))
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders", "payments"))
+		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('one'), ('two')")
+		require.NoError(t, err)
+		for _, example := range []struct {
+			run   func()
+			lines int
+			until string // the query's answer is true
+		}{
+			{ExampleNew, 0, "SELECT COUNT(*) = 1 FROM mqnotify_offset WHERE group_name = 'nats' AND settled >= 2"},
+			{ExampleNewImport, 0, "SELECT COUNT(*) = 2 FROM payments"},
+			{ExampleOptions, 2, ""},
+		} {
+			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
+			printed := mysqltest.Output(t, example.run)
+			require.Equal(t, example.lines, strings.Count(printed, "\n"), printed)
+			stop()
+		}
+	})
+}
+
+// A topic goes into a JetStream stream, from its first row on, until Ctrl-C.
+func ExampleNew() {
+	to, err := bridge.Parse(os.Getenv("BROKER"), "orders") // nats://127.0.0.1:4222/?stream=orders
+	if err != nil {
+		log.Fatal(err)
+	}
+	b, err := bridge.New(db, "orders", to, bridge.Options{
+		Consumer: consumer.Options{Group: "nats", From: consumer.Beginning()},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+	defer stop()
+	if err := b.Run(ctx); err != nil {
+		log.Print(err)
+	}
+}
+
+// A backfill that tells how far it is, and ends.
+func ExampleOptions() {
+	b, err := bridge.New(db, "orders", bridge.Writer(os.Stdout), bridge.Options{
+		Consumer: consumer.Options{Group: "backfill", From: consumer.Beginning(), StopAtEnd: true},
+		Report: func(p bridge.Progress) {
+			log.Printf("%d rows, %.0f a second, %v left", p.Sent, p.Rate(), p.Left)
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := b.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A stream's messages come into a topic, each once.
+func ExampleNewImport() {
+	from, err := bridge.ParseOrigin(os.Getenv("BROKER"), "payments") // nats://127.0.0.1:4222/?stream=orders
+	if err != nil {
+		log.Fatal(err)
+	}
+	i, err := bridge.NewImport(db, from, "payments", bridge.ImportOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := i.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func ExampleParse() {
+	_, err := bridge.Parse("nats://me:secret@127.0.0.1/?strem=orders", "orders")
+	fmt.Println(err)
+	// Output: bridge: wrong URL nats://me:***@127.0.0.1/?strem=orders: unknown parameter "strem"; there are ca, creds, duplicates, replicas, stream, subject
+}
+
+func ExampleMessageID() {
+	fmt.Println(bridge.MessageID(consumer.Message{Topic: "orders", ID: 17}))
+	// Output: orders:17
+}
+
+func ExampleRedact() {
+	fmt.Println(bridge.Redact("amqp://me:secret@host/shop?queue=orders"))
+	fmt.Println(bridge.Redact("https://hooks.example/services/T0/secret"))
+	// Output:
+	// amqp://me:***@host/shop?queue=orders
+	// https://hooks.example/***
+}

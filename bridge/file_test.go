@@ -1,0 +1,188 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// readLines are the messages of a file of lines.
+func readLines(t *testing.T, path string) (all []stored) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for l := range bytes.Lines(text) {
+		require.Equal(t, byte('\n'), l[len(l)-1], "a line is cut")
+		var m struct {
+			ID      uint64
+			Topic   string
+			Headers map[string]string
+			Payload *string
+			Base64  []byte `json:"payload_base64"`
+		}
+		require.NoError(t, json.Unmarshal(l, &m), "%s", l)
+		payload := string(m.Base64)
+		if m.Payload != nil {
+			payload = *m.Payload
+		}
+		all = append(all, stored{m.Topic + ":" + strconv.FormatUint(m.ID, 10), payload, m.Headers["traceparent"]})
+	}
+	return all
+}
+
+func TestFile(t *testing.T) {
+	folder := t.TempDir()
+	away := folder + ".away"
+	conform(t, target{
+		url:  func(topic string) string { return "file://" + filepath.Join(folder, topic+".jsonl") },
+		read: func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic+".jsonl")) },
+		stop: nil, restart: nil, dedupes: true,
+	})
+	require.NoDirExists(t, away)
+}
+
+// A file past its size is followed by another; rows that were at the end of the one
+// before are known in the next.
+func TestFileRotates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB&keep=2" }}
+	sink := to.open(t, "t")
+	all := messages("t", 1, 100)
+	send(t, sink, all, 10)
+	names, err := filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	require.Len(t, names, 2)
+	require.Less(t, names[0], names[1])
+	var got []stored
+	for _, name := range append(names, path) {
+		part := readLines(t, name)
+		got = append(got, part...)
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		require.Less(t, info.Size(), int64(5000))
+	}
+	require.Equal(t, wanted(all)[100-len(got):], got, "in order, with none missing between those that are kept")
+
+	require.NoError(t, sink.Close())
+	// The current one is empty: what is at the end of the last is known.
+	require.NoError(t, os.Rename(path, names[1]+"9"))
+	last := readLines(t, names[1]+"9")
+	send(t, to.open(t, "t"), all[90:], 10)
+	require.Len(t, last, 100-len(got)+len(got)-(100-len(last)))
+	require.Empty(t, readLines(t, path))
+}
+
+// A line that a crash has cut is cut off, and comes whole.
+func TestFileTornLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path }}
+	all := messages("t", 1, 10)
+	sink := to.open(t, "t")
+	send(t, sink, all, 10)
+	require.NoError(t, sink.Close())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, text[:len(text)-7], 0o600))
+	send(t, to.open(t, "t"), all[5:], 5)
+	require.Equal(t, wanted(all), readLines(t, path))
+}
+
+// A file has one writer: another one waits until the first is gone. The ids of another
+// topic's lines are not a topic's own.
+func TestFileOfTwo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB" }}
+	one, two := to.open(t, "one"), to.open(t, "two")
+	send(t, one, messages("one", 1, 100), 10)
+	for range 3 {
+		n, err := two.Send(t.Context(), messages("two", 91, 110))
+		require.Zero(t, n)
+		requireTransient(t, err)
+		require.ErrorContains(t, err, "another process writes to")
+	}
+	send(t, one, messages("one", 101, 110), 10)
+	require.NoError(t, one.Close())
+	send(t, two, messages("two", 91, 110), 5)
+	var got []stored
+	names, err := filepath.Glob(path + "*")
+	require.NoError(t, err)
+	for _, name := range append(names[1:], path) {
+		got = append(got, readLines(t, name)...)
+	}
+	require.Equal(t, wanted(append(messages("one", 1, 110), messages("two", 91, 110)...)), got)
+}
+
+// A row of any table is a line with its id.
+func TestLineOfARow(t *testing.T) {
+	l, err := line(consumer.Message{ID: 17, Topic: `a"b`, IsRow: true, Payload: []byte(`{"no":17}`)})
+	require.NoError(t, err)
+	require.Equal(t, `{"id":17,"topic":"a\"b","row":{"no":17}}`+"\n", string(l))
+}
+
+// A folder that is not there is an error at the start.
+func TestFileWithoutFolder(t *testing.T) {
+	d, err := Parse("file://"+filepath.Join(t.TempDir(), "none", "f"), "t")
+	require.NoError(t, err)
+	_, err = d.Open(t.Context())
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A program that answers each line with its id; a folder of its own is the destination.
+func TestExec(t *testing.T) {
+	folder := t.TempDir()
+	script := filepath.Join(folder, "store.sh")
+	require.NoError(t, os.WriteFile(script, []byte(`while IFS= read -r line; do
+  id=${line#*:}; id=${id%%,*}
+  if [ "${#line}" -gt 500000 ]; then echo "refuse $id too long"; continue; fi
+  printf '%s\n' "$line" >> "$1"
+  echo "$id"
+done
+`), 0o600))
+	conform(t, target{
+		url:   func(topic string) string { return "exec:sh%20" + script + "%20" + filepath.Join(folder, topic) },
+		read:  func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic)) },
+		large: 600_000,
+	})
+}
+
+// A program that is not there, or speaks otherwise, ends the bridge; one that dies is
+// started again.
+func TestExecFails(t *testing.T) {
+	parse := func(url string) *Destination {
+		d, err := Parse(url, "t")
+		require.NoError(t, err)
+		return d
+	}
+	_, err := parse("exec:no-such-program").Open(t.Context())
+	require.ErrorAs(t, err, new(*PermanentError))
+	for url, stops := range map[string]bool{"exec:cat": true, "exec:true": false} {
+		sink, err := parse(url).Open(t.Context())
+		require.NoError(t, err)
+		_, err = sink.Send(t.Context(), messages("t", 1, 3))
+		if stops {
+			require.ErrorAs(t, err, new(*PermanentError))
+		} else {
+			requireTransient(t, err)
+		}
+		require.NoError(t, sink.Close())
+	}
+}
+
+// Headers that can't stand under their own names are whole, as ASCII.
+func TestFieldsOfHeaders(t *testing.T) {
+	headers := map[string]string{"a\n": "ü😀\x7f\u2028", "mqnotify-id": "x"}
+	all := fields(consumer.Message{ID: 1, Topic: "t", Headers: headers}, token)
+	last := all[len(all)-1]
+	require.Equal(t, fieldHeaders, last.name)
+	require.True(t, token(last.name, last.value), last.value)
+	var back map[string]string
+	require.NoError(t, json.Unmarshal([]byte(last.value), &back))
+	require.Equal(t, headers, back)
+}

@@ -1,0 +1,105 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// amqpSource is a consumer of a queue. A message's id is its publisher's message-id.
+type amqpSource struct {
+	conn       *amqp.Connection
+	channel    *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	last       uint64 // the last delivery tag
+}
+
+func originAMQP(p *params) (*Origin, error) {
+	d := newAMQP(p)
+	queue, prefetch := p.text("queue", ""), int(p.number("prefetch", 1, 1000))
+	if queue == "" {
+		p.note("queue=: name it")
+	}
+	return &Origin{Key: "amqp:" + queue, Open: func(ctx context.Context) (Source, error) {
+		conn, channel, err := d.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s := &amqpSource{conn: conn, channel: channel}
+		if err = channel.Qos(prefetch, 0, false); err == nil {
+			s.deliveries, err = channel.Consume(queue, "", false, false, false, false, nil)
+		}
+		if err != nil {
+			_ = conn.Close()
+			var said *amqp.Error
+			if errors.As(err, &said) && said.Code == amqp.NotFound {
+				return nil, permanent(fmt.Errorf("consume queue %q: %w", queue, err))
+			}
+			return nil, amqpError(fmt.Sprintf("consume queue %q", queue), err)
+		}
+		return s, nil
+	}}, p.err
+}
+
+func (s *amqpSource) Receive(ctx context.Context, most int) (all []Received, err error) {
+	for len(all) < most {
+		var d amqp.Delivery
+		var open bool
+		if len(all) == 0 {
+			select {
+			case d, open = <-s.deliveries:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		} else {
+			select {
+			case d, open = <-s.deliveries:
+			default:
+				return all, nil
+			}
+		}
+		if !open {
+			if len(all) > 0 {
+				return all, nil // its acknowledgement fails
+			}
+			return nil, errors.New("the channel was closed")
+		}
+		s.last = d.DeliveryTag
+		all = append(all, Received{d.MessageId, producer.Message{Headers: amqpHeaders(d), Payload: d.Body}})
+	}
+	return all, nil
+}
+
+// amqpHeaders are a message's headers, and of its properties what describes the body.
+func amqpHeaders(d amqp.Delivery) map[string]string {
+	headers := map[string]string{}
+	for name, value := range d.Headers {
+		headers[name] = fmt.Sprint(value)
+	}
+	for name, value := range map[string]string{
+		"message-id": d.MessageId, "content-type": d.ContentType, "content-encoding": d.ContentEncoding,
+		"correlation-id": d.CorrelationId, "reply-to": d.ReplyTo, "routing-key": d.RoutingKey,
+	} {
+		if value != "" {
+			headers[name] = value
+		}
+	}
+	return headers
+}
+
+func (s *amqpSource) Ack(context.Context) error {
+	if err := s.channel.Ack(s.last, true); err != nil {
+		return amqpError("acknowledge", err)
+	}
+	return nil
+}
+
+func (s *amqpSource) Close() error {
+	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // what was not acknowledged comes again, however it ends
+	return nil
+}

@@ -1,0 +1,125 @@
+//go:build unix
+
+package bridge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// importEnv makes the test binary an import: the DSN and the URL.
+const importEnv = "MQNOTIFY_TEST_IMPORT"
+
+// importMain is an import as a process of its own, until SIGTERM.
+func importMain(told string) error {
+	parts := strings.Split(told, "\n")
+	db, err := notify.Open(parts[0])
+	if err != nil {
+		return err
+	}
+	from, err := ParseOrigin(parts[1], "orders")
+	if err != nil {
+		return err
+	}
+	i, err := NewImport(db, from, "orders", ImportOptions{
+		Batch: 10, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Retry: func() backoff.BackOff { return notify.Exponential(20*time.Millisecond, time.Second) },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return errors.Join(i.Run(ctx), db.Close())
+}
+
+// The process of an import is killed (kill -9) again and again while messages come: each
+// is in the topic, and once. With MQNOTIFY_LONG thirty times as many, of all brokers on
+// each server.
+func TestImportKilled(t *testing.T) {
+	turn, want, kills := 0, 1000, 5
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		all := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			want, kills = 30_000, 100
+		} else if turn++; turn < 3 {
+			all = all[turn-1 : turn]
+		} else {
+			all = all[2:]
+		}
+		for _, from := range all {
+			from := from(t)
+			t.Run(from.name, func(t *testing.T) { from.testKilled(t, s, want, kills) })
+		}
+	})
+}
+
+func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int) {
+	config := s.Database(t)
+	db, err := notify.OpenConfig(config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+	there := func() (n int) {
+		_ = db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders") // 0: asked again
+		return n
+	}
+	c := startChild(t, importEnv, config.FormatDSN(), from.url)
+	first := 1
+	if from.name == "mqtt" { // keeps messages for who has subscribed
+		require.Eventually(t, func() bool {
+			from.publish(t, 1, 1)
+			return there() > 0
+		}, patience, 50*time.Millisecond)
+		first = 2
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	kills := 0
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for seen := 0; kills < most && ctx.Err() == nil; {
+			now := there()
+			if now > seen { // it is at work
+				pause(ctx, time.Duration(rand.IntN(30))*time.Millisecond)
+				if c.kill() {
+					kills++
+				}
+			}
+			if seen = now; seen >= want {
+				return
+			}
+			pause(ctx, time.Millisecond)
+		}
+	})
+	from.publish(t, first, want)
+	require.Eventually(t, func() bool { return there() >= want }, 2*time.Minute, 10*time.Millisecond)
+	stop()
+	killing.Wait()
+	got := payloads(t, db)
+	slices.Sort(got)
+	wanted := numbers(want)
+	slices.Sort(wanted)
+	require.Equal(t, wanted, got)
+	require.GreaterOrEqual(t, kills, 3)
+	require.NotContains(t, c.ended(), brokertest.Password)
+	t.Logf("%d messages, %d kills", want, kills)
+}

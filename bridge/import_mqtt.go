@@ -1,0 +1,137 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/paho/session/state"
+
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// mqttSource subscribes with QoS 1 in a session that the broker keeps. A message's id is
+// its user property mqnotify-message-id or message-id: MQTT itself has none.
+type mqttSource struct {
+	*mqttConn
+	session  *state.State
+	incoming chan *paho.Publish
+	got      []*paho.Publish
+	ended    chan struct{} // closed by Close
+	once     sync.Once
+}
+
+const (
+	// mqttUnacked is how many messages the broker may send before one is acknowledged: the
+	// most that there is. mosquitto 2.0.11 counts those that an import had when it was killed
+	// against it for ever, and sends nothing any more when it is used up.
+	mqttUnacked = math.MaxUint16
+	// mqttAhead is how many are read ahead; others wait in the connection.
+	mqttAhead = 1000
+)
+
+func originMQTT(p *params) (*Origin, error) {
+	d := newMQTT(p)
+	filter := p.text("topic", "")
+	if filter == "" {
+		p.note("topic=: name it, or a filter such as shop/#")
+	}
+	if d.clientID == "" {
+		d.clientID = "mqnotify-" + p.topic // the session's name
+	}
+	return &Origin{Key: "mqtt:" + filter, Open: func(ctx context.Context) (Source, error) { return d.subscribe(ctx, filter) }}, p.err
+}
+
+func (d *mqttDestination) subscribe(ctx context.Context, filter string) (Source, error) {
+	s := &mqttSource{session: state.NewInMemory(), incoming: make(chan *paho.Publish, mqttAhead), ended: make(chan struct{})}
+	most, expiry := uint16(mqttUnacked), uint32(math.MaxUint32) // the session never ends
+	conn, _, err := d.connect(ctx, paho.ClientConfig{
+		Session: s.session, EnableManualAcknowledgment: true, SendAcksInterval: 20 * time.Millisecond,
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(m paho.PublishReceived) (bool, error) {
+			select {
+			case s.incoming <- m.Packet:
+			case <-s.ended:
+			}
+			return true, nil
+		}},
+	}, &paho.Connect{Properties: &paho.ConnectProperties{ReceiveMaximum: &most, SessionExpiryInterval: &expiry}})
+	if err != nil {
+		close(s.ended)
+		return nil, errors.Join(err, s.session.Close())
+	}
+	s.mqttConn = conn
+	_, err = conn.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
+		{Topic: filter, QoS: 1, RetainHandling: 1}, // what is retained comes once, not at each start
+	}})
+	if err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("subscribe %q: %w", filter, err)
+	}
+	return s, nil
+}
+
+func (s *mqttSource) Receive(ctx context.Context, most int) (all []Received, err error) {
+	s.got = s.got[:0]
+	for len(all) < most {
+		var m *paho.Publish
+		if len(all) == 0 {
+			select {
+			case m = <-s.incoming:
+			case <-s.gone:
+				return nil, s.why
+			case <-s.closed:
+				return nil, ErrClosed
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		} else {
+			select {
+			case m = <-s.incoming:
+			default:
+				return all, nil
+			}
+		}
+		s.got = append(s.got, m)
+		all = append(all, mqttReceived(m))
+	}
+	return all, nil
+}
+
+func mqttReceived(m *paho.Publish) Received {
+	r := Received{Message: producer.Message{Headers: map[string]string{"mqtt-topic": m.Topic}, Payload: m.Payload}}
+	if m.Properties == nil {
+		return r
+	}
+	for _, u := range m.Properties.User {
+		r.Headers[u.Key] = u.Value
+	}
+	if m.Properties.ContentType != "" {
+		r.Headers["content-type"] = m.Properties.ContentType
+	}
+	if r.ID = r.Headers[fieldMessageID]; r.ID == "" {
+		r.ID = r.Headers["message-id"]
+	}
+	return r
+}
+
+func (s *mqttSource) Ack(context.Context) error {
+	for _, m := range s.got {
+		if m.QoS == 0 {
+			continue
+		}
+		if err := s.client.Ack(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *mqttSource) Close() error {
+	s.once.Do(func() { close(s.ended) })
+	s.end()
+	return s.session.Close()
+}

@@ -1,0 +1,163 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// natsSource is a durable consumer of a JetStream stream. A message's id is its
+// sequence, with the time when the stream was made: one that was made anew counts
+// from 1 again.
+type natsSource struct {
+	*natsConn
+	once     sync.Once
+	consumer jetstream.Consumer
+	made     string
+	got      []jetstream.Msg // and not acknowledged
+}
+
+// natsAckWait is how soon what a killed import had in hand comes again. What comes again
+// though it is only slow to be stored is known by its id then.
+const natsAckWait = 5 * time.Second
+
+func originNATS(p *params) (*Origin, error) {
+	d, err := newNATS(p)
+	if err != nil {
+		return nil, err
+	}
+	stream, subject := p.text("stream", ""), p.text("subject", "")
+	durable := p.text("consumer", "mqnotify-"+p.topic)
+	if stream == "" {
+		p.note("stream=: name it")
+	}
+	if durable == "" || strings.ContainsAny(durable, ". *>/\\\t\r\n") {
+		p.note("consumer=%q: a name without dots, spaces, * and >", durable)
+	}
+	return &Origin{Key: "nats:" + stream, Open: func(ctx context.Context) (Source, error) {
+		c, err := d.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s, err := consumeNATS(ctx, c, stream, jetstream.ConsumerConfig{
+			Durable: durable, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: natsAckWait,
+			MaxAckPending: 5000,
+		})
+		if err != nil {
+			c.conn.Close()
+			return nil, err
+		}
+		return s, nil
+	}}, p.err
+}
+
+func consumeNATS(ctx context.Context, c *natsConn, name string, config jetstream.ConsumerConfig) (*natsSource, error) {
+	stream, err := c.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, permanent(fmt.Errorf("find stream %q: %w", name, err))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find stream %q: %w", name, err)
+	}
+	consumer, err := stream.CreateOrUpdateConsumer(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("make consumer %q: %w", config.Durable, err)
+	}
+	return &natsSource{natsConn: c, consumer: consumer, made: stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000")}, nil
+}
+
+func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) {
+	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // which ends a wait at once
+	s.got = s.got[:0]
+	for waits := false; len(s.got) == 0; waits = true {
+		if err := s.fetch(ctx, most, waits); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]Received, len(s.got))
+	for i, m := range s.got {
+		at, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		headers := map[string]string{}
+		for name, values := range m.Headers() {
+			headers[name] = strings.Join(values, ", ")
+		}
+		all[i] = Received{fmt.Sprintf("%s:%d", s.made, at.Sequence.Stream), producer.Message{Headers: headers, Payload: m.Data()}}
+	}
+	return all, nil
+}
+
+// fetch takes what is there, or waits for one message, for some seconds.
+func (s *natsSource) fetch(ctx context.Context, most int, wait bool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var batch jetstream.MessageBatch
+	var err error
+	if wait {
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		go func() { // the client does not end a wait whose connection is lost
+			select {
+			case <-s.gone:
+				cancel()
+			case <-short.Done():
+			}
+		}()
+		batch, err = s.consumer.Fetch(1, jetstream.FetchContext(short))
+	} else {
+		batch, err = s.consumer.FetchNoWait(most)
+	}
+	if err != nil {
+		return err
+	}
+	for m := range batch.Messages() {
+		s.got = append(s.got, m)
+	}
+	switch {
+	case s.conn.IsClosed():
+		return ErrClosed
+	case len(s.got) > 0 || errors.Is(batch.Error(), context.DeadlineExceeded), errors.Is(batch.Error(), nats.ErrTimeout):
+		return nil
+	}
+	return batch.Error()
+}
+
+func (s *natsSource) Ack(ctx context.Context) error {
+	for i, m := range s.got {
+		if i < len(s.got)-1 {
+			if err := m.Ack(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := m.DoubleAck(ctx); err != nil { // which says that those before it are there too
+			return err
+		}
+	}
+	s.got = s.got[:0]
+	return nil
+}
+
+// Close gives back what was not acknowledged: it comes again at once, and not when the
+// server has waited long enough.
+func (s *natsSource) Close() error {
+	s.once.Do(func() {
+		for _, m := range s.got {
+			_ = m.Nak() // as good as it goes
+		}
+		_ = s.conn.FlushTimeout(time.Second)
+	})
+	s.conn.Close()
+	return nil
+}

@@ -1,0 +1,133 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// redisSource is a member of a consumer group of a Redis stream. A message's id is the
+// entry's. What the group had in hand when it ended comes first.
+type redisSource struct {
+	client        *redis.Client
+	stream, group string
+	last          string // of what is in hand from before, ">" once there is none
+	got           []string
+}
+
+// redisMember is the group's one consumer: what it had in hand comes back to it.
+const redisMember = "mqnotify"
+
+func originRedis(p *params) (*Origin, error) {
+	options := newRedis(p)
+	stream, group := p.text("stream", ""), p.text("group", "mqnotify-"+p.topic)
+	if stream == "" || group == "" {
+		p.note("stream= and group=: name them")
+	}
+	return &Origin{Key: "redis:" + stream, Open: func(ctx context.Context) (Source, error) {
+		client, err := connectRedis(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		s := &redisSource{client: client, stream: stream, group: group, last: "0"}
+		if err := s.makeGroup(ctx); err != nil {
+			_ = client.Close()
+			return nil, err
+		}
+		return s, nil
+	}}, p.err
+}
+
+// makeGroup makes the group, and the stream, if they are not there.
+func (s *redisSource) makeGroup(ctx context.Context) error {
+	groups, err := s.client.XInfoGroups(ctx, s.stream).Result()
+	var said redis.Error
+	if err != nil && !errors.As(err, &said) {
+		return redisError("XINFO", err)
+	}
+	for _, group := range groups { // of a stream that is not there, none
+		if group.Name == s.group {
+			return nil
+		}
+	}
+	if err := s.client.XGroupCreateMkStream(ctx, s.stream, s.group, "0").Err(); err != nil {
+		return redisError("XGROUP CREATE", err)
+	}
+	return nil
+}
+
+func (s *redisSource) Receive(ctx context.Context, most int) ([]Received, error) {
+	defer context.AfterFunc(ctx, func() { _ = s.client.Close() })() // nothing else ends a wait in the server
+	for ctx.Err() == nil {
+		streams, err := s.client.XReadGroup(ctx, &redis.XReadGroupArgs{
+			Group: s.group, Consumer: redisMember, Streams: []string{s.stream, s.last}, Count: int64(most), Block: 5 * time.Second,
+		}).Result()
+		if errors.Is(err, redis.Nil) {
+			continue // nothing came
+		}
+		if err != nil {
+			if errors.Is(err, redis.ErrClosed) {
+				return nil, ErrClosed
+			}
+			return nil, redisError("XREADGROUP", err)
+		}
+		entries := streams[0].Messages
+		if len(entries) == 0 { // what was in hand is done
+			s.last = ">"
+			continue
+		}
+		if s.last != ">" {
+			s.last = entries[len(entries)-1].ID
+		}
+		return s.received(entries)
+	}
+	return nil, context.Cause(ctx)
+}
+
+// received makes messages of entries: the field payload is the payload and the others
+// are headers; without one all fields are, as a JSON object, the payload.
+func (s *redisSource) received(entries []redis.XMessage) ([]Received, error) {
+	s.got = s.got[:0]
+	var all []Received
+	for _, e := range entries {
+		s.got = append(s.got, e.ID)
+		m := producer.Message{}
+		if payload, has := e.Values["payload"]; has {
+			m.Payload = fmt.Append(nil, payload)
+			m.Headers = map[string]string{}
+			for name, value := range e.Values {
+				if name != "payload" {
+					m.Headers[name] = fmt.Sprint(value)
+				}
+			}
+		} else if e.Values != nil { // nil: it was deleted while it was in hand
+			text, err := json.Marshal(e.Values)
+			if err != nil {
+				return nil, err
+			}
+			m.Payload = text
+		}
+		all = append(all, Received{e.ID, m})
+	}
+	return all, nil
+}
+
+func (s *redisSource) Ack(ctx context.Context) error {
+	if err := s.client.XAck(ctx, s.stream, s.group, s.got...).Err(); err != nil {
+		return redisError("XACK", err)
+	}
+	return nil
+}
+
+func (s *redisSource) Close() error {
+	if err := s.client.Close(); !errors.Is(err, redis.ErrClosed) {
+		return err
+	}
+	return nil
+}

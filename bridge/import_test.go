@@ -1,0 +1,293 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// broken loses acknowledgements: what was stored comes again.
+type broken struct {
+	Source
+	lost *int
+}
+
+func (b broken) Ack(ctx context.Context) error {
+	if *b.lost > 0 {
+		*b.lost--
+		return errors.New("the acknowledgement is lost")
+	}
+	return b.Source.Ack(ctx)
+}
+
+// source is a broker that messages come from.
+type source struct {
+	name    string
+	broker  *brokertest.Broker
+	url     string
+	publish func(t *testing.T, from, to int)
+	restart bool // it keeps what it has
+}
+
+func natsSourceOf(t *testing.T) source {
+	b := brokertest.NATS(t)
+	_, err := openJetStream(t, b).CreateStream(t.Context(), jetstream.StreamConfig{Name: "in"})
+	require.NoError(t, err)
+	return source{name: "nats", broker: b, url: b.URL("stream=in"), restart: true, publish: func(t *testing.T, from, to int) {
+		js := openJetStream(t, b)
+		for id := from; id <= to; id++ {
+			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "in", Data: []byte(strconv.Itoa(id)), Header: nats.Header{"kind": {"k\xff"}}})
+			require.NoError(t, err)
+		}
+	}}
+}
+
+func redisSourceOf(t *testing.T) source {
+	b := brokertest.Redis(t, "appendfsync always")
+	return source{name: "redis", broker: b, url: b.URL("stream=in"), restart: true, publish: func(t *testing.T, from, to int) {
+		client := openRedis(t, b)
+		for id := from; id <= to; id++ {
+			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", id, "kind", "k\xff"}}).Err())
+		}
+	}}
+}
+
+// mqttSourceOf is of mosquitto, which is stopped and not killed: it confirms before it
+// stores.
+func mqttSourceOf(t *testing.T) source {
+	b := brokertest.Mosquitto(t)
+	s := &subscriber{b: b, topic: "in"} // the publisher, here
+	return source{name: "mqtt", broker: b, url: b.URL("topic=in"), publish: func(t *testing.T, from, to int) {
+		client := s.connect(t)
+		defer func() { _ = client.Disconnect(&paho.Disconnect{}) }()
+		for id := from; id <= to; id++ {
+			properties := &paho.PublishProperties{}
+			properties.User.Add("message-id", fmt.Sprint("m", id))
+			properties.User.Add("kind", "k")
+			_, err := client.Publish(t.Context(), &paho.Publish{Topic: "in", QoS: 1, Payload: []byte(strconv.Itoa(id)), Properties: properties})
+			require.NoError(t, err)
+		}
+	}}
+}
+
+// rabbitSource is of RabbitMQ, which takes its time to start.
+func rabbitSource(t *testing.T) source {
+	b := brokertest.RabbitMQ(t)
+	_, err := openAMQP(t, b).QueueDeclare("in", true, false, false, false, nil)
+	require.NoError(t, err)
+	pause(t.Context(), amqpSettles) // or it may be gone when the broker was killed
+	return source{name: "amqp", broker: b, url: b.URL("queue=in"), restart: true, publish: func(t *testing.T, from, to int) {
+		channel := openAMQP(t, b)
+		require.NoError(t, channel.Confirm(false))
+		for id := from; id <= to; id++ {
+			confirm, err := channel.PublishWithDeferredConfirm("", "in", false, false, amqp.Publishing{
+				MessageId: fmt.Sprint("m", id), Body: []byte(strconv.Itoa(id)), DeliveryMode: amqp.Persistent, Headers: amqp.Table{"kind": "k"},
+			})
+			require.NoError(t, err)
+			require.True(t, confirm.Wait())
+		}
+	}}
+}
+
+// runImport is an import beside the test.
+func runImport(t *testing.T, db *notify.DB, from *Origin, options ImportOptions) *running {
+	t.Helper()
+	options.Logger, options.Retry = slog.New(slog.DiscardHandler), atOnce
+	i, err := NewImport(db, from, "orders", options)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	r := &running{stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = i.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+func payloads(t *testing.T, db *notify.DB) (all []string) {
+	t.Helper()
+	require.NoError(t, db.Pool().SelectContext(t.Context(), &all, "SELECT payload FROM orders ORDER BY id"))
+	return all
+}
+
+func numbers(n int) (all []string) {
+	for i := 1; i <= n; i++ {
+		all = append(all, strconv.Itoa(i))
+	}
+	return all
+}
+
+// A broker's messages come into the topic in their order and once, though
+// acknowledgements are lost, the import ends and another begins, and the broker goes
+// away in the middle.
+func TestImport(t *testing.T) {
+	turn := 0
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		all := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
+		if os.Getenv("MQNOTIFY_LONG") == "" { // one or two on each server
+			if turn++; turn < 3 {
+				all = all[turn-1 : turn]
+			} else {
+				all = all[2:]
+			}
+		}
+		for _, from := range all {
+			from := from(t)
+			t.Run(from.name, func(t *testing.T) { from.test(t, openTopic(t, s)) })
+		}
+	})
+}
+
+func (from source) test(t *testing.T, db *notify.DB) {
+	origin, err := ParseOrigin(from.url, "orders")
+	require.NoError(t, err)
+	require.NotContains(t, origin.Name, brokertest.Password)
+	lost := 3
+	faulty := *origin
+	faulty.Open = func(ctx context.Context) (Source, error) {
+		source, err := origin.Open(ctx)
+		return broken{source, &lost}, err
+	}
+	known := 0
+	options := ImportOptions{Batch: 10, Stored: func(_, there int) { known += there }}
+	one := runImport(t, db, &faulty, options)
+	if from.name == "mqtt" { // keeps messages for who has subscribed
+		from.publish(t, 1, 1)
+		require.Eventually(t, func() bool {
+			from.publish(t, 1, 1)
+			return len(payloads(t, db)) > 0
+		}, patience, 50*time.Millisecond)
+		from.publish(t, 2, 50)
+	} else {
+		from.publish(t, 1, 50)
+	}
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 50 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return lost == 0 }, patience, 5*time.Millisecond)
+	one.stop()
+	require.NoError(t, one.wait(t))
+	require.Equal(t, numbers(50), payloads(t, db))
+	require.Positive(t, known, "something came again")
+	var header string
+	require.NoError(t, db.Pool().GetContext(t.Context(), &header, `SELECT JSON_UNQUOTE(JSON_EXTRACT(headers, '$.kind')) FROM orders WHERE id = 1`))
+	require.True(t, strings.HasPrefix(header, "k"), header)
+
+	two := runImport(t, db, origin, options)
+	from.publish(t, 51, 60)
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 60 }, patience, 5*time.Millisecond)
+	if from.restart {
+		from.broker.Kill()
+		from.broker.Restart()
+	} else {
+		from.broker.Restart()
+	}
+	from.publish(t, 61, 70)
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 70 }, patience, 5*time.Millisecond)
+	two.stop()
+	require.NoError(t, two.wait(t))
+	require.Equal(t, numbers(70), payloads(t, db))
+
+	// Credentials that are refused, and a broker that is away, are errors at the start.
+	refused, err := ParseOrigin(strings.Replace(from.url, brokertest.Password, wrongPassword, 1), "orders")
+	require.NoError(t, err)
+	err = runImport(t, db, refused, ImportOptions{}).wait(t)
+	require.ErrorAs(t, err, new(*OpenError))
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.NotContains(t, err.Error(), wrongPassword)
+	from.broker.Stop()
+	err = runImport(t, db, origin, ImportOptions{}).wait(t)
+	require.ErrorAs(t, err, new(*OpenError))
+	requireTransient(t, err)
+}
+
+// What can't be stored is told, and stays at the broker.
+func TestImportIntoNothing(t *testing.T) {
+	b := brokertest.Redis(t)
+	client := openRedis(t, b)
+	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+	require.NoError(t, err)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		require.NoError(t, client.FlushAll(t.Context()).Err())
+		require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"a", "1", "b", "2"}}).Err())
+		db := openTopic(t, s)
+		_, err := db.Pool().ExecContext(t.Context(), "DROP TABLE orders")
+		require.NoError(t, err)
+		err = runImport(t, db, origin, ImportOptions{}).wait(t)
+		require.ErrorIs(t, err, producer.ErrNoTopic)
+		// It is told before there is a message.
+		away, err := ParseOrigin("redis://127.0.0.1:1?stream=in", "orders")
+		require.NoError(t, err)
+		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), producer.ErrNoTopic)
+		_, err = db.Pool().ExecContext(t.Context(), "CREATE TABLE orders (id INT PRIMARY KEY, payload INT)")
+		require.NoError(t, err)
+		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), producer.ErrNotTopic)
+		_, err = db.Pool().ExecContext(t.Context(), "DROP TABLE mqnotify_import")
+		require.NoError(t, err)
+		require.ErrorIs(t, runImport(t, db, origin, ImportOptions{}).wait(t), consumer.ErrNoState)
+
+		db = openTopic(t, s)
+		r := runImport(t, db, origin, ImportOptions{Keep: -1})
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == 1 }, patience, time.Millisecond)
+		require.JSONEq(t, `{"a":"1","b":"2"}`, payloads(t, db)[0])
+		r.stop()
+		require.NoError(t, r.wait(t))
+	})
+}
+
+// Ids are forgotten after a time.
+func TestImportForgets(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import VALUES "+
+			"('orders', 'x', 'old', NOW() - INTERVAL 2 HOUR), ('orders', 'x', 'new', NOW()), ('orders', 'y', 'old', NOW() - INTERVAL 2 HOUR)")
+		require.NoError(t, err)
+		i, err := NewImport(db, &Origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		require.NoError(t, i.prune(t.Context()))
+		var left []string
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT CONCAT(source, message_id) FROM mqnotify_import ORDER BY 1"))
+		require.Equal(t, []string{"xnew", "yold"}, left)
+		_, err = i.store(t.Context(), []Received{{ID: strings.Repeat("long", 1000)}, {ID: strings.Repeat("long", 1000)}, {ID: "new"}, {}, {}})
+		require.NoError(t, err)
+		require.Len(t, payloads(t, db), 3)
+	})
+}
+
+func TestParseOriginRefuses(t *testing.T) {
+	for url, want := range map[string]string{
+		"file:///x":                                      "messages come from",
+		"nats://me:s3cret@host":                          "stream=: name it",
+		"redis://me:s3cret@host":                         "stream= and group=",
+		"amqp://me:s3cret@host":                          "queue=: name it",
+		"mqtt://me:s3cret@host":                          "topic=: name it",
+		"mqtt://me:s3cret@host?topi=x":                   "topic=",
+		"nats://host?stream=" + strings.Repeat("x", 300): "too long",
+	} {
+		_, err := ParseOrigin(url, "orders")
+		require.ErrorIs(t, err, ErrURL)
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "s3cret")
+	}
+}

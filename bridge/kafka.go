@@ -1,0 +1,142 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// kafkaSink produces idempotently and with acks from all replicas. All messages have
+// one key, the topic's name, and so one partition, in which they have their order;
+// key=HEADER takes the key from a header, for an order by key alone. The MessageID is
+// the header mqnotify-message-id.
+//
+// A producer's idempotence ends with its connection: a bridge that is started again
+// may repeat what was under way. It is tested with kfake, franz-go's own cluster in
+// memory, and with no Kafka.
+type kafkaSink struct {
+	client *kgo.Client
+	topic  string
+	key    string // a header's name; empty for the topic's
+	once   sync.Once
+	closed chan struct{}
+}
+
+func parseKafka(p *params) (*Destination, error) {
+	p.noPath()
+	options := []kgo.Opt{
+		kgo.SeedBrokers(p.hostPort("9092")), kgo.ClientID("mqnotify"), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.AllowAutoTopicCreation(),
+		// Send's context ends what is under way, and with it the client. The client's own limit counts
+		// from a record's timestamp, which is the row's.
+		kgo.AllowIdempotentProduceCancellation(), kgo.RecordDeliveryTimeout(0),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ProducerBatchMaxBytes(int32(min(p.size("max", 1_000_000), 1<<30))),
+	}
+	if config := p.tls(p.text("tls", "false") == "true", "add tls=true"); config != nil {
+		options = append(options, kgo.DialTLSConfig(config))
+	}
+	mechanism := p.text("sasl", "plain")
+	if user := p.url.User; user != nil {
+		password, _ := user.Password()
+		switch mechanism {
+		case "plain":
+			options = append(options, kgo.SASL(plain.Auth{User: user.Username(), Pass: password}.AsMechanism()))
+		case "scram-sha-256":
+			options = append(options, kgo.SASL(scram.Auth{User: user.Username(), Pass: password}.AsSha256Mechanism()))
+		case "scram-sha-512":
+			options = append(options, kgo.SASL(scram.Auth{User: user.Username(), Pass: password}.AsSha512Mechanism()))
+		default:
+			p.note("sasl=%q: plain, scram-sha-256 or scram-sha-512", mechanism)
+		}
+	}
+	topic, key := p.text("topic", p.topic), p.text("key", "")
+	return &Destination{InFlight: 500, Open: func(ctx context.Context) (Sink, error) {
+		client, err := kgo.NewClient(options...)
+		if err != nil {
+			return nil, permanent(err)
+		}
+		if err := client.Ping(ctx); err != nil {
+			client.Close()
+			return nil, kafkaError("connect", err)
+		}
+		return &kafkaSink{client: client, topic: topic, key: key, closed: make(chan struct{})}, nil
+	}}, nil
+}
+
+// kafkaError tells what no try can mend.
+func kafkaError(verb string, err error) error {
+	for _, refused := range []error{
+		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+		kerr.InvalidTopicException,
+	} {
+		if errors.Is(err, refused) {
+			return permanent(fmt.Errorf("%s: refused: %w", verb, err))
+		}
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}
+
+func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	select {
+	case <-s.closed:
+		return 0, ErrClosed
+	default:
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make([]error, len(messages))
+	var waiting sync.WaitGroup
+	waiting.Add(len(messages))
+	for i, m := range messages {
+		s.client.Produce(ctx, s.record(m), func(_ *kgo.Record, err error) {
+			answers[i] = err
+			waiting.Done()
+		})
+	}
+	waiting.Wait()
+	for i, err := range answers {
+		switch {
+		case err == nil:
+		case errors.Is(err, kgo.ErrClientClosed):
+			return i, ErrClosed
+		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge):
+			// Of a batch that is refused nobody knows which it was, but alone it was this one.
+			if len(messages) == 1 {
+				return i, &PoisonError{messages[i].ID, err}
+			}
+			return i, err
+		default:
+			return i, kafkaError("produce", err)
+		}
+	}
+	return len(messages), nil
+}
+
+func (s *kafkaSink) record(m consumer.Message) *kgo.Record {
+	r := &kgo.Record{Topic: s.topic, Key: []byte(m.Topic), Value: m.Payload, Timestamp: m.CreatedAt}
+	if s.key != "" {
+		r.Key = []byte(m.Headers[s.key])
+	}
+	r.Headers = append(r.Headers, kgo.RecordHeader{Key: fieldMessageID, Value: []byte(MessageID(m))})
+	for _, f := range fields(m, func(string, string) bool { return true }) {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: f.name, Value: []byte(f.value)})
+	}
+	return r
+}
+
+func (s *kafkaSink) Close() error {
+	s.once.Do(func() {
+		close(s.closed)
+		s.client.Close()
+	})
+	return nil
+}

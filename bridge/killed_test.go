@@ -1,0 +1,279 @@
+//go:build unix
+
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// childEnv makes the test binary a bridge: the DSN, the URL and the group.
+const childEnv = "MQNOTIFY_TEST_BRIDGE"
+
+// bridgeMain is a bridge as a process of its own, until SIGTERM.
+func bridgeMain(told string) error {
+	parts := strings.Split(told, "\n")
+	db, err := notify.Open(parts[0])
+	if err != nil {
+		return err
+	}
+	to, err := Parse(parts[1], "orders")
+	if err != nil {
+		return err
+	}
+	b, err := New(db, "orders", to, Options{
+		Consumer: consumer.Options{Group: parts[2], From: consumer.Beginning(), PageRows: 200},
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)), SendTimeout: 5 * time.Second,
+		Retry: func() backoff.BackOff { return notify.Exponential(50*time.Millisecond, time.Second) },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return errors.Join(b.Run(ctx), db.Close())
+}
+
+// child is a process that is started again whenever it ends.
+type child struct {
+	env  string
+	log  bytes.Buffer
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex
+	process *os.Process
+	starts  int
+}
+
+// startChild runs the test binary, told in a variable of its environment what it is.
+func startChild(tb testing.TB, env string, told ...string) *child {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	c := &child{env: env + "=" + strings.Join(told, "\n"), stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		for ctx.Err() == nil {
+			c.run()
+		}
+	}()
+	tb.Cleanup(c.end)
+	return c
+}
+
+func (c *child) run() {
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), c.env, "GOCOVERDIR="+os.TempDir())
+	cmd.Stderr = &c.log
+	c.mu.Lock()
+	if err := cmd.Start(); err != nil {
+		panic(err) // the binary that runs is there
+	}
+	c.process = cmd.Process
+	c.starts++
+	c.mu.Unlock()
+	_ = cmd.Wait() // killed, most often
+	c.mu.Lock()
+	c.process = nil
+	c.mu.Unlock()
+}
+
+// kill ends the process, if there is one just now.
+func (c *child) kill() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process != nil && c.process.Kill() == nil
+}
+
+func (c *child) end() {
+	c.stop()
+	for {
+		c.kill()
+		select {
+		case <-c.done:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// ended ends it, and returns what it logged.
+func (c *child) ended() string {
+	c.end()
+	return c.log.String()
+}
+
+// leg is a way out of the topic in TestKilled.
+type leg struct {
+	name  string
+	url   string
+	kill  func() // ends the destination and starts it again; nil for none
+	read  func() []stored
+	once  bool // nothing may be there twice
+	child *child
+}
+
+func legs(t *testing.T, all bool) []*leg {
+	nats, redis := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always")
+	path := filepath.Join(t.TempDir(), "orders.jsonl")
+	legs := []*leg{
+		{name: "nats", url: nats.URL(""), once: true, kill: func() { nats.Kill(); nats.Restart() }, read: func() []stored { return readStream(t, nats, "orders") }},
+		{name: "redis", url: redis.URL(""), once: true, kill: func() { redis.Kill(); redis.Restart() }, read: func() []stored { return readRedis(t, redis, "orders") }},
+		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
+	}
+	if !all {
+		return legs
+	}
+	rabbit, mosquitto := brokertest.RabbitMQ(t), brokertest.Mosquitto(t)
+	s := &subscriber{b: mosquitto, topic: "orders"}
+	require.NoError(t, s.connect(t).Disconnect(&paho.Disconnect{}))
+	return append(legs,
+		&leg{name: "amqp", url: rabbit.URL(""), kill: func() { rabbit.Kill(); rabbit.Restart() }, read: func() []stored { return readQueue(t, rabbit, "orders") }},
+		// Stopped, not killed: it confirms before it stores.
+		&leg{name: "mqtt", url: mosquitto.URL(""), kill: mosquitto.Restart, read: func() []stored { return s.read(t) }},
+	)
+}
+
+// The bridge, the broker and the database die at random (kill -9) while rows come and
+// go over: nothing is lost, JetStream, Redis and the file have nothing twice, and what
+// others have twice has the same id. With MQNOTIFY_LONG 100,000 rows.
+func TestKilled(t *testing.T) {
+	want, most := 3000, 8
+	if os.Getenv("MQNOTIFY_LONG") != "" {
+		want, most = 100_000, 150
+	}
+	first := true
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		server := s.Start(t)
+		config := server.Database(t)
+		db, err := sql.Open("mysql", config.FormatDSN())
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(t.Context(), db, "orders"))
+		legs := legs(t, first)
+		first = false
+		for _, l := range legs {
+			l.child = startChild(t, childEnv, config.FormatDSN(), l.url, l.name)
+		}
+		kills := map[string]int{}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var inserting sync.WaitGroup
+		inserted := make(chan struct{})
+		inserting.Go(func() {
+			defer close(inserted)
+			for n := 0; n < want && ctx.Err() == nil; {
+				count := 1 + rand.IntN(min(50, want-n))
+				rows := strings.TrimSuffix(strings.Repeat(`('{"traceparent":"x"}', 'row'),`, count), ",")
+				if _, err := db.ExecContext(ctx, "INSERT INTO orders (headers, payload) VALUES "+rows); err == nil {
+					n += count
+				}
+				pause(ctx, time.Duration(rand.IntN(10))*time.Millisecond)
+			}
+		})
+		for rounds, ended := 0, false; rounds < 5 || !ended && rounds < most; rounds++ {
+			pause(ctx, time.Duration(200+rand.IntN(500))*time.Millisecond)
+			l := legs[rand.IntN(len(legs))]
+			switch what := rounds % 3; {
+			case what == 0:
+				server.Kill()
+				server.Restart(t)
+				kills["database"]++
+			case what == 1 && l.kill != nil:
+				l.kill()
+				kills[l.name]++
+			default:
+				l.child.kill()
+				kills["bridge"]++
+			}
+			select {
+			case <-inserted:
+				ended = true
+			default:
+			}
+		}
+		inserting.Wait()
+		var head uint64
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT MAX(id) FROM orders").Scan(&head))
+		for _, l := range legs {
+			var settled sql.NullInt64
+			var err error
+			for until := time.Now().Add(2 * time.Minute); ; pause(t.Context(), 50*time.Millisecond) {
+				err = db.QueryRowContext(t.Context(), "SELECT settled FROM mqnotify_offset WHERE group_name = ?", l.name).Scan(&settled)
+				if err == nil && uint64(settled.Int64) >= head {
+					break
+				}
+				if time.Now().After(until) {
+					said := strings.Split(l.child.ended(), "\n")
+					t.Fatalf("%s does not come to the end: it is at %d of %d (%v), and has said\n%s", l.name, settled.Int64, head, err,
+						strings.Join(said[max(0, len(said)-40):], "\n"))
+				}
+			}
+			require.NotContains(t, l.child.ended(), brokertest.Password)
+		}
+		ids := map[string]int{}
+		rows, err := db.QueryContext(t.Context(), "SELECT id FROM orders")
+		require.NoError(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var id uint64
+			require.NoError(t, rows.Scan(&id))
+			ids[MessageID(consumer.Message{Topic: "orders", ID: id})] = 0
+		}
+		require.NoError(t, rows.Err())
+		require.GreaterOrEqual(t, len(ids), want)
+		var letters int
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM mqnotify_dead_letter").Scan(&letters))
+		require.Zero(t, letters, "no row was at fault")
+		report := fmt.Sprintf("%d rows, kills: %v;", len(ids), kills)
+		for _, l := range legs {
+			seen, twice := map[string]int{}, 0
+			for _, m := range l.read() {
+				_, there := ids[m.id]
+				require.True(t, there, "%s has %s, the table does not", l.name, m.id)
+				require.Equal(t, "row", m.payload)
+				if seen[m.id]++; seen[m.id] > 1 {
+					twice++
+				}
+			}
+			require.Len(t, seen, len(ids), "%s lacks rows", l.name)
+			if l.once {
+				require.Zero(t, twice, "%s has duplicates", l.name)
+			}
+			report += fmt.Sprintf(" %s: %d twice, %d starts;", l.name, twice, l.child.starts)
+		}
+		t.Log(report)
+	})
+}
+
+// pause waits a moment.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

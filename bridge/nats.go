@@ -1,0 +1,312 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// natsDestination is a JetStream stream.
+type natsDestination struct {
+	servers, stream, subject string
+	window                   time.Duration // of duplicates, of a stream that is made here
+	replicas                 int
+	options                  []nats.Option
+}
+
+// natsSink publishes asynchronously, each message with its MessageID as Nats-Msg-Id,
+// by which the stream drops duplicates within its window. What the stream's end has
+// is not sent again however long ago that was: the ids there are read first.
+type natsSink struct {
+	*natsDestination
+	*natsConn
+	maxSize int64 // of a message in the stream, -1 for none
+	end     jetstream.Stream
+	last    map[string]string // when those at the stream's end were inserted, by MessageID
+	looked  bool
+	closed  atomic.Bool
+}
+
+// natsConn is a connection.
+type natsConn struct {
+	conn *nats.Conn
+	js   jetstream.JetStream
+	gone <-chan struct{} // closed with it: acknowledgements that are under way then never come
+}
+
+func parseNATS(p *params) (*Destination, error) {
+	d, err := newNATS(p)
+	if err != nil {
+		return nil, err
+	}
+	d.stream = p.text("stream", p.topic)
+	d.subject = p.text("subject", p.topic)
+	d.window = p.duration("duplicates", time.Hour)
+	d.replicas = int(p.number("replicas", 1, 1))
+	if d.stream == "" || strings.ContainsAny(d.stream, ". *>/\\\t\r\n") {
+		p.note("stream=%q: a name without dots, spaces, * and >", d.stream)
+	}
+	if d.subject == "" || strings.ContainsAny(d.subject, " *>\t\r\n") || strings.HasPrefix(d.subject, ".") || strings.HasSuffix(d.subject, ".") || strings.Contains(d.subject, "..") {
+		p.note("subject=%q: a name without spaces, * and >", d.subject)
+	}
+	return &Destination{InFlight: pageRows, Open: d.open}, nil
+}
+
+// newNATS reads what a connection needs.
+func newNATS(p *params) (*natsDestination, error) {
+	p.noPath()
+	scheme := p.url.Scheme
+	d := &natsDestination{servers: scheme + "://" + p.hostPort("4222")}
+	if user := p.url.User; user != nil {
+		if password, has := user.Password(); has {
+			d.options = append(d.options, nats.UserInfo(user.Username(), password))
+		} else {
+			d.options = append(d.options, nats.Token(user.Username()))
+		}
+	}
+	if file := p.text("creds", ""); file != "" {
+		d.options = append(d.options, nats.UserCredentials(file))
+	}
+	// A server that demands TLS gets it from a client of nats:// too.
+	if config := p.tls(scheme == "tls" || p.query.Has("ca"), ""); config != nil {
+		d.options = append(d.options, nats.Secure(config))
+	}
+	return d, p.err
+}
+
+// connect makes a connection that does not come back by itself: the shell does that,
+// and knows then what is in doubt.
+func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
+	gone := make(chan struct{})
+	options := append([]nats.Option{
+		nats.Name("mqnotify"), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(gone) }),
+	}, d.options...)
+	if deadline, has := ctx.Deadline(); has {
+		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+	}
+	conn, err := nats.Connect(d.servers, options...)
+	if err != nil {
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+			return nil, permanent(fmt.Errorf("the credentials are refused: %w", err))
+		}
+		if errors.Is(err, nats.ErrSecureConnWanted) {
+			return nil, permanent(fmt.Errorf("the server speaks no TLS on this port: %w", err))
+		}
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1<<20))
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &natsConn{conn, js, gone}, nil
+}
+
+func (d *natsDestination) open(ctx context.Context) (Sink, error) {
+	c, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := d.makeStream(ctx, c.js)
+	if err != nil {
+		c.conn.Close()
+		return nil, err
+	}
+	return &natsSink{natsDestination: d, natsConn: c, maxSize: int64(info.Config.MaxMsgSize)}, nil
+}
+
+// makeStream makes the stream if it is not there. One that is there stays as it is,
+// and must take the subject.
+func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream) (*jetstream.StreamInfo, error) {
+	stream, err := js.Stream(ctx, d.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: d.stream, Subjects: []string{d.subject}, Duplicates: d.window, Replicas: d.replicas,
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+			stream, err = js.Stream(ctx, d.stream)
+		}
+	}
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+		return nil, permanent(fmt.Errorf("the server has no JetStream, or not for this account: %w", err))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make stream %q: %w", d.stream, err)
+	}
+	info := stream.CachedInfo()
+	for _, subject := range info.Config.Subjects {
+		if subjectMatches(subject, d.subject) {
+			return info, nil
+		}
+	}
+	return nil, permanent(fmt.Errorf("the stream %q is there and takes no subject %q, but %s: give subject= or another stream=",
+		d.stream, d.subject, strings.Join(info.Config.Subjects, ", ")))
+}
+
+// subjectMatches tells whether a stream's subject, which may have wildcards, takes one
+// that has none.
+func subjectMatches(pattern, subject string) bool {
+	want, have := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, part := range want {
+		switch {
+		case part == ">":
+			return len(have) > i
+		case i >= len(have) || part != "*" && part != have[i]:
+			return false
+		}
+	}
+	return len(want) == len(have)
+}
+
+// remembered is how many messages at the stream's end are looked at: more than the
+// bridge can have sent since it stored its offset, unless its pages were made larger.
+const remembered = 2 * pageRows
+
+// look reads the ids at the stream's end.
+func (s *natsSink) look(ctx context.Context) error {
+	s.last = map[string]string{}
+	stream, err := s.js.Stream(ctx, s.stream)
+	if err != nil {
+		return err
+	}
+	s.end = stream
+	state := stream.CachedInfo().State
+	if state.Msgs == 0 {
+		return nil
+	}
+	from := max(state.FirstSeq, state.LastSeq-min(state.LastSeq-1, remembered-1)) // no larger than the last
+	reader, err := s.js.OrderedConsumer(ctx, s.stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq: from, HeadersOnly: true,
+	})
+	if err != nil {
+		return err
+	}
+	info, err := reader.Info(ctx)
+	if err != nil {
+		return err
+	}
+	for left := int(info.NumPending); left > 0; {
+		batch, err := reader.Fetch(min(left, remembered), jetstream.FetchMaxWait(5*time.Second))
+		if err != nil {
+			return err
+		}
+		got := 0
+		for m := range batch.Messages() {
+			s.last[m.Headers().Get(nats.MsgIdHdr)] = m.Headers().Get(fieldCreatedAt)
+			got++
+		}
+		if err := batch.Error(); err != nil {
+			return err
+		}
+		if left -= got; got == 0 { // purged meanwhile
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	if !s.looked { // here and not before: another member may have been writing
+		if err := s.look(ctx); err != nil {
+			return 0, fmt.Errorf("read the end of stream %q: %w", s.stream, err)
+		}
+		s.looked = true
+	}
+	acks := make([]jetstream.PubAckFuture, 0, len(messages))
+	var refused error
+	for _, m := range messages {
+		id := MessageID(m)
+		if createdAt, there := s.last[id]; there {
+			if refused = checkSame(m, createdAt); refused != nil {
+				break
+			}
+			delete(s.last, id)
+			acks = append(acks, nil)
+			continue
+		}
+		message := s.message(m, id)
+		if size := int64(message.Size()); size > s.conn.MaxPayload() || s.maxSize > 0 && size > s.maxSize {
+			refused = poison(m, "%d bytes are more than the server or the stream takes", size)
+			break
+		}
+		ack, err := s.js.PublishMsgAsync(message)
+		if err != nil {
+			refused = err
+			break
+		}
+		acks = append(acks, ack)
+	}
+	for i, ack := range acks {
+		if ack == nil {
+			continue
+		}
+		select {
+		case got := <-ack.Ok():
+			if got.Duplicate {
+				if err := s.checkDuplicate(ctx, messages[i], got.Sequence); err != nil {
+					return i, err
+				}
+			}
+		case err := <-ack.Err():
+			return i, s.explain(messages[i], err)
+		case <-s.gone:
+			return i, s.explain(messages[i], nats.ErrConnectionClosed)
+		case <-ctx.Done():
+			return i, context.Cause(ctx)
+		}
+	}
+	if refused != nil && s.closed.Load() {
+		refused = ErrClosed
+	}
+	return len(acks), refused
+}
+
+// checkDuplicate looks at the message for whose duplicate the stream takes one.
+func (s *natsSink) checkDuplicate(ctx context.Context, m consumer.Message, sequence uint64) error {
+	there, err := s.end.GetMsg(ctx, sequence)
+	if err != nil {
+		return nil //nolint:nilerr // it is gone, or this account may not read it
+	}
+	return checkSame(m, there.Header.Get(fieldCreatedAt))
+}
+
+func (s *natsSink) message(m consumer.Message, id string) *nats.Msg {
+	message := &nats.Msg{Subject: s.subject, Data: m.Payload, Header: nats.Header{nats.MsgIdHdr: {id}}}
+	for _, f := range fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") }) {
+		message.Header[f.name] = append(message.Header[f.name], f.value)
+	}
+	return message
+}
+
+// codeTooLarge is the server's JSStreamMessageExceedsMaximumErr, which the client
+// has no name for.
+const codeTooLarge jetstream.ErrorCode = 10054
+
+func (s *natsSink) explain(m consumer.Message, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &api) && api.ErrorCode == codeTooLarge:
+		return poison(m, "the stream does not take it: %w", err)
+	case s.closed.Load():
+		return ErrClosed
+	}
+	return err
+}
+
+func (s *natsSink) Close() error {
+	s.closed.Store(true)
+	s.conn.Close()
+	return nil
+}

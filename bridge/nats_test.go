@@ -1,0 +1,109 @@
+package bridge
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+func openJetStream(tb testing.TB, b *brokertest.Broker) jetstream.JetStream {
+	tb.Helper()
+	conn, err := nats.Connect(b.URL(""))
+	require.NoError(tb, err)
+	tb.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(tb, err)
+	return js
+}
+
+// readStream are a stream's messages.
+func readStream(tb testing.TB, b *brokertest.Broker, name string) (all []stored) {
+	tb.Helper()
+	js := openJetStream(tb, b)
+	stream, err := js.Stream(tb.Context(), name)
+	require.NoError(tb, err)
+	left := int(stream.CachedInfo().State.Msgs)
+	reader, err := js.OrderedConsumer(tb.Context(), name, jetstream.OrderedConsumerConfig{})
+	require.NoError(tb, err)
+	for left > 0 {
+		batch, err := reader.Fetch(min(left, 1000), jetstream.FetchMaxWait(patience))
+		require.NoError(tb, err)
+		for m := range batch.Messages() {
+			all = append(all, stored{m.Headers().Get(nats.MsgIdHdr), string(m.Data()), m.Headers().Get("traceparent")})
+			left--
+		}
+		require.NoError(tb, batch.Error())
+	}
+	return all
+}
+
+func natsTarget(b *brokertest.Broker, query string) target {
+	to := ofBroker(b, func(string) string { return query })
+	to.read = func(t *testing.T, topic string) []stored { return readStream(t, b, topic) }
+	to.dedupes = true
+	return to
+}
+
+func TestNATS(t *testing.T) { conform(t, natsTarget(brokertest.NATS(t), "")) }
+
+// What is at the stream's end is not sent again when the window of duplicates is long
+// past.
+func TestNATSPastTheWindow(t *testing.T) {
+	b := brokertest.NATS(t)
+	const topic = "window"
+	to := natsTarget(b, "duplicates=100ms")
+	send(t, to.open(t, topic), messages(topic, 1, 20), 20)
+	js := openJetStream(t, b)
+	// The window is past when the stream takes the first once more.
+	require.Eventually(t, func() bool {
+		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: topic, Header: nats.Header{nats.MsgIdHdr: {topic + ":1"}}})
+		return err == nil && !ack.Duplicate
+	}, patience, 20*time.Millisecond)
+	send(t, to.open(t, topic), messages(topic, 2, 30), 30)
+	got := readStream(t, b, topic)
+	require.Len(t, got, 31)
+	require.Equal(t, wanted(messages(topic, 21, 30)), got[21:])
+}
+
+// Another row of the same id that only the stream's window knows is not taken for sent either.
+func TestNATSDuplicateOfAnotherRow(t *testing.T) {
+	sink := natsTarget(brokertest.NATS(t), "").open(t, "t")
+	send(t, sink, messages("t", 1, 5), 5)
+	send(t, sink, messages("t", 4, 6), 3) // the same rows
+	other := message("t", 6)
+	other.CreatedAt = other.CreatedAt.Add(time.Second)
+	n, err := sink.Send(t.Context(), append(messages("t", 5, 5), other))
+	require.Equal(t, 1, n)
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.ErrorContains(t, err, "t:6 is there already")
+}
+
+// A stream that is there is used if it takes the subject, and is not changed.
+func TestNATSStreamOfOthers(t *testing.T) {
+	b := brokertest.NATS(t)
+	js := openJetStream(t, b)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.*.new", "all.>"}, MaxMsgSize: 2000})
+	require.NoError(t, err)
+	for subject, fits := range map[string]bool{"shop.orders.new": true, "all.a.b": true, "all": false, "shop.new": false, "shop.a.b.new": false} {
+		to := target{url: func(string) string { return b.URL("stream=shop&subject=" + subject) }}
+		sink, err := to.parse(t, "orders").Open(t.Context())
+		if fits {
+			require.NoError(t, err, subject)
+			require.NoError(t, sink.Close())
+			continue
+		}
+		require.ErrorAs(t, err, new(*PermanentError), subject)
+		require.ErrorContains(t, err, "shop.*.new, all.>")
+	}
+	to := target{
+		url:   func(string) string { return b.URL("stream=shop&subject=all.large") },
+		read:  func(t *testing.T, _ string) []stored { return readStream(t, b, "shop") },
+		large: 2001, dedupes: true,
+	}
+	t.Run("too large for the stream", to.testTooLarge)
+}

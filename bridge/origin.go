@@ -1,0 +1,96 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// Origin is where messages come from: what ParseOrigin makes of a URL.
+type Origin struct {
+	// Name is the origin without its credentials, for logs and errors.
+	Name string
+	// Key is the origin's name among the ids of imported messages: the same for the same
+	// stream or queue, whatever address it is reached by.
+	Key string
+	// Open makes a Source, as Destination.Open makes a Sink.
+	Open func(ctx context.Context) (Source, error)
+}
+
+// Source gives messages of one origin over one connection. Whoever writes one promises
+// that
+//
+//   - Receive waits until there is a message, or the context ends, and returns those
+//     that are there, at most so many, in their order;
+//   - what Receive returned comes again over another connection, unless Ack has said
+//     that it is stored; Ack is about all that the last Receive returned;
+//   - Receive and Ack are called by one goroutine in turns;
+//   - Close may be called at any time, by several goroutines, and twice, and ends a
+//     Receive that waits; no error has a credential in it.
+type Source interface {
+	Receive(ctx context.Context, most int) ([]Received, error)
+	Ack(ctx context.Context) error
+	Close() error
+}
+
+// Received is a message of a broker's.
+type Received struct {
+	// ID is what the broker, or its publisher, calls the message; empty when it has no
+	// name: it may then be stored twice.
+	ID string
+	producer.Message
+}
+
+// key is the ID as it is stored.
+func (r Received) key() string {
+	if len(r.ID) <= 255 {
+		return r.ID
+	}
+	sum := sha256.Sum256([]byte(r.ID))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// origins are those that messages can come from, by their URL's scheme.
+var origins = map[string]func(p *params) (*Origin, error){
+	"nats":   originNATS,
+	"tls":    originNATS,
+	"redis":  originRedis,
+	"rediss": originRedis,
+	"amqp":   originAMQP,
+	"amqps":  originAMQP,
+	"mqtt":   originMQTT,
+	"mqtts":  originMQTT,
+}
+
+// ParseOrigin makes an Origin of a URL, for a topic that its messages go into. It does
+// not connect. Its error is ErrURL and shows no credential.
+func ParseOrigin(text, topic string) (*Origin, error) {
+	p, err := newParams(text, topic)
+	if err != nil {
+		return nil, err
+	}
+	parse, known := origins[p.url.Scheme]
+	if !known {
+		return nil, p.wrongf("messages come from %s", strings.Join(names(origins), ", "))
+	}
+	o, err := parse(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	o.Name = p.shown
+	if len(o.Key) > 255 {
+		return nil, p.wrongf("its stream's or queue's name is too long")
+	}
+	open := o.Open
+	o.Open = func(ctx context.Context) (Source, error) {
+		source, err := open(ctx)
+		return source, p.openError(err)
+	}
+	return o, nil
+}

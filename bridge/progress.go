@@ -1,0 +1,72 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// Progress is how far a bridge is, for people.
+type Progress struct {
+	// Sent and Buried count the messages of this run: confirmed ones, and those that
+	// went to the dead letters.
+	Sent, Buried int
+	// ID is the last message's, From and Head are where the run began and the topic's
+	// largest id then: the backlog is what is between. Ids have gaps, so its rows are
+	// fewer than Head - From.
+	ID, From, Head uint64
+	// Elapsed is how long the run has taken, Left how long the rest of the backlog will
+	// take at the rate so far; 0 when there is none.
+	Elapsed, Left time.Duration
+}
+
+// Backlog tells whether the run is still at what was there when it began.
+func (p Progress) Backlog() bool { return p.ID < p.Head }
+
+// Rate is how many messages a second were sent.
+func (p Progress) Rate() float64 {
+	if p.Elapsed <= 0 {
+		return 0
+	}
+	return float64(p.Sent) / p.Elapsed.Seconds()
+}
+
+// meter counts.
+type meter struct {
+	sent, buried int
+	from, head   uint64
+	known        bool // from
+	began        time.Time
+}
+
+// begin notes where the group is and how far there is to go.
+func (s *shell) begin(ctx context.Context) error {
+	status, err := consumer.Status(ctx, s.db, s.topic, s.options.Consumer.Key)
+	if err != nil {
+		return err
+	}
+	s.head = status.Head
+	for _, group := range status.Groups {
+		if group.Group == s.options.Consumer.Group && !s.options.Consumer.Reset {
+			s.from, s.known = group.Settled, true
+		}
+	}
+	s.began = time.Now()
+	return nil
+}
+
+// report tells of a page from the first id to id.
+func (s *shell) report(first, id uint64) {
+	if s.options.Report == nil {
+		return
+	}
+	if !s.known { // a new group: where Consumer.From is shows only now
+		s.from, s.known = first-1, true
+	}
+	p := Progress{Sent: s.sent, Buried: s.buried, ID: id, From: s.from, Head: s.head, Elapsed: time.Since(s.began)}
+	if id > s.from && id < s.head {
+		p.Left = time.Duration(float64(p.Elapsed) * float64(s.head-id) / float64(id-s.from))
+	}
+	s.options.Report(p)
+}

@@ -1,0 +1,243 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// redisSink writes entries to a Redis stream. The entry's id is the row's id, so that
+// the server refuses what is there already; it takes ids in their order alone, so
+// rows must come in strict order. A server that is out of memory for one entry and has
+// room for the next would leave a gap that nothing can fill: the row is then no
+// longer taken, and the bridge stops and says so. A transaction (MULTI) would prevent
+// that, and lose more: Redis 7.0 drops transactions when it reads its append-only file
+// where the default user is off.
+type redisSink struct {
+	client *redis.Client
+	key    string
+	maxLen int64 // 0 is no limit
+	most   int   // bytes of a value: the server ends the connection of who sends more
+	closed atomic.Bool
+}
+
+func parseRedis(p *params) (*Destination, error) {
+	options := newRedis(p)
+	key := p.text("stream", p.topic)
+	maxLen := p.number("maxlen", 0, 0)
+	return &Destination{Strict: true, InFlight: pageRows, Open: func(ctx context.Context) (Sink, error) {
+		client, err := connectRedis(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		return &redisSink{client: client, key: key, maxLen: maxLen, most: largestBulk(ctx, client)}, nil
+	}}, p.err
+}
+
+// largestBulk asks for proto-max-bulk-len. Who may not ask gets its default.
+func largestBulk(ctx context.Context, client *redis.Client) int {
+	const setting = "proto-max-bulk-len"
+	if values, err := client.ConfigGet(ctx, setting).Result(); err == nil {
+		if n, err := strconv.Atoi(values[setting]); err == nil {
+			return n
+		}
+	}
+	return 512 << 20
+}
+
+// newRedis reads what a connection needs: redis://user:password@host:6379/0.
+func newRedis(p *params) *redis.Options {
+	options := &redis.Options{
+		Addr: p.hostPort("6379"), ClientName: "mqnotify", PoolSize: 2,
+		MaxRetries: -1, DialerRetries: 1, // the shell tries again, and knows what is in doubt
+		ContextTimeoutEnabled: true,
+		ReadTimeout:           -1, WriteTimeout: -1, // the context's
+		DisableIdentity: true, // older servers don't know it
+	}
+	options.TLSConfig = p.tls(p.url.Scheme == "rediss", "write rediss://")
+	if p.url.User != nil {
+		options.Username = p.url.User.Username()
+		options.Password, _ = p.url.User.Password()
+	}
+	if db := strings.Trim(p.url.Path, "/"); db != "" {
+		n, err := strconv.Atoi(db)
+		if err != nil || n < 0 {
+			p.note("the path is the number of the database, such as /0")
+		}
+		options.DB = n
+	}
+	return options
+}
+
+func connectRedis(ctx context.Context, options *redis.Options) (*redis.Client, error) {
+	own := *options
+	client := redis.NewClient(&own)
+	if err := client.Ping(ctx).Err(); err != nil {
+		_ = client.Close()
+		return nil, redisError("connect", err)
+	}
+	return client, nil
+}
+
+// redisError tells what no try can mend.
+func redisError(verb string, err error) error {
+	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
+		return permanent(fmt.Errorf("%s: the credentials are refused: %w", verb, err))
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}
+
+func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	for i, m := range messages {
+		if len(m.Payload) <= s.most {
+			continue
+		}
+		if i == 0 {
+			return 0, poison(m, "%d bytes are more than the server takes in a value, %d", len(m.Payload), s.most)
+		}
+		n, err := s.Send(ctx, messages[:i])
+		if err == nil {
+			_, err = s.Send(ctx, messages[i:i+1])
+		}
+		return n, err
+	}
+	// The next pipeline is made while the server is at the last.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pipelines := make(chan pipeline, 1)
+	go func() {
+		defer close(pipelines)
+		for page := range slices.Chunk(messages, pipelined) {
+			select {
+			case pipelines <- s.pipeline(ctx, page):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	confirmed := 0
+	for p := range pipelines {
+		n, err := s.run(ctx, p)
+		confirmed += n
+		if err != nil {
+			return confirmed, err
+		}
+	}
+	if confirmed < len(messages) {
+		return confirmed, context.Cause(ctx)
+	}
+	return confirmed, nil
+}
+
+// pipelined is how many entries go in one write.
+const pipelined = 500
+
+// pipeline is commands that go together.
+type pipeline struct {
+	redis.Pipeliner
+	messages []consumer.Message
+	added    []*redis.StringCmd
+}
+
+func (s *redisSink) pipeline(ctx context.Context, messages []consumer.Message) pipeline {
+	p := pipeline{s.client.Pipeline(), messages, make([]*redis.StringCmd, len(messages))}
+	for i, m := range messages {
+		p.added[i] = redis.NewStringCmd(ctx, s.entry(m)...)
+		_ = p.Process(ctx, p.added[i]) // a pipeline only takes it
+	}
+	return p
+}
+
+// run sends a pipeline and looks at each answer.
+func (s *redisSink) run(ctx context.Context, p pipeline) (int, error) {
+	if _, err := p.Exec(ctx); err == nil {
+		return len(p.messages), nil
+	}
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	for i, m := range p.messages {
+		err := p.added[i].Err()
+		if err == nil {
+			continue
+		}
+		var refusal redis.Error
+		if !errors.As(err, &refusal) || redis.IsAuthError(err) || redis.IsPermissionError(err) {
+			return i, redisError("XADD", err)
+		}
+		if err := s.isThere(ctx, m, err); err != nil {
+			return i, err
+		}
+	}
+	return len(p.messages), nil
+}
+
+// entry is a message's XADD.
+func (s *redisSink) entry(m consumer.Message) []any {
+	all := fields(m, func(name, _ string) bool { return name != "payload" })
+	args := make([]any, 0, 10+2*len(all))
+	args = append(args, "XADD", s.key)
+	if s.maxLen > 0 {
+		args = append(args, "MAXLEN", "~", s.maxLen)
+	}
+	args = append(args, entryID(m.ID), fieldMessageID, MessageID(m))
+	for _, f := range all {
+		args = append(args, f.name, f.value)
+	}
+	return append(args, "payload", m.Payload)
+}
+
+func entryID(id uint64) string { return strconv.FormatUint(id, 10) + "-0" }
+
+// isThere tells whether a message that was refused is in the stream, or was and has
+// been trimmed. Whether it was refused for that the server tells in words only.
+func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal error) error {
+	id := entryID(m.ID)
+	entries, err := s.client.XRange(ctx, s.key, id, id).Result()
+	switch {
+	case err != nil:
+		return redisError("XRANGE", errors.Join(err, refusal))
+	case len(entries) == 1 && entries[0].Values[fieldMessageID] == MessageID(m):
+		createdAt, _ := entries[0].Values[fieldCreatedAt].(string)
+		return checkSame(m, createdAt)
+	case len(entries) == 1:
+		return permanent(fmt.Errorf("entry %s of the stream %q is not of this topic: a stream takes one topic: %w", id, s.key, refusal))
+	}
+	info, err := s.client.XInfoStream(ctx, s.key).Result()
+	if err != nil {
+		return redisError("XINFO", errors.Join(err, refusal))
+	}
+	switch {
+	case !later(info.LastGeneratedID, m.ID): // it was refused for something else
+		return redisError("XADD", refusal)
+	case s.maxLen > 0 && info.Length > 0 && later(info.FirstEntry.ID, m.ID):
+		return nil // trimmed
+	}
+	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: others write to it, or it was written in "+
+		"another order: use a stream of the topic's own: %w", s.key, id, refusal))
+}
+
+// later tells whether an entry's id is at or past a row's.
+func later(entry string, id uint64) bool {
+	first, _, _ := strings.Cut(entry, "-")
+	n, err := strconv.ParseUint(first, 10, 64)
+	return err == nil && n >= id
+}
+
+func (s *redisSink) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	return s.client.Close()
+}

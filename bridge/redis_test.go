@@ -1,0 +1,90 @@
+package bridge
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+func openRedis(tb testing.TB, b *brokertest.Broker) *redis.Client {
+	tb.Helper()
+	options, err := redis.ParseURL(b.URL(""))
+	require.NoError(tb, err)
+	client := redis.NewClient(options)
+	tb.Cleanup(func() { require.NoError(tb, client.Close()) })
+	return client
+}
+
+func readRedis(tb testing.TB, b *brokertest.Broker, key string) (all []stored) {
+	tb.Helper()
+	entries, err := openRedis(tb, b).XRange(tb.Context(), key, "-", "+").Result()
+	require.NoError(tb, err)
+	value := func(e redis.XMessage, name string) string {
+		text, _ := e.Values[name].(string)
+		return text
+	}
+	for _, e := range entries {
+		all = append(all, stored{value(e, fieldMessageID), value(e, "payload"), value(e, "traceparent")})
+	}
+	return all
+}
+
+func redisTarget(b *brokertest.Broker) target {
+	to := ofBroker(b, func(string) string { return "" })
+	to.read = func(t *testing.T, topic string) []stored { return readRedis(t, b, topic) }
+	to.dedupes = true
+	return to
+}
+
+func TestRedis(t *testing.T) { conform(t, redisTarget(brokertest.Redis(t, "appendfsync always"))) }
+
+// A stream of bounded length drops its oldest, and a message that was trimmed counts as
+// there.
+func TestRedisMaxLen(t *testing.T) {
+	b := brokertest.Redis(t, "stream-node-max-entries 10")
+	to := target{url: func(string) string { return b.URL("maxlen=20&stream=s") }}
+	send(t, to.open(t, "t"), messages("t", 1, 100), 10)
+	got := readRedis(t, b, "s")
+	require.Less(t, len(got), 40)
+	require.GreaterOrEqual(t, len(got), 20)
+	send(t, to.open(t, "t"), messages("t", 1, 110), 10)
+	after := readRedis(t, b, "s")
+	require.Equal(t, "t:110", after[len(after)-1].id)
+	require.Len(t, once(after), len(after))
+}
+
+// A stream that others have written to would take a row's id for an old one: that is
+// an error, never silence.
+func TestRedisStreamOfOthers(t *testing.T) {
+	b := brokertest.Redis(t)
+	client := openRedis(t, b)
+	for stream, id := range map[string]string{"past": "1000-0", "same": "1-0"} {
+		require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"a", "b"}}).Err())
+		to := target{url: func(string) string { return b.URL("stream=" + stream) }}
+		n, err := to.open(t, "t").Send(t.Context(), messages("t", 1, 5))
+		require.Zero(t, n)
+		require.ErrorAs(t, err, new(*PermanentError), stream)
+	}
+	require.NoError(t, client.Set(t.Context(), "text", "x", 0).Err())
+	n, err := target{url: func(string) string { return b.URL("stream=text") }}.open(t, "t").Send(t.Context(), messages("t", 1, 5))
+	require.Zero(t, n)
+	requireTransient(t, err)
+}
+
+// A server that is out of memory takes none of what was sent at once: order holds.
+func TestRedisOutOfMemory(t *testing.T) {
+	b := brokertest.Redis(t)
+	client := openRedis(t, b)
+	to := target{url: func(string) string { return b.URL("") }}
+	sink := to.open(t, "t")
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	n, err := sink.Send(t.Context(), messages("t", 1, 5))
+	require.Zero(t, n)
+	requireTransient(t, err)
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	send(t, sink, messages("t", 1, 5), 5)
+	require.Equal(t, wanted(messages("t", 1, 5)), readRedis(t, b, "t"))
+}

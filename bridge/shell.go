@@ -1,0 +1,176 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// shell is the reconnect shell around sinks: it lives as long as a Run, each sink as
+// long as its connection.
+type shell struct {
+	*Bridge
+	sink  Sink // nil when there is none
+	waits backoff.BackOff
+	// most is how many messages the next Send gets: one after a failure, so that it is
+	// known whose failure it is, and then twice as many each time.
+	most  int
+	tries int // of the message in hand, that the destination refused
+	// recent are the ids that were confirmed and whose offset may not be stored: they come
+	// again when the database went away in between.
+	recent map[uint64]bool
+	meter
+}
+
+func (s *shell) open(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.SendTimeout,
+		fmt.Errorf("no answer within %v", s.options.SendTimeout))
+	defer cancel()
+	if s.sink, err = s.to.Open(ctx); err != nil {
+		s.sink = nil
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return err
+	}
+	s.most = max(1, s.most)
+	return nil
+}
+
+// close ends the sink's connection: what was not confirmed is sent again.
+func (s *shell) close() {
+	if s.sink != nil {
+		_ = s.sink.Close()
+		s.sink = nil
+	}
+}
+
+// deliver sends a page. ctx is Run's, after whose end nothing new is begun; hands is
+// the handler's, which ends later, or when the group's lock is lost.
+func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message) error {
+	// A page comes when the offset past the one before is stored, or instead of it.
+	if !slices.ContainsFunc(messages, s.wasConfirmed) {
+		s.recent = map[uint64]bool{}
+	}
+	for done := 0; done < len(messages); {
+		if s.wasConfirmed(messages[done]) {
+			done++
+			continue
+		}
+		if ctx.Err() != nil {
+			return consumer.Handled(done, context.Cause(ctx))
+		}
+		n, err := s.send(hands, messages[done:])
+		for _, m := range messages[done : done+n] {
+			s.recent[m.ID] = true
+		}
+		done += n
+		s.sent += n
+		if n > 0 {
+			s.waits.Reset()
+			s.tries = 0
+		}
+		switch {
+		case err == nil:
+			continue
+		case hands.Err() != nil:
+			return consumer.Handled(done, context.Cause(hands))
+		}
+		passed, err := s.failed(ctx, hands, messages[done], err)
+		if err != nil {
+			return consumer.Handled(done, err)
+		}
+		if passed {
+			s.recent[messages[done].ID] = true
+			done++
+			s.buried++
+			s.tries = 0
+		}
+	}
+	s.report(messages[0].ID, messages[len(messages)-1].ID)
+	return nil
+}
+
+func (s *shell) wasConfirmed(m consumer.Message) bool { return s.recent[m.ID] }
+
+// send gives the sink some of the messages.
+func (s *shell) send(hands context.Context, messages []consumer.Message) (int, error) {
+	if s.sink == nil {
+		if err := s.open(hands); err != nil {
+			return 0, err
+		}
+	}
+	most := min(s.most, s.options.InFlight, len(messages))
+	if again := slices.IndexFunc(messages[:most], s.wasConfirmed); again > 0 {
+		most = again
+	}
+	ctx, cancel := context.WithTimeoutCause(hands, s.options.SendTimeout,
+		fmt.Errorf("not confirmed within %v", s.options.SendTimeout))
+	defer cancel()
+	n, err := s.sink.Send(ctx, messages[:most])
+	if err == nil {
+		s.most = min(2*s.most, s.options.InFlight)
+		return n, nil
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	s.close()
+	s.most = 1
+	return n, err
+}
+
+// failed waits for another try, or says that the message is passed by: it was buried.
+func (s *shell) failed(ctx, hands context.Context, m consumer.Message, err error) (passed bool, _ error) {
+	var end *PermanentError
+	if errors.As(err, &end) {
+		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
+	}
+	wait := s.waits.NextBackOff()
+	var refused *PoisonError
+	if errors.As(err, &refused) {
+		if s.tries++; s.tries >= s.options.Attempts || wait == backoff.Stop {
+			return s.bury(hands, m, err)
+		}
+	} else if wait == backoff.Stop {
+		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
+	}
+	var later *LaterError
+	if errors.As(err, &later) {
+		wait = max(wait, later.After)
+	}
+	s.options.Logger.WarnContext(ctx, "not sent; tries again by itself", "topic", s.topic, "id", m.ID, "error", err, "wait", wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-hands.Done():
+		return false, context.Cause(hands)
+	}
+}
+
+// bury gives a refused message to the dead letters. The offset is stored after that:
+// a crash in between buries it again, over the same letter.
+func (s *shell) bury(ctx context.Context, m consumer.Message, err error) (bool, error) {
+	if s.options.StopOnPoison {
+		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
+	}
+	s.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
+	if err := consumer.Bury(ctx, s.db.Pool(), s.options.Consumer.Group, m, s.tries, err); err != nil {
+		s.tries-- // tried again once the database is back
+		if errors.Is(err, consumer.ErrNoState) {
+			return false, &endError{err}
+		}
+		return false, err
+	}
+	return true, nil
+}

@@ -1,0 +1,96 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// Destination is where a topic's rows go: what Parse makes of a URL, or a caller's
+// own.
+type Destination struct {
+	// Name is the destination without its credentials, for logs and errors.
+	Name string
+	// Open makes a Sink: it connects, proves that the credentials are taken, and makes
+	// what the destination needs to take rows (a stream, a queue) if that is not there.
+	// It changes nothing that another Sink of the same destination, in another process
+	// that is the group's active member, could be harmed by: a member that stands by
+	// opens one too. It heeds its context. Its error is a PermanentError if another try
+	// can't mend it, and has no credential in it.
+	Open func(ctx context.Context) (Sink, error)
+	// Strict asks for rows in the order of their ids without exception
+	// (consumer.OrderStrict): for a destination that could not take a row which commits
+	// late.
+	Strict bool
+	// InFlight is how many messages Send is given at once at most, unless
+	// Options.InFlight says otherwise. 0 means 1.
+	InFlight int
+}
+
+// Sink takes messages to one destination over one connection. Whoever writes one
+// promises that
+//
+//   - Send stores the messages in their order. It may have all of them under way at
+//     once, as long as a message that fails is not passed by a later one for good.
+//   - Send returns how many of the messages, from the first on, the destination has
+//     confirmed: it has them, and keeps them through its own restart as far as it keeps
+//     anything. A nil error says that it has them all. What is not confirmed may be
+//     there nevertheless: it is sent again, and a destination that can tell drops it or
+//     says that it has it, which counts as confirmed.
+//   - each message carries the same MessageID whenever and by whomever it is sent.
+//   - the error of Send is about messages[confirmed]: a PoisonError if the destination
+//     will never take that very message, and would take others; a PermanentError if no
+//     try can mend it, whatever the message; a LaterError if the destination said when
+//     to come again; any other if another try may. After an error the Sink is closed, and
+//     another one opened, which gets one message first: whose failure it is that a Sink
+//     can't tell among many, it can then.
+//   - Send heeds its context; its error then may be anything.
+//   - Send is called by one goroutine at a time. It neither changes the messages nor
+//     keeps them after it returned.
+//   - Close ends the connection, and a Send that is under way. It may be called at any
+//     time, by several goroutines at once, and twice. Send after it is ErrClosed.
+//   - no error has a credential in it.
+//
+// Whoever opened the Sink closes it. The conformance suite in conformance_test.go
+// runs on every Sink of this package.
+type Sink interface {
+	Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error)
+	Close() error
+}
+
+// ErrClosed is returned by Send after Close.
+var ErrClosed = errors.New("the sink is closed")
+
+// PoisonError is a message that the destination will never take.
+type PoisonError struct {
+	ID  uint64
+	Err error
+}
+
+func (e *PoisonError) Error() string { return fmt.Sprintf("message %d is refused: %v", e.ID, e.Err) }
+func (e *PoisonError) Unwrap() error { return e.Err }
+
+// PermanentError is a failure that another try can't mend: credentials that are
+// refused, a destination that is not what the URL says.
+type PermanentError struct{ Err error }
+
+func (e *PermanentError) Error() string { return e.Err.Error() }
+func (e *PermanentError) Unwrap() error { return e.Err }
+
+// LaterError is a destination's wish to be left alone for a while.
+type LaterError struct {
+	After time.Duration
+	Err   error
+}
+
+func (e *LaterError) Error() string { return fmt.Sprintf("%v (again in %v)", e.Err, e.After) }
+func (e *LaterError) Unwrap() error { return e.Err }
+
+func poison(m consumer.Message, format string, args ...any) error {
+	return &PoisonError{m.ID, fmt.Errorf(format, args...)}
+}
+
+func permanent(err error) error { return &PermanentError{err} }

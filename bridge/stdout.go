@@ -1,0 +1,56 @@
+package bridge
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+func parseStdout(*params) (*Destination, error) { return Writer(os.Stdout), nil }
+
+// Writer is the destination stdout: a line of JSON a message, each Send one Write.
+// A message is confirmed when it was written. The writer is not closed, and a Write
+// that hangs is not ended by Close.
+func Writer(to io.Writer) *Destination {
+	return &Destination{Name: "stdout", InFlight: 500, Open: func(context.Context) (Sink, error) {
+		return &writerSink{to: to}, nil
+	}}
+}
+
+type writerSink struct {
+	to     io.Writer
+	closed atomic.Bool
+}
+
+func (s *writerSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	var text []byte
+	for i, m := range messages {
+		l, err := line(m)
+		if err != nil {
+			if i == 0 {
+				return 0, poison(m, "it is no JSON: %w", err)
+			}
+			messages = messages[:i]
+			break
+		}
+		text = append(text, l...)
+	}
+	if _, err := s.to.Write(text); err != nil {
+		return 0, permanent(err) // what of it was read nobody knows: there is no other stdout
+	}
+	return len(messages), nil
+}
+
+func (s *writerSink) Close() error {
+	s.closed.Store(true)
+	return nil
+}

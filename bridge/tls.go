@@ -1,0 +1,65 @@
+package bridge
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+)
+
+// tls is how the connection is encrypted, nil for not at all: then remedy says what to
+// write for a ca= to have a meaning. Without ca= the system's authorities are trusted. The
+// clients set the server's name, each of the host that it dials.
+func (p *params) tls(encrypted bool, remedy string) *tls.Config {
+	file := p.text("ca", "")
+	switch {
+	case !encrypted && file != "":
+		p.note("ca= is for a connection with TLS: %s", remedy)
+		fallthrough
+	case !encrypted:
+		return nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if file == "" {
+		return config
+	}
+	config.RootCAs = x509.NewCertPool()
+	if text, err := os.ReadFile(file); err != nil {
+		p.note("ca=: %v", err)
+	} else if !config.RootCAs.AppendCertsFromPEM(text) {
+		p.note("ca=%s: it has no certificate in PEM", file)
+	}
+	return config
+}
+
+// withTLS are the schemes whose servers hang up on who does not speak TLS where they do, and what
+// to write then.
+var withTLS = map[string]string{"redis": "rediss://", "amqp": "amqps://", "mqtt": "mqtts://"}
+
+// openError says what mends the failure of a connection's beginning.
+func (p *params) openError(err error) error {
+	remedy := withTLS[p.url.Scheme]
+	if remedy != "" && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)) {
+		return fmt.Errorf("%w: it hung up: does it want TLS? Then write %s", err, remedy)
+	}
+	return tlsError(err)
+}
+
+// tlsError says what mends the failure of a TLS handshake.
+func tlsError(err error) error {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var other tls.RecordHeaderError
+	switch {
+	case errors.As(err, &authority):
+		return fmt.Errorf("%w: name the file with the certificate of the authority that signed it: ca=/path.pem", err)
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: write the host as its certificate names it", err)
+	case errors.As(err, &other):
+		return fmt.Errorf("%w: it speaks no TLS on this port", err)
+	}
+	return err
+}

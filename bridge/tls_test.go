@@ -1,0 +1,165 @@
+package bridge
+
+import (
+	"context"
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+// Rows go to each broker, and come from it, over TLS with the authority that ca= names.
+// Without it, with another one, and under another name there is an error that says what
+// to do, without the password.
+func TestTLS(t *testing.T) {
+	c, other := brokertest.NewCertificate(t), brokertest.NewCertificate(t)
+	for name, begin := range map[string]func(tb testing.TB) *brokertest.Broker{
+		"nats":  func(tb testing.TB) *brokertest.Broker { return brokertest.NATS(tb) },
+		"redis": func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) },
+		"mqtt":  brokertest.Mosquitto, "amqp": brokertest.RabbitMQ,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := brokertest.WithTLS(t, c, begin)
+			query := map[string]string{"nats": "stream=s", "redis": "stream=s", "mqtt": "topic=s", "amqp": "queue=s"}[name]
+			good := b.URL(query + "&ca=" + c.Authority)
+			var from Source
+			if name == "mqtt" { // keeps messages for who has subscribed
+				from = openOrigin(t, good)
+			}
+			send(t, target{url: func(string) string { return good }}.open(t, "orders"), messages("orders", 1, 20), 20)
+			if from == nil {
+				from = openOrigin(t, good)
+			}
+			receive(t, from, messages("orders", 1, 20))
+
+			refused(t, b.URL(query), "ca=/path.pem", new(x509.UnknownAuthorityError))
+			refused(t, b.URL(query+"&ca="+other.Authority), "ca=/path.pem", new(x509.UnknownAuthorityError))
+			refused(t, strings.Replace(good, "127.0.0.1", "localhost", 1), "as its certificate names it", new(x509.HostnameError))
+			if plain := map[string]string{"redis": "redis", "mqtt": "mqtt", "amqp": "amqp"}[name]; plain != "" {
+				hungUp := strings.Replace(b.URL(query), plain+"s", plain, 1)
+				refused(t, hungUp, "does it want TLS? Then write "+withTLS[plain], nil)
+			}
+			if name == "nats" { // to others' servers a TLS hello is a packet that is not finished
+				refused(t, strings.Replace(good, b.Addr(), begin(t).Addr(), 1), "speaks no TLS", new(*PermanentError))
+			}
+		})
+	}
+}
+
+func openOrigin(t *testing.T, url string) Source {
+	t.Helper()
+	origin, err := ParseOrigin(url, "orders")
+	require.NoError(t, err)
+	require.NotContains(t, origin.Name, brokertest.Password)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	source, err := origin.Open(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, source.Close()) })
+	return source
+}
+
+// receive wants these messages, and acknowledges them.
+func receive(t *testing.T, from Source, want []consumer.Message) {
+	t.Helper()
+	for len(want) > 0 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		received, err := from.Receive(ctx, len(want))
+		cancel()
+		require.NoError(t, err)
+		for _, r := range received {
+			require.Equal(t, string(want[0].Payload), string(r.Payload))
+			want = want[1:]
+		}
+		require.NoError(t, from.Ack(t.Context()))
+	}
+}
+
+// refused wants neither a Sink nor a Source of a URL.
+func refused(t *testing.T, url, remedy string, is any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	to, err := Parse(url, "orders")
+	require.NoError(t, err)
+	_, sinkErr := to.Open(ctx)
+	origin, err := ParseOrigin(url, "orders")
+	require.NoError(t, err)
+	_, sourceErr := origin.Open(ctx)
+	for _, err := range []error{sinkErr, sourceErr} {
+		require.ErrorContains(t, err, remedy)
+		require.NotContains(t, err.Error(), brokertest.Password)
+		if is != nil {
+			require.ErrorAs(t, err, is)
+		}
+	}
+	require.NoError(t, ctx.Err(), "it is told at once")
+}
+
+// kfake is no Kafka, but its TLS is TLS.
+func TestKafkaTLS(t *testing.T) {
+	c := brokertest.NewCertificate(t)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.TLS(c.Server(t)))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	url := "kafka://" + cluster.ListenAddrs()[0] + "/?tls=true"
+	send(t, target{url: func(string) string { return url + "&ca=" + c.Authority }}.open(t, "orders"), messages("orders", 1, 20), 20)
+	d, err := Parse(url, "orders")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err = d.Open(ctx)
+	require.ErrorAs(t, err, new(x509.UnknownAuthorityError))
+	require.ErrorContains(t, err, "ca=/path.pem")
+}
+
+func TestWebhookTLS(t *testing.T) {
+	c := brokertest.NewCertificate(t)
+	var got []string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, string(body))
+	}))
+	server.TLS = c.Server(t)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	send(t, target{url: func(string) string { return server.URL + "/s3cret?ca=" + c.Authority }}.open(t, "orders"), messages("orders", 1, 2), 2)
+	require.Equal(t, []string{`{"order":1}`, `{"order":2}`}, got)
+	_, err := target{url: func(string) string { return server.URL + "/s3cret" }}.open(t, "orders").Send(t.Context(), messages("orders", 3, 3))
+	require.ErrorAs(t, err, new(x509.UnknownAuthorityError))
+	require.ErrorContains(t, err, "ca=/path.pem")
+	require.NotContains(t, err.Error(), "s3cret")
+}
+
+// A ca= that can't be what it has to be is told before anything connects.
+func TestAuthorityRefused(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for url, want := range map[string]string{
+		"rediss://me:s3cret@host/?ca=/no/such.pem": "no such file",
+		"mqtts://me:s3cret@host/?ca=" + empty:      "no certificate in PEM",
+		"tls://me:s3cret@host/?ca=" + empty:        "no certificate in PEM",
+		"redis://me:s3cret@host/?ca=" + empty:      "write rediss://",
+		"amqp://me:s3cret@host/?ca=" + empty:       "write amqps://",
+		"mqtt://me:s3cret@host/?ca=" + empty:       "write mqtts://",
+		"kafka://me:s3cret@host/?ca=" + empty:      "add tls=true",
+		"http://host/s3cret?ca=" + empty:           "write https://",
+	} {
+		_, err := Parse(url, "orders")
+		require.ErrorIs(t, err, ErrURL, url)
+		require.ErrorContains(t, err, want, url)
+		require.NotContains(t, err.Error(), "s3cret", url)
+	}
+}

@@ -1,0 +1,247 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrURL is what an error about a URL is: an unknown scheme or parameter, a value
+// that makes no sense.
+var ErrURL = errors.New("wrong URL")
+
+// schemes are the destinations by their URL's scheme.
+var schemes = map[string]func(p *params) (*Destination, error){
+	"stdout": parseStdout,
+	"file":   parseFile,
+	"exec":   parseExec,
+	"nats":   parseNATS,
+	"tls":    parseNATS,
+	"redis":  parseRedis,
+	"rediss": parseRedis,
+	"amqp":   parseAMQP,
+	"amqps":  parseAMQP,
+	"mqtt":   parseMQTT,
+	"mqtts":  parseMQTT,
+	"kafka":  parseKafka,
+	"http":   parseWebhook,
+	"https":  parseWebhook,
+}
+
+// Parse makes a Destination of a URL for a topic; see the package's comment for the
+// schemes. It does not connect. Its error is ErrURL and shows no credential.
+func Parse(text, topic string) (*Destination, error) {
+	p, err := newParams(text, topic)
+	if err != nil {
+		return nil, err
+	}
+	parse, known := schemes[p.url.Scheme]
+	if !known {
+		return nil, p.wrongf("unknown scheme; there are %s", strings.Join(names(schemes), ", "))
+	}
+	d, err := parse(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	if d.Name == "" {
+		d.Name = p.shown
+	}
+	open := d.Open
+	d.Open = func(ctx context.Context) (Sink, error) {
+		sink, err := open(ctx)
+		return sink, p.openError(err)
+	}
+	return d, nil
+}
+
+func names[V any](m map[string]V) []string {
+	var all []string
+	for name := range m {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Redact shows a URL without its password and the values of its parameters that may
+// be secret. Of what is no URL only the scheme stays.
+func Redact(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" {
+		scheme, _, found := strings.Cut(text, ":")
+		if !found || strings.ContainsAny(scheme, "/@ ") {
+			return "***"
+		}
+		return scheme + ":***"
+	}
+	if u.Opaque != "" {
+		switch u.Scheme {
+		case "file":
+		case "exec": // its arguments may be anything
+			u.Opaque, _, _ = strings.Cut(u.Opaque, "%20")
+			u.RawQuery = ""
+		default:
+			return u.Scheme + ":***"
+		}
+	}
+	if (u.Scheme == "http" || u.Scheme == "https") && (strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
+		return u.Scheme + "://" + u.Host + "/***" // of many webhooks the path is the secret
+	}
+	if _, has := u.User.Password(); has || u.User != nil && u.Scheme == "nats" { // a user alone may be a token
+		name := u.User.Username()
+		if !has {
+			name = ""
+		}
+		u.User = url.UserPassword(name, "xxx")
+	}
+	query := u.Query()
+	for name := range query {
+		if secret(name) {
+			query.Set(name, "xxx")
+		}
+	}
+	if len(query) > 0 {
+		u.RawQuery = query.Encode()
+	}
+	return strings.ReplaceAll(u.String(), "xxx", "***")
+}
+
+// secret tells whether a parameter's value is not to be shown.
+func secret(name string) bool {
+	for _, word := range []string{"secret", "token", "password", "key-file", "auth", "apikey", "api_key", "signature"} {
+		if strings.Contains(strings.ToLower(name), word) {
+			return true
+		}
+	}
+	return false
+}
+
+// params are a URL's parts. What asks for a wrong value notes it, done returns it.
+type params struct {
+	url   *url.URL
+	topic string
+	shown string
+	query url.Values
+	used  map[string]bool
+	err   error
+}
+
+func newParams(text, topic string) (*params, error) {
+	p := &params{topic: topic, shown: Redact(text), used: map[string]bool{}}
+	u, err := url.Parse(text)
+	if err != nil { // its text has the URL in it
+		return nil, p.wrongf("it can't be read: write scheme://user:password@host:port/..., with %%XX for special characters")
+	}
+	if text == "stdout" || text == "-" {
+		u.Scheme = "stdout"
+	}
+	p.url = u
+	if p.query, err = url.ParseQuery(u.RawQuery); err != nil {
+		return nil, p.wrongf("its parameters can't be read")
+	}
+	return p, nil
+}
+
+func (p *params) wrongf(format string, args ...any) error {
+	return fmt.Errorf("bridge: %w %s: %s", ErrURL, p.shown, fmt.Sprintf(format, args...))
+}
+
+// note keeps the first thing that is wrong.
+func (p *params) note(format string, args ...any) {
+	if p.err == nil {
+		p.err = p.wrongf(format, args...)
+	}
+}
+
+func (p *params) text(name, otherwise string) string {
+	p.used[name] = true
+	if !p.query.Has(name) {
+		return otherwise
+	}
+	return p.query.Get(name)
+}
+
+// number is a whole number from least on.
+func (p *params) number(name string, least, otherwise int64) int64 {
+	text := p.text(name, "")
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least {
+		p.note("%s=%q: a number from %d on", name, text, least)
+	}
+	return n
+}
+
+func (p *params) duration(name string, otherwise time.Duration) time.Duration {
+	text := p.text(name, "")
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		p.note("%s=%q: a time such as 90s or 10m", name, text)
+	}
+	return d
+}
+
+// size is a number of bytes: 1000000, 10MB, 64KiB.
+func (p *params) size(name string, otherwise int64) int64 {
+	text := p.text(name, "")
+	if text == "" {
+		return otherwise
+	}
+	number, unit := text, int64(1)
+	for _, u := range []struct {
+		name string
+		size int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}} {
+		if cut, found := strings.CutSuffix(text, u.name); found {
+			number, unit = cut, u.size
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || n > (1<<62)/unit {
+		p.note("%s=%q: a size such as 100MB or 64KiB", name, text)
+		return 0
+	}
+	return n * unit
+}
+
+// hostPort is where to connect to.
+func (p *params) hostPort(port string) string {
+	if p.url.Hostname() == "" {
+		p.note("it names no host")
+	}
+	if p.url.Port() != "" {
+		return p.url.Host
+	}
+	return p.url.Host + ":" + port
+}
+
+// noPath refuses a path, which would mean nothing.
+func (p *params) noPath() {
+	if strings.Trim(p.url.Path, "/") != "" {
+		p.note("a path means nothing here")
+	}
+}
+
+// done tells what is wrong with the URL: a value, or a parameter that nobody asked for.
+func (p *params) done() error {
+	for _, name := range names(p.query) {
+		if !p.used[name] {
+			p.note("unknown parameter %q; there are %s", name, strings.Join(names(p.used), ", "))
+		}
+	}
+	return p.err
+}

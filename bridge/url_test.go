@@ -1,0 +1,76 @@
+package bridge
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A URL that makes no sense says what is wrong with it, and none of its secrets.
+func TestParseRefuses(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                                   "unknown scheme",
+		"orders":                             "unknown scheme",
+		"ftp://me:s3cret@host/":              "unknown scheme; there are",
+		"nats://me:s3cret@":                  "names no host",
+		"nats://me:s3cret@host/?strem=x":     `unknown parameter "strem"; there are`,
+		"nats://host/path":                   "a path means nothing",
+		"nats://host/?stream=a.b":            "without dots",
+		"nats://host/?stream=":               "without dots",
+		"nats://host/?subject=a..b":          "without spaces",
+		"nats://host/?subject=a.*":           "without spaces",
+		"nats://host/?duplicates=soon":       "a time such as",
+		"redis://me:s3cret@host/x":           "number of the database",
+		"redis://host/?maxlen=-1":            "from 0 on",
+		"file:///":                           "names no file",
+		"file://host/x":                      "file:///path",
+		"file:///tmp/x?rotate=many":          "a size such as",
+		"file:///tmp/x?rotate=99999999999GB": "a size such as",
+		"exec:":                              "exec:PROGRAM",
+		"exec:load?x=1":                      "%3F",
+		"nats://me:s3cret@ho st/":            "can't be read",
+		"nats://me:s3%cret@host/":            "can't be read",
+		"nats://s3cret@host/?x=1":            "unknown parameter",
+		"nats://host/?x=%zz":                 "can't be read",
+		"nats://host/?token=s3cret":          "unknown parameter",
+	} {
+		_, err := Parse(url, "orders")
+		require.ErrorIs(t, err, ErrURL, url)
+		require.ErrorContains(t, err, want, url)
+		require.NotContains(t, err.Error(), "s3cret", url)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for url, want := range map[string]string{
+		"nats://me:s3cret@host:4222/?stream=s":   "nats://me:***@host:4222/?stream=s",
+		"nats://s3cret@host":                     "nats://:***@host",
+		"redis://:s3cret@host/0":                 "redis://:***@host/0",
+		"https://host/in?token=s3cret&a=b":       "https://host/***",
+		"https://me:s3cret@host/services/s3cret": "https://host/***",
+		"https://me:s3cret@host/":                "https://me:***@host/",
+		"redis://me:s3 cret@host/":               "redis:***",
+		"s3cret":                                 "***",
+		"me:s3cret@host":                         "me:***",
+		"stdout":                                 "***",
+		"exec:load%20--key=s3cret":               "exec:load",
+	} {
+		require.Equal(t, want, Redact(url), url)
+	}
+}
+
+// Names that a topic may have and a broker's may not must be given in the URL.
+func TestParseForATopic(t *testing.T) {
+	_, err := Parse("nats://host", "my orders")
+	require.ErrorContains(t, err, `stream="my orders"`)
+	_, err = Parse("nats://host?stream=s&subject=t", "my orders")
+	require.NoError(t, err)
+	d, err := Parse("redis://:s3cret@host?stream=s", "my orders")
+	require.NoError(t, err)
+	require.True(t, d.Strict)
+	require.Equal(t, "redis://:***@host?stream=s", d.Name)
+	for _, url := range []string{"stdout", "stdout:", "-", "file:orders.jsonl", "exec:./load%20x"} {
+		_, err := Parse(url, "orders")
+		require.NoError(t, err, url)
+	}
+}

@@ -1,0 +1,265 @@
+package bridge
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// webhookSink posts each message as a CloudEvent 1.0 in HTTP's binary mode: the body is
+// the payload, ce-id the MessageID. With a secret it is signed as Standard Webhooks
+// describe: webhook-signature is HMAC-SHA256 over "id.timestamp.body".
+//
+// Any 2xx confirms. 410 Gone, 401, 403 and a redirect to another host stop the bridge;
+// 408, 425, 429 and 5xx, with Retry-After, 404 and no answer are tried again; any other
+// answer refuses the message.
+type webhookSink struct {
+	*webhook
+	client *http.Client
+	// life ends with Close, and with it a request under way.
+	life   context.Context //nolint:containedctx // it is the sink's life, which only Close ends
+	end    context.CancelCauseFunc
+	closed atomic.Bool
+}
+
+// webhook is where to and how.
+type webhook struct {
+	url, name, source, kind string
+	key                     []byte // nil for no signature
+	timeout                 time.Duration
+	tls                     *tls.Config
+}
+
+// answerBytes is how much of an answer is read: the beginning is for the error, the
+// rest so that the connection can be used again.
+const answerBytes = 64 << 10
+
+func parseWebhook(p *params) (*Destination, error) {
+	w := &webhook{name: p.shown, source: p.text("ce-source", "/mqnotify/"+p.topic), kind: p.text("ce-type", "mqnotify.message")}
+	w.timeout = p.duration("timeout", 15*time.Second)
+	secret := p.text("secret", "")
+	if secret != "" {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+		if err != nil || len(key) < 16 {
+			p.note("secret=: whsec_ and at least 16 bytes in base64")
+		}
+		w.key = key
+	}
+	w.tls = p.tls(p.url.Scheme == "https", "write https://")
+	// What is left belongs to the receiver.
+	query := p.query
+	for _, own := range []string{"ce-source", "ce-type", "timeout", "secret", "ca"} {
+		query.Del(own)
+	}
+	for name := range query {
+		p.used[name] = true
+	}
+	p.hostPort("")
+	u := *p.url
+	u.RawQuery, u.Fragment = query.Encode(), ""
+	w.url = u.String()
+	return &Destination{InFlight: 1, Open: w.open}, p.err
+}
+
+var errOtherHost = errors.New("it redirects to another host")
+
+func (w *webhook) open(context.Context) (Sink, error) {
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return nil, errors.New("http.DefaultTransport is not the standard one")
+	}
+	transport = transport.Clone()
+	transport.MaxResponseHeaderBytes = answerBytes
+	transport.TLSClientConfig = w.tls.Clone()
+	s := &webhookSink{webhook: w, client: &http.Client{
+		Transport: transport, Timeout: w.timeout,
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			switch {
+			// The body, its signature and the path's secrets are for the host that was named.
+			case req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme:
+				return errOtherHost
+			case req.Method != http.MethodPost: // a 301 to 303 would make it a GET
+				return fmt.Errorf("it redirects with %s, which drops the body", via[len(via)-1].Method)
+			case len(via) > 5:
+				return errors.New("it redirects too often")
+			}
+			return nil
+		},
+	}}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	return s, nil
+}
+
+func (s *webhookSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
+	for i, m := range messages {
+		if s.closed.Load() {
+			return i, ErrClosed
+		}
+		if err := s.post(ctx, m); err != nil {
+			if s.closed.Load() {
+				err = ErrClosed
+			}
+			return i, err
+		}
+	}
+	if s.closed.Load() && len(messages) == 0 {
+		return 0, ErrClosed
+	}
+	return len(messages), nil
+}
+
+func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.life, func() { cancel(ErrClosed) })()
+	e, err := s.event(m)
+	if err != nil {
+		return poison(m, "it makes no CloudEvent: %w", err)
+	}
+	request, err := cehttp.NewHTTPRequestFromEvent(ctx, s.url, e)
+	if err != nil {
+		return poison(m, "it makes no CloudEvent: %w", s.hide(err))
+	}
+	request.Header.Set("User-Agent", "mqnotify")
+	if s.key != nil {
+		sign(request.Header, s.key, e.ID(), time.Now(), m.Payload)
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		if errors.Is(err, errOtherHost) {
+			return permanent(s.hide(err))
+		}
+		return s.hide(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, _ := io.ReadAll(io.LimitReader(response.Body, answerBytes)) // the status says all that counts
+	return judge(m, response, answer)
+}
+
+// hide takes the URL out of the client's error: it has the secrets of the path's owner.
+func (s *webhookSink) hide(err error) error {
+	for failed := (*url.Error)(nil); errors.As(err, &failed); {
+		err = failed.Err
+	}
+	return fmt.Errorf("post to %s: %w", s.name, tlsError(err))
+}
+
+// event is a message as a CloudEvent.
+func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
+	e := event.New()
+	e.SetID(MessageID(m))
+	e.SetSource(s.source)
+	e.SetType(s.kind)
+	e.SetSubject(strconv.FormatUint(m.ID, 10))
+	if !m.CreatedAt.IsZero() {
+		e.SetTime(m.CreatedAt)
+	}
+	kind := "application/octet-stream"
+	if json.Valid(m.Payload) {
+		kind = "application/json"
+	}
+	if own := m.Headers["content-type"]; own != "" && token("content-type", own) {
+		kind = own
+	}
+	for _, f := range fields(m, extension) {
+		switch f.name {
+		case fieldHeaders:
+			e.SetExtension("mqnotifyheaders", f.value)
+		case fieldTopic:
+			e.SetExtension("mqnotifytopic", f.value)
+		case fieldID, fieldCreatedAt: // the subject, and the time
+		default:
+			e.SetExtension(f.name, f.value)
+		}
+	}
+	e.SetDataContentType(kind)
+	e.DataEncoded = m.Payload
+	return e, e.Validate()
+}
+
+// extension tells whether a header may be an attribute of a CloudEvent.
+func extension(name, value string) bool {
+	switch name {
+	case "", "id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data":
+		return false
+	}
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(name) <= 20 && token(name, value)
+}
+
+// sign adds the headers of Standard Webhooks (standardwebhooks.com).
+func sign(header http.Header, key []byte, id string, now time.Time, body []byte) {
+	timestamp := strconv.FormatInt(now.Unix(), 10)
+	mac := hmac.New(sha256.New, key)
+	_, _ = fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body) // a hash takes all
+	header.Set("webhook-id", id)
+	header.Set("webhook-timestamp", timestamp)
+	header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+}
+
+// judge says what an answer means.
+func judge(m consumer.Message, response *http.Response, answer []byte) error {
+	status := response.StatusCode
+	if status >= 200 && status < 300 {
+		return nil
+	}
+	err := fmt.Errorf("the receiver answered %s", response.Status)
+	if text := strings.TrimSpace(strings.ToValidUTF8(string(answer[:min(len(answer), 200)]), "")); text != "" {
+		err = fmt.Errorf("%w: %q", err, text)
+	}
+	switch {
+	case status == http.StatusGone, status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return permanent(err)
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests,
+		status == http.StatusNotFound, status >= 500:
+		if after := retryAfter(response, time.Now()); after > 0 {
+			return &LaterError{after, err}
+		}
+		return err
+	}
+	return &PoisonError{m.ID, err}
+}
+
+// maxRetryAfter bounds what a receiver may ask for.
+const maxRetryAfter = time.Hour
+
+// retryAfter is the header's seconds or date.
+func retryAfter(response *http.Response, now time.Time) time.Duration {
+	text := response.Header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return min(time.Duration(min(max(0, seconds), 1<<20))*time.Second, maxRetryAfter)
+	}
+	if date, err := http.ParseTime(text); err == nil {
+		return min(max(0, date.Sub(now)), maxRetryAfter)
+	}
+	return 0
+}
+
+func (s *webhookSink) Close() error {
+	s.closed.Store(true)
+	s.end(ErrClosed)
+	s.client.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,239 @@
+package bridge
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+const testSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// receiver is a webhook's other side.
+type receiver struct {
+	mu     sync.Mutex
+	got    map[string][]stored // by topic
+	answer func(w http.ResponseWriter, r *http.Request) bool
+	server *httptest.Server
+	addr   string
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{got: map[string][]stored{}}
+	r.listen(t, "127.0.0.1:0")
+	r.addr = r.server.Listener.Addr().String()
+	t.Cleanup(func() { r.server.Close() })
+	return r
+}
+
+func (r *receiver) listen(t *testing.T, addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	r.server = httptest.NewUnstartedServer(r)
+	r.server.Listener = listener
+	r.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	r.server.Start()
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answer != nil && r.answer(w, req) {
+		return
+	}
+	if req.URL.Query().Get("key") == wrongPassword {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if req.ContentLength > 1<<20 {
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+		return
+	}
+	e, err := binding.ToEvent(req.Context(), cehttp.NewMessageFromHttpRequest(req))
+	if err != nil || e.Validate() != nil || e.SpecVersion() != "1.0" {
+		w.WriteHeader(http.StatusTeapot)
+		return
+	}
+	body, topic := e.Data(), strings.Trim(req.URL.Path, "/")
+	trace, _ := e.Extensions()["traceparent"].(string)
+	r.got[topic] = append(r.got[topic], stored{e.ID(), string(body), trace})
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (r *receiver) url(topic string) string {
+	return "http://" + r.addr + "/" + topic + "?secret=" + testSecret
+}
+
+func TestWebhook(t *testing.T) {
+	r := newReceiver(t)
+	conform(t, target{
+		url:     r.url,
+		refused: r.url("credentials") + "&key=" + wrongPassword,
+		read: func(_ *testing.T, topic string) []stored {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.got[topic]
+		},
+		stop:    func() { r.server.CloseClientConnections(); r.server.Close() },
+		restart: func() { r.listen(t, r.addr) },
+		large:   1<<20 + 1, atSend: true,
+	})
+}
+
+// The signature is the one that Standard Webhooks' own example has, and covers the body
+// as it was sent.
+func TestWebhookSignature(t *testing.T) {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(testSecret, "whsec_"))
+	require.NoError(t, err)
+	header := http.Header{}
+	sign(header, key, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	require.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", header.Get("webhook-signature"))
+
+	r := newReceiver(t)
+	checked := 0
+	r.answer = func(_ http.ResponseWriter, req *http.Request) bool {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return false
+		}
+		req.Body = io.NopCloser(strings.NewReader(string(body)))
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(req.Header.Get("webhook-id") + "." + req.Header.Get("webhook-timestamp") + "." + string(body)))
+		if req.Header.Get("webhook-signature") == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) {
+			checked++
+		}
+		return false
+	}
+	send(t, target{url: r.url}.open(t, "t"), messages("t", 1, 3), 1)
+	require.Equal(t, 3, checked)
+	require.Equal(t, wanted(messages("t", 1, 3)), r.got["t"])
+}
+
+// What each answer means.
+func TestWebhookAnswers(t *testing.T) {
+	r := newReceiver(t)
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it followed to another host") }))
+	defer other.Close()
+	for _, test := range []struct {
+		status             int
+		header, value      string
+		poison, stop, wait bool
+		after              time.Duration
+		ok                 bool
+	}{
+		{status: 200, ok: true}, {status: 202, ok: true},
+		{status: 400, poison: true}, {status: 413, poison: true}, {status: 422, poison: true},
+		{status: 401, stop: true}, {status: 403, stop: true}, {status: 410, stop: true},
+		{status: 404, wait: true}, {status: 408, wait: true}, {status: 429, wait: true}, {status: 500, wait: true}, {status: 503, wait: true},
+		{status: 429, header: "Retry-After", value: "7", wait: true, after: 7 * time.Second},
+		{status: 503, header: "Retry-After", value: "99999999999999999", wait: true, after: time.Hour},
+		{status: 503, header: "Retry-After", value: "86400", wait: true, after: time.Hour},
+		{status: 503, header: "Retry-After", value: "-5", wait: true},
+		{status: 503, header: "Retry-After", value: "Wed, 21 Oct 2015 07:28:00 GMT", wait: true},
+		{status: 307, header: "Location", value: other.URL, stop: true},
+		{status: 307, header: "Location", value: "/moved", ok: true},
+		{status: 302, header: "Location", value: "/moved", wait: true},
+		{status: 307, header: "Location", value: "", wait: false, poison: true},
+	} {
+		r.answer = func(w http.ResponseWriter, req *http.Request) bool {
+			if req.URL.Path == "/moved" {
+				return false
+			}
+			w.Header().Set(test.header, test.value)
+			w.WriteHeader(test.status)
+			_, _ = io.WriteString(w, strings.Repeat("no ", 100_000))
+			return true
+		}
+		sink := target{url: r.url}.open(t, "t")
+		n, err := sink.Send(t.Context(), messages("t", 1, 1))
+		if test.ok {
+			require.NoError(t, err, "%+v", test)
+			require.Equal(t, 1, n)
+			continue
+		}
+		require.Error(t, err, "%+v", test)
+		require.NotContains(t, err.Error(), testSecret)
+		require.Less(t, len(err.Error()), 600)
+		var poison *PoisonError
+		var stop *PermanentError
+		var later *LaterError
+		require.Equal(t, test.poison, asError(err, &poison), "%+v %v", test, err)
+		require.Equal(t, test.stop, asError(err, &stop), "%+v %v", test, err)
+		require.Equal(t, test.after > 0, asError(err, &later), "%+v %v", test, err)
+		if later != nil {
+			require.Equal(t, test.after, later.After)
+		}
+	}
+}
+
+// A receiver that says when to come again is obeyed, and one that is gone stops the
+// bridge, with the offset in front of what it has not taken.
+func TestWebhookOfATopic(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 10)
+		r := newReceiver(t)
+		var asked time.Time
+		r.answer = func(w http.ResponseWriter, req *http.Request) bool {
+			switch req.Header.Get("ce-subject") {
+			case "3":
+				if asked.IsZero() {
+					asked = time.Now()
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return true
+				}
+				if time.Since(asked) < time.Second {
+					t.Error("it came too early")
+				}
+			case "7":
+				w.WriteHeader(http.StatusUnprocessableEntity)
+				return true
+			case "9":
+				w.WriteHeader(http.StatusGone)
+				return true
+			}
+			return false
+		}
+		to, err := Parse(r.url("orders"), "orders")
+		require.NoError(t, err)
+		err = run(t, db, to, toEnd).wait(t)
+		require.ErrorAs(t, err, new(*PermanentError))
+		require.ErrorContains(t, err, "410 Gone")
+		require.Equal(t, uint64(8), settled(t, db))
+		var ids []string
+		for _, m := range r.got["orders"] {
+			ids = append(ids, m.payload)
+		}
+		require.Equal(t, []string{"1", "2", "3", "4", "5", "6", "8"}, ids)
+	})
+}
+
+// The event's source and type are the URL's wish, and neither that nor the secret goes to the
+// receiver; what else the URL has does.
+func TestWebhookOptions(t *testing.T) {
+	var got *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
+	defer server.Close()
+	to := target{url: func(string) string { return server.URL + "/in?ce-source=/shop&ce-type=shop.paid&timeout=5s&tenant=7" }}
+	send(t, to.open(t, "t"), messages("t", 1, 1), 1)
+	require.Equal(t, "/shop", got.Header.Get("Ce-Source"))
+	require.Equal(t, "shop.paid", got.Header.Get("Ce-Type"))
+	require.Equal(t, "tenant=7", got.URL.RawQuery)
+}

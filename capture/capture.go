@@ -1,0 +1,353 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Op is a kind of change.
+type Op string
+
+// The kinds of changes.
+const (
+	Insert Op = "insert"
+	Update Op = "update"
+	Delete Op = "delete"
+)
+
+// Ops are all kinds of changes.
+func Ops() []Op { return []Op{Insert, Update, Delete} }
+
+// Errors that callers decide on, with errors.Is.
+var (
+	// ErrTriggerExists means that a trigger stands where one is to be made. errors.As
+	// with a *TriggerExistsError tells which.
+	ErrTriggerExists = errors.New("a trigger stands there already")
+	// ErrNotTopic means that the table to write into is no message table, or can't hold
+	// every row.
+	ErrNotTopic = errors.New("not a message table that can take any row")
+	// ErrBusy means that transactions which use the table did not end in time.
+	ErrBusy = errors.New("the table is in use")
+	// ErrOptions is what an error about an option is.
+	ErrOptions = errors.New("wrong option")
+	// ErrNoTable and ErrView tell that there is no such table, or that it is a view,
+	// which can't have triggers.
+	ErrNoTable = table.ErrNoTable
+	ErrView    = table.ErrView
+)
+
+// TriggerExistsError is an ErrTriggerExists with its names.
+type TriggerExistsError struct {
+	Trigger, Table string
+	Op             Op
+	Ours           bool // it is a capture trigger of this table
+}
+
+func (e *TriggerExistsError) Error() string {
+	remedy := "drop it, or let both stand (--beside)"
+	if e.Ours {
+		remedy = "remove the capture first (mqnotify capture remove " + e.Table + ")"
+	}
+	return fmt.Sprintf("capture: the trigger %s stands already after %s on %s: %s",
+		ident.Quote(e.Trigger), strings.ToUpper(string(e.Op)), ident.Quote(e.Table), remedy)
+}
+
+// Is makes every TriggerExistsError an ErrTriggerExists.
+func (e *TriggerExistsError) Is(target error) bool { return target == ErrTriggerExists }
+
+// Options are what to capture. The zero value is everything.
+type Options struct {
+	// Ops are the changes that become messages; none means all.
+	Ops []Op
+	// Columns are those that a message has, in this order; none means all that there
+	// are now.
+	Columns []string
+	// Into is the message table, which is made if it is not there. Empty means the
+	// table's name with "_changes" after it.
+	Into string
+	// Beside makes the triggers although others stand after the same events: servers run
+	// them in the order in which they were made.
+	Beside bool
+	// Patience is how long to try while transactions use the table. A trigger can be
+	// made only between them, and while it waits, 2 s at a time, all who come to the
+	// table wait behind it. 0 means 30 s.
+	Patience time.Duration
+	// Logger gets a line when the table is in use; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+func (o Options) withPatience() (Options, error) {
+	if o.Patience < 0 {
+		return o, fmt.Errorf("capture: %w: Patience is negative", ErrOptions)
+	}
+	if o.Patience == 0 {
+		o.Patience = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o, nil
+}
+
+// Plan is what Install would make.
+type Plan struct {
+	Table    string // as the server has it
+	Topic    string
+	Columns  []string
+	NewTopic bool // the topic is to be made
+	Triggers []Trigger
+
+	db      *notify.DB
+	options Options
+}
+
+// Trigger is a trigger of a plan.
+type Trigger struct {
+	Name      string
+	Op        Op
+	Statement string // what makes it
+}
+
+// Prepare finds out what Install would make, and changes nothing. Its errors are
+// ErrNoTable, ErrView, ErrTriggerExists, ErrNotTopic, ErrOptions, table.ErrNoColumn
+// and the server's.
+func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
+	if len(options.Ops) == 0 {
+		options.Ops = Ops()
+	}
+	for _, op := range options.Ops {
+		if !slices.Contains(Ops(), op) {
+			return nil, fmt.Errorf("capture: %w: no op %q: insert, update or delete", ErrOptions, op)
+		}
+	}
+	options, err := options.withPatience()
+	if err != nil {
+		return nil, err
+	}
+	t, err := describe(ctx, db, name)
+	if err != nil {
+		return nil, err
+	}
+	if options.Into == "" {
+		options.Into = t.Name + "_changes"
+	}
+	if err := ident.Check(options.Into); err != nil {
+		return nil, fmt.Errorf("capture: name a topic (--into): %w", err)
+	}
+	plan := &Plan{Table: t.Name, Topic: options.Into, db: db, options: options}
+	columns, err := chosen(t, options.Columns)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range columns {
+		plan.Columns = append(plan.Columns, c.Name)
+	}
+	if err := plan.checkTopic(ctx); err != nil {
+		return nil, err
+	}
+	for _, op := range Ops() {
+		if !slices.Contains(options.Ops, op) {
+			continue
+		}
+		trigger := schema.CaptureTrigger{
+			Table: t.Name, Topic: plan.Topic, Event: string(op),
+			Old: table.JSONExpression(columns, "OLD"), New: table.JSONExpression(columns, "NEW"),
+		}
+		statement, err := trigger.Statement()
+		if err != nil {
+			return nil, err
+		}
+		plan.Triggers = append(plan.Triggers, Trigger{trigger.Name(), op, statement})
+	}
+	return plan, plan.checkFree(ctx)
+}
+
+func describe(ctx context.Context, db *notify.DB, name string) (*table.Table, error) {
+	t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+	if err != nil {
+		return nil, err
+	}
+	if t.IsView {
+		return nil, fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", t, ErrView)
+	}
+	return t, nil
+}
+
+// chosen are the columns of these names, all of the table's if there are none.
+func chosen(t *table.Table, names []string) (columns []table.Column, err error) {
+	if len(names) == 0 {
+		return t.Columns, nil
+	}
+	for _, name := range names {
+		c, err := t.Column(name)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(columns, c) {
+			return nil, fmt.Errorf("capture: %w: column %s is there twice", ErrOptions, ident.Quote(c.Name))
+		}
+		columns = append(columns, c)
+	}
+	return columns, nil
+}
+
+// checkTopic sees to it that the topic can take every row.
+func (p *Plan) checkTopic(ctx context.Context) error {
+	topic, err := table.Describe(ctx, p.db.Pool(), p.db.Name(), p.Topic)
+	if errors.Is(err, ErrNoTable) {
+		p.NewTopic = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	payload, err := topic.Column("payload")
+	switch {
+	case topic.Name == p.Table:
+		return fmt.Errorf("capture: %w: a table can't take its own changes: name another (--into)", ErrOptions)
+	case err != nil, !topic.IsMessageTable():
+		return fmt.Errorf("capture: %s: %w: name another (--into), or let install make it", topic, ErrNotTopic)
+	case payload.DataType != "longblob" && payload.DataType != "longtext":
+		return fmt.Errorf("capture: %s: %w: its payload is a %s, a LONGBLOB is needed", topic, ErrNotTopic, payload.ColumnType)
+	}
+	p.Topic = topic.Name
+	return nil
+}
+
+// checkFree sees to it that no other trigger is in the way.
+func (p *Plan) checkFree(ctx context.Context) error {
+	standing, err := triggers(ctx, p.db, p.Table)
+	if err != nil {
+		return err
+	}
+	for _, wanted := range p.Triggers {
+		for _, s := range standing {
+			ours := strings.EqualFold(s.Name, wanted.Name)
+			if ours || s.Event == wanted.Op && !p.options.Beside {
+				return &TriggerExistsError{s.Name, p.Table, wanted.Op, ours}
+			}
+		}
+	}
+	return nil
+}
+
+// Script is what Install does, as SQL to read or to hand to an administrator, for the
+// mysql and mariadb clients. It sets the session's sql_mode, under which the triggers
+// will run.
+func (p *Plan) Script() string {
+	var script strings.Builder
+	if p.NewTopic {
+		script.WriteString(schema.Topic(p.Topic) + ";\n\n")
+	}
+	script.WriteString(setMode + ";\n\nDELIMITER //\n")
+	for _, t := range p.Triggers {
+		script.WriteString(strings.TrimSuffix(t.Statement, ";\n") + " //\n\n")
+	}
+	script.WriteString("DELIMITER ;\n")
+	return script.String()
+}
+
+const setMode = "SET SESSION sql_mode = '" + schema.CaptureMode + "'"
+
+// Install makes the triggers, and the topic if it is not there. When one can't be made
+// those before it are dropped again. Besides Prepare's errors there is ErrBusy.
+func Install(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
+	plan, err := Prepare(ctx, db, name, options)
+	if err != nil {
+		return nil, err
+	}
+	if plan.NewTopic {
+		if _, err := db.Pool().ExecContext(ctx, schema.Topic(plan.Topic)); err != nil {
+			return nil, fmt.Errorf("capture: make topic %s: %w", ident.Quote(plan.Topic), err)
+		}
+	}
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = session.Close() }()
+	if err := execute(ctx, session, setMode); err != nil {
+		return nil, fmt.Errorf("capture: set sql_mode: %w", err)
+	}
+	for i, t := range plan.Triggers {
+		err := plan.options.patiently(ctx, session, plan.Table, t.Statement)
+		if server.Is(err, server.ErrTriggerExists) { // made a moment ago
+			err = &TriggerExistsError{t.Name, plan.Table, t.Op, true}
+		} else if err != nil {
+			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(t.Name), err)
+		}
+		if err == nil {
+			continue
+		}
+		// A capture of half the changes would be taken for one of all.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), plan.options.Patience)
+		defer cancel()
+		for _, made := range plan.Triggers[:i] {
+			if dropped := drop(undo, db, plan.Table, made.Name, plan.options); dropped != nil {
+				err = fmt.Errorf("%w; and %w", err, dropped)
+			}
+		}
+		return nil, err
+	}
+	return plan, nil
+}
+
+// drop drops a trigger, over a connection of its own.
+func drop(ctx context.Context, db *notify.DB, table, trigger string, options Options) error {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err == nil {
+		defer func() { _ = session.Close() }()
+		err = options.patiently(ctx, session, table, "DROP TRIGGER IF EXISTS "+ident.Quote(trigger))
+	}
+	if err != nil {
+		return fmt.Errorf("capture: drop trigger %s: %w", ident.Quote(trigger), err)
+	}
+	return nil
+}
+
+func execute(ctx context.Context, session *notify.Session, statement string) error {
+	return session.Do(ctx, func(conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, statement)
+		return err
+	})
+}
+
+// patiently runs a statement that waits for the table's transactions to end: 2 s at
+// a time, which the session's lock_wait_timeout is, and as long in between, so that
+// those who come to the table meanwhile get on. A try is waited for whatever becomes of
+// ctx: the server would go on with it, and make a trigger that nobody knows of.
+func (o Options) patiently(ctx context.Context, session *notify.Session, table, statement string) error {
+	for end := time.Now().Add(o.Patience); ; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		err := execute(try, session, statement)
+		cancel()
+		if !server.Is(err, server.ErrLockWaitTimeout) {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return fmt.Errorf("%w: transactions that use %s did not end in %v (mqnotify doctor names those that are old): %w",
+				ErrBusy, ident.Quote(table), o.Patience, err)
+		}
+		o.Logger.WarnContext(ctx, "transactions use the table: trying again", "table", table)
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,40 @@
+// Package capture makes every change of a table a message, whatever program makes
+// it: triggers write the old and the new row as JSON, and the operation, into a
+// message table, in the writer's own transaction.
+//
+// A message is there if, and only if, the change is: both commit or neither does.
+// That is the outbox pattern for writers that can't be changed. It needs no binary
+// log, no REPLICATION privilege, and nothing that runs. What it costs is the writer's
+// time; docs/capture.md has figures. Prefer producer.PublishTx where the writer is
+// yours: the message is then what you mean, not what the table's columns are.
+//
+// # The message
+//
+//	headers  {"op":"update","table":"orders"}
+//	payload  {"op":"update","table":"orders","old":{"id":7,"paid":0},"new":{"id":7,"paid":1}}
+//
+// old is null for an insert, new for a delete. A row is written as mqnotify tail writes
+// it, and every type comes out whole: integers, BIT and DECIMAL with every digit, times
+// in RFC 3339 and UTC whatever the writer's time zone, binary columns and geometry in
+// base64, JSON as it is. docs/capture.md has the table.
+//
+// An UPDATE that changes none of the captured columns is no message.
+//
+// # What no trigger sees
+//
+//   - TRUNCATE, DROP, a partition that is exchanged or dropped;
+//   - rows that a foreign key's CASCADE or SET NULL changes in another table: servers
+//     fire no triggers for those;
+//   - rows that a replica applies in the row format. They carry the messages with them.
+//
+// # What can go wrong
+//
+// A trigger that fails makes the write fail, and nothing is written: a row that is too
+// large for max_allowed_packet when written as JSON, a topic that was dropped, a
+// captured column that was dropped or renamed. Remove the capture before such an
+// ALTER TABLE and install it again after it; between the two, lock the table or accept
+// that changes pass unseen. A column that is added is not captured until then. [Status]
+// tells of both.
+//
+// The triggers run with the rights of the account that made them: it must stay.
+package capture

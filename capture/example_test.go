@@ -1,0 +1,123 @@
+package capture_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/capture"
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for want, example := range map[string]func(){
+			`{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleInstall,
+			"3 triggers, true\n": ExamplePrepare,
+			"insert of stock into stock_changes, works\nremoved [mqnotify_capture_insert_stock]\n": ExampleStatus,
+		} {
+			t.Setenv("MQNOTIFY_DSN", s.Database(t).FormatDSN())
+			require.Equal(t, want, mysqltest.Output(t, example))
+		}
+	})
+}
+
+// Every change of a table, by whatever program, is a message.
+func ExampleInstall() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Pool().ExecContext(ctx, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	plan, err := capture.Install(ctx, db, "stock", capture.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := db.Pool().ExecContext(ctx, "INSERT INTO stock VALUES (1, 5)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	changes, err := consumer.New(db, plan.Topic, consumer.Options{From: consumer.Beginning()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = changes.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
+		fmt.Println(string(m.Payload))
+		return consumer.ErrStop
+	}))
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+// What Install would do, for an administrator.
+func ExamplePrepare() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Pool().ExecContext(ctx, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	plan, err := capture.Prepare(ctx, db, "stock", capture.Options{Ops: capture.Ops()}) // as none means
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%d triggers, %v\n", len(plan.Triggers), strings.Contains(plan.Script(), "CREATE TRIGGER"))
+}
+
+// What is captured, whether it works, and its end.
+func ExampleStatus() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Pool().ExecContext(ctx, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := capture.Install(ctx, db, "stock", capture.Options{Ops: []capture.Op{capture.Insert}}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	states, err := capture.Status(ctx, db, "") // of all tables
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, s := range states {
+		works := "works"
+		if s.Broken() {
+			works = "makes writes fail"
+		}
+		fmt.Printf("%s of %s into %s, %s\n", s.Op, s.Table, s.Topic, works)
+	}
+	removed, err := capture.Remove(ctx, db, "stock", capture.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("removed", removed)
+}

@@ -1,0 +1,65 @@
+package capture
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+func open(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+func exec(tb testing.TB, db *notify.DB, statements ...string) {
+	tb.Helper()
+	for _, statement := range statements {
+		_, err := db.Pool().ExecContext(tb.Context(), statement)
+		require.NoError(tb, err, statement)
+	}
+}
+
+// change is a message as capture writes it.
+type change struct {
+	Op    Op              `json:"op"`
+	Table string          `json:"table"`
+	Old   json.RawMessage `json:"old"`
+	New   json.RawMessage `json:"new"`
+}
+
+// changes are the messages of a topic, each as "op old new".
+func changes(tb testing.TB, db *notify.DB, topic string) []string {
+	tb.Helper()
+	var rows []struct{ Headers, Payload string }
+	require.NoError(tb, db.Pool().SelectContext(tb.Context(), &rows, "SELECT headers, payload FROM "+ident.Quote(topic)+" ORDER BY id"))
+	lines := []string{}
+	for _, row := range rows {
+		var c change
+		require.NoError(tb, json.Unmarshal([]byte(row.Payload), &c), row.Payload)
+		var headers map[string]string
+		require.NoError(tb, json.Unmarshal([]byte(row.Headers), &headers), row.Headers)
+		require.Equal(tb, map[string]string{"op": string(c.Op), "table": c.Table}, headers)
+		lines = append(lines, strings.Join([]string{string(c.Op), string(c.Old), string(c.New)}, " "))
+	}
+	return lines
+}
+
+// quiet is for logs that no test reads.
+var quiet = slog.New(slog.DiscardHandler)

@@ -1,0 +1,167 @@
+package serve
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+)
+
+// Scope is what a token allows.
+type Scope string
+
+// The scopes, each of a topic. Admin has the others in it.
+const (
+	Read    Scope = "read"    // messages, and the topic's state
+	Publish Scope = "publish" // new messages
+	Admin   Scope = "admin"   // dead letters, too
+)
+
+// Token is what a client shows as "Authorization: Bearer ...".
+type Token struct {
+	// Name is for logs.
+	Name string
+	// Hash is the token's SHA-256.
+	Hash [sha256.Size]byte
+	// Scopes are topics by scope; "*" is all topics, "orders_*" those that begin so.
+	Scopes map[Scope][]string
+}
+
+// Tokens are who may do what. None at all lets everybody do everything, which a
+// server on the loopback alone allows.
+type Tokens []Token
+
+const minToken = 16
+
+// ReadTokens reads a file of tokens: on each line a name, the token or
+// "sha256:" and the hexadecimal SHA-256 of it, and scopes such as
+// read:orders,invoices or admin:*. A line that begins with # is a comment. Its errors
+// name the line, and show nothing of a token.
+func ReadTokens(file string) (Tokens, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("serve: read tokens: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	tokens, err := ParseTokens(f)
+	if err != nil {
+		return nil, fmt.Errorf("serve: read tokens: %s: %w", file, err)
+	}
+	return tokens, nil
+}
+
+// ParseTokens is ReadTokens of a text.
+func ParseTokens(text io.Reader) (Tokens, error) {
+	var all Tokens
+	lines := bufio.NewScanner(text)
+	for n := 1; lines.Scan(); n++ {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		for _, other := range all {
+			if other.Hash == t.Hash {
+				return nil, fmt.Errorf("line %d: the token is that of %s", n, other.Name)
+			}
+		}
+		all = append(all, t)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there is no token in it")
+	}
+	return all, nil
+}
+
+func parseToken(fields []string) (Token, error) {
+	if len(fields) < 3 {
+		return Token{}, errors.New("write NAME TOKEN SCOPE:TOPIC..., such as: shop 0123456789abcdef publish:orders")
+	}
+	t := Token{Name: fields[0], Hash: sha256.Sum256([]byte(fields[1])), Scopes: map[Scope][]string{}}
+	if digits, hashed := strings.CutPrefix(fields[1], "sha256:"); hashed {
+		hash, err := hex.DecodeString(digits)
+		if err != nil || len(hash) != sha256.Size {
+			return Token{}, errors.New("sha256: is followed by 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
+		}
+		t.Hash = [sha256.Size]byte(hash)
+	} else if len(fields[1]) < minToken {
+		return Token{}, fmt.Errorf("the token has fewer than %d characters (openssl rand -hex 24 makes a good one)", minToken)
+	}
+	for _, field := range fields[2:] {
+		scope, topics, _ := strings.Cut(field, ":")
+		if s := Scope(scope); s != Read && s != Publish && s != Admin || topics == "" {
+			return Token{}, errors.New("a scope is read, publish or admin, and its topics: read:orders,invoices or admin:*")
+		}
+		for topic := range strings.SplitSeq(topics, ",") {
+			if topic == "" || strings.Contains(strings.TrimSuffix(topic, "*"), "*") {
+				return Token{}, errors.New("a topic is a name, * or a name's beginning and *")
+			}
+			t.Scopes[Scope(scope)] = append(t.Scopes[Scope(scope)], topic)
+		}
+	}
+	return t, nil
+}
+
+// Allows tells whether the token is good for a scope of a topic.
+func (t *Token) Allows(scope Scope, topic string) bool {
+	for _, has := range []Scope{scope, Admin} {
+		for _, pattern := range t.Scopes[has] {
+			beginning, all := strings.CutSuffix(pattern, "*")
+			if topic == pattern || all && strings.HasPrefix(topic, beginning) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// find returns the token that was shown, nil if it is none. It takes as long whichever
+// it is, and whether it is one.
+func (t Tokens) find(shown string) (found *Token) {
+	hash := sha256.Sum256([]byte(shown))
+	for i := range t {
+		if subtle.ConstantTimeCompare(hash[:], t[i].Hash[:]) == 1 {
+			found = &t[i]
+		}
+	}
+	return found
+}
+
+// everybody is who comes where there are no tokens.
+var everybody = &Token{Name: "everybody", Scopes: map[Scope][]string{Admin: {"*"}}}
+
+// token is whose request it is, nil if no token, or a wrong one, is shown.
+func (s *Server) token(r *http.Request) *Token {
+	if len(s.options.Tokens) == 0 {
+		return everybody
+	}
+	kind, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(kind, "Bearer") {
+		shown = ""
+	}
+	return s.options.Tokens.find(strings.TrimSpace(shown))
+}
+
+// loopbackHost tells whether a request without tokens was meant for this machine: a name
+// that a stranger's page resolves to 127.0.0.1 (DNS rebinding) is another.
+func loopbackHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

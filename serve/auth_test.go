@@ -1,0 +1,268 @@
+package serve
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	readerToken    = "reader-0123456789"
+	publisherToken = "publisher-0123456789"
+	adminToken     = "admin-0123456789"
+)
+
+func testTokens(tb testing.TB) Tokens {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "tokens")
+	require.NoError(tb, os.WriteFile(file, fmt.Appendf(nil, `# who may do what
+reader     %s     read:orders
+publisher  sha256:%x  publish:or*
+admin      %s      admin:*
+`, readerToken, sha256.Sum256([]byte(publisherToken)), adminToken), 0o600))
+	tokens, err := ReadTokens(file)
+	require.NoError(tb, err)
+	return tokens
+}
+
+// Each address lets in who has the scope, and nobody else; no answer and no log shows a token.
+func TestScopes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders", "invoices")
+		var log mysqltest.Text
+		site := start(t, db, Options{Topics: []string{"orders", "invoices"}, Tokens: testTokens(t), Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		const none, wrong = "", "wrong-0123456789"
+		for _, test := range []struct {
+			method, path string
+			want         map[string]int // by token
+		}{
+			{"GET", "/", map[string]int{none: 200, wrong: 200}},
+			{"GET", "/healthz", map[string]int{none: 200}},
+			{"GET", "/readyz", map[string]int{none: 200}},
+			{"GET", "/metrics", map[string]int{none: 401, wrong: 401, readerToken: 403, publisherToken: 403, adminToken: 200}},
+			{"GET", "/topics", map[string]int{none: 401, wrong: 401, readerToken: 200}},
+			{"GET", "/topics/orders", map[string]int{none: 401, wrong: 401, readerToken: 200, publisherToken: 403, adminToken: 200}},
+			{"GET", "/topics/invoices", map[string]int{readerToken: 403, adminToken: 200}},
+			{"GET", "/topics/mqnotify_offset", map[string]int{none: 401, readerToken: 403, adminToken: 404}},
+			{"GET", "/topics/nosuch/events", map[string]int{none: 401, readerToken: 403, adminToken: 404}},
+			{"GET", "/topics/orders/messages", map[string]int{none: 401, readerToken: 200, publisherToken: 403, adminToken: 200}},
+			{"POST", "/topics/orders/messages", map[string]int{none: 401, wrong: 401, readerToken: 403, publisherToken: 201, adminToken: 201}},
+			{"POST", "/topics/invoices/messages", map[string]int{publisherToken: 403, adminToken: 201}},
+			{"GET", "/topics/orders/dead-letters", map[string]int{none: 401, readerToken: 403, publisherToken: 403, adminToken: 200}},
+			{"POST", "/topics/orders/dead-letters/1/retry", map[string]int{none: 401, readerToken: 403, publisherToken: 403, adminToken: 404}},
+			{"DELETE", "/topics/orders/dead-letters/1", map[string]int{none: 401, readerToken: 403, publisherToken: 403, adminToken: 404}},
+			{"DELETE", "/topics/orders/dead-letters/x", map[string]int{adminToken: 404}},
+			{"PUT", "/topics/orders/messages", map[string]int{adminToken: 405}},
+			{"GET", "/nosuch", map[string]int{none: 404}},
+		} {
+			for token, want := range test.want {
+				var headers []string
+				if token != none {
+					headers = []string{"Authorization: Bearer " + token}
+				}
+				status, answer, header := site.askAll(t, test.method, test.path, "x", headers...)
+				assert.Equal(t, want, status, "%s %s %s: %s", test.method, test.path, token, answer)
+				assert.NotContains(t, answer, "0123456789")
+				if status == 401 {
+					assert.Equal(t, `Bearer realm="mqnotify"`, header.Get("WWW-Authenticate"))
+				}
+			}
+		}
+		for _, header := range []string{"Authorization: " + adminToken, "Authorization: Basic " + adminToken, "Authorization: Bearer " + adminToken + "x", "Authorization: Bearer"} {
+			status, _ := site.ask(t, "GET", "/topics/orders", "", header)
+			assert.Equal(t, 401, status, header)
+		}
+		_, answer := site.ask(t, "GET", "/topics", "", "Authorization: Bearer "+readerToken)
+		assert.Contains(t, answer, `"topic":"orders"`)
+		assert.NotContains(t, answer, "invoices")
+		assert.NotContains(t, log.String(), "0123456789")
+	})
+}
+
+// A file of tokens that is wrong is refused by its line, without what is in it.
+func TestTokensFile(t *testing.T) {
+	const secret = "very-secret-0123456789"
+	for text, want := range map[string]string{
+		"":                               "no token",
+		"# only a comment\n\n":           "no token",
+		"a " + secret:                    "line 1: write NAME TOKEN",
+		"\na short read:x":               "line 2: the token has fewer than 16",
+		"a " + secret + " write:x":       "a scope is read, publish or admin",
+		"a " + secret + " read":          "a scope is read, publish or admin",
+		"a " + secret + " read:":         "a scope is read, publish or admin",
+		"a " + secret + " read:a,,b":     "a topic is a name",
+		"a " + secret + " read:*a":       "a topic is a name",
+		"a sha256:" + secret + " read:x": "64 hexadecimal digits",
+		"a " + secret + " read:x\nb " + secret + " read:y": "line 2: the token is that of a",
+	} {
+		_, err := ParseTokens(strings.NewReader(text))
+		require.ErrorContains(t, err, want, text)
+		assert.NotContains(t, err.Error(), "secret")
+	}
+	_, err := ReadTokens(filepath.Join(t.TempDir(), "nosuch"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Without tokens the server listens on this machine alone, answers to its name alone, and
+// takes nothing from a stranger's page in the user's browser.
+func TestLoopbackOnly(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"127.0.0.1:1": true, "localhost:1": true, "[::1]:1": true, "127.5.5.5:1": true,
+		":1": false, "0.0.0.0:1": false, "[::]:1": false, "192.0.2.1:1": false, "example.com:1": false, "localhost.example.com:1": false,
+	} {
+		err := CheckAddress(address, nil)
+		assert.Equal(t, ok, err == nil, "%s: %v", address, err)
+		if !ok {
+			require.ErrorIs(t, err, ErrNoTokens)
+		}
+		require.NoError(t, CheckAddress(address, testTokens(t)))
+	}
+	require.ErrorIs(t, CheckAddress("nonsense", nil), ErrOptions)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		everywhere, err := net.Listen("tcp", "0.0.0.0:0")
+		require.NoError(t, err)
+		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet})
+		require.NoError(t, err)
+		require.ErrorIs(t, server.Serve(t.Context(), everywhere, nil), ErrNoTokens)
+		_, err = everywhere.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+
+		site := start(t, db, Options{Topics: []string{"orders"}, Origins: []string{"https://shop.example"}})
+		for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} {
+			status, _ := site.ask(t, "GET", "/topics", "", "Host: "+host)
+			assert.Equal(t, 403, status, host)
+		}
+		status, _ := site.ask(t, "POST", "/topics/orders/messages", "x", "Origin: https://evil.example", "Sec-Fetch-Site: cross-site")
+		assert.Equal(t, 403, status)
+		status, _ = site.ask(t, "POST", "/topics/orders/messages", "x", "Origin: https://evil.example")
+		assert.Equal(t, 403, status)
+
+		// CORS: for who is named, and nobody else.
+		status, _, header := site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST")
+		assert.Equal(t, 204, status)
+		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
+		status, _, header = site.askAll(t, "POST", "/topics/orders/messages", "x", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site")
+		assert.Equal(t, 201, status)
+		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
+		_, _, header = site.askAll(t, "GET", "/topics", "", "Origin: https://evil.example")
+		assert.Empty(t, header.Get("Access-Control-Allow-Origin"))
+		_, _, header = site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://evil.example", "Access-Control-Request-Method: POST")
+		assert.Empty(t, header.Get("Access-Control-Allow-Origin"))
+	})
+}
+
+// HTTPS, and over HTTP/2 too.
+func TestTLS(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		helper := httptest.NewUnstartedServer(nil) // for its certificate
+		helper.EnableHTTP2 = true
+		helper.StartTLS()
+		defer helper.Close()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet})
+		require.NoError(t, err)
+		site := &site{Server: server, url: "https://" + listener.Addr().String(), client: helper.Client(), done: make(chan struct{})}
+		ctx, cancel := notifyContext(t)
+		site.stop = cancel
+		go func() {
+			defer close(site.done)
+			site.err = server.Serve(ctx, listener, &tls.Config{Certificates: helper.TLS.Certificates, MinVersion: tls.VersionTLS12})
+		}()
+		defer site.end(t)
+		defer site.client.CloseIdleConnections()
+		require.Eventually(t, func() bool {
+			r, err := site.client.Get(site.url + "/readyz")
+			if err != nil {
+				return false
+			}
+			defer r.Body.Close()
+			return r.StatusCode == http.StatusOK && r.ProtoMajor == 2
+		}, long, 5*time.Millisecond)
+		r := site.events(t, "/topics/orders/events").joined()
+		insert(t, db, "orders", "encrypted")
+		assert.Equal(t, []string{"encrypted"}, r.payloads(1))
+		r.cancel()
+	})
+}
+
+// What is wrong in a request is said, and nothing is stored.
+func TestBadRequests(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		exec(t, db, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
+		site := start(t, db, Options{Topics: []string{"orders", "plain"}, MaxBody: 100})
+		for _, test := range []struct {
+			method, path, body, header string
+			status                     int
+			text                       string
+		}{
+			{"POST", "/topics/orders/messages", strings.Repeat("x", 101), "", 413, "100 bytes at most"},
+			{"POST", "/topics/plain/messages", "x", "", 409, "takes no messages"},
+			{"POST", "/topics/orders/messages", "x", "Idempotency-Key: " + strings.Repeat("k", 256), 400, "255 bytes"},
+			{"POST", "/topics/orders/messages", "x", "Idempotency-Key: \xff", 400, "UTF-8"},
+			{"GET", "/topics/orders/events?after=x", "", "", 400, "cursor is wrong"},
+			{"GET", "/topics/orders/events", "", "Last-Event-ID: 5+4", 400, "cursor is wrong"},
+			{"GET", "/topics/orders/messages?after=-1", "", "", 400, "cursor is wrong"},
+			{"GET", "/topics/orders/messages?wait=1h", "", "", 400, "5m at most"},
+			{"GET", "/topics/orders/messages?wait=x", "", "", 400, "5m at most"},
+			{"GET", "/topics/orders/messages?limit=0", "", "", 400, "1 to 1000"},
+			{"GET", "/topics/orders/messages?limit=1001", "", "", 400, "1 to 1000"},
+		} {
+			status, answer := site.ask(t, test.method, test.path, test.body, test.header)
+			assert.Equal(t, test.status, status, "%+v", test)
+			var failure struct{ Error string }
+			require.NoError(t, json.Unmarshal([]byte(answer), &failure), answer)
+			assert.Contains(t, failure.Error, test.text)
+		}
+		status, _ := site.ask(t, "GET", "/topics/orders/events", "", "Last-Event-ID: "+strings.Repeat("1", 30_000))
+		assert.Equal(t, http.StatusBadRequest, status)
+		var rows int
+		require.NoError(t, db.Pool().GetContext(t.Context(), &rows, "SELECT COUNT(*) FROM orders"))
+		assert.Zero(t, rows)
+	})
+}
+
+// A cursor that is past the table's end is refused, after a moment for a server that is behind.
+func TestCursorPastTheEnd(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", "1")
+		site := start(t, db, Options{Topics: []string{"orders"}, patience: 100 * time.Millisecond})
+		status, answer := site.ask(t, "GET", "/topics/orders/events", "", "Last-Event-ID: 100")
+		assert.Equal(t, http.StatusConflict, status, answer)
+		assert.Contains(t, answer, "emptied")
+	})
+}
+
+func TestOptions(t *testing.T) {
+	db, err := notify.Open("user:password@tcp(127.0.0.1:1)/none")
+	require.NoError(t, err)
+	defer db.Close()
+	for _, o := range []Options{{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, Retry: -1}, {Topics: []string{"a"}, Mode: "handshake"}} {
+		_, err := New(db, o)
+		require.ErrorIs(t, err, ErrOptions)
+	}
+	var invalid *ident.InvalidError
+	_, err = New(db, Options{Topics: []string{""}})
+	require.ErrorAs(t, err, &invalid)
+}

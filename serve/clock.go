@@ -1,0 +1,51 @@
+package serve
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// clock knows how far the database's clock is ahead of this machine's.
+type clock struct {
+	mu    sync.Mutex
+	known bool
+	by    time.Duration
+	since time.Time // when it was known first, by this machine's
+}
+
+func (c *clock) ahead() (by time.Duration, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.by, c.known
+}
+
+// run asks once a minute, until ctx ends.
+func (c *clock) run(ctx context.Context, db *notify.DB) {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			return
+		}
+		began := time.Now()
+		var micros int64
+		err := db.Pool().GetContext(ctx, &micros, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
+		took := time.Since(began)
+		wait.Reset(5 * time.Second)
+		if err != nil {
+			continue // the readers tell of it
+		}
+		c.mu.Lock()
+		if !c.known {
+			c.since = began
+		}
+		c.by, c.known = time.UnixMicro(micros).Sub(began.Add(took/2)), true
+		c.mu.Unlock()
+		wait.Reset(time.Minute)
+	}
+}

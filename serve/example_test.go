@@ -1,0 +1,156 @@
+package serve_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/serve"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
+		t.Setenv("TOKENS", filepath.Join(t.TempDir(), "tokens"))
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		mysqltest.Examples(t, map[string]func(){
+			"201 Created\n":                      ExampleServer,
+			"200 OK, some statements\n":          ExampleServer_Handler,
+			"reads orders: true, stock: false\n": ExampleReadTokens,
+		})
+	})
+}
+
+// Topics over HTTP from a program of one's own. Handler and Run do the same for a server
+// that has other addresses too.
+func ExampleServer() {
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	server, err := serve.New(db, serve.Options{Topics: []string{"orders"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // any port that is free
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener, nil) }()
+
+	response, err := http.Post("http://"+listener.Addr().String()+"/topics/orders/messages", "text/plain", strings.NewReader("order 7"))
+	if err != nil {
+		fmt.Println(err)
+	} else {
+		fmt.Println(response.Status)
+		_ = response.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections()
+	stop()
+	if err := <-ended; err != nil {
+		fmt.Println(err)
+	}
+}
+
+// In a server of one's own, beside its other addresses, and with the statements counted.
+func ExampleServer_Handler() {
+	config, err := mysql.ParseDSN(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	count := serve.CountCommands(config)
+	db, err := notify.OpenConfig(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	topics, err := serve.New(db, serve.Options{Topics: []string{"orders"}, Commands: count})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- topics.Run(ctx) }() // reads, for as long as the server serves
+
+	mux := http.NewServeMux()
+	mux.Handle("/topics/", topics.Handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "my own page") })
+	server := httptest.NewServer(mux) // http.Server, in earnest
+	response, err := server.Client().Get(server.URL + "/topics/orders")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_ = response.Body.Close()
+	if count() > 0 {
+		fmt.Printf("%s, some statements\n", response.Status)
+	}
+	stop() // ends the streams
+	server.Close()
+	if err := <-ended; err != nil {
+		fmt.Println(err)
+	}
+}
+
+func ExampleReadTokens() {
+	file := os.Getenv("TOKENS")
+	const tokens = "# NAME TOKEN SCOPES; `openssl rand -hex 24` makes a good token\n" +
+		"shop 0c8ad2a1a5a15a5ad5e9bd4cbe9d9b6f publish:orders read:orders\n"
+	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
+		fmt.Println(err)
+		return
+	}
+	all, err := serve.ReadTokens(file)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	shop := all[0]
+	fmt.Printf("reads orders: %v, stock: %v\n", shop.Allows(serve.Read, "orders"), shop.Allows(serve.Read, "stock"))
+}
+
+// A token that the program makes for itself.
+func ExampleParseTokens() {
+	tokens, err := serve.ParseTokens(strings.NewReader("page " + rand.Text() + " read:orders"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(tokens[0].Name, tokens[0].Allows(serve.Publish, "orders"))
+	// Output: page false
+}
+
+// Before the program begins to listen.
+func ExampleCheckAddress() {
+	err := serve.CheckAddress("0.0.0.0:8080", nil)
+	fmt.Println(errors.Is(err, serve.ErrNoTokens))
+	// Output: true
+}

@@ -1,0 +1,200 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// item is a message for one client.
+type item struct {
+	sse    []byte // as an event
+	json   []byte // the data of it
+	cursor string // of who has it and all before it
+}
+
+func newItem(line []byte, cursor string) item {
+	sse := make([]byte, 0, len(line)+len(cursor)+len("id: \ndata: \n\n"))
+	sse = append(append(sse, "id: "...), cursor...)
+	sse = append(append(append(sse, "\ndata: "...), line...), "\n\n"...)
+	from := len(sse) - len(line) - 2
+	return item{sse, sse[from : from+len(line)], cursor}
+}
+
+func (i item) size() int { return len(i.sse) }
+
+// feed is what one client gets, each message once: first what it lacks, then what
+// comes.
+//
+// A cursor is a consumer.Progress: a watermark below which the client has everything
+// that there will ever be, and the ids above it that the client has. A row that commits
+// late, below ids that the client has, is in no such cursor, and so comes, after a
+// resume too.
+//
+// To join, the client is given what it lacks of all that the hub has handed out at some
+// moment, and then the hub's events from that moment on. What is not handed out at that
+// moment is an event later. What it lacks is among the events that the hub keeps, or is
+// read from the table, for that client alone.
+type feed struct {
+	hub *hub
+	seq uint64 // of the last event that it has had
+	// ahead, if not nil, is what the client has and the hub may not have had yet:
+	// another server's hub was quicker.
+	ahead *consumer.Progress
+	items []item // of the last next
+}
+
+// cursorError is a cursor that can't be resumed from.
+type cursorError struct{ error }
+
+func (e cursorError) Unwrap() error { return e.error }
+
+// join gives the client what it lacks; give returns an error to end it. A nil progress
+// means from now on. cursor is what the client has when join returns.
+func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]item) error) (cursor string, err error) {
+	at, err := f.hub.now(ctx)
+	if err != nil {
+		return "", err
+	}
+	if from == nil {
+		f.seq = at.seq
+		return at.cursor, nil
+	}
+	if at, err = f.caughtUp(ctx, from.Settled()); err != nil {
+		return "", err
+	}
+	has := from.Clone()
+	if from.Largest() > at.progress.Settled() {
+		f.ahead = from
+	}
+	events, at, ok := f.hub.kept(&has)
+	if ok {
+		items := make([]item, 0, len(events))
+		for _, e := range events {
+			advance(&has, &at.progress, e.id)
+			items = append(items, newItem(e.json, has.Text(maxRuns)))
+		}
+		f.seq = at.seq
+		return at.cursor, give(items)
+	}
+	for {
+		if err := f.backfill(ctx, &has, &at.progress, give); err != nil {
+			return "", err
+		}
+		f.seq = at.seq
+		if _, _, err := f.hub.since(at.seq); err == nil {
+			return at.cursor, nil
+		}
+		// It took so long that what came meanwhile is kept no more.
+		if at, err = f.hub.now(ctx); err != nil {
+			return "", err
+		}
+	}
+}
+
+// caughtUp waits until the hub knows the id.
+func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
+	late := time.NewTimer(f.hub.options.patience)
+	defer late.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		at, err := f.hub.now(ctx)
+		if err != nil || id <= at.progress.Largest() {
+			return at, err
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			return at, cursorError{fmt.Errorf("the cursor is at %d and the topic's ids end at %d: was the table emptied? Begin anew, without a cursor",
+				id, at.progress.Largest())}
+		case <-ctx.Done():
+			return at, context.Cause(ctx)
+		}
+	}
+}
+
+// advance notes that the client has all up to id of what the hub has.
+func advance(has, hub *consumer.Progress, id uint64) {
+	has.Settle(min(id, hub.Settled()))
+	has.Add(id)
+}
+
+// backfill reads from the table what the hub has and the client lacks.
+func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give func([]item) error) error {
+	select { // a few at a time: all clients may come back at once
+	case f.hub.options.backfills <- struct{}{}:
+		defer func() { <-f.hub.options.backfills }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
+		From: consumer.FromID(has.Settled() + 1), StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger,
+		MaxAttempts: 1,
+	})
+	if err != nil {
+		return err
+	}
+	f.hub.metrics.backfills.Inc()
+	end := hub.Largest()
+	err = c.Run(ctx, consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+		var items []item
+		for _, m := range messages {
+			if m.ID > end {
+				break
+			}
+			if has.Has(m.ID) || !hub.Has(m.ID) {
+				continue
+			}
+			line, err := m.MarshalJSON()
+			if err != nil {
+				return err
+			}
+			advance(has, hub, m.ID)
+			items = append(items, newItem(line, has.Text(maxRuns)))
+		}
+		if err := give(items); err != nil {
+			return err
+		}
+		if messages[len(messages)-1].ID >= end {
+			return consumer.ErrStop
+		}
+		return nil
+	}))
+	var failed *consumer.HandlerError
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, consumer.ErrBelowOffset) {
+		return cursorError{err}
+	}
+	if err != nil {
+		return err
+	}
+	// All that the hub had is here now; what it has had since is the next round's.
+	*has = hub.Clone()
+	return nil
+}
+
+// next returns what came after, until the next call of it, and what is closed when there
+// is more.
+func (f *feed) next() (items []item, more <-chan struct{}, err error) {
+	events, more, err := f.hub.since(f.seq)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.items = f.items[:0]
+	for _, e := range events {
+		f.seq = e.seq
+		if f.ahead == nil || !f.ahead.Has(e.id) {
+			f.items = append(f.items, e.item)
+		}
+	}
+	return f.items, more, nil
+}

@@ -1,0 +1,318 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	// maxRuns is how many runs of ids a cursor has above its watermark, at most: some
+	// 2 KB, of which a topic with few gaps sees nothing. Those that are left out come
+	// twice after a resume.
+	maxRuns = 128
+	// warm is how many rows a hub reads before the end when it begins, so that clients
+	// that come back after a restart cost no statement.
+	warm = 1000
+)
+
+// event is a message as every client gets it.
+type event struct {
+	item
+	seq uint64 // its place in the hub's order, from 1 on
+	id  uint64
+}
+
+// hub has a topic's one reader, and the newest events for any number of clients. A
+// client is no more than its place among the events: one that falls behind the oldest
+// is too slow, and holds nobody up.
+type hub struct {
+	db      *notify.DB
+	topic   string
+	options Options
+	log     *slog.Logger
+	metrics *topicMetrics
+
+	mu       sync.Mutex
+	begun    chan struct{} // closed when the reader has come to the end for the first time
+	head     uint64        // the end at that time
+	fresh    bool          // a reader begins
+	progress consumer.Progress
+	events   []event // the newest, in the order of their delivery
+	bytes    int
+	floor    uint64        // all rows above this id that were delivered are among the events
+	seq      uint64        // of the newest event
+	changed  chan struct{} // closed when there are events
+	woken    time.Time     // when it was closed last
+	due      bool          // it is about to be
+	clients  int
+	err      error // why the reader can't read
+	rate     rate
+}
+
+func newHub(db *notify.DB, topic string, options Options, metrics *topicMetrics) *hub {
+	return &hub{
+		db: db, topic: topic, options: options, log: options.Logger.With("topic", topic), metrics: metrics,
+		begun: make(chan struct{}), changed: make(chan struct{}),
+	}
+}
+
+// run reads until ctx ends. What a consumer can't mend is tried again all the same:
+// a table that is gone may come back.
+func (h *hub) run(ctx context.Context) {
+	waits := notify.Exponential(time.Second, 30*time.Second)
+	for {
+		err := h.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("the reader ended")
+		}
+		h.mu.Lock()
+		h.err = err
+		h.mu.Unlock()
+		wait := waits.NextBackOff()
+		h.log.ErrorContext(ctx, "the topic can't be read: trying again", "error", err, "wait", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *hub) read(ctx context.Context) error {
+	status, err := consumer.Status(ctx, h.db, h.topic, h.options.Keys[h.topic])
+	if err != nil && !errors.Is(err, consumer.ErrNoState) {
+		return err
+	}
+	h.mu.Lock()
+	h.fresh, h.head = true, status.Head
+	h.mu.Unlock()
+	c, err := consumer.New(h.db, h.topic, consumer.Options{
+		From: consumer.Last(warm), Watch: h.watch, Woken: h.metrics.woken, Mode: h.options.Mode, Gate: h.options.Gate, Key: h.options.Keys[h.topic],
+		Grace: h.options.Grace, Logger: h.options.Logger, // a consumer names its topic itself
+		Reconnect: func() backoff.BackOff {
+			return h.metrics.counted(notify.Exponential(50*time.Millisecond, 5*time.Second))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+		return h.add(messages)
+	}))
+}
+
+// watch takes the reader's progress: where it begins, and what is settled.
+func (h *hub) watch(p consumer.Progress) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = nil
+	if h.fresh {
+		// Of rows between two readers nothing is known: every client of the one before
+		// is behind, and comes back with its cursor.
+		h.fresh, h.progress, h.events, h.bytes, h.floor = false, p, nil, 0, p.Largest()
+		h.seq += uint64(h.options.Buffer) + 1
+		h.wake()
+	}
+	h.progress.Settle(p.Settled())
+	h.begin()
+}
+
+// begin lets clients in when the reader has come to what was the table's end.
+func (h *hub) begin() {
+	select {
+	case <-h.begun:
+	default:
+		if h.progress.Largest() >= h.head {
+			close(h.begun)
+		}
+	}
+}
+
+// perClient is the time between two wakes for each client: about what a write to one
+// takes. The more clients there are, the more messages go into one write when they come
+// close together; one that comes alone goes at once.
+const perClient = 20 * time.Microsecond
+
+// wake wakes the clients, now or when they have had time for the wake before.
+func (h *hub) wake() {
+	wait := time.Until(h.woken.Add(min(time.Duration(h.clients)*perClient, 100*time.Millisecond)))
+	switch {
+	case h.due:
+	case wait <= 0:
+		h.wakeNow()
+	default:
+		h.due = true
+		time.AfterFunc(wait, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.wakeNow()
+		})
+	}
+}
+
+func (h *hub) wakeNow() {
+	h.due, h.woken = false, time.Now()
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// add keeps messages and wakes the clients.
+func (h *hub) add(messages []consumer.Message) error {
+	lines := make([][]byte, len(messages))
+	for i, m := range messages {
+		line, err := m.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		lines[i] = line
+	}
+	now := time.Now()
+	h.metrics.delivered(messages, now)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rate.add(now, len(messages))
+	for i, m := range messages {
+		h.seq++
+		h.progress.Add(m.ID)
+		e := event{newItem(lines[i], h.progress.Text(maxRuns)), h.seq, m.ID}
+		h.events = append(h.events, e)
+		h.bytes += e.size()
+	}
+	drop := 0
+	for ; drop < len(h.events)-1 && (len(h.events)-drop > h.options.Buffer || h.bytes > h.options.BufferBytes); drop++ {
+		h.bytes -= h.events[drop].size()
+		h.floor = max(h.floor, h.events[drop].id)
+	}
+	h.events = h.events[drop:] // clients may read what is dropped: it goes when append moves the rest
+	h.begin()
+	h.wake()
+	return nil
+}
+
+// errBehind ends a client whose next event is kept no more.
+var errBehind = errors.New("behind: it read more slowly than messages came")
+
+// since returns the events after a place, and what is closed when there are more.
+func (h *hub) since(seq uint64) (events []event, more <-chan struct{}, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if behind := h.seq - seq; behind > 0 {
+		if behind > uint64(len(h.events)) {
+			return nil, nil, errBehind
+		}
+		events = h.events[len(h.events)-int(behind) : len(h.events) : len(h.events)] // which is appended to alone
+	}
+	return events, h.changed, nil
+}
+
+// snapshot is a hub at one moment.
+type snapshot struct {
+	seq      uint64
+	progress consumer.Progress
+	cursor   string
+}
+
+// now waits for the reader's beginning.
+func (h *hub) now(ctx context.Context) (snapshot, error) {
+	select {
+	case <-h.begun:
+	case <-ctx.Done():
+		return snapshot{}, context.Cause(ctx)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return snapshot{h.seq, h.progress.Clone(), h.progress.Text(maxRuns)}, nil
+}
+
+// kept returns the events that a client with this progress lacks, in the order of
+// their ids, and the moment when they are all; false when some are kept no more.
+func (h *hub) kept(p *consumer.Progress) (events []event, at snapshot, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at = snapshot{h.seq, h.progress.Clone(), h.progress.Text(maxRuns)}
+	if p.Settled() < h.floor {
+		return nil, at, false
+	}
+	for _, e := range h.events {
+		if !p.Has(e.id) {
+			events = append(events, e)
+		}
+	}
+	slices.SortFunc(events, func(a, b event) int {
+		if a.id < b.id {
+			return -1
+		}
+		return 1
+	})
+	return events, at, true
+}
+
+// state tells whether the topic is being read.
+func (h *hub) state() (clients int, perSecond float64, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.begun:
+	default:
+		if h.err == nil {
+			return h.clients, 0, fmt.Errorf("%s is not being read yet", h.topic)
+		}
+	}
+	return h.clients, h.rate.per(time.Now()), h.err
+}
+
+// enter counts a client in; the caller counts it out with leave.
+func (h *hub) enter() {
+	h.mu.Lock()
+	h.clients++
+	h.mu.Unlock()
+}
+
+func (h *hub) leave() {
+	h.mu.Lock()
+	h.clients--
+	h.mu.Unlock()
+}
+
+// rate counts events over the last seconds.
+type rate struct {
+	counts [rateSeconds]int
+	second int64 // of the last count
+}
+
+const rateSeconds = 10
+
+func (r *rate) add(now time.Time, n int) {
+	r.move(now)
+	r.counts[r.second%rateSeconds] += n
+}
+
+func (r *rate) move(now time.Time) {
+	second := now.Unix()
+	for r.second = max(r.second, second-rateSeconds); r.second < second; {
+		r.second++
+		r.counts[r.second%rateSeconds] = 0
+	}
+}
+
+func (r *rate) per(now time.Time) float64 {
+	r.move(now)
+	sum := 0
+	for _, n := range r.counts {
+		sum += n
+	}
+	return float64(sum) / rateSeconds
+}

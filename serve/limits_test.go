@@ -1,0 +1,77 @@
+package serve
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// More connections than MaxConnections wait until one ends.
+func TestMaxConnections(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2})
+		first := site.events(t, "/topics/orders/events").joined()
+		site.events(t, "/topics/orders/events").joined()
+		third := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		ask := func(patience time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, site.url+"/healthz", nil)
+			require.NoError(t, err)
+			response, err := third.Do(request)
+			if err == nil {
+				err = response.Body.Close()
+			}
+			return err
+		}
+		require.ErrorIs(t, ask(200*time.Millisecond), context.DeadlineExceeded)
+		first.cancel()
+		require.NoError(t, ask(long))
+	})
+}
+
+// A client that does not finish its header is cut off, and costs others nothing.
+func TestHeaderTime(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, header: 300 * time.Millisecond})
+		stream := site.events(t, "/topics/orders/events").joined()
+		half, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
+		require.NoError(t, err)
+		defer half.Close()
+		_, err = half.Write([]byte("GET /topics/orders/events HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, half) // nil when the server hangs up
+			ended <- err
+		}()
+		late := time.After(long)
+		for n := 1; ; n++ { // those who are quicker go on meanwhile
+			insert(t, db, "orders", strconv.Itoa(n))
+			require.Equal(t, []string{strconv.Itoa(n)}, stream.payloads(1))
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+				insert(t, db, "orders", "after")
+				require.Equal(t, []string{"after"}, stream.payloads(1))
+				status, _ := site.ask(t, http.MethodGet, "/healthz", "")
+				require.Equal(t, http.StatusOK, status)
+				return
+			case <-late:
+				t.Fatal("it is not cut off")
+			default:
+			}
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+// long is how long a test waits for what must come.
+const long = 30 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), topics...))
+	return db
+}
+
+func exec(tb testing.TB, db *notify.DB, statement string, args ...any) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), statement, args...)
+	require.NoError(tb, err, statement)
+}
+
+func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
+	tb.Helper()
+	for _, payload := range payloads {
+		exec(tb, db, "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES (?)", payload)
+	}
+}
+
+// site is a server that runs beside the test.
+type site struct {
+	*Server
+	url    string
+	client *http.Client
+	stop   context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+func start(tb testing.TB, db *notify.DB, options Options) *site {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	return startOn(tb, db, options, listener)
+}
+
+func startOn(tb testing.TB, db *notify.DB, options Options, listener net.Listener) *site {
+	tb.Helper()
+	if options.Logger == nil {
+		options.Logger = quiet
+	}
+	s, err := New(db, options)
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	running := &site{Server: s, url: "http://" + listener.Addr().String(), client: &http.Client{Transport: &http.Transport{}}, stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(running.done)
+		running.err = s.Serve(ctx, listener, nil)
+	}()
+	tb.Cleanup(func() {
+		running.client.CloseIdleConnections()
+		running.end(tb)
+	})
+	require.Eventually(tb, func() bool {
+		r, err := running.client.Get(running.url + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	}, long, 5*time.Millisecond)
+	return running
+}
+
+// end ends the server as the first Ctrl-C does.
+func (s *site) end(tb testing.TB) {
+	tb.Helper()
+	s.stop()
+	select {
+	case <-s.done:
+		require.NoError(tb, s.err)
+	case <-time.After(long):
+		tb.Fatal("the server does not end")
+	}
+}
+
+// knows waits until the server has read a topic up to an id.
+func (s *site) knows(tb testing.TB, topic string, id uint64) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		at, err := s.topics[topic].hub.now(tb.Context())
+		return err == nil && at.progress.Has(id)
+	}, long, time.Millisecond)
+}
+
+// ask makes a request; headers are "Name: value".
+func (s *site) ask(tb testing.TB, method, path, body string, headers ...string) (status int, answer string) {
+	tb.Helper()
+	status, answer, _ = s.askAll(tb, method, path, body, headers...)
+	return status, answer
+}
+
+func (s *site) askAll(tb testing.TB, method, path, body string, headers ...string) (status int, answer string, header http.Header) {
+	tb.Helper()
+	request, err := http.NewRequestWithContext(tb.Context(), method, s.url+path, strings.NewReader(body))
+	require.NoError(tb, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		switch name {
+		case "":
+			continue
+		case "Host":
+			request.Host = value
+			continue
+		}
+		request.Header.Set(name, value)
+	}
+	response, err := s.client.Do(request)
+	require.NoError(tb, err)
+	defer response.Body.Close()
+	all, err := io.ReadAll(response.Body)
+	require.NoError(tb, err)
+	return response.StatusCode, string(all), response.Header
+}
+
+// message is what of an event's data a test looks at.
+type message struct {
+	ID      uint64            `json:"id"`
+	Payload string            `json:"payload"`
+	Headers map[string]string `json:"headers"`
+	Topic   string            `json:"topic"`
+}
+
+// stream is a client of a topic's events.
+type stream struct {
+	tb     testing.TB
+	lines  chan string
+	cancel context.CancelFunc
+	cursor string // the newest id that came
+	retry  string
+}
+
+// events follows a topic's events; headers are "Name: value".
+func (s *site) events(tb testing.TB, path string, headers ...string) *stream {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
+	require.NoError(tb, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := s.client.Do(request) //nolint:bodyclose // the goroutine below closes it
+	require.NoError(tb, err)
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(response.Body)
+		tb.Fatalf("%s: %s", response.Status, body)
+	}
+	require.Equal(tb, "text/event-stream", response.Header.Get("Content-Type"))
+	r := &stream{tb: tb, lines: make(chan string, 100_000), cancel: cancel}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(r.lines)
+		defer response.Body.Close()
+		lines := bufio.NewScanner(response.Body)
+		lines.Buffer(nil, 1<<24)
+		for lines.Scan() {
+			r.lines <- lines.Text()
+		}
+	}()
+	tb.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+// line is the next line, false at the end.
+func (r *stream) line() (string, bool) {
+	select {
+	case line, ok := <-r.lines:
+		return line, ok
+	case <-time.After(long):
+		r.tb.Fatalf("nothing comes")
+		return "", false
+	}
+}
+
+// next is the next event that has data; its kind is "" for a message. At the end of the
+// stream it is "eof".
+func (r *stream) next() (kind, data string) {
+	for {
+		line, ok := r.line()
+		if !ok {
+			return "eof", ""
+		}
+		name, value, _ := strings.Cut(line, ": ")
+		switch name {
+		case "id":
+			r.cursor = value
+		case "event":
+			kind = value
+		case "retry":
+			r.retry = value
+		case "data":
+			data = value
+		case "":
+			if data != "" {
+				return kind, data
+			}
+			kind = ""
+		}
+	}
+}
+
+// joined waits until the client has been told where it is.
+func (r *stream) joined() *stream {
+	for r.cursor == "" {
+		line, ok := r.line()
+		require.True(r.tb, ok, "the stream ended")
+		if value, is := strings.CutPrefix(line, "id: "); is {
+			r.cursor = value
+		}
+	}
+	return r
+}
+
+// payloads are those of the next n messages.
+func (r *stream) payloads(n int) (all []string) {
+	r.tb.Helper()
+	for range n {
+		kind, data := r.next()
+		require.Empty(r.tb, kind, "after %v: %s", all, data)
+		var m message
+		require.NoError(r.tb, json.Unmarshal([]byte(data), &m), data)
+		all = append(all, m.Payload)
+	}
+	return all
+}
+
+// numbered are payloads "from" to "to".
+func numbered(from, to int) (all []string) {
+	for i := from; i <= to; i++ {
+		all = append(all, fmt.Sprint(i))
+	}
+	return all
+}

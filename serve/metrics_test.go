@@ -1,0 +1,65 @@
+package serve
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// more does something, again if need be, until a counter has grown.
+func (s *site) more(tb testing.TB, name string, cause func()) {
+	tb.Helper()
+	before := counted(tb, s, name)
+	require.Eventually(tb, func() bool {
+		cause()
+		return counted(tb, s, name) > before
+	}, long, 50*time.Millisecond, name)
+}
+
+// Wakes are counted by what they were.
+func TestWakes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		site.more(t, `mqnotify_wakes_total{kind="look",topic="orders"}`, func() { insert(t, db, "orders", "x") })
+		site.more(t, `mqnotify_wakes_total{kind="ring",topic="orders"}`, func() { site.ask(t, "POST", "/topics/orders/messages", "x") })
+	})
+}
+
+// A lost lock is told from a lost connection.
+func TestLosses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config, "orders")
+		site := start(t, openDB(t, config), Options{Topics: []string{"orders"}})
+		// kill ends the keeper's session, or all others.
+		kill := func(keeper bool) {
+			gate, err := notify.ReadGateStatus(t.Context(), db, "orders")
+			require.NoError(t, err)
+			rows, err := s.Admin(t).QueryContext(t.Context(),
+				"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND (ID = ?) = ?", config.DBName, gate.Keeper.ID, keeper)
+			require.NoError(t, err)
+			defer rows.Close()
+			for rows.Next() {
+				var id uint64
+				require.NoError(t, rows.Scan(&id))
+				_, _ = s.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)) // it may have ended
+			}
+			require.NoError(t, rows.Err())
+		}
+		const connections, locks = `mqnotify_reader_lost_total{topic="orders"}`, "mqnotify_locks_lost_total"
+		require.Zero(t, counted(t, site, connections)+counted(t, site, locks))
+		site.more(t, connections, func() {
+			kill(false)
+			insert(t, db, "orders", "x") // a reader that waits at the gate does not use its connection
+		})
+		assert.Zero(t, counted(t, site, locks), "the keeper lives")
+		site.more(t, locks, func() { kill(true) })
+	})
+}

@@ -1,0 +1,146 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Errors that callers decide on, with errors.Is.
+var (
+	// ErrOptions is what an error about an option is.
+	ErrOptions = errors.New("wrong option")
+	// ErrNoTokens means that the address can be reached from elsewhere, and there are no
+	// tokens.
+	ErrNoTokens = errors.New("other machines can reach this address, and no tokens are given")
+)
+
+// Options are a server's settings.
+type Options struct {
+	// Topics are the tables that are served, and no other is. One at least.
+	Topics []string
+	// Keys are the columns to read by, by topic; see consumer.Options.Key.
+	Keys map[string]string
+	// Tokens are who may do what. None lets everybody do everything: Serve then refuses
+	// an address that other machines can reach.
+	Tokens Tokens
+	// Origins are the sites whose pages may use the server from a browser (CORS), such as
+	// "https://shop.example". None means none but the server's own page.
+	Origins []string
+
+	// Buffer is how many of a topic's newest messages are kept: a client that is further
+	// behind is disconnected, and reads them from the table when it comes back. 0 means 8192.
+	Buffer int
+	// BufferBytes bounds their size. 0 means 32 MiB.
+	BufferBytes int
+	// Heartbeat is how often a stream says something when there is nothing to say. 0
+	// means 15 s.
+	Heartbeat time.Duration
+	// WriteTimeout is how long a client may take to read what it is sent before it is
+	// disconnected. 0 means 10 s.
+	WriteTimeout time.Duration
+	// Retry is how soon a client is told to come back when its stream ends. 0 means 2 s.
+	Retry time.Duration
+	// MaxBody is the largest message that can be published, in bytes. 0 means 1 MiB.
+	MaxBody int64
+	// MaxConnections is how many connections are accepted at a time; more wait. 0 means
+	// 10,000.
+	MaxConnections int
+	// KeyAge is how long an Idempotency-Key is remembered. 0 means 24 h.
+	KeyAge time.Duration
+	// StopTimeout is how long requests in hand may take when Serve is to end. 0 means 10 s.
+	StopTimeout time.Duration
+
+	// Ready, if not nil, is called once, when all topics are being read for the first time:
+	// from then on /readyz answers 200, and streams begin. It must not block.
+	Ready func()
+
+	// Mode, Gate and Grace are those of the readers; see consumer.Options.
+	Mode  consumer.Mode
+	Gate  notify.GateOptions
+	Grace time.Duration
+
+	// Commands, if not nil, is how many statements were sent to the database, for the
+	// metrics; see CountCommands.
+	Commands func() uint64
+	// Tracer makes the spans of publishes; nil means otel.GetTracerProvider().
+	Tracer trace.TracerProvider
+	// Logger gets what an operator may want to know; nil means slog.Default().
+	Logger *slog.Logger
+
+	backfills chan struct{}
+	patience  time.Duration // how long a hub may be behind a client that comes from another server; for a test in a hurry
+	header    time.Duration // how long a client may take for its header; for another
+}
+
+func (o Options) withDefaults() (Options, error) {
+	for _, wrong := range []struct {
+		is   bool
+		text string
+	}{
+		{len(o.Topics) == 0, "no topics"},
+		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
+		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
+		{o.MaxBody < 0 || o.MaxConnections < 0, "MaxBody or MaxConnections is negative"},
+		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
+	} {
+		if wrong.is {
+			return o, fmt.Errorf("serve: %w: %s", ErrOptions, wrong.text)
+		}
+	}
+	for _, topic := range o.Topics {
+		if err := ident.Check(topic); err != nil {
+			return o, err
+		}
+	}
+	for _, origin := range o.Origins {
+		if err := http.NewCrossOriginProtection().AddTrustedOrigin(origin); err != nil {
+			return o, fmt.Errorf("serve: %w: origin %q: %w: write https://shop.example", ErrOptions, origin, err)
+		}
+	}
+	set(&o.Buffer, 8192)
+	set(&o.BufferBytes, 32<<20)
+	set(&o.Heartbeat, 15*time.Second)
+	set(&o.WriteTimeout, 10*time.Second)
+	set(&o.Retry, 2*time.Second)
+	set(&o.MaxBody, 1<<20)
+	set(&o.MaxConnections, 10_000)
+	set(&o.KeyAge, 24*time.Hour)
+	set(&o.StopTimeout, 10*time.Second)
+	if o.Commands == nil {
+		o.Commands = func() uint64 { return 0 }
+	}
+	if o.Ready == nil {
+		o.Ready = func() {}
+	}
+	if o.Tracer == nil {
+		o.Tracer = otel.GetTracerProvider()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Gate.Logger == nil {
+		o.Gate.Logger = o.Logger
+	}
+	set(&o.patience, 5*time.Second)
+	set(&o.header, 5*time.Second)
+	o.backfills = make(chan struct{}, 8)
+	return o, nil
+}
+
+// set puts the default in the place of zero.
+func set[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}

@@ -1,0 +1,31 @@
+package serve
+
+import (
+	"embed"
+	"net/http"
+)
+
+//go:embed page/index.html page/page.css page/page.js
+var pageFiles embed.FS
+
+// servePage serves the page, which asks for everything else by itself: it tells nothing,
+// so it needs no token.
+func servePage(w http.ResponseWriter, r *http.Request) {
+	name := "page/index.html"
+	kind := "text/html; charset=utf-8"
+	switch r.URL.Path {
+	case "/page.js":
+		name, kind = "page/page.js", "text/javascript; charset=utf-8"
+	case "/page.css":
+		name, kind = "page/page.css", "text/css; charset=utf-8"
+	}
+	file, err := pageFiles.ReadFile(name)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "+
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	_, _ = w.Write(file) // a client that is gone needs no page
+}

@@ -1,0 +1,248 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	programs "os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// chromium is the browser: MQNOTIFY_TEST_CHROMIUM, what scripts/chromium has unpacked, or
+// what is installed.
+func chromium(tb testing.TB) string {
+	tb.Helper()
+	if path := os.Getenv("MQNOTIFY_TEST_CHROMIUM"); path != "" {
+		return path
+	}
+	if cache, err := os.UserCacheDir(); err == nil {
+		if path := filepath.Join(cache, "mqnotify", "chromium", "chromium"); programs.Command(path, "--version").Run() == nil {
+			return path
+		}
+	}
+	path, err := programs.LookPath("chromium")
+	if err != nil {
+		tb.Skip("needs a browser: scripts/chromium gets it")
+	}
+	return path
+}
+
+// browser is a tab of a headless Chromium.
+type browser struct {
+	tb  testing.TB
+	ctx context.Context //nolint:containedctx // chromedp keeps the tab in it
+}
+
+func openBrowser(tb testing.TB) *browser {
+	tb.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000))
+	process, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, endTab := chromedp.NewContext(process, chromedp.WithLogf(tb.Logf), chromedp.WithErrorf(func(string, ...any) {}))
+	ctx, late := context.WithTimeout(ctx, 2*time.Minute)
+	tb.Cleanup(func() {
+		late()
+		_ = chromedp.Cancel(ctx)
+		endTab()
+		endProcess()
+	})
+	b := &browser{tb, ctx}
+	b.do()
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action) {
+	b.tb.Helper()
+	require.NoError(b.tb, chromedp.Run(b.ctx, actions...))
+}
+
+// eval is an expression of JavaScript's.
+func eval[T any](b *browser, expression string) (value T) {
+	b.tb.Helper()
+	b.do(chromedp.Evaluate(expression, &value))
+	return value
+}
+
+// until waits until an expression is true.
+func (b *browser) until(expression string) {
+	b.tb.Helper()
+	if !assert.Eventually(b.tb, func() bool { return eval[bool](b, "!!("+expression+")") }, long, 20*time.Millisecond, "%s", expression) {
+		b.tb.Fatalf("the page has:\n%s", eval[string](b, "document.body.innerText"))
+	}
+}
+
+// tail is what the live tail shows, the oldest first.
+func (b *browser) tail() []string {
+	b.tb.Helper()
+	return eval[[]string](b, `[...document.querySelectorAll("#tail li:not([hidden]) .payload")].map((e) => e.textContent).reverse()`)
+}
+
+// cutListener can end the connections that it accepted, and refuse others for a while.
+type cutListener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+	cut   bool
+}
+
+func (l *cutListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		_ = conn.Close()
+	}
+	l.conns = append(l.conns, conn)
+	return conn, nil
+}
+
+func (l *cutListener) set(cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+	for _, conn := range l.conns {
+		if cut {
+			_ = conn.Close()
+		}
+	}
+}
+
+const pageToken = "a-token-for-the-page-0123456789"
+
+func pageTokens(tb testing.TB) Tokens {
+	tb.Helper()
+	tokens, err := ParseTokens(strings.NewReader("ops " + pageToken + " admin:*\nviewer " + pageToken + "-viewer read:orders"))
+	require.NoError(tb, err)
+	return tokens
+}
+
+// On the page a row that plain SQL inserts appears; what is cut off comes back without a
+// gap; a dead letter is tried again.
+func TestPage(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		b := openBrowser(t)
+		config := s.Database(t)
+		db := openDB(t, config, "orders", "in voi/ces")
+		inner, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		listener := &cutListener{Listener: inner}
+		site := startOn(t, db, Options{Topics: []string{"orders", "in voi/ces"}, Tokens: pageTokens(t)}, listener)
+
+		b.do(chromedp.Navigate(site.url), chromedp.WaitVisible("#login"), chromedp.SendKeys("#token", "wrong\r"))
+		b.until(`document.getElementById("login-error").textContent === "This token is not known."`)
+		b.do(chromedp.SendKeys("#token", pageToken+"\r"), chromedp.WaitVisible("#tail"))
+		b.until(`document.getElementById("stream").textContent === "live"`)
+		assert.Equal(t, []string{"orders", "in voi/ces"}, eval[[]string](b, `[...document.querySelectorAll("#topics button")].map((e) => e.textContent)`))
+
+		insert(t, db, "orders", "by plain SQL", `<b>"bold"</b>`)
+		b.until(`document.querySelectorAll("#tail .payload").length === 2`)
+		assert.Equal(t, []string{"by plain SQL", `<b>"bold"</b>`}, b.tail())
+		b.until(`parseFloat(document.querySelector("#topics tr td:nth-child(2)").textContent) > 0`)
+
+		// A dropped connection.
+		listener.set(true)
+		b.until(`document.getElementById("stream").textContent.startsWith("cut off")`)
+		insert(t, db, "orders", numbered(1, 20)...)
+		site.knows(t, "orders", 22) // or they would come from now on
+		listener.set(false)
+		b.until(`document.getElementById("stream").textContent === "live"`)
+		insert(t, db, "orders", "after")
+		b.until(`document.querySelectorAll("#tail .payload").length >= 23`)
+		assert.Equal(t, append(append([]string{"by plain SQL", `<b>"bold"</b>`}, numbered(1, 20)...), "after"), b.tail())
+
+		// Filter and pause, by keys.
+		b.do(chromedp.KeyEvent("/"))
+		assert.Equal(t, "filter", eval[string](b, "document.activeElement.id"))
+		filter := func(text string) {
+			b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const f = document.getElementById("filter"); f.value = %q; f.dispatchEvent(new Event("input")); f.blur(); })()`, text), nil))
+		}
+		filter("PLAIN")
+		assert.Equal(t, []string{"by plain SQL"}, b.tail())
+		insert(t, db, "orders", "plain, and later", "filtered out")
+		b.until(`document.querySelectorAll("#tail .payload").length >= 25`)
+		assert.Equal(t, []string{"by plain SQL", "plain, and later"}, b.tail())
+		filter("")
+		assert.Contains(t, b.tail(), "filtered out")
+		b.do(chromedp.KeyEvent("p"))
+		insert(t, db, "orders", "while paused")
+		b.until(`document.getElementById("pause").textContent === "Go on (1)"`)
+		assert.NotContains(t, b.tail(), "while paused")
+		b.do(chromedp.KeyEvent("p"))
+		assert.Contains(t, b.tail(), "while paused")
+		b.do(chromedp.KeyEvent("j"))
+		b.until(`document.querySelector("#topics tr[aria-current] button").textContent === "in voi/ces"`)
+		b.until(`document.getElementById("stream").textContent === "live"`)
+		insert(t, db, "in voi/ces", "another topic")
+		b.until(`document.querySelectorAll("#tail .payload").length === 1`)
+		b.do(chromedp.KeyEvent("k"))
+
+		// A group, and its dead letter.
+		insert(t, db, "orders", "poison")
+		bury(t, db)
+		b.until(`document.querySelector("#groups td")?.textContent === "mailer"`)
+		b.until(`document.querySelectorAll("#letters button").length === 2`)
+		assert.Contains(t, eval[string](b, `document.querySelector("#letters .error").textContent`), "no such address")
+		b.until(`document.getElementById("keeper").textContent.includes("keeps the gate")`)
+		screenshots(b, s.Name())
+		b.do(chromedp.Click("#letters button"))
+		b.until(`document.getElementById("dead-result").textContent.startsWith("Published anew for group ")`)
+		b.until(`document.querySelector("#tail .headers")?.textContent.startsWith("mqnotify-retry: mailer/")`)
+		assert.Equal(t, "poison", eval[string](b, `document.querySelector("#tail .payload").textContent`))
+		var left int
+		require.NoError(t, db.Pool().GetContext(t.Context(), &left, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		assert.Zero(t, left)
+
+		// Phone width: nothing is wider than the screen.
+		b.do(chromedp.EmulateViewport(360, 740))
+		assert.LessOrEqual(t, eval[int](b, "document.documentElement.scrollWidth"), 360)
+		b.do(chromedp.Navigate("about:blank"))
+	})
+}
+
+// bury makes a dead letter of the newest message.
+func bury(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	c, err := consumer.New(db, "orders", consumer.Options{Group: "mailer", From: consumer.Last(1), StopAtEnd: true, MaxAttempts: 1, Logger: quiet, Member: "host1:4711"})
+	require.NoError(tb, err)
+	require.NoError(tb, c.Run(tb.Context(), consumer.Each(func(context.Context, consumer.Message) error {
+		return fmt.Errorf("send: 550 no such address")
+	})))
+}
+
+// screenshots writes the page, in light, dark and phone width, into the folder of
+// MQNOTIFY_SCREENSHOTS: for people.
+func screenshots(b *browser, name string) {
+	b.tb.Helper()
+	folder := os.Getenv("MQNOTIFY_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	for _, shot := range []struct {
+		name, scheme  string
+		width, height int64
+	}{{"light", "light", 1280, 1000}, {"dark", "dark", 1280, 1000}, {"phone", "light", 390, 844}, {"phone-dark", "dark", 390, 844}} {
+		var image []byte
+		b.do(chromedp.EmulateViewport(shot.width, shot.height),
+			emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: shot.scheme}}),
+			chromedp.FullScreenshot(&image, 100))
+		require.NoError(b.tb, os.WriteFile(filepath.Join(folder, name+"-"+shot.name+".png"), image, 0o600))
+	}
+	b.do(chromedp.EmulateViewport(1280, 1000))
+}

@@ -1,0 +1,204 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jmoiron/sqlx"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/tracing"
+)
+
+// headerPrefix begins the names of request headers that become the message's.
+const headerPrefix = "Mqnotify-Header-"
+
+// maxKey is how long an Idempotency-Key may be, in bytes.
+const maxKey = 255
+
+// publish is POST /topics/{topic}/messages: the body is the payload.
+func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, span := s.tracer.Start(ctx, "publish "+t.name, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(attribute.String("messaging.destination.name", t.name)))
+	defer span.End()
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(30 * time.Second)) // a test's recorder has none
+	payload, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.options.MaxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("a message has %d bytes at most", tooLarge.Limit))
+		return
+	case err != nil:
+		fail(w, http.StatusBadRequest, "the body did not come whole")
+		return
+	}
+	key := r.Header.Get("Idempotency-Key")
+	if len(key) > maxKey || !utf8.ValidString(key) || strings.HasSuffix(key, " ") {
+		fail(w, http.StatusBadRequest, fmt.Sprintf("Idempotency-Key: %d bytes of UTF-8 at most", maxKey))
+		return
+	}
+	message := producer.Message{Payload: payload, Headers: messageHeaders(r.Header)}
+	digest := digestOf(message) // without the trace: another try is another span
+	tracing.Inject(ctx, &message)
+	id, replayed, err := s.store(ctx, t, message, key, digest)
+	if err != nil {
+		span.SetStatus(codes.Error, "not published")
+		s.publishFailed(w, r, t, err)
+		return
+	}
+	if !replayed {
+		t.metrics.published.Inc()
+	}
+	status := http.StatusCreated
+	if replayed {
+		status = http.StatusOK
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
+	reply(w, status, map[string]any{"id": id})
+}
+
+// messageHeaders are the message's own headers among the request's.
+func messageHeaders(from http.Header) map[string]string {
+	var headers map[string]string
+	for name, values := range from {
+		own, ok := strings.CutPrefix(name, headerPrefix)
+		if !ok || own == "" {
+			continue
+		}
+		if headers == nil {
+			headers = make(map[string]string)
+		}
+		headers[strings.ToLower(own)] = strings.Join(values, ", ")
+	}
+	return headers
+}
+
+// digestOf tells a message from another under the same key.
+func digestOf(m producer.Message) [sha256.Size]byte {
+	hash := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		_, _ = fmt.Fprintf(hash, "%q:%q\n", name, m.Headers[name])
+	}
+	_, _ = hash.Write(append([]byte{'\n'}, m.Payload...))
+	return [sha256.Size]byte(hash.Sum(nil))
+}
+
+// errKeyUsed means that another message was published under the key.
+var errKeyUsed = errors.New("another message was published with this Idempotency-Key")
+
+// store publishes the message, once for each key.
+func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key string, digest [sha256.Size]byte) (id uint64, replayed bool, err error) {
+	if key == "" {
+		ids, err := t.producer.Publish(ctx, m)
+		if err != nil {
+			return 0, false, err
+		}
+		return ids[0], false, nil
+	}
+	for try := 0; ; try++ {
+		err = t.producer.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+			ids, err := t.producer.PublishTx(ctx, tx, m)
+			if err != nil {
+				return err
+			}
+			id = ids[0]
+			_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.IdempotencyTable+" (topic, name, message_id, digest) VALUES (?, ?, ?, ?)",
+				t.name, key, id, digest[:])
+			return err
+		})
+		switch {
+		case errors.Is(err, producer.ErrUnknown) && try == 0 && ctx.Err() == nil:
+			continue // the key tells: it is stored, and is found now, or it is not
+		case !server.Is(err, server.ErrDuplicate):
+			return id, false, err
+		}
+		id, err = s.published(ctx, t, key, digest)
+		if errors.Is(err, sql.ErrNoRows) && try < 2 {
+			continue // it was forgotten just now
+		}
+		return id, true, err
+	}
+}
+
+// published is the id of what was published with the key.
+func (s *Server) published(ctx context.Context, t *topic, key string, digest [sha256.Size]byte) (uint64, error) {
+	var row struct {
+		ID     uint64 `db:"message_id"`
+		Digest []byte
+	}
+	err := s.db.Pool().GetContext(ctx, &row, "SELECT message_id, digest FROM "+schema.IdempotencyTable+" WHERE topic = ? AND name = ?", t.name, key)
+	if err == nil && [sha256.Size]byte(row.Digest) != digest {
+		err = errKeyUsed
+	}
+	return row.ID, err
+}
+
+func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic, err error) {
+	status, text := http.StatusServiceUnavailable, "the database did not take the message: try again"
+	switch {
+	case errors.Is(err, errKeyUsed):
+		status, text = http.StatusUnprocessableEntity, err.Error()
+	case errors.Is(err, producer.ErrTooLarge):
+		status, text = http.StatusRequestEntityTooLarge, "the message is too large for the database's max_allowed_packet"
+	case errors.Is(err, producer.ErrNotTopic), errors.Is(err, producer.ErrNoTopic), errors.Is(err, producer.ErrNoID):
+		status, text = http.StatusConflict, "this table takes no messages"
+	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly):
+		status, text = http.StatusForbidden, "the server's account may not write to this topic"
+	case errors.Is(err, producer.ErrUnknown):
+		status, text = http.StatusBadGateway, "it is not known whether the message is stored: with an Idempotency-Key another try would tell"
+	case server.Is(err, server.ErrNoSuchTable):
+		status, text = http.StatusConflict, "there is no table for keys here: mqnotify init makes it"
+	}
+	s.log.WarnContext(r.Context(), "not published", "topic", t.name, "error", err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	fail(w, status, text)
+}
+
+// forgetKeys deletes keys that are old, until ctx ends.
+func (s *Server) forgetKeys(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Minute)
+	defer tick.Stop()
+	for {
+		if err := s.forget(ctx); err != nil && ctx.Err() == nil && !server.Is(err, server.ErrNoSuchTable) && !server.NoPrivilege(err) {
+			s.log.WarnContext(ctx, "old keys stay for now", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// forget deletes in small bites, which block no publish for long.
+func (s *Server) forget(ctx context.Context) error {
+	for {
+		result, err := s.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.IdempotencyTable+
+			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT 500", int64(s.options.KeyAge.Seconds()))
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+	}
+}

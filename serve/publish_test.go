@@ -1,0 +1,211 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/tracing"
+)
+
+func notifyContext(tb testing.TB) (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.WithoutCancel(tb.Context()))
+}
+
+// A body is a message, any bytes, with the headers that it is given.
+func TestPublish(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		r := site.events(t, "/topics/orders/events").joined()
+		status, answer := site.ask(t, "POST", "/topics/orders/messages", "hello é\x00", "Mqnotify-Header-Kind: paid", "Content-Type: text/plain")
+		assert.Equal(t, http.StatusCreated, status)
+		assert.JSONEq(t, `{"id":1}`, answer)
+		_, data := r.next()
+		var m message
+		require.NoError(t, json.Unmarshal([]byte(data), &m))
+		assert.Equal(t, message{1, "hello é\x00", map[string]string{"kind": "paid"}, "orders"}, m)
+		status, _ = site.ask(t, "POST", "/topics/orders/messages", "")
+		assert.Equal(t, http.StatusCreated, status)
+		assert.Equal(t, []string{""}, r.payloads(1))
+		status, _ = site.ask(t, "POST", "/topics/orders/messages", "\xff\xfe")
+		assert.Equal(t, http.StatusCreated, status)
+		_, data = r.next()
+		assert.Contains(t, data, `"payload_base64":"//4="`)
+	})
+}
+
+// The same key publishes once, however many try at the same time, in whatever server.
+func TestIdempotencyKey(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders", "invoices")
+		options := Options{Topics: []string{"orders", "invoices"}, KeyAge: time.Hour}
+		sites := []*site{start(t, db, options), start(t, db, options)}
+		const tries = 16
+		answers, created := make([]string, tries), make([]bool, tries)
+		var trying sync.WaitGroup
+		for i := range tries {
+			trying.Go(func() {
+				status, answer, header := sites[i%2].askAll(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: k1")
+				answers[i], created[i] = answer, status == http.StatusCreated
+				assert.Equal(t, !created[i], header.Get("Idempotency-Replayed") == "true")
+				assert.Contains(t, []int{200, 201}, status, answer)
+			})
+		}
+		trying.Wait()
+		made := 0
+		for i := range tries {
+			assert.Equal(t, answers[0], answers[i])
+			if created[i] {
+				made++
+			}
+		}
+		assert.Equal(t, 1, made)
+		count := func(topic string) (n int) {
+			require.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM "+topic))
+			return n
+		}
+		assert.Equal(t, 1, count("orders"))
+		status, answer := sites[0].ask(t, "POST", "/topics/orders/messages", "another", "Idempotency-Key: k1")
+		assert.Equal(t, http.StatusUnprocessableEntity, status, answer)
+		status, _ = sites[0].ask(t, "POST", "/topics/invoices/messages", "another", "Idempotency-Key: k1") // a key is a topic's
+		assert.Equal(t, http.StatusCreated, status)
+		status, _ = sites[0].ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: K1")
+		assert.Equal(t, http.StatusCreated, status)
+
+		// An old key is forgotten.
+		exec(t, db, "UPDATE mqnotify_idempotency SET created_at = NOW() - INTERVAL 2 HOUR WHERE name = 'k1' AND topic = 'orders'")
+		require.NoError(t, sites[0].forget(t.Context()))
+		status, _ = sites[0].ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: k1")
+		assert.Equal(t, http.StatusCreated, status)
+		assert.Equal(t, 3, count("orders"))
+
+		exec(t, db, "DROP TABLE mqnotify_idempotency")
+		status, answer = sites[0].ask(t, "POST", "/topics/orders/messages", "x", "Idempotency-Key: k2")
+		assert.Equal(t, http.StatusConflict, status)
+		assert.Contains(t, answer, "mqnotify init")
+		assert.Equal(t, 3, count("orders"), "it was rolled back")
+	})
+}
+
+// A trace goes from the request that publishes, through the message, to the handler's span.
+func TestTrace(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		spans := tracetest.NewSpanRecorder()
+		provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+		site := start(t, db, Options{Topics: []string{"orders"}, Tracer: provider})
+		const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+		status, _ := site.ask(t, "POST", "/topics/orders/messages", "traced", "traceparent: 00-"+id+"-00f067aa0ba902b7-01", "tracestate: a=b")
+		require.Equal(t, http.StatusCreated, status)
+		c, err := consumer.New(db, "orders", consumer.Options{From: consumer.Beginning(), Logger: quiet})
+		require.NoError(t, err)
+		var seen consumer.Message
+		require.NoError(t, c.Run(t.Context(), tracing.Each(provider, func(_ context.Context, m consumer.Message) error {
+			seen = m
+			return consumer.ErrStop
+		})))
+		ended := spans.Ended()
+		require.Len(t, ended, 2)
+		publish, process := ended[0], ended[1]
+		assert.Equal(t, "publish orders", publish.Name())
+		assert.Equal(t, id, publish.SpanContext().TraceID().String())
+		assert.Equal(t, "00f067aa0ba902b7", publish.Parent().SpanID().String())
+		assert.Equal(t, "process orders", process.Name())
+		assert.Equal(t, id, process.SpanContext().TraceID().String())
+		assert.Equal(t, publish.SpanContext().SpanID(), process.Parent().SpanID())
+		assert.Equal(t, "a=b", seen.Headers["tracestate"])
+	})
+}
+
+// A dead letter goes back into its topic and is gone, or is deleted.
+func TestDeadLetters(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		exec(t, db, `INSERT INTO orders (payload, headers) VALUES ('poison', '{"kind": "paid", "n": 5}')`)
+		bury(t, db)
+		insert(t, db, "orders", "more")
+		bury(t, db)
+		site.knows(t, "orders", 2)
+		r := site.events(t, "/topics/orders/events").joined()
+		letters := func() (all []deadLetter) {
+			_, answer := site.ask(t, "GET", "/topics/orders/dead-letters?group=mailer", "")
+			var got struct {
+				All []deadLetter `json:"dead_letters"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(answer), &got), answer)
+			return got.All
+		}
+		all := letters()
+		require.Len(t, all, 2)
+		assert.Equal(t, []string{"more", "poison"}, []string{string(all[0].Payload), string(all[1].Payload)})
+		assert.Contains(t, all[1].Error, "no such address")
+		status, answer := site.ask(t, "POST", fmt.Sprintf("/topics/orders/dead-letters/%d/retry", all[1].ID), "")
+		require.Equal(t, http.StatusOK, status, answer)
+		_, data := r.next()
+		var m message
+		require.NoError(t, json.Unmarshal([]byte(data), &m))
+		assert.Equal(t, "poison", m.Payload)
+		assert.Equal(t, map[string]string{"kind": "paid", "n": "5", "mqnotify-retry": "mailer/1"}, m.Headers)
+		status, _ = site.ask(t, "POST", fmt.Sprintf("/topics/orders/dead-letters/%d/retry", all[1].ID), "")
+		assert.Equal(t, http.StatusNotFound, status, "once")
+		status, _ = site.ask(t, "DELETE", fmt.Sprintf("/topics/orders/dead-letters/%d", all[0].ID), "")
+		assert.Equal(t, http.StatusOK, status)
+		assert.Empty(t, letters())
+	})
+}
+
+// The state of a topic, and the metrics, tell what goes on.
+func TestStateAndMetrics(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		commands := CountCommands(config)
+		db := openDB(t, config, "orders")
+		insert(t, db, "orders", "a")
+		bury(t, db)
+		site := start(t, db, Options{Topics: []string{"orders"}, Commands: commands})
+		r := site.events(t, "/topics/orders/events").joined()
+		require.Eventually(t, func() bool { _, known := site.metrics.clock.ahead(); return known }, long, time.Millisecond)
+		site.ask(t, "POST", "/topics/orders/messages", "b")
+		r.payloads(1)
+		var state topicJSON
+		require.Eventually(t, func() bool {
+			_, answer := site.ask(t, "GET", "/topics/orders", "")
+			state = topicJSON{}
+			require.NoError(t, json.Unmarshal([]byte(answer), &state), answer)
+			return state.Head != nil && *state.Head == 2 && state.Gate.Keeper != nil
+		}, long, 50*time.Millisecond)
+		assert.Equal(t, 1, state.Clients)
+		assert.True(t, state.Reading)
+		require.Len(t, state.Groups, 1)
+		assert.Equal(t, "mailer", state.Groups[0].Group)
+		assert.Equal(t, "1", state.Groups[0].Lag)
+		assert.Equal(t, "1", state.Groups[0].DeadLetters)
+		for name, want := range map[string]float64{
+			`mqnotify_clients{topic="orders"}`: 1, `mqnotify_head{topic="orders"}`: 2, `mqnotify_group_lag{group="mailer",topic="orders"}`: 1,
+			`mqnotify_group_dead_letters{group="mailer",topic="orders"}`: 1, `mqnotify_group_active{group="mailer",topic="orders"}`: 0,
+			`mqnotify_messages_read_total{topic="orders"}`: 2, `mqnotify_messages_published_total{topic="orders"}`: 1,
+			`mqnotify_messages_sent_total{kind="stream",topic="orders"}`: 1, `mqnotify_latency_seconds_count{topic="orders"}`: 1,
+			`mqnotify_gate_kept{topic="orders"}`: 1, `mqnotify_reader_lost_total{topic="orders"}`: 0,
+			"mqnotify_locks_lost_total": 0,
+		} {
+			assert.InDelta(t, want, counted(t, site, name), 0, name)
+		}
+		assert.Positive(t, counted(t, site, "mqnotify_statements_total"))
+		assert.Less(t, counted(t, site, `mqnotify_latency_seconds_sum{topic="orders"}`), 5.0)
+		_, text := site.ask(t, "GET", "/metrics", "")
+		assert.Contains(t, text, "go_goroutines")
+	})
+}

@@ -1,0 +1,319 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// Server serves topics over HTTP. Safe for concurrent use.
+type Server struct {
+	db       *notify.DB
+	options  Options
+	log      *slog.Logger
+	topics   map[string]*topic
+	metrics  *metrics
+	tracer   trace.Tracer
+	handler  http.Handler
+	stopping chan struct{} // closed when streams are to end
+	stopOnce sync.Once
+}
+
+// topic is a table that is served.
+type topic struct {
+	name     string
+	hub      *hub
+	status   *statusCache
+	producer *producer.Producer
+	metrics  *topicMetrics
+}
+
+// New prepares a server; it does not connect. The caller keeps and closes the DB.
+func New(db *notify.DB, options Options) (*Server, error) {
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		db: db, options: options, log: options.Logger, topics: make(map[string]*topic),
+		stopping: make(chan struct{}), tracer: options.Tracer.Tracer("github.com/mqnotify/mqnotify/serve"),
+	}
+	s.metrics = newMetrics(s)
+	for _, name := range options.Topics {
+		p, err := producer.New(db, name, producer.Options{Gate: options.Gate, Logger: s.log})
+		if err != nil {
+			return nil, err
+		}
+		m := s.metrics.topic(name)
+		s.topics[name] = &topic{name, newHub(db, name, options, m), newStatusCache(db, name, options.Keys[name]), p, m}
+	}
+	s.handler = s.routes()
+	return s, nil
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", servePage)
+	mux.HandleFunc("GET /page.js", servePage)
+	mux.HandleFunc("GET /page.css", servePage)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /metrics", s.anyTopic(promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})))
+	mux.HandleFunc("GET /topics", s.list)
+	mux.Handle("GET /topics/{topic}", s.forTopic(Read, s.state))
+	mux.Handle("GET /topics/{topic}/events", s.forTopic(Read, s.stream))
+	mux.Handle("GET /topics/{topic}/messages", s.forTopic(Read, s.poll))
+	mux.Handle("POST /topics/{topic}/messages", s.forTopic(Publish, s.publish))
+	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(Admin, s.deadLetters))
+	mux.Handle("POST /topics/{topic}/dead-letters/{id}/retry", s.forTopic(Admin, s.retryDeadLetter))
+	mux.Handle("DELETE /topics/{topic}/dead-letters/{id}", s.forTopic(Admin, s.dropDeadLetter))
+	return s.guard(mux)
+}
+
+// Handler answers requests, for a server of the caller's own, while Run runs.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// guard is what holds for every request.
+func (s *Server) guard(next http.Handler) http.Handler {
+	// A stranger's page in the user's browser can send what needs no preflight.
+	cross := http.NewCrossOriginProtection()
+	for _, origin := range s.options.Origins {
+		_ = cross.AddTrustedOrigin(origin) // withDefaults has tried it
+	}
+	next = cross.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cache-Control", "no-store")
+		if len(s.options.Tokens) == 0 && !loopbackHost(r.Host) {
+			fail(w, http.StatusForbidden, "without tokens this server answers to localhost alone")
+			return
+		}
+		if origin := r.Header.Get("Origin"); origin != "" && slices.Contains(s.options.Origins, origin) {
+			header.Set("Access-Control-Allow-Origin", origin)
+			header.Add("Vary", "Origin")
+			header.Set("Access-Control-Expose-Headers", "Idempotency-Replayed, Retry-After")
+			if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+				header.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+				header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, traceparent, tracestate")
+				header.Set("Access-Control-Max-Age", "600")
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+		}
+		// Streams set their own, with each write.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) // a test's recorder has none
+		next.ServeHTTP(w, r)
+	})
+}
+
+// forTopic lets in who may do this to the topic.
+func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("topic")
+		token := s.token(r)
+		switch {
+		case token == nil:
+			s.unauthorized(w)
+		case !token.Allows(scope, name):
+			fail(w, http.StatusForbidden, fmt.Sprintf("the token does not have %s of this topic", scope))
+		case s.topics[name] == nil:
+			fail(w, http.StatusNotFound, "this topic is not served")
+		default:
+			handle(w, r, s.topics[name])
+		}
+	})
+}
+
+// anyTopic lets in who may read all topics.
+func (s *Server) anyTopic(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := s.token(r)
+		switch {
+		case token == nil:
+			s.unauthorized(w)
+		case !token.Allows(Read, "*"):
+			fail(w, http.StatusForbidden, "the token does not have read of all topics (read:*)")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (s *Server) unauthorized(w http.ResponseWriter) {
+	w.Header().Set("WWW-Authenticate", `Bearer realm="mqnotify"`)
+	fail(w, http.StatusUnauthorized, "show a token: Authorization: Bearer TOKEN")
+}
+
+// ready tells whether all topics are being read.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	select {
+	case <-s.stopping:
+		fail(w, http.StatusServiceUnavailable, "the server is ending")
+		return
+	default:
+	}
+	for _, t := range s.topics {
+		if _, _, err := t.hub.state(); err != nil {
+			fail(w, http.StatusServiceUnavailable, "not all topics are being read") // why is in the log: anybody may ask here
+			return
+		}
+	}
+	reply(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// Run reads the topics until ctx ends, and returns when all has stopped. It reconnects
+// by itself. It is not to be called twice.
+func (s *Server) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, t := range s.topics {
+		running.Go(func() { t.hub.run(ctx) })
+	}
+	running.Go(func() { s.begun(ctx) })
+	running.Go(func() { s.metrics.clock.run(ctx, s.db) })
+	running.Go(func() { s.forgetKeys(ctx) })
+	<-ctx.Done()
+	s.stop()
+	running.Wait()
+	var err error
+	for _, t := range s.topics {
+		err = errors.Join(err, t.producer.Close())
+	}
+	return err
+}
+
+// begun tells Options.Ready when all hubs have begun.
+func (s *Server) begun(ctx context.Context) {
+	for _, t := range s.topics {
+		select {
+		case <-t.hub.begun:
+		case <-ctx.Done():
+			return
+		}
+	}
+	s.options.Ready()
+}
+
+// stop ends the streams.
+func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
+
+// Serve runs the server on a listener until ctx ends: streams are told to come back,
+// requests in hand are finished. It closes the listener. With a TLS configuration it
+// speaks HTTPS. ErrNoTokens means that the address is open to others and there are no
+// tokens; other errors are the listener's.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
+	defer func() { _ = listener.Close() }()
+	if err := CheckAddress(listener.Addr().String(), s.options.Tokens); err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           s.handler,
+		TLSConfig:         secure,
+		ReadHeaderTimeout: s.options.header,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10, // a cursor, and what browsers send
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReading()
+	var running sync.WaitGroup
+	var ran error
+	running.Go(func() { ran = s.Run(reading) })
+	serving := make(chan error, 1)
+	go func() {
+		limited := &limitListener{Listener: listener, room: make(chan struct{}, s.options.MaxConnections)}
+		if secure != nil {
+			serving <- server.ServeTLS(limited, "", "")
+		} else {
+			serving <- server.Serve(limited)
+		}
+	}()
+	var err error
+	select {
+	case err = <-serving:
+	case <-ctx.Done():
+		s.stop()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.StopTimeout)
+		defer cancel()
+		if late := server.Shutdown(last); late != nil {
+			err = errors.Join(late, server.Close())
+		}
+		if served := <-serving; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+	}
+	stopReading()
+	running.Wait()
+	if err = errors.Join(err, ran); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// CheckAddress returns ErrNoTokens for an address that other machines can reach when
+// there are no tokens.
+func CheckAddress(address string, tokens Tokens) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("serve: %w: address %q: write host:port", ErrOptions, address)
+	}
+	if len(tokens) == 0 && !loopbackHost(host) {
+		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)
+	}
+	return nil
+}
+
+// limitListener accepts so many connections at a time; others wait in the system.
+type limitListener struct {
+	net.Listener
+	room chan struct{}
+}
+
+func (l *limitListener) Accept() (net.Conn, error) {
+	l.room <- struct{}{}
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		<-l.room
+		return nil, err
+	}
+	return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.room })}, nil
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// reply writes JSON.
+func reply(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // a client that is gone needs no answer
+}
+
+// fail writes an error.
+func fail(w http.ResponseWriter, status int, text string) {
+	reply(w, status, map[string]string{"error": text})
+}

@@ -1,0 +1,321 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// fresh is how old a topic's state may be: however many ask, the database is asked no
+// more often.
+const fresh = 2 * time.Second
+
+// topicState is what the database tells of a topic.
+type topicState struct {
+	Gate   notify.GateStatus
+	Groups *consumer.TopicStatus
+	at     time.Time
+}
+
+// statusCache asks for a topic's state when somebody wants it.
+type statusCache struct {
+	db         *notify.DB
+	topic, key string
+	turn       chan struct{}
+
+	mu    sync.Mutex
+	state *topicState
+}
+
+func newStatusCache(db *notify.DB, topic, key string) *statusCache {
+	return &statusCache{db: db, topic: topic, key: key, turn: make(chan struct{}, 1)}
+}
+
+func (c *statusCache) known() *topicState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// get returns the state, asked for now or a moment ago.
+func (c *statusCache) get(ctx context.Context) (*topicState, error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if state := c.known(); state != nil && time.Since(state.at) < fresh {
+		return state, nil
+	}
+	gate, err := notify.ReadGateStatus(ctx, c.db, c.topic)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := consumer.Status(ctx, c.db, c.topic, c.key)
+	if err != nil && !errors.Is(err, consumer.ErrNoState) {
+		return nil, err
+	}
+	state := &topicState{gate, groups, time.Now()}
+	c.mu.Lock()
+	c.state = state
+	c.mu.Unlock()
+	return state, nil
+}
+
+// last is the newest state, nil if the database does not answer.
+func (c *statusCache) last() *topicState {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	state, err := c.get(ctx)
+	if err != nil {
+		return nil
+	}
+	return state
+}
+
+type sessionJSON struct {
+	Session uint64  `json:"session"`
+	User    string  `json:"user,omitempty"`
+	Host    string  `json:"host,omitempty"`
+	Seconds float64 `json:"seconds"`
+}
+
+type groupJSON struct {
+	Group       string  `json:"group"`
+	Member      string  `json:"member"`
+	Session     uint64  `json:"session"`
+	Offset      uint64  `json:"offset"`
+	DoneAbove   uint64  `json:"done_above"`
+	Gaps        int     `json:"gaps"`
+	Lag         string  `json:"lag"`
+	StoredAgo   float64 `json:"stored_seconds_ago"`
+	DeadLetters string  `json:"dead_letters"`
+	BelowOffset bool    `json:"below_offset"`
+}
+
+type topicJSON struct {
+	Topic   string      `json:"topic"`
+	Reading bool        `json:"reading"`
+	Clients int         `json:"clients"`
+	Rate    float64     `json:"rate"` // messages a second, over ten
+	Scopes  []Scope     `json:"scopes"`
+	Head    *uint64     `json:"head,omitempty"`
+	Lag     *string     `json:"lag,omitempty"` // the largest of a group's
+	Gate    *gate       `json:"gate,omitempty"`
+	Groups  []groupJSON `json:"groups,omitempty"`
+}
+
+type gate struct {
+	Keeper    *sessionJSON  `json:"keeper"`
+	Producer  bool          `json:"kept_by_producer"`
+	Phase     int           `json:"phase"`
+	Bells     []sessionJSON `json:"bells"`
+	Listeners []sessionJSON `json:"listeners"`
+	Partial   bool          `json:"partial"`
+}
+
+func participant(p notify.Participant) sessionJSON {
+	return sessionJSON{p.ID, p.User, p.Host, p.For.Seconds()}
+}
+
+// describe tells a topic's state to who has the token.
+func (t *topic) describe(token *Token, state *topicState) topicJSON {
+	clients, perSecond, err := t.hub.state()
+	out := topicJSON{Topic: t.name, Reading: err == nil, Clients: clients, Rate: perSecond, Scopes: []Scope{}}
+	for _, scope := range []Scope{Read, Publish, Admin} {
+		if token.Allows(scope, t.name) {
+			out.Scopes = append(out.Scopes, scope)
+		}
+	}
+	if state == nil {
+		return out
+	}
+	g := &gate{Phase: state.Gate.Phase, Partial: state.Gate.Partial, Bells: []sessionJSON{}, Listeners: []sessionJSON{}}
+	if state.Gate.Keeper.ID != 0 {
+		keeper := participant(state.Gate.Keeper)
+		g.Keeper, g.Producer = &keeper, state.Gate.Claimant.ID == state.Gate.Keeper.ID
+	}
+	for _, b := range state.Gate.Bells {
+		g.Bells = append(g.Bells, participant(b.Owner))
+	}
+	for _, l := range state.Gate.Listeners {
+		g.Listeners = append(g.Listeners, participant(l))
+	}
+	out.Gate = g
+	if state.Groups == nil {
+		return out
+	}
+	out.Head = &state.Groups.Head
+	most := consumer.Count{}
+	for _, s := range state.Groups.Groups {
+		if s.Waiting.N > most.N || s.Waiting.More {
+			most = s.Waiting
+		}
+		out.Groups = append(out.Groups, groupJSON{
+			s.Group, s.Member, s.Session, s.Settled, s.Done, s.Gaps, s.Waiting.String(), s.Moved.Seconds(), s.DeadLetters.String(), s.BelowOffset,
+		})
+	}
+	lag := most.String()
+	out.Lag = &lag
+	return out
+}
+
+// list is GET /topics: what the token lets one see.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+	token := s.token(r)
+	if token == nil {
+		s.unauthorized(w)
+		return
+	}
+	all := []topicJSON{}
+	for _, name := range s.options.Topics {
+		t := s.topics[name]
+		switch {
+		case token.Allows(Read, name):
+			state, err := t.status.get(r.Context())
+			if err != nil {
+				s.log.DebugContext(r.Context(), "no state", "topic", name, "error", err)
+			}
+			all = append(all, t.describe(token, state))
+		case token.Allows(Publish, name):
+			all = append(all, topicJSON{Topic: name, Scopes: []Scope{Publish}})
+		}
+	}
+	reply(w, http.StatusOK, map[string]any{"topics": slices.CompactFunc(all, func(a, b topicJSON) bool { return a.Topic == b.Topic })})
+}
+
+// state is GET /topics/{topic}.
+func (s *Server) state(w http.ResponseWriter, r *http.Request, t *topic) {
+	state, err := t.status.get(r.Context())
+	if err != nil {
+		s.log.WarnContext(r.Context(), "no state", "topic", t.name, "error", err)
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the database does not tell the topic's state now")
+		return
+	}
+	reply(w, http.StatusOK, t.describe(s.token(r), state))
+}
+
+// deadLetter is a message that a group gave up.
+type deadLetter struct {
+	ID       uint64          `db:"id" json:"id"`
+	Group    string          `db:"group_name" json:"group"`
+	Message  uint64          `db:"message_id" json:"message_id"`
+	Headers  json.RawMessage `db:"headers" json:"headers"`
+	Payload  []byte          `db:"payload" json:"payload_base64"`
+	Size     int             `db:"size" json:"size"`
+	Attempts int             `db:"attempts" json:"attempts"`
+	Error    string          `db:"error" json:"error"`
+	FailedAt string          `db:"failed_at" json:"failed_at"`
+}
+
+// deadLetters is GET /topics/{topic}/dead-letters: the newest 100, with the first 4 KiB
+// of each payload.
+func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
+	letters := []deadLetter{}
+	query := `SELECT id, group_name, message_id, COALESCE(headers, '{}') AS headers, LEFT(payload, 4096) AS payload, LENGTH(payload) AS size,
+			attempts, error, DATE_FORMAT(failed_at, '%Y-%m-%d %H:%i:%s') AS failed_at
+		FROM ` + schema.DeadLetterTable + " WHERE topic = ?"
+	args := []any{t.name}
+	if group := r.URL.Query().Get("group"); group != "" {
+		query += " AND group_name = ?"
+		args = append(args, group)
+	}
+	if err := s.db.Pool().SelectContext(r.Context(), &letters, query+" ORDER BY id DESC LIMIT 100", args...); err != nil {
+		s.failed(w, r, t, "read dead letters", err)
+		return
+	}
+	reply(w, http.StatusOK, map[string]any{"dead_letters": letters})
+}
+
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what string, err error) {
+	s.log.WarnContext(r.Context(), "could not "+what, "topic", t.name, "error", err)
+	w.Header().Set("Retry-After", "2")
+	fail(w, http.StatusServiceUnavailable, "the database does not answer as it should: try again")
+}
+
+// errNoLetter means that a dead letter is gone.
+var errNoLetter = errors.New("there is no such dead letter any more")
+
+// retryDeadLetter is POST /topics/{topic}/dead-letters/{id}/retry: the message is published
+// anew and the dead letter deleted, both or neither.
+func (s *Server) retryDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
+	s.takeDeadLetter(w, r, t, func(ctx context.Context, tx *sqlx.Tx, letter deadLetter) (uint64, error) {
+		m := producer.Message{Payload: letter.Payload}
+		var headers map[string]json.RawMessage
+		if err := json.Unmarshal(letter.Headers, &headers); err == nil && len(headers) > 0 {
+			m.Headers = make(map[string]string, len(headers)+1)
+			for name, raw := range headers {
+				var value string
+				if json.Unmarshal(raw, &value) != nil {
+					value = string(raw)
+				}
+				m.Headers[name] = value
+			}
+		}
+		if m.Headers == nil {
+			m.Headers = map[string]string{}
+		}
+		m.Headers[consumer.RetryHeader] = fmt.Sprintf("%s/%d", letter.Group, letter.Message)
+		ids, err := t.producer.PublishTx(ctx, tx, m)
+		if err != nil {
+			return 0, err
+		}
+		return ids[0], nil
+	})
+}
+
+// dropDeadLetter is DELETE /topics/{topic}/dead-letters/{id}.
+func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
+	s.takeDeadLetter(w, r, t, func(context.Context, *sqlx.Tx, deadLetter) (uint64, error) { return 0, nil })
+}
+
+// takeDeadLetter deletes a dead letter and does something with it, in one transaction.
+func (s *Server) takeDeadLetter(w http.ResponseWriter, r *http.Request, t *topic, do func(ctx context.Context, tx *sqlx.Tx, letter deadLetter) (uint64, error)) {
+	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+	if err != nil {
+		fail(w, http.StatusNotFound, errNoLetter.Error())
+		return
+	}
+	var published uint64
+	err = t.producer.Transact(r.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+		var letters []deadLetter
+		err := tx.SelectContext(ctx, &letters, "SELECT id, group_name, message_id, COALESCE(headers, '{}') AS headers, payload, attempts FROM "+
+			schema.DeadLetterTable+" WHERE id = ? AND topic = ? FOR UPDATE", id, t.name)
+		if err != nil {
+			return err
+		}
+		if len(letters) == 0 {
+			return errNoLetter
+		}
+		if published, err = do(ctx, tx, letters[0]); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE id = ?", id)
+		return err
+	})
+	switch {
+	case errors.Is(err, errNoLetter):
+		fail(w, http.StatusNotFound, err.Error())
+	case errors.Is(err, producer.ErrNotTopic):
+		fail(w, http.StatusConflict, "this table takes no messages: its rows can't be published anew")
+	case err != nil:
+		s.failed(w, r, t, "take a dead letter", err)
+	default:
+		reply(w, http.StatusOK, map[string]any{"id": published})
+	}
+}

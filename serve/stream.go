@@ -1,0 +1,289 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// why a stream ends, as clients and metrics are told.
+const (
+	endBehind   = "behind"
+	endShutdown = "shutdown"
+	endCursor   = "cursor"
+	endFailed   = "failed"
+	endGone     = "gone"
+	endSlow     = "slow"
+)
+
+// sse writes Server-Sent Events to one client.
+type sse struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	buffer  bytes.Buffer
+}
+
+// send writes what is in the buffer, in one piece.
+func (c *sse) send() error {
+	defer c.buffer.Reset()
+	if c.buffer.Len() == 0 {
+		return nil
+	}
+	if err := c.control.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := c.w.Write(c.buffer.Bytes()); err != nil {
+		return err
+	}
+	return c.control.Flush()
+}
+
+func (c *sse) items(items []item) error {
+	for _, i := range items {
+		c.buffer.Write(i.sse)
+	}
+	return c.send()
+}
+
+// end tells the client why, and when to come back.
+func (c *sse) end(reason, text string, retry time.Duration) {
+	fmt.Fprintf(&c.buffer, "retry: %d\nevent: end\ndata: {\"reason\":%q,\"text\":%q}\n\n", retry.Milliseconds(), reason, text)
+	_ = c.send() // it is the last that can be done for it
+}
+
+// stream is GET /topics/{topic}/events.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
+	from, err := startOf(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if _, _, err := t.hub.state(); err != nil {
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
+		return
+	}
+	t.hub.enter()
+	defer t.hub.leave()
+	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
+	reason := s.follow(r.Context(), t, c, from)
+	s.metrics.ended.WithLabelValues(t.name, reason).Inc()
+	s.log.DebugContext(r.Context(), "a stream ended", "topic", t.name, "reason", reason, "client", r.RemoteAddr)
+}
+
+// follow gives the client its events until it is to end, and returns why.
+func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Progress) (reason string) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // a join may take long
+		select {
+		case <-s.stopping:
+			cancel(errStopping)
+		case <-ctx.Done():
+		}
+	}()
+	sent := s.metrics.sent.WithLabelValues(t.name, "stream")
+	started := false
+	start := func() {
+		if !started {
+			started = true
+			c.w.Header().Set("Content-Type", "text/event-stream")
+			c.w.Header().Set("X-Accel-Buffering", "no") // nginx would hold events back
+			c.w.WriteHeader(http.StatusOK)
+		}
+	}
+	give := func(items []item) error {
+		start()
+		sent.Add(float64(len(items)))
+		return c.items(items)
+	}
+	f := feed{hub: t.hub}
+	cursor, err := f.join(ctx, from, give)
+	if err != nil && !started && errors.As(err, &cursorError{}) {
+		fail(c.w, http.StatusConflict, err.Error())
+		return endCursor
+	}
+	start()
+	if err == nil {
+		// An id without data makes no event, but a client that is cut off before its first
+		// event knows where it was.
+		fmt.Fprintf(&c.buffer, "retry: %d\nid: %s\n\n", s.options.Retry.Milliseconds(), cursor)
+		err = c.send()
+	}
+	heartbeat := time.NewTicker(s.options.Heartbeat)
+	defer heartbeat.Stop()
+	for err == nil {
+		var items []item
+		var more <-chan struct{}
+		if items, more, err = f.next(); err != nil {
+			break
+		}
+		if len(items) > 0 {
+			err = give(items)
+			heartbeat.Reset(s.options.Heartbeat)
+			continue
+		}
+		select {
+		case <-more:
+		case <-heartbeat.C:
+			c.buffer.WriteString(":\n\n")
+			err = c.send()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	switch {
+	case errors.Is(err, errStopping):
+		c.end(endShutdown, "the server ends: come back", s.options.Retry)
+		return endShutdown
+	case errors.Is(err, errBehind):
+		c.end(endBehind, "you read more slowly than messages come: come back, nothing is lost", s.options.Retry)
+		return endBehind
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return endSlow
+	case ctx.Err() != nil:
+		return endGone
+	}
+	s.log.WarnContext(ctx, "a stream failed", "topic", t.name, "error", err)
+	c.end(endFailed, "what was before can't be read now: come back", s.options.Retry)
+	return endFailed
+}
+
+// errStopping ends streams and long polls when the server ends.
+var errStopping = errors.New("the server ends")
+
+// startOf is where a client wants to begin; nil means now. A browser's Last-Event-ID,
+// which it sends when it comes back, goes before what the address says.
+func startOf(r *http.Request) (*consumer.Progress, error) {
+	text := r.Header.Get("Last-Event-ID")
+	if text == "" {
+		text = r.URL.Query().Get("after")
+	}
+	if text == "" {
+		return nil, nil //nolint:nilnil // no progress is one
+	}
+	if text == "beginning" {
+		return &consumer.Progress{}, nil
+	}
+	p, err := consumer.ParseProgress(text)
+	if err != nil {
+		return nil, fmt.Errorf("the cursor is wrong (after, Last-Event-ID): write an id, an event's id, or beginning")
+	}
+	return &p, nil
+}
+
+// maxPoll is the most messages of an answer.
+const maxPoll = 1000
+
+// poll is GET /topics/{topic}/messages, for clients that know no streams.
+func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
+	from, err := startOf(r)
+	query := r.URL.Query()
+	wait, limit := time.Duration(0), maxPoll
+	if text := query.Get("wait"); text != "" && err == nil {
+		if wait, err = time.ParseDuration(text); err == nil && (wait < 0 || wait > 5*time.Minute) {
+			err = errors.New("out of range")
+		}
+		if err != nil {
+			err = errors.New("wait: write 30s, 5m at most")
+		}
+	}
+	if text := query.Get("limit"); text != "" && err == nil {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPoll {
+			err = fmt.Errorf("limit: write 1 to %d", maxPoll)
+		}
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if _, _, err := t.hub.state(); err != nil {
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
+		return
+	}
+	t.hub.enter()
+	defer t.hub.leave()
+	items, cursor, err := s.collect(r.Context(), t, from, wait, limit)
+	switch {
+	case errors.As(err, &cursorError{}):
+		fail(w, http.StatusConflict, err.Error())
+		return
+	case errors.Is(err, errBehind):
+	case err != nil:
+		s.log.WarnContext(r.Context(), "a poll failed", "topic", t.name, "error", err)
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the messages can't be read now")
+		return
+	}
+	s.metrics.sent.WithLabelValues(t.name, "poll").Add(float64(len(items)))
+	var body bytes.Buffer
+	body.WriteString(`{"messages":[`)
+	for i, item := range items {
+		if i > 0 {
+			body.WriteByte(',')
+		}
+		body.Write(item.json)
+	}
+	fmt.Fprintf(&body, "],\"next\":%q}\n", cursor)
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
+	_, _ = w.Write(body.Bytes()) // a client that is gone comes back with the cursor it had
+}
+
+// errFull ends a collection.
+var errFull = errors.New("enough")
+
+// collect returns what there is, or waits for the first.
+func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
+	give := func(items []item) error {
+		room := limit - len(all)
+		if len(items) > room {
+			all = append(all, items[:room]...)
+			return errFull
+		}
+		all = append(all, items...)
+		return nil
+	}
+	defer func() {
+		if len(all) > 0 {
+			cursor = all[len(all)-1].cursor
+		}
+	}()
+	f := feed{hub: t.hub}
+	cursor, err = f.join(ctx, from, give)
+	if errors.Is(err, errFull) {
+		return all, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	for {
+		items, more, err := f.next()
+		if err != nil {
+			return all, cursor, err
+		}
+		if err := give(items); err != nil || len(all) > 0 {
+			return all, cursor, nil
+		}
+		select {
+		case <-more:
+		case <-late.C:
+			return all, cursor, nil
+		case <-s.stopping:
+			return all, cursor, nil
+		case <-ctx.Done():
+			return all, cursor, context.Cause(ctx)
+		}
+	}
+}

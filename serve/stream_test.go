@@ -1,0 +1,321 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// What any program inserts comes to every client, and to one that begins at the beginning
+// what was before too.
+func TestEvents(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", "old 1", "old 2")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		live, all := site.events(t, "/topics/orders/events").joined(), site.events(t, "/topics/orders/events?after=beginning")
+		second := site.events(t, "/topics/orders/events?after=1")
+		insert(t, db, "orders", "new é\n\"1\"", "new 2")
+		assert.Equal(t, []string{"new é\n\"1\"", "new 2"}, live.payloads(2))
+		assert.Equal(t, []string{"old 1", "old 2", "new é\n\"1\"", "new 2"}, all.payloads(4))
+		assert.Equal(t, []string{"old 2", "new é\n\"1\"", "new 2"}, second.payloads(3))
+
+		again := site.events(t, "/topics/orders/events?after=beginning", "Last-Event-ID: "+live.cursor) // the header goes first
+		insert(t, db, "orders", "new 3")
+		assert.Equal(t, []string{"new 3"}, again.payloads(1))
+	})
+}
+
+// A row that commits late, below ids that a client has, comes: to who stayed, to who was
+// away meanwhile and comes back with its cursor, and to who comes back to another server.
+// None comes twice.
+func TestResumeLosesNoLateRow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config, "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		stays, leaves := site.events(t, "/topics/orders/events").joined(), site.events(t, "/topics/orders/events").joined()
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('late')")
+		require.NoError(t, err)
+		insert(t, db, "orders", "a", "b")
+		require.Equal(t, []string{"a", "b"}, stays.payloads(2))
+		require.Equal(t, []string{"a", "b"}, leaves.payloads(2))
+		leaves.cancel()
+		assert.NotEqual(t, "3", leaves.cursor, "it is not settled")
+		insert(t, db, "orders", "c")
+		require.NoError(t, tx.Commit())
+		insert(t, db, "orders", "d")
+		want := []string{"c", "d", "late"}
+		check := func(r *stream) {
+			t.Helper()
+			insert(t, db, "orders", "end")
+			got := r.payloads(len(want) + 1)
+			slices.Sort(got)
+			assert.Equal(t, slices.Sorted(slices.Values(append(slices.Clone(want), "end"))), got)
+			want = append(want, "end")
+		}
+		check(stays)
+		check(site.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor))
+		site.end(t)
+		other := start(t, openDB(t, config), Options{Topics: []string{"orders"}, Buffer: 1}) // which keeps next to nothing
+		check(other.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor))
+	})
+}
+
+// Clients that are cut off all the time, under writers that commit out of order and roll
+// back, to a server that keeps few messages, get every row once, whatever is kept and read again.
+func TestResumeUnderLoad(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 50})
+		const writers, rows, clients = 4, 100, 4
+		cursors := make([]string, clients)
+		for i := range cursors {
+			cursors[i] = site.events(t, "/topics/orders/events").joined().cursor
+		}
+		var writing sync.WaitGroup
+		for w := range writers {
+			writing.Go(func() {
+				for i := range rows {
+					tx, err := db.Pool().BeginTxx(t.Context(), nil)
+					if !assert.NoError(t, err) {
+						return
+					}
+					_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES (?), (SLEEP(0.002))", fmt.Sprintf("%d-%d", w, i))
+					if assert.NoError(t, err); i%10 == 3 {
+						assert.NoError(t, tx.Rollback())
+					} else {
+						assert.NoError(t, tx.Commit())
+					}
+				}
+			})
+		}
+		ended := make(chan struct{})
+		go func() { writing.Wait(); close(ended) }()
+		var reading sync.WaitGroup
+		for c := range clients {
+			reading.Go(func() {
+				got, full := map[uint64]int{}, false
+				want := -1
+				for round := 0; want < 0 || len(got) < want; round++ {
+					r := site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursors[c])
+					for range 1 + round%7*5 {
+						if want >= 0 && len(got) >= want {
+							break
+						}
+						if want < 0 {
+							select {
+							case <-ended:
+								assert.NoError(t, db.Pool().GetContext(t.Context(), &want, "SELECT COUNT(*) FROM orders"))
+							default:
+							}
+						}
+						kind, data := r.next()
+						if kind != "" { // it was behind
+							break
+						}
+						var m message
+						if !assert.NoError(t, json.Unmarshal([]byte(data), &m)) {
+							return
+						}
+						got[m.ID]++
+					}
+					cursors[c] = r.joined().cursor
+					full = full || strings.Count(cursors[c], ",") >= maxRuns-1 // what it has no room for comes again
+					r.cancel()
+				}
+				for id, times := range got {
+					if times != 1 && !full {
+						assert.Fail(t, "not once", "id %d came %d times", id, times)
+					}
+				}
+			})
+		}
+		reading.Wait()
+	})
+}
+
+// A client that does not read is ended, with a reason, and holds nobody up.
+func TestSlowClient(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 20, WriteTimeout: 500 * time.Millisecond})
+		conn, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4096))
+		_, err = fmt.Fprintf(conn, "GET /topics/orders/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		require.NoError(t, err)
+		fast := site.events(t, "/topics/orders/events").joined()
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, time.Millisecond)
+		large := strings.Repeat("x", 200_000)
+		for i := range 60 {
+			insert(t, db, "orders", large)
+			began := time.Now()
+			require.Equal(t, []string{large}, fast.payloads(1))
+			require.Less(t, time.Since(began), 5*time.Second, "message %d waited for the slow one", i)
+		}
+		ended := func() float64 {
+			return counted(t, site, `mqnotify_streams_ended_total{reason="behind",topic="orders"}`) +
+				counted(t, site, `mqnotify_streams_ended_total{reason="slow",topic="orders"}`)
+		}
+		require.Eventually(t, func() bool { return ended() == 1 }, long, 10*time.Millisecond)
+	})
+}
+
+// counted is a metric's value, 0 when there is none.
+func counted(tb testing.TB, site *site, name string) float64 {
+	tb.Helper()
+	_, text := site.ask(tb, http.MethodGet, "/metrics", "")
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			var value float64
+			_, err := fmt.Sscan(rest, &value)
+			require.NoError(tb, err)
+			return value
+		}
+	}
+	return 0
+}
+
+// A client that reads, but is further behind than what is kept, is told so, and loses
+// nothing when it comes back.
+func TestBehind(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10})
+		hub := site.topics["orders"].hub
+		f := feed{hub: hub}
+		cursor, err := f.join(t.Context(), nil, func([]item) error { return nil })
+		require.NoError(t, err)
+		insert(t, db, "orders", numbered(1, 30)...)
+		require.Eventually(t, func() bool { at, err := hub.now(t.Context()); return err == nil && at.seq >= 30 }, long, time.Millisecond)
+		_, _, err = f.next()
+		require.ErrorIs(t, err, errBehind)
+		assert.Equal(t, numbered(1, 30), site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursor).payloads(30))
+	})
+}
+
+// At the server's end a stream is told so, with when to come back, and requests in hand are answered.
+func TestShutdown(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Retry: 1234 * time.Millisecond})
+		r := site.events(t, "/topics/orders/events").joined()
+		polled := make(chan string, 1)
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			response, err := site.client.Get(site.url + "/topics/orders/messages?wait=1m")
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer response.Body.Close()
+			answer, err := io.ReadAll(response.Body)
+			assert.NoError(t, err)
+			polled <- string(answer)
+		})
+		defer asking.Wait()
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, time.Millisecond)
+		site.end(t)
+		kind, data := r.next()
+		assert.Equal(t, "end", kind)
+		assert.Contains(t, data, `"reason":"shutdown"`)
+		assert.Equal(t, "1234", r.retry)
+		kind, _ = r.next()
+		assert.Equal(t, "eof", kind)
+		assert.Contains(t, <-polled, `{"messages":[],"next":"`)
+	})
+}
+
+// A stream that has nothing to say says so.
+func TestHeartbeat(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		r := start(t, db, Options{Topics: []string{"orders"}, Heartbeat: 20 * time.Millisecond}).events(t, "/topics/orders/events").joined()
+		for line, beats := "", 0; beats < 3; line, _ = r.line() {
+			if line == ":" {
+				beats++
+			}
+		}
+	})
+}
+
+// The database goes away and comes back: streams stay, and nothing is lost.
+func TestDatabaseGoesAway(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		db := openDB(t, config, "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		r := site.events(t, "/topics/orders/events").joined()
+		insert(t, db, "orders", "before")
+		require.Equal(t, []string{"before"}, r.payloads(1))
+		own.Kill()
+		status, answer := site.ask(t, http.MethodPost, "/topics/orders/messages", "x")
+		assert.Contains(t, []int{http.StatusServiceUnavailable, http.StatusBadGateway}, status, answer)
+		own.Restart(t)
+		require.Eventually(t, func() bool {
+			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('after')")
+			return err == nil
+		}, long, 50*time.Millisecond)
+		assert.Equal(t, []string{"after"}, r.payloads(1))
+		assert.Positive(t, counted(t, site, `mqnotify_reader_lost_total{topic="orders"}`))
+	})
+}
+
+// Long polling gives what there is at once, waits for what is not, and goes on by its cursor.
+func TestLongPoll(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", numbered(1, 5)...)
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		poll := func(query string) (payloads []string, next string) {
+			t.Helper()
+			status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?"+query, "")
+			require.Equal(t, http.StatusOK, status, answer)
+			var got struct {
+				Messages []message
+				Next     string
+			}
+			require.NoError(t, json.Unmarshal([]byte(answer), &got), answer)
+			for _, m := range got.Messages {
+				payloads = append(payloads, m.Payload)
+			}
+			return payloads, got.Next
+		}
+		got, next := poll("after=beginning&limit=2")
+		assert.Equal(t, numbered(1, 2), got)
+		got, next = poll("limit=2&after=" + strings.ReplaceAll(next, "+", "%2B"))
+		assert.Equal(t, numbered(3, 4), got)
+		got, next = poll("wait=30s&after=" + strings.ReplaceAll(next, "+", "%2B"))
+		assert.Equal(t, numbered(5, 5), got)
+		_, now := poll("") // from now on
+		done := make(chan []string, 1)
+		go func() {
+			got, _ := poll("wait=1m&after=" + strings.ReplaceAll(next, "+", "%2B"))
+			done <- got
+		}()
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 1 }, long, time.Millisecond)
+		insert(t, db, "orders", "6")
+		assert.Equal(t, numbered(6, 6), <-done)
+		got, _ = poll("wait=10s&after=" + strings.ReplaceAll(now, "+", "%2B"))
+		assert.Equal(t, numbered(6, 6), got)
+		got, next = poll("wait=1ms&after=6")
+		assert.Empty(t, got)
+		assert.NotEmpty(t, next)
+	})
+}

@@ -1,0 +1,65 @@
+// Package tracing carries an OpenTelemetry trace from who publishes a message to who
+// handles it, in the message's headers (traceparent and tracestate, as W3C Trace Context
+// has them). It uses the OpenTelemetry API alone: without an SDK in the program nothing
+// is recorded, and what comes in is passed on.
+package tracing
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// name is the instrumentation's.
+const name = "github.com/mqnotify/mqnotify/tracing"
+
+// Inject writes the trace of ctx into the message's headers, if ctx has one. Call it
+// before producer.Publish. The map is the message's own afterwards.
+func Inject(ctx context.Context, m *producer.Message) {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return
+	}
+	headers := make(map[string]string, len(m.Headers)+2)
+	for name, value := range m.Headers {
+		headers[name] = value
+	}
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(headers))
+	m.Headers = headers
+}
+
+// Context is ctx with the trace that the message came with, if any.
+func Context(ctx context.Context, m consumer.Message) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(m.Headers))
+}
+
+// Each is consumer.Each with a span around each call of the handler, a child of the
+// publisher's. A nil provider means otel.GetTracerProvider().
+func Each(provider trace.TracerProvider, handle func(ctx context.Context, m consumer.Message) error) consumer.Handler {
+	if provider == nil {
+		provider = otel.GetTracerProvider()
+	}
+	tracer := provider.Tracer(name)
+	return consumer.Each(func(ctx context.Context, m consumer.Message) error {
+		ctx, span := tracer.Start(Context(ctx, m), "process "+m.Topic, trace.WithSpanKind(trace.SpanKindConsumer),
+			trace.WithAttributes(
+				attribute.String("messaging.system", "mqnotify"),
+				attribute.String("messaging.destination.name", m.Topic),
+				attribute.Int64("messaging.message.id", int64(m.ID)), // attributes have no unsigned numbers
+			))
+		defer span.End()
+		err := handle(ctx, m)
+		if err != nil && !errors.Is(err, consumer.ErrStop) {
+			span.RecordError(err)
+			span.SetStatus(codes.Error, "the handler failed")
+		}
+		return err
+	})
+}
