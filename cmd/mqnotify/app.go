@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -55,9 +56,12 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
+	var exit *exitError
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &exit):
+		return exit.code
 	case !a.started || isUsage(err):
 		a.report(err.Error())
 		a.note("usage: %s\n%s --help says more\n", command.UseLine(), command.CommandPath())

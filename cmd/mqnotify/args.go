@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/queue"
 )
 
 // usageError is a mistake in the command line, to be told with the usage.
@@ -22,7 +24,8 @@ func (u usageError) Unwrap() error { return u.error }
 func isUsage(err error) bool {
 	var wrong usageError
 	var name *ident.InvalidError
-	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, consumer.ErrOptions)
+	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, consumer.ErrOptions) || errors.Is(err, guard.ErrOptions) ||
+		errors.Is(err, queue.ErrOptions)
 }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

@@ -29,24 +29,58 @@ type command struct {
 	*app
 }
 
-// child is the command that runs now, if any.
+// child is the commands that run now.
 type child struct {
-	mu      sync.Mutex
-	process *os.Process
+	mu        sync.Mutex
+	processes map[*os.Process]bool
+	passes    bool      // the first signal is passed on to them
+	got       os.Signal // that signal, nil before
 }
 
-func (c *child) set(p *os.Process) {
+// runs notes a command that has begun; the caller calls ended when it has ended.
+func (c *child) runs(p *os.Process) (ended func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.process = p
+	if c.processes == nil {
+		c.processes = make(map[*os.Process]bool)
+	}
+	c.processes[p] = true
+	if c.got != nil { // it came while the command was started
+		signalGroup(p, c.got)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.processes, p)
+	}
 }
 
-// kill ends the command that runs now.
+// passOn makes the signal that ends mqnotify the command's.
+func (c *child) passOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passes = true
+}
+
+// passed passes a signal on, the first one alone.
+func (c *child) passed(s os.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.passes || c.got != nil {
+		return
+	}
+	c.got = s
+	for p := range c.processes {
+		signalGroup(p, s)
+	}
+}
+
+// kill ends the commands that run now.
 func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.process != nil {
-		killGroup(c.process)
+	for p := range c.processes {
+		killGroup(p)
 	}
 }
 
@@ -69,8 +103,7 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	c.child.set(cmd.Process)
-	defer c.child.set(nil)
+	defer c.child.runs(cmd.Process)()
 	if err := cmd.Wait(); err != nil {
 		if ctx.Err() != nil {
 			killGroup(cmd.Process) // what it has left running

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,9 +23,12 @@ type consumeOptions struct {
 	selection
 	waiting
 	group, from, format, flag string
+	partitionBy               string
 	limit, attempts           int
+	partitions                int
 	timeout                   time.Duration
 	reset, strict, stopAtEnd  bool
+	share                     bool
 }
 
 func newConsume(a *app) *cobra.Command {
@@ -39,6 +43,11 @@ a JSON object of its columns.
 With --group it goes on where the group was, and stores how far it came. One
 consumer of a group is active; further ones stand by and take over when it ends or
 dies. Without a group nothing is stored.
+
+With --members-share all consumers of a group are active. Messages are spread over
+partitions by their key (the header key, or --partition-by), and each consumer has its
+fair share of these: the messages of a key are handled in order, by one consumer at a
+time. When a consumer comes, ends or dies, the partitions are shared anew.
 
 COMMAND is run for each message, with the payload on its stdin and these variables:
 MQNOTIFY_ID, MQNOTIFY_TOPIC, MQNOTIFY_CREATED_AT, MQNOTIFY_HEADERS (a JSON object)
@@ -58,6 +67,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 		Example: `  mqnotify consume orders --from beginning --stop-at-end
   mqnotify consume orders --group mailer -- ./send-mail
   mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
+  mqnotify consume orders --group billing --members-share --partition-by customer -- ./bill
   mqnotify consume orders --group mailer --reset --from 2026-01-31 --limit 10`,
 		Args:              oneNameAndCommand("TOPIC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -74,13 +84,16 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
 	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
 		"looking at the table's largest id")
+	flags.BoolVar(&o.share, "members-share", false, "share the group's messages with its other consumers, by their keys")
+	flags.IntVar(&o.partitions, "partitions", 0, "how many partitions a new group has, and so consumers at most; default 64")
+	flags.StringVar(&o.partitionBy, "partition-by", "", "the key: a `column`, or else a header, of this name; default, for\na new group, the header key, or each row by itself")
 	flags.IntVar(&o.limit, "limit", 0, "end after this many messages; 0 is no limit")
 	flags.IntVar(&o.attempts, "attempts", 5, "how often COMMAND may fail with a message; 0 is for ever")
 	flags.DurationVar(&o.timeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
 	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it")
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
-	completeNothing(cmd, "group", "limit", "attempts", "timeout")
+	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
 	completeWith(cmd, "format", formatJSON, formatPayload)
 	completeWith(cmd, "flag", string(consumer.FlagCounter), string(consumer.FlagRow))
@@ -107,7 +120,10 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		})
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
-		a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there")
+		var once sync.Once // it may have to begin again
+		options.Watch = func(consumer.Progress) {
+			once.Do(func() { a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there") })
+		}
 	}
 	return a.follow(ctx, topic, options, func(fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
@@ -131,6 +147,10 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 		}
 	}
 	switch {
+	case o.share && o.group == "":
+		return options, usagef("--members-share is for the members of a group: add --group NAME")
+	case !o.share && (o.partitions != 0 || o.partitionBy != ""):
+		return options, usagef("--partitions and --partition-by are for --members-share")
 	case o.limit < 0:
 		return options, usagef("--limit %d: 0 or more", o.limit)
 	case o.attempts < 0:
@@ -141,6 +161,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 		return options, usagef("--format is for printing, and a command gets the payload as it is: leave it out")
 	}
 	options.Group, options.Reset, options.StopAtEnd = o.group, o.reset, o.stopAtEnd
+	options.MembersShare, options.Partitions, options.PartitionBy = o.share, o.partitions, o.partitionBy
 	options.Flag = consumer.FlagForm(o.flag)
 	if o.strict {
 		options.Order = consumer.OrderStrict

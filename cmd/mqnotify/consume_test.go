@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -187,5 +190,80 @@ func TestConsumeByFlag(t *testing.T) {
 			}
 			require.Equal(t, exitDone, c.wait(t).code)
 		}
+	})
+}
+
+// Consumers that share a group each get messages, and no message comes twice; status shows
+// who has which partitions.
+func TestConsumeShares(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		share := []string{"consume", "orders", "--group", "g", "--members-share", "--format", "{{.Headers.key}}"}
+		one := background(t, config, append(share, "--partitions", "8", "--from", "beginning")...)
+		require.Eventually(t, func() bool { // it makes the group
+			return strings.Contains(mqnotify(t, config, "", "status", "orders").out, "1 share 8 partitions")
+		}, patience, 10*time.Millisecond)
+		two := background(t, config, share...)
+		var lines []string
+		require.Eventually(t, func() bool {
+			r := mqnotify(t, config, "", "status", "orders")
+			lines = strings.Split(r.out, "\n")
+			return strings.Count(r.out, "4: ") == 2
+		}, patience, 10*time.Millisecond)
+		text := strings.Join(lines, "\n")
+		require.Regexp(t, `\ng +2 share 8 partitions +0 `, text)
+		require.Contains(t, text, "\nMEMBER OF g  ")
+		require.Contains(t, text, "  PARTITIONS BY HEADER KEY  ")
+
+		want := map[string]int{}
+		for i := range 40 {
+			key := strconv.Itoa(i)
+			succeed(t, config, "produce", "orders", "x", "--header", "key="+key)
+			want[key] = 1
+		}
+		require.Eventually(t, func() bool {
+			return strings.Count(one.out.String(), "\n")+strings.Count(two.out.String(), "\n") == 40
+		}, patience, 10*time.Millisecond)
+		var view statusJSON
+		require.Eventually(t, func() bool { // each has read what is the other's, too
+			view = statusJSON{}
+			err := json.Unmarshal([]byte(mqnotify(t, config, "", "status", "orders", "--json").out), &view)
+			return err == nil && !slices.ContainsFunc(view.Groups[0].Members, func(m memberJSON) bool { return m.Offset != 40 })
+		}, patience, 10*time.Millisecond)
+		got := map[string]int{}
+		for _, c := range []*running{one, two} {
+			r := c.interrupt(t)
+			require.Equal(t, exitDone, r.code)
+			require.NotEmpty(t, r.out)
+			for key := range strings.FieldsSeq(r.out) {
+				got[key]++
+			}
+		}
+		require.Equal(t, want, got)
+
+		view = statusJSON{}
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, config, "status", "orders", "--json")), &view))
+		require.Equal(t, 8, view.Groups[0].Partitions)
+		require.Equal(t, uint64(40), view.Groups[0].Members[0].Offset)
+
+		message := fail(t, exitFailed, config, "consume", "orders", "--group", "g")
+		require.Contains(t, message, "--members-share")
+		message = fail(t, exitFailed, config, append(share, "--partitions", "9")...)
+		require.Contains(t, message, "8 partitions, not 9")
+		fail(t, exitUsage, config, "consume", "orders", "--members-share")
+		fail(t, exitUsage, config, "consume", "orders", "--group", "g", "--partitions", "9")
+	})
+}
+
+// That only what comes is shown is told when it is so, and not before an error.
+func TestConsumeFromHereOn(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		const told = "from here on"
+		require.NotContains(t, fail(t, exitFailed, config, "consume", "order"), told)
+		r := background(t, config, "consume", "orders", "--limit", "1")
+		r.err.contains(t, told)
+		succeed(t, config, "produce", "orders", "one") // no sooner: it would be missed
+		require.Contains(t, r.wait(t).out, `"payload":"one"`)
 	})
 }

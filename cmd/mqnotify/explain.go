@@ -7,23 +7,24 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// errBinlogTrigger is MySQL's number for a trigger that is refused since the
-// binary log is on.
-const errBinlogTrigger = 1419
-
 // explain adds the remedy to an error of the server, or of the way to it, that
 // does not name one itself.
 func (a *app) explain(err error) error {
 	var dial *net.OpError
+	var open *bridge.OpenError
 	var remedy string
 	switch {
-	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly), errors.Is(err, consumer.ErrNoState):
+	case errors.As(err, &open):
+	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly), errors.Is(err, consumer.ErrNoState),
+		errors.Is(err, guard.ErrNoState), errors.Is(err, guard.ErrDenied), errors.Is(err, guard.ErrReadOnly):
 	case errors.As(err, &dial) && dial.Op == "dial":
 		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
 	case server.Is(err, server.ErrAccessDenied):
@@ -38,7 +39,7 @@ func (a *app) explain(err error) error {
 		remedy = "`mqnotify init` makes a new topic"
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, producer.ErrNotTopic):
 		remedy = "check --where"
-	case server.Is(err, errBinlogTrigger):
+	case server.Is(err, server.ErrBinlogNeedsSuper):
 		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"
 	case server.NoPrivilege(err):
 		remedy = "`mqnotify grants` shows what the account needs"

@@ -20,15 +20,20 @@ type grantsOptions struct {
 func newGrants(a *app) *cobra.Command {
 	var o grantsOptions
 	cmd := &cobra.Command{
-		Use:   "grants TOPIC...",
+		Use:   "grants [TOPIC...]",
 		Short: "Print the least privileges that each role needs, as GRANT statements",
 		Long: `Prints what an account needs in each role, and no more. It asks no server: the
-database is --database, or that of the DSN or my.cnf.`,
+database is --database, or that of the DSN or my.cnf. The roles guard, enqueuer, worker,
+tasks, scheduler and ring need no TOPIC.`,
 		Example: `  mqnotify grants orders --database shop --to 'worker@10.0.%'
-  mqnotify grants orders --database shop --role consumer`,
-		Args:              someNames("TOPIC"),
+  mqnotify grants orders --database shop --role consumer
+  mqnotify grants --database shop --role guard   # lock and once need no topic
+  mqnotify grants --database shop --role worker`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, topics []string) error {
+			if len(topics) == 0 && !o.withoutTopics() {
+				return usagef("name the TOPIC, or roles that need none: --role %s", strings.Join(topicless, ","))
+			}
 			text, err := a.grants(o, topics)
 			if err != nil {
 				return err
@@ -44,17 +49,39 @@ database is --database, or that of the DSN or my.cnf.`,
 }
 
 const (
-	roleProducer = "producer"
-	roleConsumer = "consumer"
-	roleTailer   = "tailer"
-	roleListener = "listener"
-	roleKeeper   = "keeper"
-	roleFlag     = "flag"
-	roleStatus   = "status"
-	roleAdmin    = "admin"
+	roleProducer  = "producer"
+	roleConsumer  = "consumer"
+	roleTailer    = "tailer"
+	roleListener  = "listener"
+	roleKeeper    = "keeper"
+	roleFlag      = "flag"
+	roleStatus    = "status"
+	roleGuard     = "guard"
+	roleEnqueuer  = "enqueuer"
+	roleWorker    = "worker"
+	roleTasks     = "tasks"
+	roleScheduler = "scheduler"
+	roleRing      = "ring"
+	roleImporter  = "importer"
+	roleServe     = "serve"
+	roleCapture   = "capture"
+	roleAdmin     = "admin"
 )
 
-var roles = []string{roleProducer, roleConsumer, roleTailer, roleListener, roleKeeper, roleFlag, roleStatus, roleAdmin}
+var (
+	roles = []string{
+		roleProducer, roleConsumer, roleTailer, roleListener, roleKeeper, roleFlag, roleStatus,
+		roleImporter, roleServe, roleCapture, roleGuard, roleEnqueuer, roleWorker, roleTasks,
+		roleScheduler, roleRing, roleAdmin,
+	}
+	topicless = []string{roleGuard, roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing}
+)
+
+// withoutTopics tells whether all that is asked for are roles of guards and queues, whose
+// tables are the same for all.
+func (o grantsOptions) withoutTopics() bool {
+	return !slices.ContainsFunc(o.roles, func(role string) bool { return !slices.Contains(topicless, role) })
+}
 
 // need is a set of privileges that belong together.
 type need struct {
@@ -64,9 +91,9 @@ type need struct {
 }
 
 // grant is privileges on a table of the database, or on each topic if table is
-// empty, or on what else on names.
+// empty, its name with suffix behind it, or on what else on names.
 type grant struct {
-	privileges, table, on string
+	privileges, table, on, suffix string
 }
 
 var needs = []need{
@@ -84,9 +111,17 @@ var needs = []need{
 			{privileges: "SELECT, INSERT, UPDATE", table: schema.OffsetTable},
 			{privileges: "SELECT, INSERT, UPDATE", table: schema.DeadLetterTable},
 		}},
+	{[]string{roleConsumer}, "besides, for consume --members-share",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.PartitionTable}}},
 	{[]string{roleConsumer}, "besides, for consume --flag row (for --flag counter, SELECT alone)",
 		[]grant{{privileges: "SELECT, DELETE", table: schema.FlagTable}}},
-	{[]string{roleTailer, roleConsumer},
+	{[]string{roleServe}, "serve: mqnotify serve, for events and polling, and to show groups and dead letters",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "SELECT", table: schema.OffsetTable},
+			{privileges: "SELECT", table: schema.DeadLetterTable},
+		}},
+	{[]string{roleTailer, roleConsumer, roleServe},
 		"besides, to know exactly which transactions may still fill a gap in the ids. Without\n" +
 			"-- it, a row of a transaction that stays open for longer than --grace (1 minute) may be lost.\n" +
 			"-- On MySQL:",
@@ -94,7 +129,7 @@ var needs = []need{
 			{privileges: "SELECT", on: "`performance_schema`.`metadata_locks`"},
 			{privileges: "SELECT", on: "`performance_schema`.`threads`"},
 		}},
-	{[]string{roleTailer, roleConsumer}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
+	{[]string{roleTailer, roleConsumer, roleServe}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleListener}, "listener: mqnotify listen and notify. Any privilege in the database will do, if another account keeps\n" +
 		"-- the gate, or if the topic is no table",
@@ -111,16 +146,121 @@ var needs = []need{
 			{privileges: "SELECT", table: schema.OffsetTable},
 			{privileges: "SELECT", table: schema.DeadLetterTable},
 		}},
+	{[]string{roleStatus}, "besides, for groups whose members share them",
+		[]grant{{privileges: "SELECT", table: schema.PartitionTable}}},
 	{[]string{roleStatus}, "besides, to see the sessions of other accounts, and how old their transactions are",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
+	{[]string{roleGuard}, "guard, for any lock: mqnotify lock. Any other privilege in the database will do",
+		[]grant{{privileges: "SELECT", table: schema.LeaseTable}}},
+	{[]string{roleGuard}, "besides, for lock --kind lease",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.LeaseTable}}},
+	{[]string{roleGuard}, "guard, for mqnotify once",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.OnceTable}}},
+	{[]string{roleGuard}, "guard, for once --every",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.IntervalTable}}},
+	{[]string{roleGuard}, "guard, for Claims, in Go",
+		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.ClaimTable}}},
+	{[]string{roleGuard}, "guard, for RowMutex, in Go",
+		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.RowMutexTable}}},
+	{[]string{roleGuard}, "guard, for FlagMutex, in Go",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagMutexTable}}},
+	{[]string{roleEnqueuer}, "enqueuer: mqnotify enqueue",
+		[]grant{
+			{privileges: "SELECT", table: schema.QueueTable},
+			{privileges: "INSERT", table: schema.TaskTable},
+		}},
+	{[]string{roleEnqueuer}, "besides, so that workers are woken by one that does not live long",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
+	{[]string{roleEnqueuer, roleWorker}, "besides, for ordered queues, whose row is locked. MySQL wants it, MariaDB does not",
+		[]grant{{privileges: "UPDATE", table: schema.QueueTable}}},
+	{[]string{roleWorker}, "worker: mqnotify work",
+		[]grant{
+			{privileges: "SELECT", table: schema.QueueTable},
+			{privileges: "SELECT, UPDATE", table: schema.TaskTable},
+			{privileges: "SELECT", table: schema.ScheduleTable},
+		}},
+	{[]string{roleWorker}, "besides, to keep the gate for enqueuers that do not live long",
+		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
+	{[]string{roleWorker}, "besides, for recurring tasks",
+		[]grant{
+			{privileges: "INSERT", table: schema.TaskTable},
+			{privileges: "UPDATE", table: schema.ScheduleTable},
+		}},
+	{[]string{roleWorker}, "besides, for work --discard",
+		[]grant{{privileges: "DELETE", table: schema.TaskTable}}},
+	{[]string{roleTasks}, "tasks: mqnotify tasks",
+		[]grant{
+			{privileges: "SELECT", table: schema.QueueTable},
+			{privileges: "SELECT, UPDATE, DELETE", table: schema.TaskTable},
+		}},
+	{[]string{roleScheduler}, "scheduler: mqnotify schedule",
+		[]grant{
+			{privileges: "SELECT", table: schema.QueueTable},
+			{privileges: "SELECT, INSERT, UPDATE, DELETE", table: schema.ScheduleTable},
+		}},
+	{[]string{roleScheduler}, "besides, so that workers learn at once of what is stored",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
+	{[]string{roleRing}, "ring: mqnotify ring read",
+		[]grant{
+			{privileges: "SELECT", table: schema.RingTable},
+			{privileges: "SELECT", table: schema.RingSlotTable},
+		}},
+	{[]string{roleRing}, "besides, to keep the gate for writers that do not live long",
+		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
+	{[]string{roleRing}, "besides, for ring put",
+		[]grant{
+			{privileges: "UPDATE", table: schema.RingTable},
+			{privileges: "INSERT, DELETE", table: schema.RingSlotTable},
+		}},
+	{[]string{roleRing}, "besides, so that readers are woken by a writer that does not live long",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
+	{[]string{roleRing}, "besides, for ring create",
+		[]grant{{privileges: "INSERT", table: schema.RingTable}}},
+	{[]string{roleImporter}, "importer: mqnotify import (mqnotify bridge is a consumer)",
+		[]grant{
+			{privileges: "INSERT"},
+			{privileges: "SELECT, INSERT, DELETE", table: schema.ImportTable},
+		}},
+	{[]string{roleServe}, "serve, besides, for POST: to publish",
+		[]grant{{privileges: "INSERT"}}},
+	{[]string{roleServe}, "serve, besides, to publish with an Idempotency-Key",
+		[]grant{
+			{privileges: "INSERT"},
+			{privileges: "SELECT, INSERT, DELETE", table: schema.IdempotencyTable},
+		}},
+	{[]string{roleServe}, "serve, besides, to retry and to delete dead letters",
+		[]grant{
+			{privileges: "INSERT"},
+			{privileges: "DELETE", table: schema.DeadLetterTable},
+		}},
+	{[]string{roleCapture}, "capture: mqnotify capture install, status and remove, for the table TOPIC into TOPIC_changes, which\n" +
+		"-- mqnotify init has made. The triggers run with these rights. MySQL with a binary log wants SUPER too, or\n" +
+		"-- log_bin_trust_function_creators=1",
+		[]grant{{privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
 	{[]string{roleAdmin}, "admin: mqnotify init",
 		[]grant{
 			{privileges: "CREATE"},
 			{privileges: "CREATE", table: schema.FlagTable},
 			{privileges: "CREATE", table: schema.OffsetTable},
+			{privileges: "CREATE", table: schema.PartitionTable},
 			{privileges: "CREATE", table: schema.DeadLetterTable},
+			{privileges: "CREATE", table: schema.OnceTable},
+			{privileges: "CREATE, REFERENCES", table: schema.ClaimTable},
+			{privileges: "CREATE", table: schema.IntervalTable},
+			{privileges: "CREATE", table: schema.RowMutexTable},
+			{privileges: "CREATE", table: schema.FlagMutexTable},
+			{privileges: "CREATE", table: schema.LeaseTable},
+			{privileges: "CREATE", table: schema.QueueTable},
+			{privileges: "CREATE", table: schema.TaskTable},
+			{privileges: "CREATE", table: schema.ScheduleTable},
+			{privileges: "CREATE", table: schema.RingTable},
+			{privileges: "CREATE", table: schema.RingSlotTable},
+			{privileges: "CREATE", table: schema.IdempotencyTable},
+			{privileges: "CREATE", table: schema.ImportTable},
 			{privileges: "CREATE, SELECT, INSERT", table: schema.VersionTable},
 		}},
+	{[]string{roleAdmin}, "besides, for init --queue",
+		[]grant{{privileges: "SELECT, INSERT", table: schema.QueueTable}}},
 	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. MySQL with a binary log\n" +
 		"-- wants SUPER too, or log_bin_trust_function_creators=1",
 		[]grant{
@@ -139,7 +279,7 @@ func (n need) statements(database string, topics []string) (all []string) {
 			all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(database)+"."+ident.Quote(g.table))
 		default:
 			for _, topic := range topics {
-				all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(database)+"."+ident.Quote(topic))
+				all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(database)+"."+ident.Quote(topic+g.suffix))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -8,47 +9,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
-
-// account is one that is tried out: how it connects, how root does, and a pool of
-// root's.
-type account struct {
-	config, root *mysql.Config
-	db           *sqlx.DB
-}
-
-func (a account) can(t *testing.T, args ...string) bool {
-	r := mqnotify(t, a.config, "", args...)
-	if r.code != exitDone {
-		t.Log(r.err)
-	}
-	return r.code == exitDone
-}
-
-// makes tells whether an init into an empty database works, what it makes included.
-func (a account) makes(t *testing.T, args ...string) bool {
-	execute(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema")
-	defer succeed(t, a.root, "init", "orders")
-	if !a.can(t, args...) {
-		return false
-	}
-	_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
-	return err == nil
-}
 
 // What grants prints is enough for each role, and with any privilege less the
 // command fails.
 func TestGrantsAreTheLeast(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		needs []string // the sections of what grants prints, by their beginnings
-		works func(t *testing.T, a account) bool
-	}{
+	for _, test := range []role{
 		{"producer", []string{"producer:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "produce", "orders", "x") && a.can(t, "produce", "orders", "x", "y", "--mode", "handshake")
 		}},
@@ -66,6 +37,13 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			group := []string{"consume", "orders", "--group", "g", "--from", "1", "--stop-at-end"}
 			bad := []string{"--reset", "--attempts", "1", "--", "false"} // which makes dead letters
 			return a.can(t, group...) && a.can(t, append(group, bad...)...)
+		}},
+		{"consumer that shares", []string{"tailer and", "besides, for consume --group", "besides, for consume --members-share"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_offset")
+			execute(t, a.db, "DELETE FROM mqnotify_partition")
+			share := []string{"consume", "orders", "--members-share", "--partitions", "2", "--from", "1", "--stop-at-end"}
+			return a.can(t, append(share, "--group", "a")...) &&
+				a.can(t, append(share, "--group", "b", "--attempts", "1", "--", "false")...) // which makes dead letters
 		}},
 		{"consumer with flag", []string{"tailer and", "besides, for consume --flag"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
@@ -122,61 +100,171 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
 			return a.can(t, "status", "orders") && strings.Contains(succeed(t, a.config, "status", "orders"), "\nGROUP ")
 		}},
+		{"status of a shared group", []string{"status:", "besides, for groups whose members"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "consume", "orders", "--group", "shared", "--members-share", "--stop-at-end")
+			return a.can(t, "status", "orders") && strings.Contains(succeed(t, a.config, "status", "orders"), "\nMEMBER OF ")
+		}},
 		{"status of others", []string{"status:", "besides, to see the sessions"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
 			r := mqnotify(t, a.config, "", "status", "orders", "--json")
 			return strings.Contains(r.out, `"others_visible":true`) && strings.Contains(r.out, `"group":"g"`)
 		}},
+		{"lock", []string{"guard, for any lock:"}, func(t *testing.T, a account) bool {
+			return a.can(t, "lock", "x", "--", "true")
+		}},
+		{"lease", []string{"besides, for lock --kind lease"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_lease")
+			lock := []string{"lock", "x", "--kind", "lease", "--ttl", "100ms", "--", "sleep", "0.2"}
+			first, again := a.can(t, lock...), a.can(t, lock...)
+			return first && again
+		}},
+		{"once", []string{"guard, for mqnotify once"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_once")
+			return a.can(t, "once", "k", "--", "true") && a.can(t, "once", "k", "--reset")
+		}},
+		{"once every", []string{"guard, for once --every"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_interval")
+			once := []string{"once", "k", "--every", "1h", "--", "true"}
+			first, again := a.can(t, once...), a.can(t, once...)
+			return first && again
+		}},
+		{"claims", []string{"guard, for Claims"}, func(t *testing.T, a account) bool {
+			return a.guards(t, func(db *notify.DB) (err error) {
+				claims := guard.NewClaims(db)
+				for _, does := range []func() (bool, error){
+					func() (bool, error) { return claims.Claim(t.Context(), "one") },
+					func() (bool, error) { return claims.Follow(t.Context(), "one", "two") },
+					func() (bool, error) { return claims.Claim(t.Context(), "two") },
+					func() (bool, error) { return claims.Forget(t.Context(), "two") },
+					func() (bool, error) { return claims.Forget(t.Context(), "one") },
+				} {
+					if _, err = does(); err != nil {
+						break
+					}
+				}
+				return err
+			})
+		}},
+		{"row mutex", []string{"guard, for RowMutex"}, func(t *testing.T, a account) bool {
+			return a.guards(t, func(db *notify.DB) error {
+				m, err := guard.NewRowMutex(db, "x")
+				return errors.Join(err, lockTwice(t, m))
+			})
+		}},
+		{"flag mutex", []string{"guard, for FlagMutex"}, func(t *testing.T, a account) bool {
+			return a.guards(t, func(db *notify.DB) error {
+				m, err := guard.NewFlagMutex(db, "x")
+				return errors.Join(err, lockTwice(t, m))
+			})
+		}},
+		{"enqueuer", []string{"enqueuer:"}, func(t *testing.T, a account) bool {
+			return a.can(t, "enqueue", "mail", "x")
+		}},
+		{"enqueuer that wakes", []string{"enqueuer:", "besides, so that workers are woken"}, func(t *testing.T, a account) bool {
+			for _, p := range []string{"x", "y"} { // the flag's row is new, and then is not
+				r := mqnotify(t, a.config, "", "enqueue", "mail", p)
+				if r.code != exitDone || strings.Contains(r.err, "flag is not set") {
+					return false
+				}
+			}
+			return true
+		}},
+		{"worker", []string{"worker:"}, func(t *testing.T, a account) bool { return a.works(t) }},
+		{"worker with schedule", []string{"worker:", "besides, for recurring tasks"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "REPLACE INTO mqnotify_schedule (queue, name, cron, next_at, priority, retries, payload)"+
+				" VALUES ('mail', 'n', '@yearly', '2020-01-01', 0, 0, 'x')")
+			defer execute(t, a.db, "DELETE FROM mqnotify_schedule")
+			return a.works(t)
+		}},
+		{"worker that discards", []string{"worker:", "besides, for work --discard"}, func(t *testing.T, a account) bool {
+			return a.works(t, "--discard")
+		}},
+		{"tasks", []string{"tasks:"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "UPDATE mqnotify_task SET state = 'done', turn = 0, state_at = UTC_TIMESTAMP(6)")
+			succeed(t, a.root, "enqueue", "mail", "x")
+			id := column(t, a.db, "SELECT MAX(id) FROM mqnotify_task")[0]
+			return a.can(t, "tasks", "mail") && a.can(t, "tasks", "mail", "--cancel", id) && a.can(t, "tasks", "mail", "--retry", id) &&
+				a.can(t, "tasks", "mail", "--prune", "0s")
+		}},
+		{"scheduler", []string{"scheduler:"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_schedule")
+			store := []string{"schedule", "mail", "n", "--cron", "@daily"}
+			first, again := a.can(t, store...), a.can(t, store...)
+			return first && again && a.can(t, "schedule", "mail") && a.can(t, "schedule", "mail", "n", "--remove")
+		}},
+		{"scheduler that wakes", []string{"scheduler:", "besides, so that workers learn"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_schedule")
+			for range 2 {
+				r := mqnotify(t, a.config, "", "schedule", "mail", "n", "--cron", "@daily")
+				if r.code != exitDone || strings.Contains(r.err, "flag is not set") {
+					return false
+				}
+			}
+			return a.can(t, "schedule", "mail", "n", "--remove")
+		}},
+		{"ring's reader", []string{"ring:"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "ring", "create", "log", "--size", "2")
+			succeed(t, a.root, "ring", "put", "log", "x")
+			return a.can(t, "ring", "read", "log")
+		}},
+		{"ring's writer", []string{"ring:", "besides, for ring put"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "ring", "create", "log", "--size", "2")
+			return a.can(t, "ring", "put", "log", "1", "2", "3") && a.can(t, "ring", "read", "log")
+		}},
+		{"ring's writer that wakes", []string{"ring:", "besides, for ring put", "besides, so that readers"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "ring", "create", "log", "--size", "2")
+			execute(t, a.db, "DELETE FROM mqnotify_flag")
+			can := a.can(t, "ring", "put", "log", "1") && a.can(t, "ring", "put", "log", "2", "3") && a.can(t, "ring", "read", "log")
+			counted := column(t, a.db, "SELECT counter FROM mqnotify_flag WHERE topic = 'ring/log'")
+			return can && slices.Equal(counted, []string{"2"})
+		}},
+		{"ring's maker", []string{"ring:", "besides, for ring create"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_ring")
+			can := a.can(t, "ring", "create", "log", "--size", "2")
+			if can {
+				succeed(t, a.root, "ring", "put", "log", "x")
+			}
+			return can && a.can(t, "ring", "read", "log")
+		}},
 		{"admin", []string{"admin:"}, func(t *testing.T, a account) bool {
 			return a.makes(t, "init", "orders")
+		}},
+		{"admin with queue", []string{"admin:", "besides, for init --queue"}, func(t *testing.T, a account) bool {
+			return a.makes(t, "init", "orders", "--queue", "mail")
 		}},
 		{"admin with trigger", []string{"admin:", "besides, for init --trigger"}, func(t *testing.T, a account) bool {
 			return a.makes(t, "init", "orders", "--trigger", "orders")
 		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				root, db := database(t, s, "orders")
-				succeed(t, root, "produce", "orders", "x", "y", "z")
-				grants := grantsOf(root, test.needs...)
-				try := func(grants []string) bool {
-					return test.works(t, account{s.User(t, root, grants...), root, db})
-				}
-				require.True(t, try(grants), "%q are enough", grants)
-				for _, fewer := range without(grants) {
-					require.False(t, try(fewer), "%q would do", fewer)
-				}
-			})
-		})
+		t.Run(test.name, test.least)
 	}
 }
 
-// within tells whether something becomes so in time.
-func within(t *testing.T, d time.Duration, is func() bool) bool {
-	t.Helper()
-	for late := time.After(d); !is(); {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-late:
-			return false
-		}
-	}
-	return true
+// role is what an account is for.
+type role struct {
+	name  string
+	needs []string // the sections of what grants prints, by their beginnings
+	works func(t *testing.T, a account) bool
 }
 
-// keepsSoon waits until a command keeps the gate, or has ended.
-func (r *running) keepsSoon(t *testing.T) (keeps bool) {
-	t.Helper()
-	within(t, 3*time.Second, func() bool {
-		keeps = strings.Contains(r.err.String(), `msg="keeps the gate"`)
-		select {
-		case <-r.ended:
-			return true
-		default:
-			return keeps
-		}
-	})
-	return keeps
+// least shows that the role works with what grants prints, and not with any privilege less.
+func (r role) least(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) { r.leastOn(t, s, "init", "--queue", "mail") })
+}
+
+// leastOn is least on one server; prepare is a command that root runs before.
+func (r role) leastOn(t *testing.T, s *mysqltest.Server, prepare ...string) {
+	root, db := database(t, s, "orders", "orders_changes")
+	succeed(t, root, "produce", "orders", "x", "y", "z")
+	succeed(t, root, prepare...)
+	grants := grantsOf(root, r.needs...)
+	try := func(grants []string) bool {
+		return r.works(t, account{s.User(t, root, grants...), root, db})
+	}
+	require.True(t, try(grants), "%q are enough", grants)
+	for _, fewer := range without(grants) {
+		require.False(t, try(fewer), "%q would do", fewer)
+	}
 }
 
 // With what grants prints consumers are woken: a keeper of the least privileges sees
@@ -223,74 +311,4 @@ func TestGrantsForExactGaps(t *testing.T) {
 			require.Equal(t, "unknown", writers(fewer), "%q would do", fewer)
 		}
 	})
-}
-
-func TestGrantsPrint(t *testing.T) {
-	out := succeed(t, nil, "grants", "or`ders", "invoices", "--database", "shop", "--role", "producer", "--to", "'o''app'@\"10.%\"")
-	require.Equal(t, "-- Make the tables first (mqnotify init): servers refuse most grants on tables that are not there.\n"+
-		"\n-- producer: mqnotify produce\n"+
-		"GRANT INSERT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
-		"GRANT INSERT ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
-		"\n-- besides, for produce --flag\n"+
-		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n"+
-		"\n-- besides, so that a producer that lives may keep the gate itself, which brings its messages there\n"+
-		"-- sooner. Without it a consumer keeps it\n"+
-		"GRANT SELECT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
-		"GRANT SELECT ON `shop`.`invoices` TO `o''app`@`10.%`;\n", out)
-	all := succeed(t, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/shop", "--to", "app")
-	require.Contains(t, all, " TO `app`@`%`;\n")
-	for _, role := range roles {
-		require.Contains(t, all, role)
-	}
-	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop", "--role", "king"), "producer, consumer")
-	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop "), "--database")
-	require.Contains(t, fail(t, exitUsage, nil, "grants", "", "--database", "shop"), "empty")
-	require.Contains(t, fail(t, exitFailed, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/"), "--database")
-	require.Contains(t, fail(t, exitFailed, nil, "grants", "orders"), "MQNOTIFY_DSN")
-}
-
-// The whole of what grants prints runs as it is.
-func TestGrantsRun(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		root, db := database(t, s, "orders")
-		user := s.User(t, root)
-		printed := succeed(t, root, "grants", "orders", "--to", user.User)
-		for statement := range strings.SplitSeq(printed, ";\n") {
-			if s.IsMariaDB() && strings.Contains(statement, "performance_schema") {
-				continue // not for MariaDB, as the lines before say
-			}
-			if statement = strings.TrimSpace(statement); statement != "" {
-				execute(t, db, statement)
-			}
-		}
-		succeed(t, user, "produce", "orders", "x")
-	})
-}
-
-// grantsOf are the statements of the sections that begin so, without their GRANT.
-func grantsOf(config *mysql.Config, sections ...string) (grants []string) {
-	for _, n := range needs {
-		if slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(n.what, s) }) {
-			for _, statement := range n.statements(config.DBName, []string{"orders"}) {
-				grants = append(grants, strings.TrimPrefix(statement, "GRANT "))
-			}
-		}
-	}
-	return grants
-}
-
-// without is the grants with one privilege less, in every way.
-func without(grants []string) (all [][]string) {
-	for i, grant := range grants {
-		privileges, on, _ := strings.Cut(grant, " ON ")
-		each := strings.Split(privileges, ", ")
-		for k := range each {
-			fewer := slices.Delete(slices.Clone(grants), i, i+1)
-			if left := slices.Delete(slices.Clone(each), k, k+1); len(left) > 0 {
-				fewer = append(fewer, strings.Join(left, ", ")+" ON "+on)
-			}
-			all = append(all, fewer)
-		}
-	}
-	return all
 }

@@ -15,5 +15,27 @@ func setGroup(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 }
 
+// terminate is the signal that asks a command to end.
+const terminate = syscall.SIGTERM
+
+// passedOn are the signals that a command gets from us besides those that end us.
+var passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+
+// signalGroup sends a signal to the command and what it started. There may be nothing left.
+func signalGroup(p *os.Process, s os.Signal) {
+	if number, ok := s.(syscall.Signal); ok {
+		_ = syscall.Kill(-p.Pid, number)
+	}
+}
+
+// exitCode is the command's, or 128 and the number of the signal that ended it, as in a
+// shell.
+func exitCode(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
 // killGroup ends the command and what it started. There may be nothing left.
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }

@@ -15,6 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -24,6 +25,8 @@ type initOptions struct {
 	triggers []string
 	form     string
 	events   []string
+	queues   []string
+	ordered  bool
 }
 
 func newInit(a *app) *cobra.Command {
@@ -39,9 +42,15 @@ a group.
 --trigger makes triggers on a table that set its one-row flag, for writers that
 can't be changed: see mqnotify flag. The form counter serves any number of readers,
 but writers of the table then commit one at a time. The form row serves one reader,
-who deletes it.`,
+who deletes it.
+
+--queue makes a queue of tasks, for enqueue and work. Queues are made here and not by
+the first task, so that a name that is mistyped is an error instead of a queue that nobody
+works on. --ordered makes those that are new give out one task at a time, in the order of
+entry.`,
 		Example: `  mqnotify init orders invoices
   mqnotify init --print orders | less            # the SQL, without a server
+  mqnotify init --queue mail
   mqnotify init --trigger legacy_orders --trigger-on insert,update`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
@@ -49,7 +58,13 @@ who deletes it.`,
 			if err != nil {
 				return usageError{err}
 			}
+			if o.ordered && len(o.queues) == 0 {
+				return usagef("--ordered is for queues: name one with --queue")
+			}
 			if o.print {
+				if len(o.queues) > 0 {
+					return usagef("--queue with --print: make the tables, and then the queue, with mqnotify init --queue")
+				}
 				return o.script(a.out, topics, triggers)
 			}
 			db, err := a.open()
@@ -65,6 +80,12 @@ who deletes it.`,
 					return err
 				}
 			}
+			for _, name := range o.queues {
+				if err := queue.Create(cmd.Context(), db, name, queue.Settings{Ordered: o.ordered}); err != nil {
+					return err
+				}
+				a.log.InfoContext(cmd.Context(), "the queue is ready", "queue", name)
+			}
 			return nil
 		},
 	}
@@ -73,7 +94,9 @@ who deletes it.`,
 	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be given again")
 	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "counter or row")
 	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")
-	completeNothing(cmd, "trigger")
+	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be given again")
+	flags.BoolVar(&o.ordered, "ordered", false, "the queues give out one task at a time, in the order of entry")
+	completeNothing(cmd, "trigger", "queue")
 	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
 	completeWith(cmd, "trigger-on", "insert", "update", "delete")
 	return cmd

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,6 +90,9 @@ func start(tb testing.TB, environ []string, stdin io.Reader, args ...string) *ru
 	tb.Cleanup(func() {
 		cancel()
 		<-r.ended
+		for line := range strings.Lines(r.err.String()) {
+			require.LessOrEqual(tb, strings.Count(line, " topic="), 1, line) // each of two layers would say it
+		}
 	})
 	return r
 }
@@ -120,22 +121,7 @@ func (r *running) interrupt(tb testing.TB) result {
 }
 
 // text is a stream that is written and read at the same time.
-type text struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (t *text) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.all.Write(p)
-}
-
-func (t *text) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.all.String()
-}
+type text struct{ mysqltest.Text }
 
 // contains waits until the stream has the text.
 func (t *text) contains(tb testing.TB, want string) {

@@ -23,7 +23,7 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(ctx)
 	go func() {
-		<-signals
+		a.child.passed(<-signals)
 		stop()
 		select {
 		case <-time.After(hintAfter):

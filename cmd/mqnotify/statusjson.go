@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/doctor"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -55,6 +56,18 @@ type (
 		DeadLetters int     `json:"dead_letters"`
 		MoreLetters bool    `json:"dead_letters_more"`
 		BelowOffset bool    `json:"below_offset"`
+
+		Partitions  int          `json:"partitions,omitempty"`
+		PartitionBy string       `json:"partition_by,omitempty"`
+		Members     []memberJSON `json:"members,omitempty"`
+	}
+	memberJSON struct {
+		Member     string `json:"member"`
+		Session    uint64 `json:"session"`
+		Partitions []int  `json:"partitions"`
+		Offset     uint64 `json:"offset"`
+		Lag        int    `json:"lag"`
+		LagMore    bool   `json:"lag_more"`
 	}
 )
 
@@ -89,6 +102,7 @@ func (s *topicStatus) json() (string, error) {
 			view.Groups = append(view.Groups, groupJSON{
 				g.Group, g.Session != 0, g.Member, g.Session, g.Settled, g.Done, g.Gaps, g.Waiting.N, g.Waiting.More,
 				g.Behind, float64(g.Moved.Milliseconds()) / 1000, g.DeadLetters.N, g.DeadLetters.More, g.BelowOffset,
+				g.Partitions, g.PartitionBy, membersJSON(g.Members),
 			})
 		}
 	}
@@ -97,6 +111,13 @@ func (s *topicStatus) json() (string, error) {
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(view)
 	return line.String(), err
+}
+
+func membersJSON(members []consumer.MemberStatus) (all []memberJSON) {
+	for _, m := range members {
+		all = append(all, memberJSON{m.Member, m.Session, append([]int{}, m.Partitions...), m.Settled, m.Waiting.N, m.Waiting.More})
+	}
+	return all
 }
 
 func forJSON(p notify.Participant) participantJSON {

@@ -42,6 +42,11 @@ func (s *topicStatus) text() (string, error) {
 		line("groups", "none")
 	default:
 		out.WriteString("\n" + groupTable(s.groups.Groups))
+		for _, g := range s.groups.Groups {
+			if g.Partitions > 0 {
+				out.WriteString("\n" + memberTable(g))
+			}
+		}
 	}
 	for _, finding := range s.findings {
 		out.WriteString("\n")
@@ -118,7 +123,10 @@ func groupTable(groups []consumer.GroupStatus) string {
 	rows.WriteString("GROUP\tMEMBER\tOFFSET\tDONE ABOVE\tGAPS\tLAG\tSTORED\tDEAD LETTERS\n")
 	for _, g := range groups {
 		member := "none; the last was " + g.Member
-		if g.Session != 0 {
+		switch {
+		case g.Partitions > 0:
+			member = fmt.Sprintf("%d share %d partitions", active(g), g.Partitions)
+		case g.Session != 0:
 			member = fmt.Sprintf("%s, session %d", g.Member, g.Session)
 		}
 		lag := g.Waiting.String()
@@ -128,10 +136,56 @@ func groupTable(groups []consumer.GroupStatus) string {
 		fmt.Fprintf(&rows, "%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%v\n", harmless(g.Group), harmless(member),
 			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), g.DeadLetters)
 	}
+	return aligned(rows.String())
+}
+
+// active is how many members share a group.
+func active(g consumer.GroupStatus) (n int) {
+	for _, m := range g.Members {
+		if m.Session != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// memberTable are the members that share a group.
+func memberTable(g consumer.GroupStatus) string {
+	var rows strings.Builder
+	fmt.Fprintf(&rows, "MEMBER OF %s\tSESSION\tPARTITIONS BY %s\tOFFSET\tLAG\n", harmless(g.Group), harmless(strings.ToUpper(g.PartitionBy)))
+	for _, m := range g.Members {
+		name, session := m.Member, strconv.FormatUint(m.Session, 10)
+		if m.Session == 0 {
+			name, session = "nobody", "-"
+		}
+		fmt.Fprintf(&rows, "%s\t%s\t%d: %s\t%d\t%v\n", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, m.Waiting)
+	}
+	return aligned(rows.String())
+}
+
+// ranges are numbers in order, "0-3 7".
+func ranges(numbers []int) string {
+	var all []string
+	for i := 0; i < len(numbers); {
+		j := i
+		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+			j++
+		}
+		text := strconv.Itoa(numbers[i])
+		if j > i {
+			text += "-" + strconv.Itoa(numbers[j])
+		}
+		all = append(all, text)
+		i = j + 1
+	}
+	return strings.Join(all, " ")
+}
+
+func aligned(rows string) string {
 	var out strings.Builder
-	aligned := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	_, _ = aligned.Write([]byte(rows.String())) // a strings.Builder takes all
-	_ = aligned.Flush()
+	columns := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	_, _ = columns.Write([]byte(rows)) // a strings.Builder takes all
+	_ = columns.Flush()
 	return out.String()
 }
 

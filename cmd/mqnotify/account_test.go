@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// account is one that is tried out: how it connects, how root does, and a pool of
+// root's.
+type account struct {
+	config, root *mysql.Config
+	db           *sqlx.DB
+}
+
+func (a account) can(t *testing.T, args ...string) bool {
+	r := mqnotify(t, a.config, "", args...)
+	if r.code != exitDone {
+		t.Log(r.err)
+	}
+	return r.code == exitDone
+}
+
+// makes tells whether an init into an empty database works, what it makes included.
+func (a account) makes(t *testing.T, args ...string) bool {
+	execute(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema, mqnotify_once,"+
+		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
+		" mqnotify_queue, mqnotify_task, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot")
+	defer succeed(t, a.root, "init", "orders")
+	if !a.can(t, args...) {
+		return false
+	}
+	_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
+	return err == nil
+}
+
+// works tells whether a worker does a task.
+func (a account) works(t *testing.T, flags ...string) bool { return a.worksOn(t, "mail", flags...) }
+
+func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
+	execute(t, a.db, "DELETE FROM mqnotify_task")
+	succeed(t, a.root, "enqueue", queue, "x")
+	w := background(t, a.config, append(append([]string{"work", queue}, flags...), "--", "true")...)
+	ended := false
+	did := within(t, patience, func() bool {
+		select {
+		case <-w.ended:
+			ended = true
+			return true
+		default:
+			return len(column(t, a.db, "SELECT 1 FROM mqnotify_task WHERE state <> 'done'")) == 0 &&
+				len(column(t, a.db, "SELECT 1 FROM mqnotify_schedule WHERE next_at < UTC_TIMESTAMP(6)")) == 0
+		}
+	})
+	return did && !ended && w.interrupt(t).code == exitDone
+}
+
+// guards tells whether what a program does with guards works.
+func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
+	t.Helper()
+	execute(t, a.db, "DELETE FROM mqnotify_claim WHERE follows IS NOT NULL")
+	for _, table := range []string{"claim", "mutex_row", "mutex_flag"} {
+		execute(t, a.db, "DELETE FROM mqnotify_"+table)
+	}
+	db, err := notify.OpenConfig(a.config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	if err = does(db); err != nil {
+		t.Log(err)
+	}
+	return err == nil
+}
+
+// lockTwice takes the mutex, finds it taken, and releases it.
+func lockTwice(t *testing.T, m guard.Mutex) error {
+	t.Helper()
+	held, err := m.TryLock(t.Context())
+	if err != nil {
+		return err
+	}
+	if _, err = m.TryLock(t.Context()); errors.Is(err, guard.ErrNotAcquired) {
+		err = nil
+	}
+	return errors.Join(err, held.Release(t.Context()))
+}
+
+// within tells whether something becomes so in time.
+func within(t *testing.T, d time.Duration, is func() bool) bool {
+	t.Helper()
+	for late := time.After(d); !is(); {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-late:
+			return false
+		}
+	}
+	return true
+}
+
+// keepsSoon waits until a command keeps the gate, or has ended.
+func (r *running) keepsSoon(t *testing.T) (keeps bool) {
+	t.Helper()
+	within(t, 3*time.Second, func() bool {
+		keeps = strings.Contains(r.err.String(), `msg="keeps the gate"`)
+		select {
+		case <-r.ended:
+			return true
+		default:
+			return keeps
+		}
+	})
+	return keeps
+}
+
+// grantsOf are the statements of the sections that begin so, without their GRANT.
+func grantsOf(config *mysql.Config, sections ...string) (grants []string) {
+	for _, n := range needs {
+		if slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(n.what, s) }) {
+			for _, statement := range n.statements(config.DBName, []string{"orders"}) {
+				grants = append(grants, strings.TrimPrefix(statement, "GRANT "))
+			}
+		}
+	}
+	return grants
+}
+
+// without is the grants with one privilege less, in every way.
+func without(grants []string) (all [][]string) {
+	for i, grant := range grants {
+		privileges, on, _ := strings.Cut(grant, " ON ")
+		each := strings.Split(privileges, ", ")
+		for k := range each {
+			fewer := slices.Delete(slices.Clone(grants), i, i+1)
+			if left := slices.Delete(slices.Clone(each), k, k+1); len(left) > 0 {
+				fewer = append(fewer, strings.Join(left, ", ")+" ON "+on)
+			}
+			all = append(all, fewer)
+		}
+	}
+	return all
+}

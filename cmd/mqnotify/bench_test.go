@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/bench"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Every suite gives figures beside their floors, a plot, and leaves nothing.
+func TestBench(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		plot := filepath.Join(t.TempDir(), "latency.svg")
+		small := []string{"--rounds", "3", "--rows", "3000", "--listeners", "3", "--for", "200ms"}
+		out := succeed(t, config, append([]string{"bench", "--json", "--plot", plot}, small...)...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.Len(t, lines, len(bench.Suites))
+		for i, line := range lines {
+			var suite struct {
+				Suite   string
+				Figures []bench.Figure
+			}
+			require.NoError(t, json.Unmarshal([]byte(line), &suite))
+			require.Equal(t, bench.Suites[i], suite.Suite)
+			ratios := 0
+			for _, f := range suite.Figures {
+				require.NotEmpty(t, f.Name)
+				before := f.Name == "commit to handler" // the handler may be called before Publish returns
+				if f.Unit != "1/s" {                    // which may be none, or fewer than before
+					require.True(t, f.Median > 0 || before, f.Name)
+					require.GreaterOrEqual(t, f.P99, f.Median)
+					require.GreaterOrEqual(t, f.Max, f.P99)
+				}
+				if f.Floor != "" {
+					require.True(t, f.Ratio > 0 || before, f.Name)
+					ratios++
+				}
+			}
+			require.Positive(t, ratios, line)
+		}
+		drawn, err := os.ReadFile(plot)
+		require.NoError(t, err)
+		require.Contains(t, string(drawn), "<svg")
+		for _, what := range []string{"share of samples", "latency against idle statements", "polling each 100ms"} {
+			require.Contains(t, string(drawn), what)
+		}
+		require.Contains(t, succeed(t, config, append([]string{"bench", "latency"}, small...)...), "a round trip")
+		require.Empty(t, column(t, open(t, config), "SELECT table_name FROM information_schema.tables"+
+			" WHERE table_schema = DATABASE() AND table_name LIKE 'mqnotify\\_bench%'"))
+		require.Equal(t, []string{"0"}, column(t, open(t, config), "SELECT (SELECT COUNT(*) FROM mqnotify_task) + (SELECT COUNT(*) FROM mqnotify_queue)"))
+	})
+}
+
+func TestBenchWrong(t *testing.T) {
+	for _, args := range [][]string{
+		{"bench", "speed"}, {"bench", "--rounds", "0"}, {"bench", "--rows", "-1"}, {"bench", "--listeners", "0"}, {"bench", "--for", "1ms"},
+	} {
+		fail(t, 2, nil, args...)
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Rows go to stdout and into a file, in their order and once, and the next run goes on.
+func TestBridge(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		succeed(t, config, "produce", "orders", "one", "two")
+		out := succeed(t, config, "bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end")
+		require.Equal(t, succeed(t, config, "consume", "orders", "--from", "beginning", "--stop-at-end"), out)
+		require.Empty(t, succeed(t, config, "bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"))
+
+		path := filepath.Join(t.TempDir(), "orders.jsonl")
+		b := background(t, config, "bridge", "orders", "--group", "file", "--to", "file://"+path)
+		lines := func(n int) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				text, _ := os.ReadFile(path)
+				return strings.Count(string(text), "\n") == n
+			}, patience, time.Millisecond)
+		}
+		lines(2)
+		succeed(t, config, "produce", "orders", "three")
+		lines(3)
+		require.Equal(t, exitDone, b.interrupt(t).code)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, out, string(text[:len(out)]))
+	})
+}
+
+// A backlog shows how far it is, can be stopped, and goes on from there.
+func TestBridgeProgress(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		rows := strings.TrimSuffix(strings.Repeat("('x'),", 10_000), ",")
+		execute(t, db, "INSERT INTO orders (payload) VALUES "+rows)
+		args := []string{"bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"}
+		first := background(t, config, args...)
+		first.err.contains(t, "msg=backlog")
+		r := first.interrupt(t)
+		require.Equal(t, exitDone, r.code)
+		require.Regexp(t, `msg=backlog topic=orders sent=\d+ refused=0 id=\d+ head=10000 percent=\d+\.\d rows_per_second=\d+ left=\d+s`, r.err)
+		sent := strings.Count(r.out, "\n")
+		rest := succeed(t, config, args...)
+		require.Equal(t, 10_000, sent+strings.Count(rest, "\n"))
+		require.True(t, rest == "" || strings.HasPrefix(rest, fmt.Sprintf(`{"id":%d,`, sent+1)), "it goes on where it was")
+	})
+}
+
+// What is wrong with a destination is told, without the password, and nothing is lost.
+func TestBridgeFails(t *testing.T) {
+	broker := brokertest.Redis(t)
+	away, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, away.Close())
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		succeed(t, config, "produce", "orders", "one")
+		secret := brokertest.Password + "x"
+		for url, want := range map[string]string{
+			"redis://me:" + secret + "@" + away.Addr().String():             "connection refused",
+			"nats://me:" + secret + "@" + away.Addr().String():              "connect",
+			strings.Replace(broker.URL(""), brokertest.Password, secret, 1): "the credentials are refused",
+			"exec:/no/such/program":                                         "no such file",
+			"file://" + filepath.Join(t.TempDir(), "none", "f"):             "no such file",
+		} {
+			message := fail(t, exitFailed, config, "bridge", "orders", "--group", "g", "--to", url)
+			require.Contains(t, message, want)
+			require.NotContains(t, message, secret)
+			require.NotContains(t, message, "--dsn", "it is not the database")
+		}
+		for _, url := range []string{"ftp://me:" + secret + "@host/", "nats://me:" + secret + "@ho st", "redis://me:" + secret + "@host/?x=y"} {
+			message := fail(t, exitUsage, config, "bridge", "orders", "--group", "g", "--to", url)
+			require.NotContains(t, message, secret)
+		}
+		require.Contains(t, succeed(t, config, "bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"), `"one"`)
+	})
+}
+
+// Messages of a broker come into a topic, and are there once when the import is run
+// again.
+func TestImport(t *testing.T) {
+	broker := brokertest.Redis(t)
+	options, err := redis.ParseURL(broker.URL(""))
+	require.NoError(t, err)
+	client := redis.NewClient(options)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		require.NoError(t, client.FlushAll(t.Context()).Err())
+		for n := range 3 {
+			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", n, "kind", "paid"}}).Err())
+		}
+		count := func(n string) func() bool {
+			return func() bool { return column(t, db, "SELECT COUNT(*) FROM orders")[0] == n }
+		}
+		for _, group := range []string{"a", "b"} { // the second has all messages again
+			i := background(t, config, "import", "--from", broker.URL("stream=in&group="+group), "--into", "orders")
+			require.Eventually(t, count("3"), patience, time.Millisecond)
+			require.Eventually(t, func() bool {
+				pending, err := client.XInfoGroups(t.Context(), "in").Result()
+				return err == nil && pending[len(pending)-1].Name == group && pending[len(pending)-1].Lag == 0 && pending[len(pending)-1].Pending == 0
+			}, patience, time.Millisecond)
+			r := i.interrupt(t)
+			require.Equal(t, exitDone, r.code)
+			require.NotContains(t, r.err, brokertest.Password)
+		}
+		require.Equal(t, "3", column(t, db, "SELECT COUNT(*) FROM orders")[0])
+		require.Contains(t, succeed(t, config, "consume", "orders", "--from", "beginning", "--stop-at-end"), `"headers":{"kind":"paid"},"payload":"0"`)
+		secret := brokertest.Password + "x"
+		message := fail(t, exitFailed, config, "import", "--into", "orders", "--from", strings.Replace(broker.URL("stream=in"), brokertest.Password, secret, 1))
+		require.Contains(t, message, "the credentials are refused")
+		require.NotContains(t, message, secret)
+	})
+}
+
+// A broker whose certificate an authority of one's own has signed: with ca= rows go there
+// and come back, without it the error says to write it.
+func TestBridgeTLS(t *testing.T) {
+	c := brokertest.NewCertificate(t)
+	broker := brokertest.WithTLS(t, c, func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) })
+	turn := 0
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders", "copies")
+		turn++
+		url := broker.URL(fmt.Sprint("stream=s", turn))
+		secure := url + "&ca=" + c.Authority
+		succeed(t, config, "produce", "orders", "one", "two")
+		succeed(t, config, "bridge", "orders", "--group", "g", "--to", secure, "--stop-at-end")
+		i := background(t, config, "import", "--from", secure, "--into", "copies")
+		require.Eventually(t, func() bool { return column(t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, time.Millisecond)
+		require.Equal(t, exitDone, i.interrupt(t).code)
+		for _, args := range [][]string{{"bridge", "orders", "--group", "h", "--to"}, {"import", "--into", "copies", "--from"}} {
+			message := fail(t, exitFailed, config, append(args, url)...)
+			require.Contains(t, message, "ca=/path.pem")
+			require.NotContains(t, message, brokertest.Password)
+			require.NotContains(t, message, "msg=import") // neither that it began nor that it ended
+			message = fail(t, exitUsage, config, append(args, url+"&ca=/no/such.pem")...)
+			require.Contains(t, message, "no such file")
+			require.NotContains(t, message, brokertest.Password)
+		}
+	})
+}

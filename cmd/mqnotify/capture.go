@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/capture"
+)
+
+func newCapture(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "capture COMMAND",
+		Short: "Make every change of a table a message, whatever program makes it",
+		Long: `Makes, shows and removes triggers that write a message for every change of a table, in
+the writer's own transaction: {"op":"update","table":"orders","old":{...},"new":{...}}.
+
+It needs no binary log and nothing that runs. docs/capture.md says how each type is
+written, what it costs the writer, and what no trigger sees.`,
+		Example: `  mqnotify capture install orders
+  mqnotify consume orders_changes
+  mqnotify capture status`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return usagef("install, status or remove?") },
+	}
+	cmd.AddCommand(newCaptureInstall(a), newCaptureStatus(a), newCaptureRemove(a))
+	return cmd
+}
+
+func newCaptureInstall(a *app) *cobra.Command {
+	var o capture.Options
+	var ops []string
+	var printed bool
+	cmd := &cobra.Command{
+		Use:   "install TABLE",
+		Short: "Make the triggers, and the topic if it is not there",
+		Long: `Makes a trigger for each of --ops that writes the old and the new row as JSON into the
+topic --into. The account needs TRIGGER on TABLE and INSERT on the topic, and must
+stay: triggers run with the rights of who made them. MySQL with a binary log wants
+SUPER too, or log_bin_trust_function_creators=1.
+
+A trigger can be made only between the transactions that use TABLE: it is tried for 2 s
+at a time, during which those who come wait behind it, until --patience is over.
+
+A trigger that stands already after the same changes is an error. With --beside both
+stand.`,
+		Example: `  mqnotify capture install orders
+  mqnotify capture install orders --ops update,delete --columns id,status --into order_status
+  mqnotify capture install orders --print`,
+		Args:              oneName("TABLE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Logger, o.Ops = a.log, nil
+			for _, op := range ops {
+				o.Ops = append(o.Ops, capture.Op(strings.ToLower(op)))
+			}
+			if len(o.Ops) == 0 {
+				return usagef("--ops: insert, update or delete, with commas between them")
+			}
+			return a.captureInstall(cmd.Context(), args[0], o, printed)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&ops, "ops", []string{"insert", "update", "delete"}, "the changes, with commas between them")
+	flags.StringSliceVar(&o.Columns, "columns", nil, "only these columns, and only updates that change one of them; default all")
+	flags.StringVar(&o.Into, "into", "", "the `topic` to write into; default TABLE_changes")
+	flags.BoolVar(&o.Beside, "beside", false, "let other triggers stand beside")
+	flags.BoolVar(&printed, "print", false, "write the SQL to stdout instead")
+	addPatience(cmd, &o)
+	completeWith(cmd, "ops", "insert", "update", "delete")
+	completeNothing(cmd, "columns", "into")
+	return cmd
+}
+
+func addPatience(cmd *cobra.Command, o *capture.Options) {
+	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
+	completeNothing(cmd, "patience")
+}
+
+func (a *app) captureInstall(ctx context.Context, name string, o capture.Options, printed bool) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	if printed {
+		plan, err := capture.Prepare(ctx, db, name, o)
+		if err != nil {
+			return captureError(err)
+		}
+		return ignoreBrokenPipe(writeAll(a.out, plan.Script()))
+	}
+	plan, err := capture.Install(ctx, db, name, o)
+	if err != nil {
+		return captureError(err)
+	}
+	for _, t := range plan.Triggers {
+		a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
+	}
+	return nil
+}
+
+// captureError makes a mistake in the options one of the command line.
+func captureError(err error) error {
+	if errors.Is(err, capture.ErrOptions) {
+		return usageError{err}
+	}
+	return err
+}
+
+func newCaptureStatus(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status [TABLE]",
+		Short: "Show which changes of TABLE, or of all tables, are captured",
+		Long: `Prints the capture triggers that this account may see. Of each it tells the columns
+that it misses, since they were left out or added later, and what makes the writes
+that fire it fail: a column that is gone, a topic that is gone. It exits with 1 then.`,
+		Example: `  mqnotify capture status
+  mqnotify capture status orders --json`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) == 1 {
+				name = args[0]
+			}
+			return a.captureStatus(cmd.Context(), name, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	states, err := capture.Status(ctx, db, name)
+	if err != nil {
+		return err
+	}
+	text, err := captureTable(states)
+	if asJSON {
+		text, err = captureLines(states)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Broken() {
+			return fmt.Errorf("writes that fire %s fail: remove the capture and install it again", s.Trigger)
+		}
+	}
+	return nil
+}
+
+func captureTable(states []capture.State) (string, error) {
+	if len(states) == 0 {
+		return "nothing is captured\n", nil
+	}
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "TABLE\tON\tINTO\tCOLUMNS\tSTATE")
+	for _, s := range states {
+		state := "ok"
+		switch {
+		case s.NoTopic:
+			state = "BROKEN: no topic " + s.Topic
+		case len(s.Gone) > 0:
+			state = "BROKEN: gone are " + strings.Join(s.Gone, ", ")
+		case len(s.Missed) > 0:
+			state = "without " + strings.Join(s.Missed, ", ")
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", s.Table, s.Op, s.Topic, len(s.Columns), state)
+	}
+	err := w.Flush()
+	return text.String(), err
+}
+
+func captureLines(states []capture.State) (string, error) {
+	var text strings.Builder
+	for _, s := range states {
+		line, err := json.Marshal(map[string]any{
+			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
+			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken(),
+		})
+		if err != nil {
+			return "", err
+		}
+		text.Write(append(line, '\n'))
+	}
+	return text.String(), nil
+}
+
+// orNone is the names, [] and not null in JSON.
+func orNone(names []string) []string {
+	if names == nil {
+		return []string{}
+	}
+	return names
+}
+
+func newCaptureRemove(a *app) *cobra.Command {
+	var o capture.Options
+	cmd := &cobra.Command{
+		Use:   "remove TABLE",
+		Short: "Drop the capture triggers of TABLE; its topic stays",
+		Long: `Drops TABLE's capture triggers and leaves the topic and its messages as they are. Do it
+before you drop or rename a captured column, and install the capture again after it.`,
+		Example:           `  mqnotify capture remove orders`,
+		Args:              oneName("TABLE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			o.Logger = a.log
+			removed, err := capture.Remove(cmd.Context(), db, args[0], o)
+			for _, name := range removed {
+				a.log.InfoContext(cmd.Context(), "the trigger is dropped", "trigger", name, "table", args[0])
+			}
+			if err == nil && len(removed) == 0 {
+				a.log.InfoContext(cmd.Context(), "nothing is captured", "table", args[0])
+			}
+			return captureError(err)
+		},
+	}
+	addPatience(cmd, &o)
+	return cmd
+}

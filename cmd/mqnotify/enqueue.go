@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// enqueueOptions are enqueue's flags.
+type enqueueOptions struct {
+	entry    queue.Entry
+	at       string
+	retries  int
+	batch    int
+	printIDs bool
+}
+
+func newEnqueue(a *app) *cobra.Command {
+	var o enqueueOptions
+	cmd := &cobra.Command{
+		Use:   "enqueue QUEUE [PAYLOAD...]",
+		Short: "Enter tasks into a queue",
+		Long: `Enters each PAYLOAD as a task, or each line of stdin if there is none, and returns when
+they are committed. Lines that come faster than they can be committed are committed
+together, --batch of them at most, all or none. QUEUE must be there: mqnotify init --queue
+makes it.
+
+A smaller --priority is done before a larger one. --delay is from now, by the server's
+clock. With --unique the task is not entered while the queue has one of that key that is
+neither done nor dead.
+
+An enqueue that reads stdin for longer than a second wakes workers itself, at once. Else
+they find the tasks when one of them looks: within a second.`,
+		Example: `  mqnotify enqueue mail 'hello'
+  mqnotify enqueue mail --delay 10m --retries 3 --print-ids 'later'
+  mqnotify enqueue reports --unique may --priority -1 '{"month": 5}'
+  ls *.wav | mqnotify enqueue encode`,
+		Args:              someNames("QUEUE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.enqueue(cmd.Context(), o, args[0], args[1:])
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&o.entry.Priority, "priority", 0, "a smaller number is done first; from -32768 to 32767")
+	flags.DurationVar(&o.entry.Delay, "delay", 0, "not before this long from now")
+	flags.StringVar(&o.at, "at", "", "not before this `time`, as 2026-01-31T08:00:00Z")
+	flags.StringVar(&o.entry.Unique, "unique", "", "not if a task of this `key` is unfinished; for one task")
+	flags.IntVar(&o.retries, "retries", queue.DefaultRetries, "how often it is tried again when it fails")
+	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
+	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each task on a line, once it is committed;\n0 for one that --unique kept out")
+	completeNothing(cmd, "priority", "delay", "at", "unique", "retries", "batch")
+	return cmd
+}
+
+// check reads the flags into the entry that all tasks are made from.
+func (o *enqueueOptions) check(payloads int) error {
+	switch {
+	case o.batch < 1:
+		return usagef("--batch %d: 1 or more", o.batch)
+	case o.retries < 0:
+		return usagef("--retries %d: 0 or more", o.retries)
+	case o.entry.Delay < 0:
+		return usagef("--delay %v: 0 or more", o.entry.Delay)
+	case o.at != "" && o.entry.Delay != 0:
+		return usagef("--at and --delay: give one of them")
+	case o.entry.Unique != "" && payloads != 1:
+		return usagef("--unique is for one task: give one PAYLOAD")
+	}
+	o.entry.Retries = o.retries
+	if o.retries == 0 {
+		o.entry.Retries = queue.NoRetries
+	}
+	if o.at != "" {
+		at, err := time.Parse(time.RFC3339, o.at)
+		if err != nil {
+			return usagef("--at %q: write it as 2026-01-31T08:00:00Z", o.at)
+		}
+		o.entry.At = at
+	}
+	return nil
+}
+
+func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloads []string) error {
+	if err := o.check(len(payloads)); err != nil {
+		return err
+	}
+	q, done, err := a.openQueue(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	next := takeFrom(payloads)
+	if len(payloads) == 0 {
+		if isTerminal(a.in) {
+			a.log.InfoContext(ctx, "each line is a task; Ctrl-D ends")
+		}
+		next = readLines(reading, a.in, o.batch).next
+	}
+	entered, err := a.enqueueAll(ctx, q, o, next)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		a.log.InfoContext(ctx, "stopped", "entered", entered)
+		return nil
+	case entered > 0:
+		err = fmt.Errorf("%w (tasks entered before that: %d)", err, entered)
+	}
+	return ignoreBrokenPipe(err)
+}
+
+// enqueueAll enters what next gives until it gives nothing more.
+func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
+	next func(ctx context.Context, most int) ([][]byte, error),
+) (entered int, err error) {
+	for {
+		payloads, err := next(ctx, o.batch)
+		if err != nil || len(payloads) == 0 {
+			return entered, err
+		}
+		entries := make([]queue.Entry, len(payloads))
+		for i, payload := range payloads {
+			entries[i] = o.entry
+			entries[i].Payload = payload
+		}
+		longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+		ids, err := q.Enqueue(longer, entries...)
+		release()
+		if err != nil {
+			return entered, err
+		}
+		entered += len(ids)
+		if len(ids) == 1 && ids[0] == 0 {
+			a.log.InfoContext(ctx, "not entered: a task of this key is unfinished", "unique", o.entry.Unique)
+		}
+		if o.printIDs {
+			if err := writeAll(a.out, idLines(ids)); err != nil {
+				return entered, err
+			}
+		}
+	}
+}
+
+// openQueue is access to a queue that is there; done closes it.
+func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
+	db, err := a.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	if q, err = queue.New(db, name, queue.Options{Logger: a.log}); err == nil {
+		_, err = q.Settings(ctx)
+	}
+	if err != nil {
+		if q != nil {
+			_ = q.Close()
+		}
+		closeDB(db)
+		return nil, nil, err
+	}
+	return q, func() {
+		_ = q.Close() // it fails at nothing that matters any more
+		closeDB(db)
+	}, nil
+}

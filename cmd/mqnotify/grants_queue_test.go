@@ -1,0 +1,64 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// An ordered queue's row is locked, for which MySQL wants UPDATE on it and MariaDB does not.
+func TestGrantsOfOrderedQueues(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		var ordered []string
+		if !s.IsMariaDB() {
+			ordered = []string{"besides, for ordered queues"}
+		}
+		for _, test := range []role{
+			{"enqueuer", append(ordered, "enqueuer:"), func(t *testing.T, a account) bool {
+				return a.can(t, "enqueue", "line", "x")
+			}},
+			{"worker", append(ordered, "worker:"), func(t *testing.T, a account) bool { return a.worksOn(t, "line") }},
+		} {
+			t.Run(test.name, func(t *testing.T) { test.leastOn(t, s, "init", "--queue", "line", "--ordered") })
+		}
+	})
+}
+
+// Workers and a ring's readers keep the gate, and look at the flag of enqueuers and writers
+// that do not live long, if they may read it.
+func TestGrantsOfFlagsToKeep(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		root, db := queueDatabase(t, s)
+		succeed(t, root, "ring", "create", "log", "--size", "2")
+		// woken tells how long it took until both were, or that one was not.
+		woken := func(patience time.Duration, flags bool) (took time.Duration, both bool) {
+			execute(t, db, "DELETE FROM mqnotify_flag")
+			worker, reader := []string{"worker:"}, []string{"ring:"}
+			if flags {
+				worker = append(worker, "besides, to keep the gate for enqueuers")
+				reader = append(reader, "besides, to keep the gate for writers")
+			}
+			w := background(t, s.User(t, root, grantsOf(root, worker...)...), "work", "mail", "--log-level", "debug", "--", "cat")
+			r := background(t, s.User(t, root, grantsOf(root, reader...)...), "ring", "read", "log", "-f", "-n", "0", "--log-level", "debug")
+			require.True(t, w.keepsSoon(t) && r.keepsSoon(t))
+			succeed(t, root, "enqueue", "mail", "x")
+			succeed(t, root, "ring", "put", "log", "x")
+			begun := time.Now()
+			both = within(t, patience, func() bool { return w.out.String() == "x" && r.out.String() == "x\n" })
+			took = time.Since(begun)
+			if !both {
+				require.Empty(t, w.out.String()+r.out.String(), "one of them was woken")
+			}
+			require.Equal(t, exitDone, w.interrupt(t).code)
+			require.Equal(t, exitDone, r.interrupt(t).code)
+			return took, both
+		}
+		took, both := woken(patience, true)
+		require.True(t, both)
+		_, both = woken(2*took+2*time.Second, false)
+		require.False(t, both, "they look at the flag without its SELECT")
+	})
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+// TestGrantsOfServe is TestGrantsAreTheLeast for import, serve and capture.
+func TestGrantsOfServe(t *testing.T) {
+	broker := brokertest.Redis(t)
+	for _, test := range []role{
+		{"importer", []string{"importer:"}, func(t *testing.T, a account) bool { return a.imports(t, broker) }},
+		{"serve", []string{"serve: mqnotify"}, func(t *testing.T, a account) bool {
+			return a.serves(t, func(string) bool { return true })
+		}},
+		{"serve that publishes", []string{"serve: mqnotify", "serve, besides, for POST"}, func(t *testing.T, a account) bool {
+			return a.serves(t, func(url string) bool {
+				status, _ := ask(t, http.MethodPost, url+"/messages", "x")
+				return status == http.StatusCreated
+			})
+		}},
+		{"serve that publishes once", []string{"serve: mqnotify", "serve, besides, to publish with"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_idempotency")
+			execute(t, a.db, "INSERT INTO mqnotify_idempotency (topic, name, message_id, digest, created_at) VALUES ('orders', 'old', 1, '', '2020-01-01')")
+			return a.serves(t, func(url string) bool {
+				status, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
+				again, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
+				return status == http.StatusCreated && again == http.StatusOK && within(t, 3*time.Second, func() bool {
+					return len(column(t, a.db, "SELECT 1 FROM mqnotify_idempotency WHERE name = 'old'")) == 0
+				})
+			})
+		}},
+		{"serve that retries", []string{"serve: mqnotify", "serve, besides, to retry"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_dead_letter")
+			mqnotify(t, a.root, "", "consume", "orders", "--group", "g", "--reset", "--from", "1", "--stop-at-end", "--attempts", "1", "--", "false")
+			id := column(t, a.db, "SELECT MAX(id) FROM mqnotify_dead_letter")[0]
+			return a.serves(t, func(url string) bool {
+				status, _ := ask(t, http.MethodPost, url+"/dead-letters/"+id+"/retry", "")
+				return status == http.StatusOK
+			})
+		}},
+		{"capture", []string{"capture:"}, func(t *testing.T, a account) bool {
+			defer func() { mqnotify(t, a.root, "", "capture", "remove", "orders") }()
+			if !a.can(t, "capture", "install", "orders") {
+				return false
+			}
+			for _, change := range []string{"INSERT INTO orders (payload) VALUES ('x')", "UPDATE orders SET payload = 'y' LIMIT 1", "DELETE FROM orders LIMIT 1"} {
+				if _, err := a.db.ExecContext(t.Context(), change); err != nil {
+					return false
+				}
+			}
+			return strings.Contains(succeed(t, a.config, "capture", "status"), "orders_changes") &&
+				a.can(t, "capture", "remove", "orders")
+		}},
+	} {
+		t.Run(test.name, test.least)
+	}
+}
+
+// serves tells whether a server of this account shows the topic's messages and groups, and
+// does what is asked of it there.
+func (a account) serves(t *testing.T, does func(url string) bool) bool {
+	t.Helper()
+	succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
+	r := background(t, a.config, "serve", "orders", "--listen", "127.0.0.1:0")
+	const refused = "can't be read"
+	url := ""
+	within(t, patience, func() bool {
+		select {
+		case <-r.ended:
+			return true
+		default:
+			said := r.err.String()
+			if found := servedAt.FindStringSubmatch(said); found != nil {
+				url = found[1]
+			}
+			return url != "" || strings.Contains(said, refused)
+		}
+	})
+	if url == "" {
+		r.interrupt(t)
+		return false
+	}
+	ready := false
+	within(t, patience, func() bool {
+		status, _ := ask(t, http.MethodGet, url+"/readyz", "")
+		ready = status == http.StatusOK
+		return ready || strings.Contains(r.err.String(), refused)
+	})
+	url += "/topics/orders"
+	shows := func() bool {
+		status, events := ask(t, http.MethodGet, url+"/messages?after=beginning", "")
+		_, state := ask(t, http.MethodGet, url, "")
+		letters, _ := ask(t, http.MethodGet, url+"/dead-letters", "")
+		return status == http.StatusOK && strings.Contains(events, `"payload":"z"`) &&
+			strings.Contains(state, `"group":"g"`) && letters == http.StatusOK
+	}
+	did := ready && shows() && does(url)
+	return r.interrupt(t).code == exitDone && did
+}
+
+// ask makes a request; headers are "Name: value".
+func ask(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		request.Header.Set(name, value)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	all, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(all)
+}
+
+// imports tells whether an import stores a message, and forgets an old id.
+func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
+	t.Helper()
+	execute(t, a.db, "DELETE FROM mqnotify_import")
+	execute(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', 'redis:payments', 'old', '2020-01-01')")
+	client := redis.NewClient(&redis.Options{Addr: broker.Addr(), Username: brokertest.User, Password: brokertest.Password})
+	defer client.Close()
+	require.NoError(t, client.Del(t.Context(), "payments").Err())
+	require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "payments", Values: []string{"payload", "imported"}}).Err())
+	before := len(column(t, a.db, "SELECT id FROM orders WHERE payload = 'imported'"))
+	r := background(t, a.config, "import", "--from", broker.URL("stream=payments"), "--into", "orders")
+	ended := false
+	did := within(t, 5*time.Second, func() bool {
+		select {
+		case <-r.ended:
+			ended = true
+			return true
+		default:
+			return len(column(t, a.db, "SELECT id FROM orders WHERE payload = 'imported'")) > before &&
+				len(column(t, a.db, "SELECT 1 FROM mqnotify_import WHERE message_id = 'old'")) == 0
+		}
+	})
+	return did && !ended && r.interrupt(t).code == exitDone
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/bridge"
+)
+
+// importOptions are import's flags.
+type importOptions struct {
+	from, into string
+	batch      int
+	keep       time.Duration
+}
+
+func newImport(a *app) *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "import --from URL --into TOPIC",
+		Short: "Bring a broker's messages into a topic, each once",
+		Long: `Takes the messages of the URL into TOPIC, until Ctrl-C. Each is inserted once: its
+broker's id is stored in the transaction that inserts it (table mqnotify_import), and
+it is acknowledged after the commit. What dies in between comes again, and is known.
+
+` + bridge.OriginSchemes + `
+
+The id is the sequence in a JetStream stream, the entry's id in Redis, and with AMQP
+and MQTT what the publisher calls it: message-id, or the user property message-id. A
+message without one may be stored twice.
+
+A URL with a password in it belongs into ` + envFrom + ` rather than on the command line.
+A broker or a database that goes away is waited for.`,
+		Example: `  mqnotify import --from 'nats://127.0.0.1:4222/?stream=payments' --into payments
+  mqnotify import --from 'amqp://127.0.0.1/?queue=mails' --into mails --keep 72h`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.importFrom(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.from, "from", "", "where from: a `URL`; "+envFrom+" if it is not given")
+	flags.StringVar(&o.into, "into", "", "the `TOPIC`")
+	flags.IntVar(&o.batch, "batch", 500, "the most messages in one transaction")
+	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are remembered: a message that comes again later\nis stored twice")
+	completeNothing(cmd, "from", "into", "batch", "keep")
+	return cmd
+}
+
+func (a *app) importFrom(ctx context.Context, o importOptions) error {
+	from, err := a.secretURL("from", o.from, envFrom)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.into == "":
+		return usagef("--into: name the TOPIC")
+	case o.batch < 1:
+		return usagef("--batch %d: 1 or more", o.batch)
+	case o.keep <= 0:
+		return usagef("--keep %v: more than 0", o.keep)
+	}
+	origin, err := bridge.ParseOrigin(from, o.into)
+	if err != nil {
+		return usageError{err}
+	}
+	redis.SetLogger(redisLog{a.log})
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	p := &imported{app: a, topic: o.into, last: time.Now()}
+	i, err := bridge.NewImport(db, origin, o.into, bridge.ImportOptions{
+		Batch: o.batch, Keep: o.keep, Logger: a.log,
+		Stored: p.stored,
+	})
+	if err != nil {
+		return err
+	}
+	if err = i.Run(ctx); err == nil || p.messages+p.known > 0 {
+		p.log("imported")
+	}
+	return err
+}
+
+// imported counts what came, and shows it from time to time: how much is to come no
+// broker says.
+type imported struct {
+	app             *app
+	topic           string
+	messages, known int
+	last            time.Time // when it was shown
+	shown           int       // what had come then
+}
+
+// stored is for bridge.ImportOptions.Stored.
+func (i *imported) stored(now, there int) {
+	i.messages, i.known = i.messages+now, i.known+there
+	if took := time.Since(i.last); took >= progressEvery {
+		all := i.messages + i.known
+		i.log("imported so far", "messages_per_second", int(float64(all-i.shown)/took.Seconds()))
+		i.last, i.shown = time.Now(), all
+	}
+}
+
+func (i *imported) log(message string, more ...any) {
+	attributes := append([]any{"topic", i.topic, "messages", i.messages, "there_already", i.known}, more...)
+	i.app.log.InfoContext(context.Background(), message, attributes...)
+}
+
+// redisLog makes what the Redis client prints a debug log: what matters of it is in an
+// error too.
+type redisLog struct{ log *slog.Logger }
+
+func (r redisLog) Printf(ctx context.Context, format string, v ...any) {
+	r.log.DebugContext(ctx, "redis client", "said", fmt.Sprintf(format, v...))
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	kindAdvisory = "advisory"
+	kindLease    = "lease"
+)
+
+// exitNotGot is what lock ends with when somebody else holds the lock: EX_TEMPFAIL of
+// sysexits.h.
+const exitNotGot = 75
+
+// lockOptions are lock's flags.
+type lockOptions struct {
+	kind    string
+	timeout time.Duration
+	waits   bool // for ever
+	ttl     time.Duration
+	notGot  int
+}
+
+func newLock(a *app) *cobra.Command {
+	var o lockOptions
+	cmd := &cobra.Command{
+		Use:   "lock NAME [flags] -- COMMAND ARGS...",
+		Short: "Run a command while a lock is held, one at a time on all machines",
+		Long: `Takes the lock NAME, runs COMMAND, and releases the lock when it ends: flock(1) for all
+machines that have the database in common. NAME is any name, of 1 to 255 characters.
+
+It waits for the lock, or for --timeout at most; 0s is a try. The exit code is that of
+COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if the
+lock was not got. COMMAND gets mqnotify's stdin and the signals that mqnotify gets, and
+the lock's name in MQNOTIFY_LOCK.
+
+A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as mqnotify or
+its connection ends, and goes to who has waited longest. One of the kind lease is a row
+in a table that init makes: it is free --ttl after mqnotify or its host has died, may be
+shared by many servers (Galera), and has a fencing token, in MQNOTIFY_TOKEN, which grows
+with each holder.
+
+When the lock is lost, because the server can't be reached for instance, COMMAND gets
+SIGTERM, and SIGKILL 5 s later: somebody else may have the lock then.`,
+		Example: `  mqnotify lock nightly-report -- ./report
+  mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
+  mqnotify lock import --kind lease --ttl 1m -- sh -c './import --fence "$MQNOTIFY_TOKEN"'`,
+		Args:              oneNameAndCommand("NAME"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.waits = !cmd.Flags().Changed("timeout")
+			if cmd.Flags().Changed("ttl") && o.kind != kindLease {
+				return usagef("--ttl is for leases: give --kind lease too")
+			}
+			return a.lock(cmd.Context(), o, args[0], args[1:])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.kind, "kind", kindAdvisory, "advisory or lease")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for the lock; 0s is not at all (default for ever)")
+	flags.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long a lease outlives its holder")
+	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` when the lock was not got")
+	completeWith(cmd, "kind", kindAdvisory, kindLease)
+	completeNothing(cmd, "timeout", "ttl", "conflict-exit-code")
+	return cmd
+}
+
+func (a *app) lock(ctx context.Context, o lockOptions, name string, args []string) error {
+	if err := oneOf("kind", o.kind, kindAdvisory, kindLease); err != nil {
+		return err
+	}
+	switch {
+	case o.timeout < 0:
+		return usagef("--timeout %v: 0s or more", o.timeout)
+	case o.notGot < 0 || o.notGot > 255:
+		return usagef("-E %d: 0 to 255", o.notGot)
+	}
+	if err := findCommand(args); err != nil {
+		return err
+	}
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	mutex, err := o.mutex(db, name)
+	if err != nil {
+		return err
+	}
+	held, err := o.take(ctx, mutex)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("the command was not run: %w", err)
+	case errors.Is(err, notify.ErrNotAcquired):
+		a.log.InfoContext(ctx, "somebody else holds the lock: the command is not run", "lock", name)
+		return &exitError{code: o.notGot}
+	case err != nil:
+		return err
+	}
+	variables := []string{"MQNOTIFY_LOCK=" + name}
+	if token := held.Token(); token != 0 {
+		variables = append(variables, "MQNOTIFY_TOKEN="+strconv.FormatUint(token, 10))
+	}
+	err = a.guarded(ctx, args, variables, held.Lost())
+	released := held.Release(ctx)
+	if err == nil { // the command's own code says more, if it has one
+		err = released
+	}
+	return err
+}
+
+func (o lockOptions) mutex(db *notify.DB, name string) (guard.Mutex, error) {
+	if o.kind == kindLease {
+		return guard.NewLease(db, name, guard.LeaseOptions{TTL: o.ttl})
+	}
+	return guard.NewAdvisory(db, name, notify.SessionOptions{})
+}
+
+// take waits for the lock as long as it may.
+func (o lockOptions) take(ctx context.Context, mutex guard.Mutex) (guard.Held, error) {
+	switch {
+	case o.waits:
+		return mutex.Lock(ctx)
+	case o.timeout == 0:
+		return mutex.TryLock(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	return mutex.Lock(ctx)
+}
+
+// findCommand asks for a command that is there, before anything is done for it.
+func findCommand(args []string) error {
+	if len(args) == 0 {
+		return usagef("give the command to run after --")
+	}
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return fmt.Errorf("find the command: %w", err)
+	}
+	return nil
+}

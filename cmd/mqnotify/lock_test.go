@@ -1,0 +1,166 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+var lockKinds = []string{kindAdvisory, kindLease}
+
+// The command's exit code, streams and environment are those of one that is run as it is.
+func TestLockRuns(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		for _, kind := range lockKinds {
+			r := mqnotify(t, config, "typed", "lock", "a 'name' ☃", "--kind", kind, "--", "sh", "-c",
+				`cat; echo " $0 $MQNOTIFY_LOCK $MQNOTIFY_TOKEN"; echo said >&2; exit 42`, "zero")
+			require.Equal(t, 42, r.code)
+			token := map[string]string{kindAdvisory: "", kindLease: "1"}[kind]
+			require.Equal(t, "typed zero a 'name' ☃ "+token+"\n", r.out)
+			require.Equal(t, "said\n", r.err)
+			require.Equal(t, 128+15, mqnotify(t, config, "", "lock", "x", "--kind", kind, "--", "sh", "-c", "kill $$").code)
+			require.Empty(t, succeed(t, config, "lock", "x", "--kind", kind, "--timeout", "0s", "--", "true"))
+		}
+	})
+}
+
+// One at a time, of both kinds; who does not get the lock ends with 75, or as it is told,
+// and runs nothing.
+func TestLockHeld(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		for _, kind := range lockKinds {
+			lock := func(args ...string) []string {
+				return append([]string{"lock", "report", "--kind", kind}, args...)
+			}
+			first := background(t, config, lock("--", "sh", "-c", "echo has it; exec sleep 1000")...)
+			first.out.contains(t, "has it\n")
+			for _, args := range [][]string{lock("--timeout", "0s", "--", "echo", "ran"), lock("--timeout", "100ms", "--", "echo", "ran")} {
+				r := mqnotify(t, config, "", args...)
+				require.Equal(t, exitNotGot, r.code, r.err)
+				require.Empty(t, r.out)
+				require.Contains(t, r.err, "somebody else holds the lock")
+				require.Equal(t, 7, mqnotify(t, config, "", append([]string{"lock", "-E", "7"}, args[1:]...)...).code)
+			}
+			succeed(t, config, "lock", "another", "--kind", kind, "--timeout", "0s", "--", "true")
+			interrupted := background(t, config, lock("--", "echo", "ran")...)
+			second := background(t, config, lock("--", "echo", "ran")...)
+			require.Equal(t, exitFailed, interrupted.interrupt(t).code, "the command was not run")
+			r := first.interrupt(t)
+			require.Equal(t, 128+15, r.code, "what ended the command")
+			require.Equal(t, result{exitDone, "ran\n", ""}, second.wait(t))
+		}
+	})
+}
+
+// A command whose lock is lost gets SIGTERM. One that does not care ends with an error of
+// ours.
+func TestLockLost(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		lose := map[string]func(){
+			kindAdvisory: func() {
+				name := notify.LockName("mutex", config.DBName, "x")
+				execute(t, db, "KILL "+column(t, db, "SELECT IS_USED_LOCK(?)", name)[0])
+			},
+			kindLease: func() { execute(t, db, "UPDATE mqnotify_lease SET token = token + 1") },
+		}
+		for _, kind := range lockKinds {
+			for script, code := range map[string]int{
+				"echo has it; exec sleep 1000":                                   128 + 15,
+				"trap 'echo asked; exit 3' TERM; echo has it; sleep 1000 & wait": 3,
+				"trap 'echo asked; exit 0' TERM; echo has it; sleep 1000 & wait": exitFailed,
+			} {
+				args := []string{"lock", "x", "--kind", kind}
+				if kind == kindLease {
+					args = append(args, "--ttl", "500ms")
+				}
+				l := background(t, config, append(args, "--", "sh", "-c", script)...)
+				l.out.contains(t, "has it\n")
+				lose[kind]()
+				r := l.wait(t)
+				require.Equal(t, code, r.code, "%s %s", kind, r.err)
+				require.Equal(t, strings.Contains(script, "trap"), strings.Contains(r.out, "asked\n"))
+				require.Contains(t, r.err, "the lock is lost")
+				execute(t, db, "UPDATE mqnotify_lease SET expires_at = NULL")
+			}
+		}
+	})
+}
+
+// A key is done once, or once in a time; its command's failure makes it no less done.
+func TestOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		r := mqnotify(t, config, "typed", "once", "k", "--", "sh", "-c", `cat; echo " $MQNOTIFY_KEY"; exit 3`)
+		require.Equal(t, result{3, "typed k\n", ""}, r)
+		r = mqnotify(t, config, "", "once", "k", "--", "echo", "ran")
+		require.Equal(t, exitDone, r.code)
+		require.Empty(t, r.out)
+		require.Contains(t, r.err, "done already")
+		require.Equal(t, 9, mqnotify(t, config, "", "once", "k", "-E", "9", "--", "echo", "ran").code)
+		require.Empty(t, succeed(t, config, "once", "k", "--reset"))
+		require.Equal(t, "ran\n", succeed(t, config, "once", "k", "--", "echo", "ran"))
+		require.Contains(t, mqnotify(t, config, "", "once", "new", "--reset").err, "nothing to reset")
+
+		every := []string{"once", "nightly", "--every", "23h", "--", "echo", "ran"}
+		require.Equal(t, "ran\n", succeed(t, config, every...))
+		require.Empty(t, succeed(t, config, every...))
+		execute(t, db, "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 23 HOUR")
+		require.Equal(t, "ran\n", succeed(t, config, every...))
+		require.Equal(t, "ran\n", succeed(t, config, "once", "nightly", "--", "echo", "ran"), "another kind of key")
+	})
+}
+
+func TestLockFails(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		succeed(t, config, "lock", "x", "--", "true")
+		for _, args := range [][]string{{"lock", "x", "--kind", "lease"}, {"once", "x"}, {"once", "x", "--every", "1h"}} {
+			message := fail(t, exitFailed, config, append(args, "--", "echo", "ran")...)
+			require.Contains(t, message, "mqnotify init")
+		}
+		config, _ = database(t, s)
+		reader := s.User(t, config, "SELECT ON "+config.DBName+".*")
+		message := fail(t, exitFailed, reader, "once", "x", "--", "echo", "ran")
+		require.Equal(t, 1, strings.Count(message, "mqnotify grants"), message)
+		require.Contains(t, fail(t, exitFailed, config, "lock", "x", "--", "no-such-command"), "no-such-command")
+		require.Contains(t, fail(t, exitFailed, config, "once", "x", "--", "no-such-command"), "no-such-command")
+		require.Equal(t, "ran\n", succeed(t, config, "once", "x", "--", "echo", "ran"), "it was not used up")
+	})
+}
+
+// Commands that wait for one lock count up a file in two steps: nobody counts at the same
+// time. Those that ask for the same key run it once.
+func TestLockExcludes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		many := func(args ...string) {
+			t.Helper()
+			var all []*running
+			for range 6 {
+				all = append(all, background(t, config, args...))
+			}
+			for _, r := range all {
+				require.Equal(t, exitDone, r.wait(t).code, r.err.String())
+			}
+		}
+		for _, kind := range lockKinds {
+			file := filepath.Join(t.TempDir(), "count")
+			require.NoError(t, os.WriteFile(file, []byte("0\n"), 0o600))
+			many("lock", "count", "--kind", kind, "--", "sh", "-c", "n=$(cat "+file+"); sleep 0.02; echo $((n+1)) > "+file)
+			require.Equal(t, []string{"6"}, linesOf(t, file))
+		}
+		file := filepath.Join(t.TempDir(), "once")
+		many("once", "k", "--", "sh", "-c", "echo ran >> "+file)
+		many("once", "k", "--every", "1h", "--", "sh", "-c", "echo ran >> "+file)
+		require.Equal(t, []string{"ran", "ran"}, linesOf(t, file))
+	})
+}

@@ -1,0 +1,72 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// rotated deals out what is to be tried, one a server: a process takes seconds to start
+// where races are looked for.
+func rotated[T any](t *testing.T, all []T, f func(t *testing.T, s *mysqltest.Server, one T)) {
+	t.Helper()
+	n := 0
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		f(t, s, all[n%len(all)])
+		n++
+	})
+}
+
+// The command gets the signals that mqnotify gets, which end it alone, with its own exit
+// code.
+func TestLockPassesSignalsOn(t *testing.T) {
+	type ending struct {
+		trap   string
+		signal syscall.Signal
+		args   []string
+	}
+	rotated(t, []ending{
+		{"INT", syscall.SIGINT, []string{"lock", "x", "--kind", "lease"}},
+		{"TERM", syscall.SIGTERM, []string{"lock", "x"}},
+		{"HUP", syscall.SIGHUP, []string{"once", "k"}},
+	}, func(t *testing.T, s *mysqltest.Server, ends ending) {
+		config, _ := database(t, s)
+		p := launch(t, config, nil, append(ends.args, "--", "sh", "-c", "trap 'echo USR1' USR1; trap 'echo QUIT' QUIT; trap 'echo ended; exit 9' "+
+			ends.trap+"; echo begun; while :; do sleep 0.01; done")...)
+		p.out.contains(t, "begun\n")
+		p.signal(t, syscall.SIGUSR1)
+		p.out.contains(t, "USR1\n")
+		p.signal(t, syscall.SIGQUIT)
+		p.out.contains(t, "QUIT\n")
+		p.signal(t, ends.signal)
+		require.Equal(t, 9, p.code(t), p.err.String())
+		require.Equal(t, "begun\nUSR1\nQUIT\nended\n", p.out.String())
+	})
+}
+
+// When mqnotify is killed with kill -9 its command ends too, and the lock is free: at once
+// if it is an advisory one, after its ttl if it is a lease.
+func TestLockKilled(t *testing.T) {
+	rotated(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+		config, _ := database(t, s)
+		args := []string{"lock", "x", "--kind", kind}
+		if kind == kindLease {
+			args = append(args, "--ttl", "500ms")
+		}
+		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
+		p.out.contains(t, "\n")
+		p.signal(t, os.Kill)
+		<-p.ended
+		succeed(t, config, append(args, "--timeout", patience.String(), "--", "true")...)
+		if runtime.GOOS == "linux" {
+			requireGone(t, words(p.out.String())[0])
+		}
+	})
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// newMan is for who packs mqnotify.
+func newMan(*app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "man DIRECTORY",
+		Short:   "Write the manual pages into a directory",
+		Long:    "man writes a manual page for each command, for section 1, into a directory, which it makes if need be.",
+		Example: "  mqnotify man /usr/local/share/man/man1",
+		Args:    oneName("directory"),
+		Hidden:  true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // as manual pages are
+				return fmt.Errorf("make the directory: %w", err)
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			header := &doc.GenManHeader{Section: "1", Source: "mqnotify", Manual: "mqnotify"}
+			if err := doc.GenManTree(root, header, args[0]); err != nil {
+				return fmt.Errorf("write the manual pages: %w", err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+func newRing(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ring COMMAND",
+		Short: "Keep the newest entries of a stream, older ones overwritten, and read them",
+		Long: `A ring buffer has a fixed number of entries, the newest of which overwrites the oldest. Writers
+never wait for readers, of which there may be any number: reading takes nothing away. One
+that was overtaken is told how many entries it missed.`,
+		Example: `  mqnotify ring create log --size 1000
+  vmstat 1 | mqnotify ring put log
+  mqnotify ring read log --follow`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return usagef("create, put or read?") },
+	}
+	cmd.AddCommand(newRingCreate(a), newRingPut(a), newRingRead(a))
+	return cmd
+}
+
+func newRingCreate(a *app) *cobra.Command {
+	size := 0
+	cmd := &cobra.Command{
+		Use:   "create NAME --size N",
+		Short: "Make a ring buffer",
+		Long: `Makes the ring NAME of --size entries, in the tables that init makes. One that is there stays
+as it is; it is an error if its size is another.`,
+		Example:           `  mqnotify ring create log --size 1000`,
+		Args:              oneName("NAME"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("size") {
+				return usagef("--size: say how many entries it has")
+			}
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			return queue.CreateRing(cmd.Context(), db, args[0], size)
+		},
+	}
+	cmd.Flags().IntVar(&size, "size", 0, "how many entries it keeps; from 1 to 10000000")
+	completeNothing(cmd, "size")
+	return cmd
+}
+
+func newRingPut(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "put NAME [PAYLOAD...]",
+		Short: "Append entries to a ring",
+		Long: `Appends each PAYLOAD to the ring NAME, or each line of stdin if there is none, and returns
+when they are committed. What comes faster than it can be committed is committed together,
+1000 at most and not more than the ring has room for, all or none.
+
+A put that reads stdin for longer than a second wakes readers itself, at once. Else they find
+the entries when one of them looks: within a second.`,
+		Example: `  mqnotify ring put log 'hello'
+  vmstat 1 | mqnotify ring put log`,
+		Args:              someNames("NAME"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.ringPut(cmd.Context(), args[0], args[1:])
+		},
+	}
+}
+
+// openRing is access to a ring that is there, and its size; done closes it.
+func (a *app) openRing(ctx context.Context, name string) (ring *queue.Ring, size int, done func(), err error) {
+	db, err := a.open()
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	if ring, err = queue.OpenRing(db, name, queue.RingOptions{Gate: notify.GateOptions{Logger: a.log}}); err == nil {
+		size, err = ring.Size(ctx)
+	}
+	done = func() {
+		if ring != nil {
+			_ = ring.Close() // it fails at nothing that matters any more
+		}
+		closeDB(db)
+	}
+	if err != nil {
+		done()
+		return nil, 0, nil, err
+	}
+	return ring, size, done, nil
+}
+
+func (a *app) ringPut(ctx context.Context, name string, payloads []string) error {
+	ring, size, done, err := a.openRing(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	most := min(size, 1000)
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	next := takeFrom(payloads)
+	if len(payloads) == 0 {
+		if isTerminal(a.in) {
+			a.log.InfoContext(ctx, "each line is an entry; Ctrl-D ends")
+		}
+		next = readLines(reading, a.in, most).next
+	}
+	put := 0
+	for {
+		batch, err := next(ctx, most)
+		if err == nil && len(batch) == 0 {
+			return nil
+		}
+		if err == nil {
+			longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+			_, err = ring.Append(longer, batch...)
+			release()
+		}
+		switch {
+		case err == nil:
+			put += len(batch)
+		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+			a.log.InfoContext(ctx, "stopped", "put", put)
+			return nil
+		case put > 0:
+			return fmt.Errorf("%w (entries put before that: %d)", err, put)
+		default:
+			return err
+		}
+	}
+}
+
+// ringReadOptions are ring read's flags.
+type ringReadOptions struct {
+	after  uint64
+	last   int
+	follow bool
+	json   bool
+}
+
+func newRingRead(a *app) *cobra.Command {
+	var o ringReadOptions
+	cmd := &cobra.Command{
+		Use:   "read NAME",
+		Short: "Print the entries of a ring, and with -f the next ones as they come",
+		Long: `Prints the entries of the ring NAME from the oldest that is there, -n of the newest, or those
+after the number --after; with -f it goes on with those that come, and waits in the server
+for them. Nothing is stored, and nothing taken away.
+
+An entry is its payload on a line, or with --json an object with its number, time and payload
+(payload_base64 if that is no UTF-8). Entries that were overwritten before they were read are
+told on stderr, how many it was, and with --json also in their place, as {"missed": 3}.`,
+		Example: `  mqnotify ring read log
+  mqnotify ring read log -f -n 0
+  mqnotify ring read log --after 4711 --json`,
+		Args:              oneName("NAME"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			changed := cmd.Flags().Changed
+			switch {
+			case changed("last") && changed("after"):
+				return usagef("-n and --after: give one of them")
+			case changed("last") && o.last < 0:
+				return usagef("-n %d: 0 or more", o.last)
+			}
+			return a.ringRead(cmd.Context(), o, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&o.last, "last", "n", -1, "begin with this many of the newest entries")
+	flags.Lookup("last").DefValue = "all"
+	flags.Uint64Var(&o.after, "after", 0, "begin after the entry of this `number`; what is gone of those after it counts as missed")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the entries that come")
+	flags.BoolVar(&o.json, "json", false, "a line of JSON for each entry")
+	completeNothing(cmd, "last", "after")
+	return cmd
+}
+
+func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) error {
+	ring, size, done, err := a.openRing(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	head, err := ring.Head(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.after > head:
+		return usagef("--after %d: the newest entry of ring %q is %d", o.after, name, head)
+	case o.last >= 0 && o.last < size && uint64(o.last) < head: // else it begins with the oldest
+		o.after = head - uint64(o.last)
+	}
+	if err = a.printRing(ctx, o, name, ring, head); ctx.Err() != nil {
+		return nil // how it is stopped
+	}
+	return ignoreBrokenPipe(err)
+}
+
+// printRing prints up to the entry head, or for ever. A server that goes away while it
+// follows is waited for.
+func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *queue.Ring, head uint64) error {
+	const most = 100
+	reader, out := ring.Reader(o.after), bufio.NewWriter(a.out)
+	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
+	for at := o.after; o.follow || at < head; {
+		entries, err := reader.Next(ctx, most)
+		var lapped *queue.LappedError
+		switch {
+		case errors.As(err, &lapped):
+			a.log.WarnContext(ctx, "entries were overwritten before they were read", "ring", name, "missed", lapped.Missed)
+			at += lapped.Missed
+			if o.json {
+				if err := writeAll(a.out, fmt.Sprintf("{\"missed\":%d}\n", lapped.Missed)); err != nil {
+					return err
+				}
+			}
+			continue
+		case err != nil && o.follow && ctx.Err() == nil && server.ConnectionLost(err):
+			wait := waits.NextBackOff()
+			a.log.WarnContext(ctx, "the server is away; trying again", "error", err, "wait", wait)
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		waits.Reset()
+		for _, e := range entries {
+			if !o.follow && e.Number > head {
+				break
+			}
+			if err := printEntry(out, e, o.json); err != nil {
+				return err
+			}
+		}
+		if err := out.Flush(); err != nil {
+			return outputError{err}
+		}
+		at = entries[len(entries)-1].Number
+	}
+	return nil
+}
+
+func printEntry(out *bufio.Writer, e queue.RingEntry, asJSON bool) error {
+	line := e.Payload
+	if asJSON {
+		var err error
+		if line, err = json.Marshal(struct {
+			Number    uint64    `json:"number"`
+			WrittenAt time.Time `json:"written_at"`
+			shownPayload
+		}{e.Number, e.WrittenAt, showPayload(e.Payload)}); err != nil {
+			return err
+		}
+	}
+	if _, err := out.Write(append(line, '\n')); err != nil {
+		return outputError{err}
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/serve"
+)
+
+// serveOptions are serve's flags.
+type serveOptions struct {
+	serve.Options
+	listen, tokens, cert, key string
+}
+
+func newServe(a *app) *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve TOPIC...",
+		Short: "Serve topics over HTTP: Server-Sent Events, publishing, and a page",
+		Long: `Serves these topics, and no other, until Ctrl-C:
+
+  GET  /                          a page: rates, lag, a live tail, groups, dead letters
+  GET  /topics/TOPIC/events       messages as Server-Sent Events; resumes by Last-Event-ID
+  GET  /topics/TOPIC/messages     the same by long polling: ?after=CURSOR&wait=30s
+  POST /topics/TOPIC/messages     publishes the body; Idempotency-Key makes it once
+  GET  /healthz /readyz /metrics
+
+One reader reads each topic, however many clients there are. The file of --tokens has a
+line for each token: a name, the token or sha256: and its hash, and scopes such as
+read:orders,invoices publish:orders or admin:*. Without it the address must be one that
+this machine alone can reach. docs/serve.md has the rest.`,
+		Example: `  mqnotify serve orders invoices
+  curl -N http://127.0.0.1:8080/topics/orders/events
+  mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,
+		Args:              someNames("TOPIC"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Topics = args
+			return a.serve(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "the `address` to listen on; port 0 is any that is free")
+	flags.StringVar(&o.tokens, "tokens", "", "a `file` of tokens; needed where other machines can reach the address")
+	flags.StringVar(&o.cert, "tls-cert", "", "a `file` with the certificate; HTTPS then")
+	flags.StringVar(&o.key, "tls-key", "", "a `file` with its key")
+	flags.StringSliceVar(&o.Origins, "cors", nil, "`origins` whose pages may use the server, with commas between them; default none")
+	flags.Int64Var(&o.MaxBody, "max-body", 1<<20, "the largest message that can be published, in `bytes`")
+	flags.IntVar(&o.MaxConnections, "max-connections", 10_000, "how many connections are served at a time")
+	flags.IntVar(&o.Buffer, "buffer", 8192, "how many `messages` a client may be behind before it is disconnected")
+	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often a stream says something; default 15s")
+	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "buffer", "heartbeat")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, o serveOptions) error {
+	if (o.cert == "") != (o.key == "") {
+		return usagef("--tls-cert and --tls-key: give both")
+	}
+	var err error
+	if o.tokens != "" {
+		if o.Tokens, err = serve.ReadTokens(o.tokens); err != nil {
+			return err
+		}
+	}
+	if err := serve.CheckAddress(o.listen, o.Tokens); err != nil {
+		return usageError{err}
+	}
+	var secure *tls.Config
+	if o.cert != "" {
+		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+		if err != nil {
+			return fmt.Errorf("read the certificate: %w", err)
+		}
+		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	config, err := a.config()
+	if err != nil {
+		return err
+	}
+	if config.DBName == "" {
+		return errNoDatabase
+	}
+	o.Commands = serve.CountCommands(config)
+	db, err := notify.OpenConfig(config)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer closeDB(db)
+	o.Logger = a.log
+	if o.Topics, err = servable(ctx, db, o.Topics); err != nil {
+		return err
+	}
+	url := make(chan string, 1)
+	o.Ready = func() { a.log.InfoContext(ctx, "serving", "url", <-url, "topics", o.Topics) }
+	server, err := serve.New(db, o.Options)
+	if errors.Is(err, serve.ErrOptions) {
+		return usageError{err}
+	}
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	scheme := "http"
+	if secure != nil {
+		scheme = "https"
+	} else if serve.CheckAddress(listener.Addr().String(), nil) != nil {
+		a.log.WarnContext(ctx, "tokens and messages go unencrypted: give --tls-cert and --tls-key, or put a proxy with TLS before it")
+	}
+	url <- scheme + "://" + listener.Addr().String() + "/"
+	return server.Serve(ctx, listener, secure)
+}
+
+// servable are the tables' names, as the server has them, each once.
+func servable(ctx context.Context, db *notify.DB, topics []string) (names []string, err error) {
+	for _, topic := range topics {
+		t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
+		if err != nil {
+			return nil, err
+		}
+		if t.IsView {
+			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, consumer.ErrView)
+		}
+		if _, err := t.KeyColumn(""); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(names, t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+var servedAt = regexp.MustCompile(`url=(https?://\S+)/`)
+
+// address is where a server says that it is.
+func (r *running) address(tb testing.TB) string {
+	tb.Helper()
+	r.err.contains(tb, "msg=serving")
+	found := servedAt.FindStringSubmatch(r.err.String())
+	require.NotNil(tb, found, r.err.String())
+	return found[1]
+}
+
+// What produce publishes comes to a client as an event, and Ctrl-C ends the server and the stream.
+func TestServe(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		r := background(t, config, "serve", "orders", "--listen", "127.0.0.1:0")
+		url := r.address(t)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		var events *http.Response
+		require.Eventually(t, func() bool {
+			response, err := client.Get(url + "/topics/orders/events?after=beginning")
+			if err != nil || response.StatusCode != http.StatusOK {
+				if err == nil {
+					response.Body.Close()
+				}
+				return false
+			}
+			events = response
+			return true
+		}, patience, patience/1000)
+		defer events.Body.Close()
+		succeed(t, config, "produce", "orders", "hello")
+		lines := bufio.NewScanner(events.Body)
+		until := func(beginning string) {
+			for lines.Scan() {
+				if strings.HasPrefix(lines.Text(), beginning) {
+					return
+				}
+			}
+			t.Fatalf("the stream ended before %s: %v", beginning, lines.Err())
+		}
+		until(`data: {"id":1,"topic":"orders"`)
+		require.Contains(t, lines.Text(), `"payload":"hello"`)
+		require.Equal(t, exitDone, r.interrupt(t).code)
+		until(`data: {"reason":"shutdown"`)
+	})
+}
+
+// With tokens no request, no answer and no log shows one; without, other machines are refused.
+func TestServeRefusals(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(tokens, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
+	wrong := filepath.Join(t.TempDir(), "wrong")
+	require.NoError(t, os.WriteFile(wrong, []byte("a very-secret-0123456789 rad:orders\n"), 0o600))
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		execute(t, db, "CREATE VIEW v AS SELECT * FROM orders")
+		require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--listen", ":8080"), "no tokens are given")
+		require.Contains(t, fail(t, exitFailed, config, "serve", "order"), "did you mean `orders`")
+		for _, origin := range []string{"*", "shop.example", "https://shop.example/"} {
+			require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--cors", origin), "write https://shop.example")
+		}
+		require.Contains(t, fail(t, exitFailed, config, "serve", "v"), "is a view")
+		message := fail(t, exitFailed, config, "serve", "orders", "--tokens", wrong)
+		require.Contains(t, message, "line 1")
+		require.NotContains(t, message, "very-secret")
+		require.Contains(t, fail(t, exitFailed, config, "serve", "orders", "--tls-cert", tokens, "--tls-key", tokens), "certificate")
+
+		r := background(t, config, "serve", "orders", "--tokens", tokens, "--listen", "0.0.0.0:0", "--log-level", "debug")
+		url := strings.Replace(r.address(t), "[::]", "127.0.0.1", 1)
+		r.err.contains(t, "unencrypted")
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url+"/topics/orders", http.NoBody)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer very-secret-0123456789x")
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+		require.NotContains(t, r.interrupt(t).err, "very-secret")
+	})
+}
+
+// Whoever reads that it serves finds it ready.
+func TestServeReady(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders", "invoices")
+		execute(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two')")
+		url := background(t, config, "serve", "orders", "invoices", "--listen", "127.0.0.1:0").address(t)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Get(url + "/readyz")
+		require.NoError(t, err)
+		defer response.Body.Close()
+		require.Equal(t, http.StatusOK, response.StatusCode)
+	})
+}

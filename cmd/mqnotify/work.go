@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// workOptions are work's flags.
+type workOptions struct {
+	queue.WorkerOptions
+	wait time.Duration
+}
+
+func newWork(a *app) *cobra.Command {
+	var o workOptions
+	cmd := &cobra.Command{
+		Use:   "work QUEUE [flags] -- COMMAND ARGS...",
+		Short: "Run a command for each task of a queue",
+		Long: `Takes tasks from QUEUE, --concurrency of them at a time, and runs COMMAND for each, with
+the payload on its stdin and these variables: MQNOTIFY_TASK_ID, MQNOTIFY_QUEUE,
+MQNOTIFY_ATTEMPT (1 for the first), MQNOTIFY_RETRIES (that are left), MQNOTIFY_UNIQUE. Any
+number of workers may share a queue, and no task is with two of them at once.
+
+The task is done when COMMAND exits with 0. Else it is tried again, after a second and then
+twice as long each time, or after --backoff, until its retries are used up; then it is dead,
+which mqnotify tasks shows, and can be tried again from there.
+
+A task whose worker has vanished goes to another when --visibility has passed; a worker that
+is there renews its claim for as long as COMMAND runs. When the claim is lost all the same,
+since the server was out of reach for that long, or by tasks --cancel, COMMAND gets SIGTERM,
+and SIGKILL 5 s later. It may see a task twice that it has done, after a crash.
+
+It waits in the server, without polling, until a task is entered or falls due. It enters
+the queue's recurring tasks, too.
+
+Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
+		Example: `  mqnotify work mail -- ./send-mail
+  mqnotify work encode --concurrency 4 --visibility 5m -- sh -c 'read f; exec ./encode "$f"'`,
+		Args:              oneNameAndCommand("QUEUE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.work(cmd.Context(), o, args[0], args[1:])
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&o.Concurrency, "concurrency", 1, "how many commands run at the same time")
+	flags.DurationVar(&o.Visibility, "visibility", 30*time.Second, "how long a vanished worker's task waits; 100ms or more")
+	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
+	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
+	completeNothing(cmd, "concurrency", "visibility", "backoff")
+	return cmd
+}
+
+func (o *workOptions) check(command []string) error {
+	switch {
+	case len(command) == 0:
+		return usagef("end the line with -- COMMAND")
+	case o.Concurrency < 1:
+		return usagef("--concurrency %d: 1 or more", o.Concurrency)
+	case o.Visibility <= 0:
+		return usagef("--visibility %v: more than 0", o.Visibility)
+	case o.wait < 0:
+		return usagef("--backoff %v: 0 or more", o.wait)
+	case o.wait > 0:
+		o.Backoff = func(int) time.Duration { return o.wait }
+	}
+	return nil
+}
+
+func (a *app) work(ctx context.Context, o workOptions, name string, args []string) error {
+	if err := o.check(args); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return fmt.Errorf("find the command: %w", err)
+	}
+	q, done, err := a.openQueue(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	worker, err := queue.NewWorker(q, o.WorkerOptions)
+	if err != nil {
+		return err
+	}
+	run := &command{args, killAfter, a}
+	a.log.InfoContext(ctx, "waits for tasks", "queue", name)
+	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+		return run.run(ctx, task.Payload, taskVariables(task))
+	})
+	stats := worker.Stats()
+	a.log.InfoContext(ctx, "stopped", "done", stats.Done, "failed", stats.Failed, "dead", stats.Dead,
+		"lost", stats.Lost, "retried_transactions", stats.Retried)
+	return err
+}
+
+// taskVariables are the MQNOTIFY_... variables of a task.
+func taskVariables(task queue.Task) []string {
+	variables := []string{
+		"MQNOTIFY_TASK_ID=" + strconv.FormatUint(task.ID, 10),
+		"MQNOTIFY_QUEUE=" + task.Queue,
+		"MQNOTIFY_ATTEMPT=" + strconv.Itoa(task.Attempt),
+		"MQNOTIFY_RETRIES=" + strconv.Itoa(task.Retries),
+	}
+	if !strings.ContainsRune(task.Unique, 0) { // which no variable can hold
+		variables = append(variables, "MQNOTIFY_UNIQUE="+task.Unique)
+	}
+	return variables
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// queueDatabase is a new one with the queue mail in it.
+func queueDatabase(tb testing.TB, s *mysqltest.Server, flags ...string) (*mysql.Config, *sqlx.DB) {
+	tb.Helper()
+	config, db := database(tb, s)
+	succeed(tb, config, append([]string{"init", "--queue", "mail"}, flags...)...)
+	return config, db
+}
+
+// states waits until the tasks are in these states, by their ids.
+func states(tb testing.TB, db *sqlx.DB, want ...string) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		now := column(tb, db, "SELECT state FROM mqnotify_task ORDER BY id")
+		return strings.Join(now, ",") == strings.Join(want, ",")
+	}, patience, 5*time.Millisecond, "want %v", want)
+}
+
+// A task's command gets the payload on stdin and the rest in its environment; its exit
+// code decides.
+func TestWorkRunsCommand(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		require.Equal(t, "1\n2\n", succeed(t, config, "enqueue", "mail", "pay\nload", "", "--print-ids"))
+		require.Equal(t, "3\n", succeed(t, config, "enqueue", "mail", "bad", "--unique", "a key", "--retries", "1", "--print-ids"))
+		require.Equal(t, "0\n", succeed(t, config, "enqueue", "mail", "bad", "--unique", "a key", "--print-ids"))
+		w := background(t, config, "work", "mail", "--backoff", "20ms", "--", "sh", "-c",
+			`p=$(cat); echo "$p $MQNOTIFY_TASK_ID $MQNOTIFY_QUEUE $MQNOTIFY_ATTEMPT $MQNOTIFY_RETRIES $MQNOTIFY_UNIQUE $0"; [ "$p" != bad ] || exit 3`, "zero")
+		states(t, db, "done", "done", "dead")
+		r := w.interrupt(t)
+		require.Equal(t, exitDone, r.code, r.err)
+		require.Equal(t, "pay\nload 1 mail 1 5  zero\n 2 mail 1 5  zero\nbad 3 mail 1 1 a key zero\nbad 3 mail 2 0 a key zero\n", r.out)
+		require.Contains(t, r.err, "done=2 failed=1 dead=1 lost=0 retried_transactions=")
+		require.Equal(t, []string{"sh: exit status 3"}, column(t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'"))
+	})
+}
+
+// Lines of stdin are tasks, as they come.
+func TestEnqueueStdin(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		in, typed := io.Pipe()
+		e := start(t, environment(t, config), in, "enqueue", "mail", "--priority", "3", "--retries", "0", "--print-ids")
+		_, err := io.WriteString(typed, "one\r\n")
+		require.NoError(t, err)
+		e.out.contains(t, "1\n")
+		_, err = io.WriteString(typed, "two\nthree")
+		require.NoError(t, err)
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, e.wait(t).code)
+		require.Equal(t, []string{"one\r 3 0 ready", "two 3 0 ready", "three 3 0 ready"},
+			column(t, db, "SELECT CONCAT_WS(' ', payload, priority, retries, state) FROM mqnotify_task ORDER BY id"))
+
+		succeed(t, config, "enqueue", "mail", "later", "--delay", "1h")
+		succeed(t, config, "enqueue", "mail", "then", "--at", "2031-05-01T10:00:00+02:00")
+		require.Equal(t, []string{"1", "1"}, column(t, db, "SELECT ABS(TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP() + INTERVAL 1 HOUR, state_at)) < 60"+
+			" OR state_at = '2031-05-01 08:00:00' FROM mqnotify_task WHERE state = 'scheduled'"))
+	})
+}
+
+// Several commands run at once, and none for the same task.
+func TestWorkConcurrency(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		dir := t.TempDir()
+		w := background(t, config, "work", "mail", "--concurrency", "3", "--", "sh", "-c",
+			`set -e; mkdir `+dir+`/$MQNOTIFY_TASK_ID; while [ $(ls `+dir+` | wc -l) -lt 3 ]; do sleep 0.01; done`)
+		succeed(t, config, "enqueue", "mail", "1", "2", "3")
+		states(t, db, "done", "done", "done") // each waits for the others
+		require.Equal(t, exitDone, w.interrupt(t).code)
+	})
+}
+
+// A command whose task was cancelled is ended, with what it has started. Ctrl-C lets
+// one finish, a worker that is killed leaves its task to another.
+func TestWorkEnds(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
+		w := background(t, config, "work", "mail", "--visibility", "2s", "--", "sh", "-c",
+			`p=$(cat); echo begun $p; [ $p = hangs ] || { while ! [ -e `+gate+` ]; do sleep 0.01; done; echo ended; exit 0; }
+			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; wait`)
+		succeed(t, config, "enqueue", "mail", "hangs")
+		w.out.contains(t, "begun hangs\n")
+		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--cancel", "1"))
+		w.out.contains(t, "asked\n")
+		states(t, db, "dead")
+		requireGone(t, linesOf(t, pids)[0])
+
+		succeed(t, config, "enqueue", "mail", "finishes")
+		w.out.contains(t, "begun finishes\n")
+		w.stop()
+		require.NoError(t, os.WriteFile(gate, nil, 0o600))
+		require.Equal(t, exitDone, w.wait(t).code)
+		require.Contains(t, w.out.String(), "ended\n")
+		states(t, db, "dead", "done")
+	})
+}
+
+// tasks lists, tries again, cancels, counts and prunes.
+func TestTasks(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		require.Equal(t, "no tasks\n", succeed(t, config, "tasks", "mail"))
+		succeed(t, config, "enqueue", "mail", "one\n\x1b[31m two", "--retries", "0")
+		succeed(t, config, "enqueue", "mail", "later", "--delay", "1h", "--priority", "-7")
+		w := background(t, config, "work", "mail", "--", "sh", "-c", "exit 4")
+		states(t, db, "dead", "scheduled")
+		require.Equal(t, exitDone, w.interrupt(t).code)
+
+		lines := strings.Split(succeed(t, config, "tasks", "mail"), "\n")
+		require.Equal(t, "ID STATE PRIORITY ATTEMPTS RETRIES AT OWNER PAYLOAD ERROR", strings.Join(words(lines[0]), " "))
+		require.Regexp(t, `^1 +dead +0 +1 +0 +\S+Z +\S+ +one .\[31m two +sh: exit status 4$`, lines[1])
+		require.Regexp(t, `^2 +scheduled +-7 +0 +5 +\S+Z +later *$`, lines[2])
+		require.NotContains(t, lines[1], "\x1b")
+
+		var task struct {
+			ID                    int
+			State, Payload, Error string
+			At                    time.Time
+		}
+		require.NoError(t, json.Unmarshal([]byte(succeed(t, config, "tasks", "mail", "--json", "--state", "dead")), &task))
+		require.Equal(t, "one\n\x1b[31m two dead sh: exit status 4", fmt.Sprint(task.Payload, " ", task.State, " ", task.Error))
+		require.False(t, task.At.IsZero())
+		execute(t, db, "UPDATE mqnotify_task SET payload = x'ff00' WHERE id = 2")
+		require.Contains(t, succeed(t, config, "tasks", "mail", "--json"), `"payload_base64":"/wA="`)
+		require.Contains(t, succeed(t, config, "tasks", "mail", "--limit", "1"), "there may be more: --after 1\n")
+
+		require.Equal(t, `{"dead":1,"done":0,"failed":0,"in progress":0,"ready":0,"scheduled":1}`+"\n", succeed(t, config, "tasks", "mail", "--count", "--json"))
+		require.Contains(t, succeed(t, config, "tasks", "mail", "--count"), "dead         1\n")
+		require.Equal(t, "2\n", succeed(t, config, "tasks", "mail", "--retry", "1,2,3"))
+		states(t, db, "ready", "ready")
+		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--cancel", "2"))
+		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--retry-dead", "--retries", "0"))
+		require.Equal(t, []string{"5", "0"}, column(t, db, "SELECT retries FROM mqnotify_task ORDER BY id"))
+		w = background(t, config, "work", "mail", "--", "true")
+		states(t, db, "done", "done")
+		require.Equal(t, exitDone, w.interrupt(t).code)
+		require.Equal(t, "0\n", succeed(t, config, "tasks", "mail", "--prune", "1h"))
+		require.Equal(t, "2\n", succeed(t, config, "tasks", "mail", "--prune", "0s", "--dead"))
+	})
+}
+
+// An ordered queue keeps its order through the command line.
+func TestInitQueue(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s, "--ordered")
+		succeed(t, config, "init", "--queue", "mail", "--queue", "other", "--ordered")
+		require.Contains(t, fail(t, exitUsage, config, "init", "--queue", "mail"), "Ordered true")
+		require.Contains(t, fail(t, exitUsage, config, "enqueue", "mail", "x", "--delay", "1s"), "ordered queue")
+		require.Contains(t, fail(t, exitUsage, config, "work", "mail", "--visibility", "1ms", "--", "true"), "Visibility 1ms: 100ms or more")
+		w := background(t, config, "work", "mail", "--concurrency", "4", "--", "sh", "-c", `echo $(cat); sleep 0.05`)
+		succeed(t, config, "enqueue", "mail", "1", "2", "3", "4")
+		states(t, db, "done", "done", "done", "done")
+		require.Equal(t, "1\n2\n3\n4\n", w.interrupt(t).out)
+	})
+}
+
+// A queue that is not there is an error that says how to make it.
+func TestNoQueue(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		for _, line := range []string{
+			"enqueue nobody x", "work nobody -- true", "tasks nobody", "tasks nobody --prune 1h",
+			"tasks nobody --retry 1", "tasks nobody --retry-dead", "tasks nobody --cancel 1", "tasks nobody --count",
+		} {
+			message := fail(t, exitFailed, config, strings.Fields(line)...)
+			require.Contains(t, message, `"nobody": the queue does not exist: make it with `+"`mqnotify init --queue NAME`", line)
+		}
+		empty := s.Database(t)
+		require.Contains(t, fail(t, exitFailed, empty, "enqueue", "mail", "x"), "mqnotify init")
+		require.Contains(t, fail(t, exitFailed, config, "work", "mail", "--", "no-such-command"), "no-such-command")
+	})
+}

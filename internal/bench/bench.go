@@ -1,0 +1,168 @@
+// Package bench measures mqnotify on a server beside the floors of the same run: what
+// the server does with bare statements over bare connections.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Suites are the names of what can be measured, in their order.
+var Suites = []string{"latency", "throughput", "idle", "fanout", "queue"}
+
+// Options are how much to measure.
+type Options struct {
+	Rounds    int           // of latency, fanout and queue; a tenth more warm up
+	Rows      int           // of throughput; a tenth of them are tasks of queue
+	Listeners int           // of fanout
+	Window    time.Duration // of idle
+	Progress  func(suite string, done, of int)
+}
+
+// Figure is a measurement: a distribution, in Unit, beside that of its floor.
+type Figure struct {
+	Name   string  `json:"name"`
+	Unit   string  `json:"unit"`
+	Median float64 `json:"median"`
+	P99    float64 `json:"p99"`
+	Max    float64 `json:"max"`
+	// Floor is what it is measured beside, empty for a floor itself.
+	Floor string `json:"floor,omitempty"`
+	// Ratio is Median by that of the floor; more is worse for a time and better for a rate.
+	Ratio float64 `json:"ratio,omitempty"`
+	// Idle is, of a latency that has its price, the statements a second of those who wait.
+	Idle    *float64  `json:"idle,omitempty"`
+	Samples []float64 `json:"-"`
+}
+
+// Run measures a suite in a database of the server, in a table of its own, which it drops
+// at its end.
+func Run(ctx context.Context, suite string, config *mysql.Config, options Options) (figures []Figure, err error) {
+	measure, ok := map[string]func(context.Context, *bench) error{
+		"latency": latency, "throughput": throughput, "idle": idle, "fanout": fanout, "queue": tasks,
+	}[suite]
+	if !ok {
+		return nil, fmt.Errorf("bench: no suite %q", suite)
+	}
+	if options.Progress == nil {
+		options.Progress = func(string, int, int) {}
+	}
+	b := &bench{Options: options, suite: suite, config: config, topic: fmt.Sprintf("mqnotify_bench_%d", time.Now().UnixNano())}
+	if b.db, err = b.process(); err != nil {
+		return nil, err
+	}
+	defer b.close()
+	if err := schema.Init(ctx, b.db.Pool(), b.topic); err != nil {
+		return nil, fmt.Errorf("bench: make the table: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		for i := len(b.closing) - 1; i >= 0; i-- { // nobody uses the table any more
+			err = errors.Join(err, b.closing[i]())
+		}
+		b.closing = nil
+		if _, dropped := b.db.Pool().ExecContext(ctx, "DROP TABLE "+ident.Quote(b.topic)); dropped != nil {
+			err = errors.Join(err, fmt.Errorf("bench: drop the table %s: %w", b.topic, dropped))
+		}
+	}()
+	if err := measure(ctx, b); err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", suite, err)
+	}
+	return b.figures, nil
+}
+
+// bench is a suite under way.
+type bench struct {
+	Options
+	suite   string
+	config  *mysql.Config
+	db      *notify.DB
+	dbs     []*notify.DB
+	topic   string
+	closing []func() error // in turn, the last first
+	figures []Figure
+}
+
+// process is a DB as another process has it. It is closed with the bench.
+func (b *bench) process() (*notify.DB, error) {
+	db, err := notify.OpenConfig(b.config)
+	if err != nil {
+		return nil, fmt.Errorf("bench: connect: %w", err)
+	}
+	b.dbs = append(b.dbs, db)
+	return db, nil
+}
+
+func (b *bench) close() {
+	for _, db := range b.dbs {
+		_ = db.Close()
+	}
+}
+
+// atEnd has f run when the suite has ended.
+func (b *bench) atEnd(f func() error) { b.closing = append(b.closing, f) }
+
+// NewFigure is the distribution of some samples.
+func NewFigure(name, unit string, samples []float64) Figure {
+	f := Figure{Name: name, Unit: unit, Samples: slices.Clone(samples)}
+	slices.Sort(f.Samples)
+	if n := len(f.Samples); n > 0 {
+		f.Median, f.Max = f.Samples[n/2], f.Samples[n-1]
+		f.P99 = f.Samples[int(math.Ceil(0.99*float64(n)))-1]
+	}
+	return f
+}
+
+// add notes a figure, whose floor was noted before.
+func (b *bench) add(name, unit string, samples []float64, floor string) {
+	f := NewFigure(name, unit, samples)
+	f.Floor = floor
+	for _, other := range b.figures {
+		if floor != "" && other.Name == floor && other.Median > 0 {
+			f.Ratio = f.Median / other.Median
+		}
+	}
+	b.figures = append(b.figures, f)
+}
+
+// rounds runs a round again and again; the first tenth warms up and is not kept.
+func (b *bench) rounds(ctx context.Context, round func(kept bool) error) error {
+	warmUp := max(1, b.Rounds/10)
+	for i := range warmUp + b.Rounds {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := round(i >= warmUp); err != nil {
+			return err
+		}
+		b.Progress(b.suite, i+1, warmUp+b.Rounds)
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// rest lets all that woke wait again.
+func rest(ctx context.Context) { _ = sleep(ctx, 3*time.Millisecond) } // who goes on finds out by itself
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// fanout is the time until the last of many listeners, each a process, is awake. The
+// floor is as many bare sessions that take and release one lock, one after the other.
+func fanout(ctx context.Context, b *bench) error {
+	db, err := b.process()
+	if err != nil {
+		return err
+	}
+	keeper := notify.NewGate(db, b.topic, notify.GateOptions{Logger: quiet})
+	b.atEnd(keeper.Close)
+	if err := keeper.Join(ctx); err != nil {
+		return err
+	}
+	gates := make([]*notify.Gate, b.Listeners)
+	heads := make([]notify.Head, b.Listeners)
+	bare := make([]*notify.Session, b.Listeners)
+	if err := atOnce(b.Listeners, func(i int) (err error) {
+		if bare[i], err = b.db.Session(ctx, notify.SessionOptions{IdleTimeout: time.Hour}); err != nil {
+			return err
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i := range gates {
+		b.atEnd(bare[i].Close)
+		process, err := b.process()
+		if err != nil {
+			return err
+		}
+		gates[i] = notify.NewGate(process, b.topic, notify.GateOptions{Logger: quiet})
+		b.atEnd(gates[i].Close)
+	}
+	if err := atOnce(b.Listeners, func(i int) (err error) {
+		heads[i], err = gates[i].Head(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	floors, err := b.floors(ctx)
+	if err != nil {
+		return err
+	}
+	var cascades, wakes []float64
+	err = b.rounds(ctx, func(kept bool) error {
+		if err := ask(ctx, floors.holder, "SELECT GET_LOCK(?, 0)", floors.name); err != nil {
+			return err
+		}
+		cascade, err := last(ctx, b.Listeners, func(i int) error {
+			return ask(ctx, bare[i], "SELECT GET_LOCK(?, 30) + RELEASE_LOCK(?)", floors.name, floors.name)
+		}, func() error { return ask(ctx, floors.holder, "SELECT RELEASE_LOCK(?)", floors.name) })
+		if err != nil {
+			return err
+		}
+		wake, err := last(ctx, b.Listeners, func(i int) (err error) {
+			heads[i], err = gates[i].Wait(ctx, heads[i], 30*time.Second)
+			return err
+		}, func() error { keeper.Ring(0); return nil })
+		if kept {
+			cascades, wakes = append(cascades, ms(cascade)), append(wakes, ms(wake))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.add("a bare cascade", "ms", cascades, "")
+	b.add("the last listener awake", "ms", wakes, "a bare cascade")
+	return nil
+}
+
+// last is the time from the action until the last of n waits has returned.
+func last(ctx context.Context, n int, wait func(i int) error, act func() error) (time.Duration, error) {
+	var waiting sync.WaitGroup
+	errs := make(chan error, n)
+	for i := range n {
+		waiting.Go(func() { errs <- wait(i) })
+	}
+	for range 10 + n/10 { // all wait
+		rest(ctx)
+	}
+	begun := time.Now()
+	failed := act()
+	waiting.Wait()
+	took := time.Since(begun)
+	close(errs)
+	for err := range errs {
+		failed = errors.Join(failed, err)
+	}
+	return took, failed
+}
+
+// atOnce runs f for each, eight at a time.
+func atOnce(n int, f func(i int) error) error {
+	var running sync.WaitGroup
+	errs := make([]error, n)
+	slots := make(chan struct{}, 8)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			errs[i] = f(i)
+			<-slots
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,209 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqnotify/mqnotify/queue"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const (
+	workers   = 4
+	bareClaim = "a bare INSERT, claim and DELETE"
+)
+
+// tasks is a task's way to the handler of an idle worker, and how many tasks a second
+// workers do that empty a queue. The floor is a bare table, and as many connections that
+// claim from it.
+func tasks(ctx context.Context, b *bench) error {
+	if err := queue.Create(ctx, b.db, b.topic, queue.Settings{}); err != nil {
+		return err
+	}
+	b.atEnd(b.dropQueue)
+	bare, err := b.bareQueue(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.taskLatency(ctx, bare); err != nil {
+		return err
+	}
+	return b.taskRates(ctx, bare)
+}
+
+// dropQueue leaves the tables, which other queues share.
+func (b *bench) dropQueue() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, statement := range []string{
+		"DELETE FROM " + schema.TaskTable + " WHERE queue = ?",
+		"DELETE FROM " + schema.QueueTable + " WHERE name = ?",
+	} {
+		if _, err := b.db.Pool().ExecContext(ctx, statement, b.topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queue is the queue as another process has it.
+func (b *bench) queue(ctx context.Context) (*queue.Queue, error) {
+	db, err := b.process()
+	if err != nil {
+		return nil, err
+	}
+	q, err := queue.New(db, b.topic, queue.Options{Logger: quiet})
+	if err != nil {
+		return nil, err
+	}
+	b.atEnd(q.Close)
+	return q, q.Join(ctx)
+}
+
+func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
+	entering, err := b.queue(ctx)
+	if err != nil {
+		return err
+	}
+	working, err := b.queue(ctx)
+	if err != nil {
+		return err
+	}
+	worker, err := queue.NewWorker(working, queue.WorkerOptions{Discard: true})
+	if err != nil {
+		return err
+	}
+	handled := make(chan time.Time, 1)
+	var floor, latencies, committed []float64
+	round := func(ctx context.Context, kept bool) error {
+		for range 10 { // the worker writes down what it did, and is idle again
+			rest(ctx)
+		}
+		begun := time.Now()
+		if err := bare.enter(ctx, 1); err != nil {
+			return err
+		}
+		if _, err := bare.claim(ctx, bare.conns[0], 1); err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		rest(ctx)
+		begun = time.Now()
+		if _, err := entering.Enqueue(ctx, queue.Entry{Payload: taskPayload}); err != nil {
+			return err
+		}
+		done := time.Now()
+		at, err := receive(ctx, handled)
+		if kept {
+			floor, latencies = append(floor, ms(took)), append(latencies, ms(at.Sub(begun)))
+			committed = append(committed, ms(at.Sub(done)))
+		}
+		return err
+	}
+	beside, end := context.WithCancel(ctx)
+	defer end()
+	group, ctx := errgroup.WithContext(beside)
+	group.Go(func() error {
+		return worker.Run(ctx, func(ctx context.Context, _ queue.Task) error {
+			select {
+			case handled <- time.Now():
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	})
+	group.Go(func() error {
+		defer end()
+		return b.rounds(ctx, func(kept bool) error { return round(ctx, kept) })
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	b.add(bareClaim, "ms", floor, "")
+	b.add("enqueue to handler", "ms", latencies, bareClaim)
+	b.add("commit to a worker's handler", "ms", committed, bareClaim)
+	return nil
+}
+
+// taskRates are in turns with those of the bare table.
+func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
+	q, err := b.queue(ctx)
+	if err != nil {
+		return err
+	}
+	steps := []struct {
+		name     string
+		at, rows int
+	}{
+		{"tasks, 100 at once", 100, max(1, b.Rows/10)},
+		{"tasks one by one", 1, max(1, b.Rows/100)},
+	}
+	for i, step := range steps {
+		var floor, rates []float64
+		for j := range times {
+			if err := bare.enter(ctx, step.rows); err != nil {
+				return err
+			}
+			begun := time.Now()
+			if err := bare.empty(ctx, step.at); err != nil {
+				return err
+			}
+			floor = append(floor, float64(step.rows)/time.Since(begun).Seconds())
+			took, err := b.emptyQueue(ctx, q, step.rows, step.at)
+			if err != nil {
+				return err
+			}
+			rates = append(rates, float64(step.rows)/took.Seconds())
+			b.Progress(b.suite, i*times+j+1, len(steps)*times)
+		}
+		b.add("bare "+step.name, "tasks/s", floor, "")
+		b.add(step.name, "tasks/s", rates, "bare "+step.name)
+	}
+	return nil
+}
+
+// emptyQueue is how long workers take for n tasks, until the last is written down as done.
+func (b *bench) emptyQueue(ctx context.Context, q *queue.Queue, n, at int) (time.Duration, error) {
+	entries := make([]queue.Entry, min(n, batch))
+	for i := range entries {
+		entries[i].Payload = taskPayload
+	}
+	for entered := 0; entered < n; entered += len(entries) {
+		if _, err := q.Enqueue(ctx, entries[:min(n-entered, len(entries))]...); err != nil {
+			return 0, err
+		}
+	}
+	var left atomic.Int64
+	left.Store(int64(n))
+	working, end := context.WithCancel(ctx)
+	defer end()
+	group, running := errgroup.WithContext(working)
+	begun := time.Now()
+	for range workers {
+		worker, err := queue.NewWorker(q, queue.WorkerOptions{Batch: at, Discard: true})
+		if err != nil {
+			return 0, err
+		}
+		group.Go(func() error {
+			err := worker.Run(running, func(context.Context, queue.Task) error {
+				if left.Add(-1) == 0 {
+					end()
+				}
+				return nil
+			})
+			if errors.Is(err, context.Canceled) { // all was done before it had connected
+				return nil
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return time.Since(begun), err
+}

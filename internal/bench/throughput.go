@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+const (
+	batch = 1000
+	times = 3 // each is measured
+)
+
+// throughput is how many rows a second are published and read.
+func throughput(ctx context.Context, b *bench) error {
+	p, err := producer.New(b.db, b.topic, producer.Options{NoGate: true, Logger: quiet})
+	if err != nil {
+		return err
+	}
+	b.atEnd(p.Close)
+	messages := make([]producer.Message, batch)
+	rows := make([]any, batch)
+	for i := range messages {
+		messages[i].Payload = []byte("0123456789abcdef0123456789abcdef")
+		rows[i] = messages[i].Payload
+	}
+	insert := "INSERT INTO " + ident.Quote(b.topic) + " (headers, payload) VALUES " + strings.TrimSuffix(strings.Repeat("(NULL, ?), ", batch), ", ")
+	one := "INSERT INTO " + ident.Quote(b.topic) + " (headers, payload) VALUES (NULL, ?)"
+	pool := b.db.Pool()
+	batches, ones := max(1, b.Rows/batch/times), max(1, b.Rows/100/times)
+	steps := []struct {
+		name, floor string
+		rows        int
+		run         func() error
+	}{
+		{"bare INSERTs of 1000", "", batches * batch, repeat(batches, func() error { _, err := pool.ExecContext(ctx, insert, rows...); return err })},
+		{"publish 1000 at once", "bare INSERTs of 1000", batches * batch, repeat(batches, func() error { _, err := p.Publish(ctx, messages...); return err })},
+		{"bare INSERTs", "", ones, repeat(ones, func() error { _, err := pool.ExecContext(ctx, one, rows[0]); return err })},
+		{"publish one by one", "bare INSERTs", ones, repeat(ones, func() error { _, err := p.Publish(ctx, messages[0]); return err })},
+	}
+	rates := make([][]float64, len(steps)+2)
+	for i := range times {
+		for j, step := range steps {
+			begun := time.Now()
+			if err := step.run(); err != nil {
+				return err
+			}
+			rates[j] = append(rates[j], float64(step.rows)/time.Since(begun).Seconds())
+			b.Progress(b.suite, i*len(steps)+j+1, times*(len(steps)+2))
+		}
+	}
+	for i := range times {
+		for j, read := range []func(context.Context) (int, error){b.scan, b.consume} {
+			begun := time.Now()
+			n, err := read(ctx)
+			if err != nil {
+				return err
+			}
+			rates[len(steps)+j] = append(rates[len(steps)+j], float64(n)/time.Since(begun).Seconds())
+			b.Progress(b.suite, times*len(steps)+2*i+j+1, times*(len(steps)+2))
+		}
+	}
+	for j, step := range steps {
+		b.add(step.name, "rows/s", rates[j], step.floor)
+	}
+	b.add("a bare loop over the backlog", "rows/s", rates[len(steps)], "")
+	b.add("consume the backlog", "rows/s", rates[len(steps)+1], "a bare loop over the backlog")
+	return nil
+}
+
+func repeat(n int, f func() error) func() error {
+	return func() error {
+		for range n {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// scan reads all rows by pages.
+func (b *bench) scan(ctx context.Context) (n int, err error) {
+	query := "SELECT id, created_at, headers, payload FROM " + ident.Quote(b.topic) + " WHERE id > ? ORDER BY id LIMIT 1000"
+	id := uint64(0)
+	page := func() (read int, err error) {
+		rows, err := b.db.Pool().QueryContext(ctx, query, id)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = rows.Close() }()
+		for ; rows.Next(); read++ {
+			var created string
+			var headers, payload []byte
+			if err := rows.Scan(&id, &created, &headers, &payload); err != nil {
+				return read, err
+			}
+		}
+		return read, rows.Err()
+	}
+	for {
+		read, err := page()
+		n += read
+		if err != nil || read == 0 {
+			return n, err
+		}
+	}
+}
+
+// consume has a handler called for each.
+func (b *bench) consume(ctx context.Context) (n int, err error) {
+	c, err := consumer.New(b.db, b.topic, consumer.Options{From: consumer.Beginning(), StopAtEnd: true, Logger: quiet})
+	if err != nil {
+		return 0, err
+	}
+	err = c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
+		n++
+		return nil
+	}))
+	return n, err
+}
