@@ -80,8 +80,8 @@ func TestCurves(t *testing.T) {
 				looks[family] = append(looks[family], p)
 			})
 		}
-		for _, most := range []time.Duration{50, 100, 250, 500, 1000, 2000, 5000} {
-			most *= time.Millisecond
+		for _, ms := range []int{50, 100, 250, 500, 1000, 2000, 5000} {
+			most := time.Duration(ms) * time.Millisecond
 			add("from 10 ms up to", most, func() backoff.BackOff { return &notify.Fibonacci{Max: most, Jitter: 0.1} })
 			add("each", most, func() backoff.BackOff { return backoff.NewConstantBackOff(most) })
 		}
@@ -89,9 +89,10 @@ func TestCurves(t *testing.T) {
 		report(t, s, "curve-look", "A row of a writer that rings for nobody, one in two seconds: latency against looks", looks)
 
 		rings := map[string][]point{"coalescing": nil}
-		for _, least := range []time.Duration{1, 2, 5, 10, 20} {
-			p := burst(t, s, least*time.Millisecond)
-			p.name = fmt.Sprint(least * time.Millisecond)
+		for _, ms := range []int{1, 2, 5, 10, 20} {
+			least := time.Duration(ms) * time.Millisecond
+			p := burst(t, s, least)
+			p.name = fmt.Sprint(least)
 			rings["coalescing"] = append(rings["coalescing"], p)
 		}
 		report(t, s, "curve-coalesce", "1,000 publishes a second, one listener: latency against statements", rings)

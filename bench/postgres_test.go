@@ -3,18 +3,9 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"runtime"
-	"slices"
-	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/postgrestest"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -250,72 +242,15 @@ func connect(b *testing.B, url string) *pgx.Conn {
 	return conn
 }
 
-// startPostgres starts a server of the benchmark's own, which dies with it. Without an
-// installed PostgreSQL the benchmark is skipped.
+// startPostgres starts a server of the benchmark's own. Without an installed PostgreSQL the
+// benchmark is skipped.
 func startPostgres(b *testing.B) (url string) {
 	b.Helper()
-	initdb, err := exec.LookPath("initdb")
-	if err == nil {
-		initdb, err = filepath.EvalSymlinks(initdb)
-	} else if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); len(found) > 0 { // fails for a bad pattern only
-		initdb, err = slices.Max(found), nil
+	url, stop, err := postgrestest.Start(b.Context())
+	if errors.Is(err, postgrestest.ErrNone) {
+		b.Skip(err)
 	}
-	if err != nil {
-		b.Skip("no initdb found: apt-get install postgresql")
-	}
-	dir, err := os.MkdirTemp("", "mqnotify-postgres") //nolint:usetesting // one that another account may enter
 	require.NoError(b, err)
-	b.Cleanup(func() { require.NoError(b, os.RemoveAll(dir)) })
-	attributes := func() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT} }
-	if os.Getuid() == 0 { // whom PostgreSQL refuses
-		account, err := user.Lookup("postgres")
-		require.NoError(b, err)
-		uid, _ := strconv.Atoi(account.Uid) // numbers on Linux
-		gid, _ := strconv.Atoi(account.Gid)
-		require.NoError(b, os.Chown(dir, uid, gid))
-		plain := attributes
-		attributes = func() *syscall.SysProcAttr {
-			a := plain()
-			a.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-			return a
-		}
-	}
-	// A parent's death is that of the thread which started the child.
-	runtime.LockOSThread()
-	b.Cleanup(runtime.UnlockOSThread)
-	command := func(name string, args ...string) *exec.Cmd {
-		c := exec.CommandContext(b.Context(), filepath.Join(filepath.Dir(initdb), name), args...)
-		c.Dir, c.SysProcAttr = dir, attributes()
-		c.Cancel = func() error { return c.Process.Signal(syscall.SIGINT) } // a fast shutdown
-		return c
-	}
-	out, err := command("initdb", "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C").CombinedOutput()
-	require.NoError(b, err, string(out))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(b, err)
-	port := free.Addr().(*net.TCPAddr).Port
-	require.NoError(b, free.Close())
-	log, err := os.Create(filepath.Join(dir, "log"))
-	require.NoError(b, err)
-	server := command("postgres", "-D", "data", "-p", strconv.Itoa(port), "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
-	server.Stdout, server.Stderr = log, log
-	require.NoError(b, server.Start())
-	b.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGINT)
-		var exit *exec.ExitError
-		if err := server.Wait(); err != nil && !errors.As(err, &exit) && !errors.Is(err, context.Canceled) {
-			b.Error(err)
-		}
-		_ = log.Close()
-	})
-	url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres", port)
-	require.Eventually(b, func() bool {
-		conn, err := pgx.Connect(b.Context(), url)
-		if err != nil {
-			return false
-		}
-		_ = conn.Close(b.Context())
-		return true
-	}, time.Minute, 20*time.Millisecond)
+	b.Cleanup(func() { require.NoError(b, stop()) })
 	return url
 }

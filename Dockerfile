@@ -1,0 +1,17 @@
+# mqnotify, static and without a shell:
+#
+#   docker build -t mqnotify .
+#   docker run --rm mqnotify demo
+#   docker run --rm -e MQNOTIFY_DSN mqnotify consume orders --group mailer
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /mqnotify ./cmd/mqnotify
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /mqnotify /mqnotify
+USER 65532:65532
+ENTRYPOINT ["/mqnotify"]

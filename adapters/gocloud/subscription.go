@@ -1,0 +1,245 @@
+package gocloud
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"gocloud.dev/gcerrors"
+	"gocloud.dev/pubsub"
+	"gocloud.dev/pubsub/batcher"
+	"gocloud.dev/pubsub/driver"
+
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// forever is how often a message that is refused comes again.
+const forever = math.MaxInt32
+
+// SubscriptionOptions are a subscription's settings. The zero value is ready for use.
+type SubscriptionOptions struct {
+	// Visibility is after how long a message comes to another receiver when its own has
+	// died. 0 means 30 s. A receiver that lives keeps its messages until it answers.
+	Visibility time.Duration
+	// InFlight is how many messages are received and not answered at most. 0 means 1000.
+	InFlight int
+}
+
+// OpenSubscription opens a subscription of a topic. It does not connect: Receive does,
+// and returns NotFound where there is none. The caller keeps db, and closes it after the
+// subscription's Shutdown.
+func OpenSubscription(db *notify.DB, topic, name string, options SubscriptionOptions) *pubsub.Subscription {
+	return pubsub.NewSubscription(newSubscription(db, topic, name, options),
+		&batcher.Options{MaxBatchSize: 100, MaxHandlers: 2}, &batcher.Options{MaxBatchSize: 1000, MaxHandlers: 2})
+}
+
+func newSubscription(db *notify.DB, topic, name string, options SubscriptionOptions) *subscription {
+	options.InFlight = cmp.Or(options.InFlight, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	return &subscription{
+		db: db, name: topic + "/" + name, options: options,
+		come: make(chan *delivery), ctx: ctx, cancel: cancel,
+	}
+}
+
+// subscription implements [driver.Subscription]: a worker whose handlers wait for the
+// answers to what ReceiveBatch has handed out.
+type subscription struct {
+	db      *notify.DB
+	name    string
+	options SubscriptionOptions
+	owned   bool // db is closed with it
+	come    chan *delivery
+	ctx     context.Context //nolint:containedctx // the worker's: Close ends it
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	running chan struct{} // closed when the worker has ended, nil before it began
+	failed  error
+}
+
+var _ driver.Subscription = (*subscription)(nil)
+
+// delivery is a task with its handler.
+type delivery struct {
+	task     queue.Task
+	answered chan error // one slot
+}
+
+var errNack = errors.New("gocloud: not acknowledged")
+
+// begin starts the worker, unless it runs.
+func (s *subscription) begin() (running <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		select {
+		case <-s.running: // it failed: once more
+		default:
+			return s.running
+		}
+	}
+	ended := make(chan struct{})
+	s.running, s.failed = ended, nil
+	go func() {
+		defer close(ended)
+		err := s.work()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed = err
+	}()
+	return ended
+}
+
+func (s *subscription) work() error {
+	q, err := queue.New(s.db, s.name, queue.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = q.Close() }()
+	worker, err := queue.NewWorker(q, queue.WorkerOptions{
+		Concurrency: s.options.InFlight, Visibility: s.options.Visibility, StopTimeout: -1,
+		Backoff: func(int) time.Duration { return 0 },
+	})
+	if err != nil {
+		return err
+	}
+	return worker.Run(s.ctx, s.handle)
+}
+
+// handle hands a task to a receiver and waits for the answer.
+func (s *subscription) handle(ctx context.Context, task queue.Task) error {
+	d := &delivery{task, make(chan error, 1)}
+	select {
+	case s.come <- d:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-d.answered:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ReceiveBatch implements [driver.Subscription].
+func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*driver.Message, err error) {
+	ended := s.begin()
+	wait := time.NewTimer(time.Second)
+	defer wait.Stop()
+	for len(messages) < most {
+		var d *delivery
+		if len(messages) == 0 {
+			select {
+			case d = <-s.come:
+			case <-ended:
+				return nil, s.failure()
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-wait.C:
+				return nil, nil
+			}
+		} else {
+			select {
+			case d = <-s.come:
+			default:
+				return messages, nil
+			}
+		}
+		metadata, body, err := unwrap(d.task.Payload)
+		if err != nil { // nobody could ever answer it
+			d.answered <- fmt.Errorf("%w: %w", queue.ErrDead, err)
+			continue
+		}
+		messages = append(messages, &driver.Message{
+			LoggableID: fmt.Sprintf("%s %d", s.name, d.task.ID), Body: body, Metadata: metadata, AckID: d,
+			AsFunc: func(i any) bool {
+				p, ok := i.(*queue.Task)
+				if ok {
+					*p = d.task
+				}
+				return ok
+			},
+		})
+	}
+	return messages, nil
+}
+
+var errEnded = errors.New("gocloud: the subscription is closed")
+
+func (s *subscription) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.failed, errEnded)
+}
+
+// SendAcks implements [driver.Subscription]: the tasks are done when it returns.
+func (s *subscription) SendAcks(ctx context.Context, ids []driver.AckID) error {
+	tx, err := s.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, id := range ids {
+		err := queue.FinishTx(ctx, tx, id.(*delivery).task)
+		if err != nil && !errors.Is(err, queue.ErrClaimLost) { // done before, or another's by now
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	answer(ids, nil)
+	return nil
+}
+
+// CanNack implements [driver.Subscription].
+func (*subscription) CanNack() bool { return true }
+
+// SendNacks implements [driver.Subscription]: the worker gives the tasks back at once.
+func (*subscription) SendNacks(_ context.Context, ids []driver.AckID) error {
+	answer(ids, errNack)
+	return nil
+}
+
+func answer(ids []driver.AckID, err error) {
+	for _, id := range ids {
+		select {
+		case id.(*delivery).answered <- err:
+		default: // it was answered before
+		}
+	}
+}
+
+// IsRetryable implements [driver.Subscription]. The worker reconnects by itself.
+func (*subscription) IsRetryable(error) bool { return false }
+
+// As implements [driver.Subscription]: a **notify.DB gets the database.
+func (s *subscription) As(i any) bool { return asDB(s.db, i) }
+
+// ErrorAs implements [driver.Subscription], as errors.As.
+func (*subscription) ErrorAs(err error, i any) bool { return errors.As(err, i) }
+
+// ErrorCode implements [driver.Subscription].
+func (*subscription) ErrorCode(err error) gcerrors.ErrorCode { return code(err) }
+
+// Close implements [driver.Subscription]: what was not answered comes to another.
+func (s *subscription) Close() error {
+	s.cancel()
+	s.mu.Lock()
+	running := s.running
+	s.mu.Unlock()
+	if running != nil {
+		<-running
+	}
+	if s.owned {
+		return s.db.Close()
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package gocloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jmoiron/sqlx"
+	"gocloud.dev/gcerrors"
+	"gocloud.dev/pubsub"
+	"gocloud.dev/pubsub/batcher"
+	"gocloud.dev/pubsub/driver"
+
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// CreateTopic makes a topic without subscriptions, in the database where `mqnotify init`
+// has made the tables. One that is there stays as it is. A name has no slash.
+func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
+	if strings.Contains(name, "/") {
+		return fmt.Errorf("gocloud: topic %q: %w: a topic's name has no slash", name, queue.ErrOptions)
+	}
+	return queue.Create(ctx, db, name+"/", queue.Settings{})
+}
+
+// CreateSubscription makes a subscription of a topic: it has what is sent from now on.
+// One that is there stays as it is.
+func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) error {
+	if name == "" || strings.Contains(name, "/") {
+		return fmt.Errorf("gocloud: subscription %q: %w: give a name, without a slash", name, queue.ErrOptions)
+	}
+	marker, err := queue.New(db, topic+"/", queue.Options{NoGate: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = marker.Close() }()
+	if _, err := marker.Settings(ctx); err != nil {
+		return fmt.Errorf("gocloud: topic %q: %w", topic, err)
+	}
+	return queue.Create(ctx, db, topic+"/"+name, queue.Settings{})
+}
+
+// OpenTopic opens a topic. It does not connect: Send does, and returns NotFound where
+// there is no such topic. The caller keeps db, and closes it after the topic's Shutdown.
+func OpenTopic(db *notify.DB, name string) *pubsub.Topic {
+	return pubsub.NewTopic(&topic{db: db, name: name, queues: make(map[string]*queue.Queue)},
+		&batcher.Options{MaxBatchSize: 1000, MaxHandlers: 4})
+}
+
+// topic implements [driver.Topic].
+type topic struct {
+	db    *notify.DB
+	name  string
+	owned bool // db is closed with it
+
+	mu     sync.Mutex
+	queues map[string]*queue.Queue
+}
+
+var _ driver.Topic = (*topic)(nil)
+
+// SendBatch implements [driver.Topic].
+func (t *topic) SendBatch(ctx context.Context, messages []*driver.Message) error {
+	entries := make([]queue.Entry, len(messages))
+	for i, m := range messages {
+		if m.BeforeSend != nil {
+			if err := m.BeforeSend(func(any) bool { return false }); err != nil {
+				return err
+			}
+		}
+		payload, err := wrap(m)
+		if err != nil {
+			return err
+		}
+		entries[i] = queue.Entry{Payload: payload, Retries: forever}
+	}
+	queues, err := t.send(ctx, entries)
+	if err != nil {
+		return err
+	}
+	for _, q := range queues {
+		q.Notify(ctx)
+	}
+	for _, m := range messages {
+		if m.AfterSend != nil {
+			if err := m.AfterSend(func(any) bool { return false }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send enters the tasks into the queues of all subscriptions, and returns these.
+func (t *topic) send(ctx context.Context, entries []queue.Entry) (queues []*queue.Queue, err error) {
+	tx, err := t.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	names, err := t.subscriptions(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		q, err := t.queue(name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := q.EnqueueTx(ctx, tx, entries...); err != nil {
+			return nil, err
+		}
+		queues = append(queues, q)
+	}
+	return queues, tx.Commit()
+}
+
+// subscriptions are the topic's. One that is made meanwhile waits for the commit.
+func (t *topic) subscriptions(ctx context.Context, tx *sqlx.Tx) (names []string, err error) {
+	err = tx.SelectContext(ctx, &names, "SELECT name FROM "+schema.QueueTable+
+		" WHERE LEFT(name, CHAR_LENGTH(?)) = ? ORDER BY name LOCK IN SHARE MODE", t.name+"/", t.name+"/")
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 || names[0] != t.name+"/" {
+		return nil, fmt.Errorf("gocloud: topic %q: %w: CreateTopic makes it", t.name, queue.ErrNoQueue)
+	}
+	return names[1:], nil
+}
+
+func (t *topic) queue(name string) (*queue.Queue, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[name]
+	if q == nil {
+		var err error
+		if q, err = queue.New(t.db, name, queue.Options{}); err != nil {
+			return nil, err
+		}
+		t.queues[name] = q
+	}
+	return q, nil
+}
+
+// IsRetryable implements [driver.Topic]. Deadlocks are tried again below.
+func (*topic) IsRetryable(error) bool { return false }
+
+// As implements [driver.Topic]: a **notify.DB gets the database.
+func (t *topic) As(i any) bool { return asDB(t.db, i) }
+
+// ErrorAs implements [driver.Topic], as errors.As.
+func (*topic) ErrorAs(err error, i any) bool { return errors.As(err, i) }
+
+// ErrorCode implements [driver.Topic].
+func (*topic) ErrorCode(err error) gcerrors.ErrorCode { return code(err) }
+
+// Close implements [driver.Topic].
+func (t *topic) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, q := range t.queues {
+		errs = append(errs, q.Close())
+	}
+	if t.owned {
+		errs = append(errs, t.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func asDB(db *notify.DB, i any) bool {
+	p, ok := i.(**notify.DB)
+	if ok {
+		*p = db
+	}
+	return ok
+}
+
+func code(err error) gcerrors.ErrorCode {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return gcerrors.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		return gcerrors.DeadlineExceeded
+	case errors.Is(err, queue.ErrNoQueue):
+		return gcerrors.NotFound
+	case errors.Is(err, queue.ErrNoState):
+		return gcerrors.FailedPrecondition
+	case errors.Is(err, queue.ErrOptions):
+		return gcerrors.InvalidArgument
+	case errors.Is(err, queue.ErrDenied):
+		return gcerrors.PermissionDenied
+	}
+	return gcerrors.Unknown
+}
+
+// magic begins a payload that has metadata before the body.
+const magic = "mqnotify-gocloud "
+
+// wrap is a message as a task's payload: magic, the metadata as JSON, a line's end, and
+// the body; without metadata the body alone, unless it begins with magic itself.
+func wrap(m *driver.Message) ([]byte, error) {
+	if len(m.Metadata) == 0 && !strings.HasPrefix(string(m.Body), magic) {
+		return m.Body, nil
+	}
+	metadata, err := json.Marshal(m.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(append([]byte(magic), metadata...), '\n'), m.Body...), nil
+}
+
+// unwrap undoes wrap.
+func unwrap(payload []byte) (metadata map[string]string, body []byte, err error) {
+	rest, ok := strings.CutPrefix(string(payload), magic)
+	if !ok {
+		return nil, payload, nil
+	}
+	head, text, _ := strings.Cut(rest, "\n")
+	if err := json.Unmarshal([]byte(head), &metadata); err != nil {
+		return nil, nil, fmt.Errorf("gocloud: metadata: %w", err)
+	}
+	return metadata, []byte(text), nil
+}

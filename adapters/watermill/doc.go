@@ -1,0 +1,30 @@
+// Package watermill publishes and subscribes for [Watermill] over MySQL or MariaDB,
+// with nothing else and without polling: any of its routers runs on it, and its
+// forwarders to other brokers.
+//
+//	db, err := notify.Open(dsn)
+//	publisher, err := watermill.NewPublisher(db, watermill.PublisherConfig{InitializeSchema: true}, logger)
+//	subscriber, err := watermill.NewSubscriber(db, watermill.SubscriberConfig{ConsumerGroup: "mailer"}, logger)
+//
+// A topic is a table. A message's UUID is its header [UUIDHeader], its metadata the other
+// headers, and its payload the row's. Rows that others insert are messages too: theirs
+// has a UUID made of the topic and the id, the same whenever it is delivered.
+//
+// # What is promised
+//
+// At least once, in the order of arrival: a subscription hands out a message when the one
+// before was acknowledged. A Nack hands the same message out again, after
+// NackResendSleep. No message is lost, also when transactions commit out of order.
+//
+// A ConsumerGroup stores its offset; of its subscribers one is active, and another takes
+// over when that dies. Without a group each subscription begins by itself, at From,
+// and goes on after a lost connection, but not after a restart.
+//
+// The context of a publisher's message does not cross the database, so that Watermill's
+// suite runs with ContextPreserved false, which is the stricter.
+//
+// [Watermill]: https://watermill.io
+package watermill
+
+// UUIDHeader is the header that holds a message's UUID.
+const UUIDHeader = "_watermill_message_uuid"

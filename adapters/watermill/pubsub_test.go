@@ -1,0 +1,270 @@
+package watermill_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const patience = 30 * time.Second
+
+// restartCommand is what this binary is called with to restart the server of the test
+// that called it.
+const restartCommand = "restart-server"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == restartCommand {
+		if err := askRestart(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// Watermill's tests leave these waiting on channels of their own.
+	const of = "github.com/ThreeDotsLabs/watermill/"
+	mysqltest.Main(m,
+		goleak.IgnoreTopFunction(of+"pubsub/tests.TestReconnect.func2"),
+		goleak.IgnoreAnyFunction(of+"internal/subscriber.(*multiplier).Subscribe.func2"),
+		goleak.IgnoreAnyFunction(of+"internal/subscriber.(*multiplier).Subscribe.func3"),
+	)
+}
+
+func askRestart(addr string) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// restarts kills the server (kill -9) and starts it again for each call of the command.
+func restarts(t *testing.T, s *mysqltest.Server) (command []string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			s.Kill()
+			s.Restart(t)
+			_, _ = conn.Write([]byte{1})
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	return []string{os.Args[0], restartCommand, listener.Addr().String()}
+}
+
+// suite is a private server, and what Watermill's tests want of it.
+func suite(t *testing.T, s *mysqltest.Server) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
+	t.Helper()
+	own := s.Start(t, "--max-connections=2000")
+	db := open(t, own)
+	constructor := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: group, InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { // some of the suite's tests leave them open
+			require.NoError(t, publisher.Close())
+			require.NoError(t, subscriber.Close())
+		})
+		return publisher, &unhurried{Subscriber: subscriber}
+	}
+	features := tests.Features{
+		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: true,
+		GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ForceShort: os.Getenv("MQNOTIFY_LONG") == "",
+	}
+	if !racing {
+		features.RestartServiceCommand = restarts(t, own)
+	}
+	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, "") }, constructor
+}
+
+// unhurried holds back the last of TestReconnect's messages, for that compares what came
+// with a list to which what was published is added only after Publish has returned.
+type unhurried struct {
+	*adapter.Subscriber
+	passing sync.WaitGroup
+}
+
+func (u *unhurried) Close() error {
+	err := u.Subscriber.Close()
+	u.passing.Wait()
+	return err
+}
+
+func (u *unhurried) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	const last = 10_000
+	in, err := u.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	u.passing.Go(func() {
+		defer close(out)
+		came := make(map[string]bool)
+		for m := range in {
+			if came[m.UUID] = true; len(came) == last {
+				<-time.After(time.Second)
+			}
+			select {
+			case out <- m:
+			case <-m.Context().Done():
+			}
+		}
+	})
+	return out, nil
+}
+
+func open(t *testing.T, s *mysqltest.Server) *notify.DB {
+	t.Helper()
+	db, err := notify.OpenConfig(s.Database(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, schema.Init(t.Context(), db.Pool()))
+	return db
+}
+
+// Watermill's own tests of what any Pub/Sub must do, all 16; in the long form with as many
+// messages as it has for everybody.
+func TestPubSub(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		features, constructor, groups := suite(t, s)
+		tests.TestPubSub(t, features, constructor, groups)
+	})
+}
+
+// All of them, several times at once.
+func TestPubSubStress(t *testing.T) {
+	if os.Getenv("MQNOTIFY_LONG") == "" {
+		t.Skip("the long form: ./test --long")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		features, constructor, groups := suite(t, s)
+		features.RestartServiceCommand = nil // others would be in the middle of something
+		tests.TestPubSubStressTest(t, features, constructor, groups)
+	})
+}
+
+// Metadata, UUID and any bytes arrive; a row of a writer that knows nothing of this is a
+// message too, with the same UUID at each delivery.
+func TestMessages(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{NackResendSleep: -1}, watermill.NopLogger{})
+		require.NoError(t, err)
+		defer func() {
+			require.NoError(t, publisher.Close())
+			require.NoError(t, subscriber.Close())
+			require.ErrorIs(t, publisher.Publish("orders", message.NewMessage("1", nil)), adapter.ErrClosed)
+			_, err := subscriber.Subscribe(t.Context(), "orders")
+			require.ErrorIs(t, err, adapter.ErrClosed)
+		}()
+		sent := message.NewMessage(watermill.NewUUID(), []byte{0, 0xff, '\''})
+		sent.Metadata.Set("ключ", "значение")
+		require.NoError(t, publisher.Publish("orders", sent, message.NewMessage("second", nil)))
+		_, err = db.Pool().Exec("INSERT INTO orders (payload) VALUES ('third')")
+		require.NoError(t, err)
+
+		messages, err := subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		next := func() *message.Message {
+			t.Helper()
+			select {
+			case m := <-messages:
+				require.NotNil(t, m)
+				return m
+			case <-time.After(patience):
+				t.Fatal("no message came")
+				return nil
+			}
+		}
+		for range 2 { // refused, it comes again
+			first := next()
+			require.True(t, sent.Equals(first), "%+v", first)
+			first.Nack()
+			<-first.Context().Done()
+		}
+		next().Ack()
+		second := next()
+		require.Equal(t, "second", second.UUID)
+		require.Empty(t, second.Payload)
+		second.Ack()
+		for range 2 {
+			third := next()
+			require.Equal(t, "orders-3", third.UUID)
+			require.Equal(t, "third", string(third.Payload))
+			third.Nack()
+		}
+		next().Ack()
+	})
+}
+
+// A message that is held for too long is handed out again.
+func TestAckDeadline(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		end := consumer.End()
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{
+			ConsumerGroup: "g", AckDeadline: 50 * time.Millisecond, From: &end, InitializeSchema: true,
+		}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, subscriber.Close()) }()
+		require.NoError(t, subscriber.SubscribeInitialize("orders"))
+		require.NoError(t, publisher.Publish("orders", message.NewMessage("before", nil)))
+		messages, err := subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // it has begun, at the end
+			var n int
+			return db.Pool().Get(&n, "SELECT COUNT(*) FROM mqnotify_offset") == nil && n == 1
+		}, patience, 5*time.Millisecond)
+		require.NoError(t, publisher.Publish("orders", message.NewMessage("held", nil)))
+		first := <-messages
+		<-first.Context().Done()
+		again := <-messages
+		require.Equal(t, "held", first.UUID)
+		require.Equal(t, "held", again.UUID)
+		again.Ack()
+	})
+}
+
+func TestWrong(t *testing.T) {
+	_, err := adapter.NewPublisher(nil, adapter.PublisherConfig{}, nil)
+	require.Error(t, err)
+	_, err = adapter.NewSubscriber(nil, adapter.SubscriberConfig{}, nil)
+	require.Error(t, err)
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// amounts are how much to measure.
+type amounts struct {
+	turns, samples int           // messages of a turn, of which a peer has several
+	turn           time.Duration // the longest
+	settle, window time.Duration // before idle statements are counted, and while
+	sleep          time.Duration // the window of one that does not poll, whose statements are far apart
+	listeners      int
+	rates          time.Duration // for which rows are published, and read
+	rows           int           // the most that are published so
+	late           int           // transactions that commit late
+	slowest        time.Duration // peers that look less often are left out
+}
+
+var (
+	usual = amounts{
+		turns: 3, samples: 80, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: 20 * time.Second, listeners: 6,
+		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
+	}
+	short = amounts{
+		turns: 1, samples: 5, turn: time.Second, settle: 100 * time.Millisecond, window: 300 * time.Millisecond, sleep: 300 * time.Millisecond, listeners: 2,
+		rates: 300 * time.Millisecond, rows: 2000, late: 2, slowest: 100 * time.Millisecond,
+	}
+)
+
+// result is what was measured of a peer.
+type result struct {
+	peer          *peer
+	topic         topic     // while it is this one's turn
+	rows          int       // that were published for the backlog
+	latencies     []float64 // ms, from the publish's call
+	idle, each    float64   // statements a second: with one listener, and for each further one
+	publish, read []float64 // rows a second
+	late, lost    int       // transactions that committed late, and of which the rows never came
+	held          int       // those for which the rows after them had to wait
+}
+
+// patience is far above what any of them takes, on a machine that is busy too.
+const patience = 2 * time.Minute
+
+var errNothingCame = fmt.Errorf("a message was not handled within %v", patience)
+
+// beside runs a consumer while f runs.
+func (r *result) beside(ctx context.Context, group string, handler func([]byte), f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	consumed := make(chan error, 1)
+	go func() {
+		defer cancel() // f has nothing to wait for
+		consumed <- r.topic.Consume(ctx, group, handler)
+	}()
+	err := f(ctx)
+	cancel()
+	return errors.Join(<-consumed, err)
+}
+
+// told is a handler that tells when it was called.
+func told() (<-chan time.Time, func([]byte)) {
+	times := make(chan time.Time, 1024)
+	return times, func([]byte) {
+		select {
+		case times <- time.Now():
+		default: // a backlog
+		}
+	}
+}
+
+func receive(ctx context.Context, times <-chan time.Time) (time.Time, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case at := <-times:
+		return at, nil
+	case <-timer.C:
+		return time.Time{}, errNothingCame
+	case <-ctx.Done():
+		return time.Time{}, context.Cause(ctx)
+	}
+}
+
+// wake publishes until the consumer is there, which one that keeps nothing can't know, and
+// has handled all that was there.
+func (r *result) wake(ctx context.Context, times <-chan time.Time) error {
+	for range 2 {
+		for came := false; !came; {
+			if err := r.topic.Publish(ctx, payload(-1)); err != nil {
+				return err
+			}
+			late := time.NewTimer(200*time.Millisecond + 2*r.peer.each)
+			select {
+			case <-times:
+				came = true
+			case <-late.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			late.Stop()
+		}
+		for quiet := false; !quiet; {
+			late := time.NewTimer(50 * time.Millisecond)
+			select {
+			case <-times:
+			case <-late.C:
+				quiet = true
+			}
+			late.Stop()
+		}
+	}
+	return nil
+}
+
+// latency is a turn: from the call of Publish to that of the handler, of one message after the
+// other, each at a random time between two looks.
+func (r *result) latency(ctx context.Context, a amounts) error {
+	times, handler := told()
+	return r.beside(ctx, "latency", handler, func(ctx context.Context) error {
+		if err := r.wake(ctx, times); err != nil {
+			return err
+		}
+		begun := time.Now()
+		for n := 0; n < a.samples && (n == 0 || time.Since(begun) < a.turn); n++ {
+			pause(ctx, 3*time.Millisecond+rand.N(r.peer.each+1))
+			published := time.Now()
+			if err := r.topic.Publish(ctx, payload(n)); err != nil {
+				return err
+			}
+			at, err := receive(ctx, times)
+			if err != nil {
+				return err
+			}
+			r.latencies = append(r.latencies, float64(at.Sub(published))/float64(time.Millisecond))
+		}
+		return nil
+	})
+}
+
+// idles counts statements while all wait, with one listener and with several.
+func (r *result) idles(ctx context.Context, a amounts) error {
+	one, err := r.count(ctx, a, 1)
+	if err != nil {
+		return err
+	}
+	all, err := r.count(ctx, a, a.listeners)
+	r.idle, r.each = one, max(0, all-one)/float64(a.listeners-1)
+	return err
+}
+
+func (r *result) count(ctx context.Context, a amounts, listeners int) (rate float64, err error) {
+	window := a.window
+	if r.peer.each == 0 {
+		window = a.sleep
+	}
+	measure := func(ctx context.Context) error {
+		pause(ctx, a.settle)
+		before, err := r.peer.questions(ctx)
+		if err != nil {
+			return err
+		}
+		begun := time.Now()
+		pause(ctx, window)
+		took := time.Since(begun)
+		after, err := r.peer.questions(ctx)
+		rate = max(0, after-before-1) / took.Seconds() // the one that asks
+		return err
+	}
+	for i := range listeners {
+		times, handler := told()
+		inner := measure
+		measure = func(ctx context.Context) error {
+			return r.beside(ctx, fmt.Sprintf("idle%d", i), handler, func(ctx context.Context) error {
+				if err := r.wake(ctx, times); err != nil {
+					return err
+				}
+				return inner(ctx)
+			})
+		}
+	}
+	return rate, measure(ctx)
+}
+
+// commitLate has transactions take their row's id before another one, and commit after that one's
+// row was handled, or could have been.
+func (r *result) commitLate(ctx context.Context, a amounts) error {
+	var mu sync.Mutex
+	seen := map[int]bool{}
+	come := make(chan struct{}, 1)
+	times, tell := told()
+	has := func(n int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen[n]
+	}
+	handler := func(message []byte) {
+		tell(message)
+		if n, err := number(message); err == nil {
+			mu.Lock()
+			seen[n] = true
+			mu.Unlock()
+		}
+		select {
+		case come <- struct{}{}:
+		default:
+		}
+	}
+	// until is whether the row came in time.
+	until := func(ctx context.Context, n int, most time.Duration) bool {
+		late := time.NewTimer(most)
+		defer late.Stop()
+		for !has(n) {
+			select {
+			case <-come:
+			case <-late.C:
+				return has(n)
+			case <-ctx.Done():
+				return false
+			}
+		}
+		return true
+	}
+	wait := time.Second + 3*r.peer.each
+	return r.beside(ctx, "late", handler, func(ctx context.Context) error {
+		if err := r.wake(ctx, times); err != nil {
+			return err
+		}
+		for i := range a.late {
+			early, late := 1000+2*i, 1001+2*i // what is published before
+			commit, err := r.topic.Begin(ctx, payload(late))
+			if err != nil {
+				return err
+			}
+			published := make(chan error, 1)
+			go func() { published <- r.topic.Publish(ctx, payload(early)) }()
+			if !until(ctx, early, wait) {
+				r.held++
+			}
+			if err := errors.Join(commit(), <-published); err != nil {
+				return err
+			}
+			if !until(ctx, early, patience) {
+				return errNothingCame
+			}
+		}
+		for i := range a.late {
+			r.late++
+			if !until(ctx, 1001+2*i, wait) {
+				r.lost++
+				wait = 100 * time.Millisecond // for the first they have all had their time
+			}
+		}
+		return nil
+	})
+}
+
+// throughput is a turn: it publishes in hundreds, and then has a group read all that is there.
+func (r *result) throughput(ctx context.Context, a amounts) error {
+	messages := make([][]byte, 100)
+	for i := range messages {
+		messages[i] = payload(i)
+	}
+	rows := 0
+	begun := time.Now()
+	for ; rows < a.rows && time.Since(begun) < a.rates; rows += len(messages) {
+		if err := r.topic.Publish(ctx, messages...); err != nil {
+			return err
+		}
+	}
+	r.publish = append(r.publish, float64(rows)/time.Since(begun).Seconds())
+	if r.rows += rows; !r.peer.keeps {
+		return nil
+	}
+	var read atomic.Int64
+	done := make(chan struct{})
+	handler := func([]byte) {
+		if read.Add(1) == int64(r.rows) {
+			close(done)
+		}
+	}
+	return r.beside(ctx, fmt.Sprintf("backlog%d", len(r.read)), handler, func(ctx context.Context) error {
+		begun := time.Now()
+		late := time.NewTimer(a.rates)
+		defer late.Stop()
+		select {
+		case <-done:
+		case <-late.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		r.read = append(r.read, float64(read.Load())/time.Since(begun).Seconds())
+		return nil
+	})
+}
+
+// measure has the peers take turns. One that waits for its turn has nothing open.
+func measure(ctx context.Context, peers []*peer, a amounts, say func(what, peer string)) ([]*result, error) {
+	results := make([]*result, len(peers))
+	for i, p := range peers {
+		results[i] = &result{peer: p}
+	}
+	for _, step := range []struct {
+		what  string
+		turns int
+		f     func(*result, context.Context, amounts) error
+	}{
+		{"latency", a.turns, (*result).latency},
+		{"late commits", 1, (*result).commitLate},
+		{"idle statements", 1, (*result).idles},
+		{"rows a second", min(a.turns, 3), (*result).throughput}, // the last: all others would read them too
+	} {
+		for range step.turns {
+			for _, r := range results {
+				say(step.what, r.peer.name)
+				if err := r.turn(ctx, a, step.f); err != nil {
+					return nil, fmt.Errorf("%s: %s: %w", step.what, r.peer.name, err)
+				}
+			}
+		}
+	}
+	return results, nil
+}
+
+func (r *result) turn(ctx context.Context, a amounts, f func(*result, context.Context, amounts) error) (err error) {
+	if r.topic, err = r.peer.open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.topic.Close()) }()
+	return f(r, ctx, a)
+}

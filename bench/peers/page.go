@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"github.com/mqnotify/mqnotify/internal/bench"
+)
+
+// write makes the page and its plot.
+func write(folder string, s settings, a amounts, f *field, results []*result) error {
+	var figures []bench.Figure
+	for _, r := range results {
+		figure := r.latency50()
+		figure.Idle = &r.idle
+		if r.peer.ours {
+			figure.Floor = "a full line"
+		}
+		figures = append(figures, figure)
+	}
+	if err := bench.Plot(filepath.Join(folder, "benchmarks.svg"), figures); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "benchmarks.md"), []byte(page(s, a, f, results)), 0o644)
+}
+
+func (r *result) latency50() bench.Figure { return bench.NewFigure(r.peer.name, "ms", r.latencies) }
+
+// rate is the median.
+func rate(turns []float64) float64 { return bench.NewFigure("", "", turns).Median }
+
+// table is one in Markdown, with a row for each result.
+func table(results []*result, head string, row func(r *result) []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s |\n|%s\n", head, strings.Repeat("---|", strings.Count(head, "|")+1))
+	for _, r := range results {
+		fmt.Fprintf(&b, "| %s | %s |\n", r.peer.name, strings.Join(row(r), " | "))
+	}
+	return b.String()
+}
+
+// digits has three that mean something, and commas between thousands.
+func digits(x float64) string {
+	switch {
+	case x >= 1000:
+		return message.NewPrinter(language.English).Sprintf("%d", int(x/100+0.5)*100)
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
+
+func page(s settings, a amounts, f *field, results []*result) string {
+	latency := table(results, "latency, ms | p50 | p99 | max | messages", func(r *result) []string {
+		l := r.latency50()
+		return []string{digits(l.Median), digits(l.P99), digits(l.Max), fmt.Sprint(len(l.Samples))}
+	})
+	idle := table(results, "statements a second when idle | one listener | each further one", func(r *result) []string {
+		return []string{digits(r.idle), digits(r.each)}
+	})
+	rates := table(results, "rows a second | published in hundreds | read from a backlog", func(r *result) []string {
+		if !r.peer.keeps {
+			return []string{digits(rate(r.publish)), "nothing is kept"}
+		}
+		return []string{digits(rate(r.publish)), digits(rate(r.read))}
+	})
+	late := table(results, "transactions that commit late | lost | rows behind them waited", func(r *result) []string {
+		return []string{fmt.Sprintf("%d of %d", r.lost, r.late), fmt.Sprintf("%d of %d", r.held, r.late)}
+	})
+	privileges := table(results, "privileges | publisher | consumer", func(r *result) []string {
+		return []string{r.peer.publisher, r.peer.consumer}
+	})
+	command := "go -C bench/peers run ."
+	if s.server != defaultServer {
+		command += " -server " + s.server
+	}
+	command = "<!-- not run: it measures for a long while -->\n```sh\n" + command + "\n```" // docs/run_test.go runs the pages
+	return fmt.Sprintf(`# Benchmarks
+
+mqnotify beside what a user would pick instead: the same work in one run, on private servers of one machine, over loopback. This page is
+written by
+
+%s
+
+on %s, on %s%s. Nobody waits for a disk: MySQL
+with innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off. What mqnotify costs above bare statements is in
+[measurements](measurements.md), and on your server in %s.
+
+*all writers ring*: the keeper looks for rows of writers that ring for nobody each 30 s, not each second at most. *GTID* is on a server of its own,
+with the binary log on. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
+message*: what is sent while nobody listens is gone. watermill-sql has the driver's own settings, since its JSON column refuses what interpolateParams sends. River's
+driver for MySQL is missing: the Go module proxy has no version of it.
+%s
+## From the publish to the handler
+
+From the call of Publish, which commits, to the handler's, one message at a time. The peers take turns; a message comes at a random time between two looks.
+
+%s
+![distributions, and latency against idle statements](benchmarks.svg)
+
+## What waiting costs
+
+A publisher and its listeners wait, for %v, those that poll for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
+connections of its own.
+
+%s
+## Rows a second
+
+Medians of three turns. Published in transactions of 100 for up to %v, then all read by a new group, a handler called for each. mqnotify and watermill-sql store the group's offset;
+plain polling and PostgreSQL's reader do not.
+
+%s
+## Transactions that commit late
+
+One takes its row's id, another one with a larger id commits and is handled, if it is so soon, and then the first commits.
+
+%s
+## Privileges
+
+Those that the accounts of this run had, on the table if nothing else is named; the tables were made before. With SELECT, INSERT, UPDATE on
+offsets and dead letters alone mqnotify works too, and finds late rows for a minute.
+
+%s
+%s`, command, time.Now().UTC().Format(time.DateOnly), strings.Join(append(machine(), f.versions...), ", "), load(), "`mqnotify bench`",
+		notes(f), latency, a.sleep, a.window, idle, a.rates, rates, late, privileges, verdict(results))
+}
+
+func notes(f *field) string {
+	var b strings.Builder
+	for _, note := range f.notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
+	return b.String()
+}
+
+func machine() []string {
+	words := []string{fmt.Sprintf("%d cores", runtime.NumCPU()), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			switch module.Path {
+			case "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5", "github.com/go-sql-driver/mysql":
+				name := strings.TrimPrefix(module.Path, "github.com/")
+				words = append(words, name+" "+module.Version)
+			}
+		}
+	}
+	return words
+}
+
+// load is how busy the machine is, where that is known.
+func load() string {
+	average, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(average))
+	if err != nil || len(fields) < 2 {
+		return ""
+	}
+	return ", with a load of " + fields[1] + " at the end, the benchmark's own included"
+}

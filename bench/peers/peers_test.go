@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The short form: every peer still does the work, mqnotify loses nothing, the loop that reads above
+// the last id does, and the page is written.
+func TestShort(t *testing.T) {
+	docs := t.TempDir()
+	results, err := run(t.Context(), settings{server: defaultServer, docs: docs, short: true})
+	require.NoError(t, err)
+	of := map[string]*result{}
+	for _, r := range results {
+		of[r.peer.name] = r
+		require.Len(t, r.latencies, short.samples, r.peer.name)
+		require.Positive(t, rate(r.publish), r.peer.name)
+		require.Equal(t, r.peer.keeps, rate(r.read) > 0, r.peer.name)
+		require.Equal(t, short.late, r.late, r.peer.name)
+		if r.peer.ours {
+			require.Zero(t, r.lost, r.peer.name)
+		}
+	}
+	for _, name := range []string{"mqnotify, gate", "mqnotify, GTID", "watermill-sql, polls each 10ms", "plain polling each 100ms"} {
+		require.Contains(t, of, name)
+	}
+	require.Equal(t, short.late, of["plain polling each 100ms"].lost)
+	require.Greater(t, of["watermill-sql, polls each 10ms"].idle, 10*of["mqnotify, gate"].idle)
+
+	written, err := os.ReadFile(filepath.Join(docs, "benchmarks.md"))
+	require.NoError(t, err)
+	for name := range of {
+		require.GreaterOrEqual(t, strings.Count(string(written), "| "+name+" |"), 5, name)
+	}
+	drawn, err := os.ReadFile(filepath.Join(docs, "benchmarks.svg"))
+	require.NoError(t, err)
+	require.Contains(t, string(drawn), "latency against idle statements")
+}

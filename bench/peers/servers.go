@@ -1,0 +1,313 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/postgrestest"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// field are the peers of a run, each with a database and accounts of its own, on servers
+// that all write a commit to the log at once and flush it later.
+type field struct {
+	peers    []*peer
+	versions []string
+	notes    []string
+	closing  []func() error
+}
+
+func (f *field) close() error {
+	var errs []error
+	for _, end := range slices.Backward(f.closing) {
+		errs = append(errs, end())
+	}
+	return errors.Join(append(errs, mysqltest.Close())...)
+}
+
+// contender is a peer on MySQL before its database is there.
+type contender struct {
+	peer
+	grants func(publisher, consumer string) []string
+	tables func(ctx context.Context, root *sql.DB) error
+	open   func(ctx context.Context, publisher, consumer *mysql.Config) (topic, error)
+}
+
+func insertSelect(publisher, consumer string) []string {
+	return []string{"INSERT ON orders TO " + publisher, "SELECT ON orders TO " + consumer}
+}
+
+func mqnotifyGrants(mariadb bool) func(publisher, consumer string) []string {
+	return func(publisher, consumer string) []string {
+		grants := append(insertSelect(publisher, consumer),
+			"SELECT ON orders TO "+publisher,
+			"SELECT, INSERT, UPDATE ON "+schema.OffsetTable+" TO "+consumer,
+			"SELECT, INSERT, UPDATE ON "+schema.DeadLetterTable+" TO "+consumer)
+		if mariadb {
+			return append(grants, "PROCESS ON *.* TO "+consumer)
+		}
+		return append(grants, "SELECT ON performance_schema.metadata_locks TO "+consumer, "SELECT ON performance_schema.threads TO "+consumer)
+	}
+}
+
+func watermillGrants(publisher, consumer string) []string {
+	return []string{
+		"INSERT ON watermill_orders TO " + publisher, "SELECT ON watermill_orders TO " + consumer,
+		"SELECT, INSERT, UPDATE ON watermill_offsets_orders TO " + consumer,
+	}
+}
+
+// seldom is how often a keeper looks for rows of writers that ring for nobody, where there
+// are none.
+func seldom() backoff.BackOff { return backoff.NewConstantBackOff(30 * time.Second) }
+
+// contenders are those on one server.
+func contenders(mariadb bool) []contender {
+	mqnotify := func(name string, mode consumer.Mode, look func() backoff.BackOff) contender {
+		c := contender{
+			peer:   peer{name: name, ours: true, keeps: true, publisher: "INSERT, SELECT", consumer: "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; SELECT on two tables of performance_schema"},
+			grants: mqnotifyGrants(mariadb),
+			tables: func(ctx context.Context, root *sql.DB) error { return schema.Init(ctx, root, "orders") },
+			open: func(ctx context.Context, publisher, consumes *mysql.Config) (topic, error) {
+				return openOurs(ctx, publisher, consumes, mode, look)
+			},
+		}
+		if mariadb {
+			c.consumer = "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; PROCESS"
+		}
+		return c
+	}
+	all := []contender{
+		mqnotify("mqnotify, gate", consumer.ModeGate, nil),
+		mqnotify("mqnotify, gate, all writers ring", consumer.ModeGate, seldom),
+	}
+	if !mariadb {
+		all = append(all, mqnotify("mqnotify, GTID", consumer.ModeGTID, nil))
+	}
+	for _, polls := range []struct {
+		name      string
+		set, each time.Duration
+	}{
+		{"watermill-sql, default (polls each 1s)", 0, time.Second},
+		{"watermill-sql, polls each 10ms", 10 * time.Millisecond, 10 * time.Millisecond},
+	} {
+		all = append(all, contender{
+			peer:   peer{name: polls.name, each: polls.each, keeps: true, publisher: "INSERT", consumer: "SELECT; on the offsets SELECT, INSERT, UPDATE"},
+			grants: watermillGrants,
+			tables: func(_ context.Context, root *sql.DB) error { return (&watermills{}).initialize(root) },
+			open: func(_ context.Context, publisher, consumer *mysql.Config) (topic, error) {
+				return openWatermill(publisher, consumer, polls.set)
+			},
+		})
+	}
+	for _, each := range []time.Duration{100 * time.Millisecond, time.Second} {
+		all = append(all, contender{
+			peer:   peer{name: fmt.Sprintf("plain polling each %v", each), each: each, keeps: true, publisher: "INSERT", consumer: "SELECT"},
+			grants: insertSelect,
+			tables: func(ctx context.Context, root *sql.DB) error {
+				_, err := root.ExecContext(ctx, polledTable)
+				return err
+			},
+			open: func(_ context.Context, publisher, consumer *mysql.Config) (topic, error) {
+				return openPolling(publisher, consumer, each)
+			},
+		})
+	}
+	return all
+}
+
+// openField starts the servers and opens the peers that are wanted.
+func openField(ctx context.Context, server string, wanted func(*peer) bool) (f *field, err error) {
+	f = &field{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	servers, err := mysqltest.Servers()
+	if err != nil {
+		return f, err
+	}
+	i := slices.IndexFunc(servers, func(s *mysqltest.Server) bool { return s.Name() == server })
+	if i < 0 {
+		return f, fmt.Errorf("no server %q is there", server)
+	}
+	for _, instance := range []struct {
+		gtid  bool
+		flags []string
+	}{{}, {true, []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}}} {
+		of := contenders(servers[i].IsMariaDB())
+		of = slices.DeleteFunc(of, func(c contender) bool {
+			return !wanted(&c.peer) || strings.HasSuffix(c.name, "GTID") != instance.gtid
+		})
+		if len(of) == 0 {
+			continue
+		}
+		if err := f.openMySQL(ctx, servers[i], instance.flags, of); err != nil {
+			return f, err
+		}
+	}
+	slices.SortStableFunc(f.peers, func(a, b *peer) int { return order(a) - order(b) })
+	return f, f.openPostgres(ctx, wanted)
+}
+
+// order has ours first.
+func order(p *peer) int {
+	if p.ours {
+		return 0
+	}
+	return 1
+}
+
+func (f *field) openMySQL(ctx context.Context, server *mysqltest.Server, flags []string, of []contender) error {
+	config, err := server.Launch(flags...)
+	if err != nil {
+		return err
+	}
+	for i, c := range of {
+		config.DBName = fmt.Sprintf("peer%d", i)
+		if err := f.enter(ctx, config, c); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	root, err := pool(config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	var version string
+	err = root.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
+	if len(flags) == 0 {
+		name := "MySQL "
+		if server.IsMariaDB() {
+			name = "MariaDB "
+		}
+		f.versions = append(f.versions, name+version)
+	}
+	return err
+}
+
+// enter makes a contender's database and accounts, with the privileges that it needs alone.
+func (f *field) enter(ctx context.Context, config *mysql.Config, c contender) error {
+	server := config.Clone()
+	server.DBName = ""
+	admin, err := pool(server)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }()
+	accounts := map[string]*mysql.Config{"publisher": config.Clone(), "consumer": config.Clone()}
+	statements := []string{"CREATE DATABASE " + config.DBName}
+	for role, account := range accounts {
+		account.User = config.DBName + role
+		statements = append(statements, "CREATE USER "+account.User)
+	}
+	for _, statement := range statements {
+		if _, err := admin.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	root, err := pool(config)
+	if err != nil {
+		return err
+	}
+	f.closing = append(f.closing, root.Close)
+	if err := c.tables(ctx, root); err != nil {
+		return err
+	}
+	for _, grant := range c.grants(accounts["publisher"].User, accounts["consumer"].User) {
+		if _, err := root.ExecContext(ctx, "GRANT "+grant); err != nil {
+			return fmt.Errorf("GRANT %s: %w", grant, err)
+		}
+	}
+	p := c.peer
+	p.questions = func(ctx context.Context) (n float64, err error) {
+		err = root.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(new(string), &n)
+		return n, err
+	}
+	p.open = func(ctx context.Context) (topic, error) {
+		return c.open(ctx, accounts["publisher"], accounts["consumer"])
+	}
+	f.peers = append(f.peers, &p)
+	return nil
+}
+
+// openPostgres adds the two ways of LISTEN and NOTIFY, if there is a PostgreSQL.
+func (f *field) openPostgres(ctx context.Context, wanted func(*peer) bool) error {
+	ways := []*peer{
+		{name: "PostgreSQL LISTEN/NOTIFY, then a read", keeps: true, publisher: "INSERT, USAGE on the sequence", consumer: "SELECT"},
+		{name: "PostgreSQL NOTIFY with the message", publisher: "INSERT, USAGE on the sequence", consumer: "none"},
+	}
+	ways = slices.DeleteFunc(ways, func(p *peer) bool { return !wanted(p) })
+	if len(ways) == 0 {
+		return nil
+	}
+	url, stop, err := postgrestest.Start(ctx, "-c", "shared_preload_libraries=pg_stat_statements") // which counts
+	if errors.Is(err, postgrestest.ErrNone) {
+		f.notes = append(f.notes, "PostgreSQL was not installed, and is missing.")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.closing = append(f.closing, stop)
+	for i, p := range ways {
+		if err := f.enterPostgres(ctx, url, i, p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+func (f *field) enterPostgres(ctx context.Context, url string, i int, p *peer) error {
+	admin, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	database := fmt.Sprintf("peer%d", i)
+	at := func(user string) string {
+		return strings.TrimSuffix(strings.Replace(url, "postgres@", user+"@", 1), "postgres") + database
+	}
+	statements := []string{"CREATE DATABASE " + database}
+	if i == 0 {
+		statements = append(statements, "CREATE ROLE publisher LOGIN", "CREATE ROLE consumer LOGIN")
+		var version string
+		if err := admin.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+			return err
+		}
+		f.versions = append(f.versions, "PostgreSQL "+version)
+	}
+	for _, statement := range statements {
+		if _, err := admin.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	root, err := pgxpool.New(ctx, at("postgres"))
+	if err != nil {
+		return err
+	}
+	f.closing = append(f.closing, func() error { root.Close(); return nil })
+	for _, statement := range postgresTables(!p.keeps) {
+		if _, err := root.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	p.questions = postgresStatements(root)
+	p.open = func(ctx context.Context) (topic, error) {
+		return openPostgres(ctx, at("publisher"), at("consumer"), !p.keeps)
+	}
+	f.peers = append(f.peers, p)
+	return nil
+}

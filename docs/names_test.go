@@ -1,0 +1,90 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testFunctions are the names of all tests and benchmarks, by their folder from the
+// root.
+var testFunctions = sync.OnceValues(func() (map[string][]string, error) {
+	all := map[string][]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		for _, declaration := range file.Decls {
+			if f, is := declaration.(*ast.FuncDecl); is && f.Recv == nil && testName.MatchString(f.Name.Name) {
+				all[dir] = append(all[dir], f.Name.Name)
+			}
+		}
+		return err
+	})
+	return all, err
+})
+
+var testName = regexp.MustCompile(`^(Test|Benchmark|Example)[A-Z_]`)
+
+// exists checks that `go test` with these arguments would find what it is to run; it is
+// not run here, being a benchmark, or part of ./test.
+func exists(t *testing.T, at string, args []string) {
+	t.Helper()
+	functions, err := testFunctions()
+	require.NoError(t, err)
+	dir, patterns := ".", []string(nil)
+	for i, arg := range args {
+		switch {
+		case arg == "-C":
+			dir = filepath.Join(dir, args[i+1])
+		case strings.HasPrefix(arg, "./"):
+			dir = filepath.Join(dir, arg)
+		case (arg == "-run" || arg == "-bench") && args[i+1] != "-":
+			patterns = append(patterns, args[i+1])
+		}
+	}
+	require.NotEmpty(t, patterns, "%s: runs nothing", at)
+	for _, pattern := range patterns {
+		name, _, _ := strings.Cut(pattern, "/")
+		require.True(t, slices.ContainsFunc(functions[dir], regexp.MustCompile(name).MatchString),
+			"%s: %q is no test or benchmark of %s", at, name, dir)
+	}
+}
+
+// A test that a page names is there.
+func TestNamesOfTests(t *testing.T) {
+	functions, err := testFunctions()
+	require.NoError(t, err)
+	var all []string
+	for _, names := range functions {
+		all = append(all, names...)
+	}
+	named := 0
+	quoted := regexp.MustCompile("`((?:Test|Benchmark)[A-Z]\\w*)(\\*?)(?:/\\w+)?`")
+	for _, page := range append(pages(t), "ARCHITECTURE.md", "CHANGELOG.md") {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		require.NoError(t, err)
+		for _, match := range quoted.FindAllStringSubmatch(string(text), -1) {
+			named++
+			require.True(t, slices.ContainsFunc(all, func(name string) bool {
+				return name == match[1] || match[2] != "" && strings.HasPrefix(name, match[1])
+			}), "%s names %s, which is no test", page, match[1])
+		}
+	}
+	require.Greater(t, named, 100)
+}

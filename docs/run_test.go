@@ -1,0 +1,153 @@
+package docs
+
+import (
+	"database/sql"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// What the pages name, and the reader has: replaced by what the test has.
+const (
+	dsn        = "mysql://user:password@127.0.0.1:3306/shop"
+	dsnCompose = "mq:mq@tcp(127.0.0.1:33084)/shop"
+	account    = "'app'@'10.0.%'"
+	served     = "127.0.0.1:8080" // where `mqnotify serve` listens
+	servedTLS  = ":8443"
+)
+
+// Each page is typed from top to bottom, in an empty folder, with mqnotify on the PATH
+// and an empty database: every command must succeed, or go on as it should, and print
+// what the page shows.
+func TestPages(t *testing.T) {
+	if signal.Ignored(os.Interrupt) { // in the background, and then every command would ignore Ctrl-C
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
+	for _, tool := range []string{"bash", "curl", "jq", "openssl"} {
+		_, err := exec.LookPath(tool)
+		require.NoError(t, err, "the pages use %s: install it", tool)
+	}
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "nodemo", "-o", bin, "./cmd/mqnotify") // as releases are
+	build.Dir = root
+	said, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY"} { // the folders are below HOME otherwise
+		value, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
+		require.NoError(t, err)
+		environ = append(environ, name+"="+strings.TrimSpace(string(value)))
+	}
+	for _, page := range pages(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
+			t.Parallel()
+			all := blocks(t, page)
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+				t.Parallel()
+				run(t, s, environ, all)
+			})
+		})
+	}
+}
+
+func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
+	t.Helper()
+	config := s.Database(t)
+	config.MultiStatements = true
+	db := open(t, config)
+	replace := replacer(t, s, config, all)
+	dir := t.TempDir()
+	// As on a terminal, where curl shows no meter.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("silent\nshow-error\n"), 0o600))
+	reader := &terminal{dir: dir, environ: append(slices.Clone(environ), "HOME="+dir, "MQNOTIFY_DSN="+url(config))}
+	defer reader.close(t)
+	for _, b := range all {
+		switch {
+		case b.notRun != "":
+		case b.language == "go" && program(b.text):
+			makeModule(t, reader.dir)
+			require.NoError(t, os.WriteFile(filepath.Join(reader.dir, "main.go"), []byte(replace(b.text)), 0o600))
+		case b.output:
+			reader.shows(t, b)
+		case b.language == "sh":
+			reader.block(t, b, replace)
+		case b.language == "sql":
+			_, err := db.ExecContext(t.Context(), replace(b.text))
+			require.NoError(t, err, b.at())
+		}
+	}
+}
+
+// replacer puts what there is in the place of what the pages name: the database, an
+// account, brokers, and free ports for what is served.
+func replacer(t *testing.T, s *mysqltest.Server, config *mysql.Config, all []block) func(string) string {
+	t.Helper()
+	pairs := []string{dsn, url(config), dsnCompose, config.FormatDSN()}
+	named := func(what string) bool {
+		return slices.ContainsFunc(all, func(b block) bool {
+			return (b.language == "sh" || b.language == "sql") && b.notRun == "" && strings.Contains(b.text, what)
+		})
+	}
+	if named(account) {
+		pairs = append(pairs, account, "'"+s.User(t, config).User+"'@'%'", " shop.", " "+config.DBName+".")
+	}
+	for name, start := range map[string]func(testing.TB) *brokertest.Broker{
+		"nats://127.0.0.1:4222":  func(tb testing.TB) *brokertest.Broker { return brokertest.NATS(tb) },
+		"redis://127.0.0.1:6379": func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) },
+		"mqtt://127.0.0.1:1883":  brokertest.Mosquitto,
+	} {
+		if named(name) {
+			broker := start(t)
+			scheme, _, _ := strings.Cut(name, ":")
+			pairs = append(pairs, name, fmt.Sprintf("%s://%s:%s@%s", scheme, brokertest.User, brokertest.Password, broker.Addr()))
+		}
+	}
+	if named("mqnotify serve ") {
+		port, tls := freePort(t), freePort(t)
+		pairs = append(pairs, served, "127.0.0.1:"+port, servedTLS, ":"+tls)
+	}
+	replacer := strings.NewReplacer(pairs...)
+	return func(text string) string {
+		if !strings.Contains(text, "--listen") {
+			text = strings.Replace(text, "mqnotify serve ", "mqnotify serve --listen "+served+" ", 1)
+		}
+		return replacer.Replace(text)
+	}
+}
+
+// url is how to connect, as the pages write it.
+func url(config *mysql.Config) string {
+	return fmt.Sprintf("mysql://%s:%s@%s/%s", config.User, config.Passwd, config.Addr, config.DBName)
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	var config net.ListenConfig
+	free, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	_, port, err := net.SplitHostPort(free.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+func open(t *testing.T, config *mysql.Config) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(config)
+	require.NoError(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}

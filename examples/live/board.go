@@ -1,0 +1,69 @@
+package main
+
+import (
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/serve"
+)
+
+//go:embed board.html
+var page []byte
+
+// board is the page, its events, and what visitors write.
+type board struct {
+	events http.Handler
+	token  string
+	notes  *producer.Producer
+}
+
+// readToken makes a token, for this process alone, that is good for the events and
+// nothing else.
+func readToken() (string, serve.Tokens, error) {
+	token := rand.Text()
+	tokens, err := serve.ParseTokens(strings.NewReader("page " + token + " read:" + topic))
+	return token, tokens, err
+}
+
+func (b *board) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'self' 'unsafe-inline'")
+		_, _ = w.Write(page)
+	})
+	mux.HandleFunc("GET /events", b.read)
+	mux.HandleFunc("POST /notes", b.write)
+	return http.NewCrossOriginProtection().Handler(mux) // no other site's page writes here
+}
+
+// read lets everybody see the events. A shop with users looks here who it is.
+func (b *board) read(w http.ResponseWriter, r *http.Request) {
+	r = r.Clone(r.Context())
+	r.URL.Path = "/topics/" + topic + "/events"
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	b.events.ServeHTTP(w, r)
+}
+
+func (b *board) write(w http.ResponseWriter, r *http.Request) {
+	note, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 280))
+	if err != nil || len(note) == 0 {
+		http.Error(w, "a note has 1 to 280 bytes", http.StatusBadRequest)
+		return
+	}
+	_, err = b.notes.Publish(r.Context(), producer.Message{Payload: note})
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusCreated)
+	case errors.Is(err, producer.ErrUnknown):
+		http.Error(w, "look whether it is there before you write it again", http.StatusBadGateway)
+	default:
+		slog.ErrorContext(r.Context(), "publish", "error", err)
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	}
+}

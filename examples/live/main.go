@@ -1,0 +1,88 @@
+// Live is a page that shows what is published while it is published, in all browsers and
+// from all servers: a board that anybody can write on.
+//
+//	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
+//	go run ./examples/live     # and open http://127.0.0.1:8080/, in two windows
+//
+// Package serve brings a topic's messages to browsers: it reads the table once for all of
+// them, and one whose connection was lost gets what it missed, from this server or from
+// another one. The page is given no more of it than the events of one topic.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/serve"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const topic = "board"
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8080", "the address to serve")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
+	if err := run(ctx, *listen); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, listen string) error {
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if err := schema.Init(ctx, db.Pool(), topic); err != nil { // in earnest a migration does this
+		return err
+	}
+	notes, err := producer.New(db, topic, producer.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = notes.Close() }()
+	token, tokens, err := readToken()
+	if err != nil {
+		return err
+	}
+	events, err := serve.New(db, serve.Options{Topics: []string{topic}, Tokens: tokens})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "serving", "url", "http://"+listener.Addr().String())
+	board := &board{events: events.Handler(), token: token, notes: notes}
+	server := &http.Server{Handler: board.handler(), ReadHeaderTimeout: 5 * time.Second}
+
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return events.Run(ctx) }) // its end is the streams' end, too
+	work.Go(func() error { return server.Serve(listener) })
+	work.Go(func() error {
+		<-ctx.Done()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return server.Shutdown(last) // finishes the requests in hand
+	})
+	if err := work.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// sender sends a mail at most once.
+type sender struct {
+	server string
+	marks  *guard.Once
+}
+
+func (s sender) handle(ctx context.Context, task queue.Task) error {
+	var m mail
+	if err := json.Unmarshal(task.Payload, &m); err != nil {
+		return fmt.Errorf("%w: %w", queue.ErrDead, err)
+	}
+	mark := fmt.Sprintf("mail-%d", task.ID)
+	ours, err := s.marks.Try(ctx, mark)
+	switch {
+	case err != nil:
+		return err
+	case !ours:
+		return fmt.Errorf("%w: a sender marked it and was not heard of again: it may have been sent", queue.ErrDead)
+	}
+
+	err = send(ctx, s.server, m, mark)
+	var outcome *sendError
+	switch {
+	case err == nil:
+		slog.InfoContext(ctx, "sent", "mail", task.ID, "to", m.To)
+		return nil
+	case errors.As(err, &outcome) && outcome.unknown, errors.As(err, &outcome) && outcome.permanent:
+		return fmt.Errorf("%w: %w", queue.ErrDead, err)
+	}
+	// It was not sent, for certain: the mark may go, and the queue tries again, later. If
+	// the mark can't be removed the next attempt finds it, and doubts: never twice.
+	if _, reset := s.marks.Reset(context.WithoutCancel(ctx), mark); reset != nil {
+		return errors.Join(err, reset)
+	}
+	return err
+}

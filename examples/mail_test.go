@@ -1,0 +1,202 @@
+package examples_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/textproto"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// post is a mail server. To later@ it says no for now, once; to never@ for good; of
+// silent@ it takes no mail and says nothing, of taken@ it takes the mail and says nothing,
+// each once.
+type post struct {
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu       sync.Mutex
+	received map[string]int
+	put      map[string]bool      // off, once
+	conns    map[net.Conn]bool    // to be closed at the end
+	held     map[string]chan bool // gets a value when it says nothing
+}
+
+func newPost(t *testing.T) *post {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &post{listener: listener, received: map[string]int{}, put: map[string]bool{}, conns: map[net.Conn]bool{},
+		held: map[string]chan bool{"silent@example.com": make(chan bool, 9), "taken@example.com": make(chan bool, 9)}}
+	p.running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.conns[conn] = true
+			p.mu.Unlock()
+			p.running.Go(func() { p.serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.mu.Lock()
+		for conn := range p.conns {
+			_ = conn.Close()
+		}
+		p.mu.Unlock()
+		p.running.Wait()
+	})
+	return p
+}
+
+// serve speaks as little SMTP as it takes.
+func (p *post) serve(conn net.Conn) {
+	text := textproto.NewConn(conn)
+	defer text.Close()
+	to := ""
+	_ = text.PrintfLine("220 post")
+	for {
+		line, err := text.ReadLine()
+		if err != nil {
+			return
+		}
+		answer := "250 ok"
+		switch verb, rest, _ := strings.Cut(line, ":"); {
+		case strings.HasPrefix(line, "RCPT"):
+			to = strings.Trim(rest, "<>")
+			answer = p.recipient(to)
+		case strings.HasPrefix(line, "DATA"):
+			_ = text.PrintfLine("354 go on")
+			if _, err := text.ReadDotLines(); err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.received[to]++
+			if strings.HasPrefix(to, "taken") && p.received[to] == 1 {
+				answer = ""
+			}
+			p.mu.Unlock()
+		case verb == "QUIT":
+			answer = "221 bye"
+		}
+		if answer == "" {
+			p.held[to] <- true
+			_, _ = text.ReadLine() // until who asks is killed
+			return
+		}
+		_ = text.PrintfLine("%s", answer)
+	}
+}
+
+func (p *post) recipient(to string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch name, _, _ := strings.Cut(to, "@"); {
+	case name == "silent" && !p.put[to]:
+		p.put[to] = true
+		return ""
+	case name == "never":
+		return "550 nobody of that name"
+	case name == "later" && !p.put[to]:
+		p.put[to] = true
+		return "451 come back"
+	}
+	return "250 ok"
+}
+
+// Two senders are killed in the middle, one or both of them when the mail server has a
+// mail and they do not know that. Two others go on. No mail is sent twice, and each is
+// sent, refused, or with the doubtful.
+func TestMail(t *testing.T) {
+	each(t, "mail", func(t *testing.T, s *mysqltest.Server, binary string) {
+		config := s.Database(t)
+		post := newPost(t)
+		sender := func() *process {
+			return start(t, config, binary, "-smtp", post.listener.Addr().String(), "-visibility", "1s")
+		}
+		require.Zero(t, start(t, config, binary, "Later <later@example.com>", "Später\r\nBcc: everybody@example.com").code())
+		require.NotZero(t, start(t, config, binary, "nobody", "Hello").code())
+		db := openDB(t, config)
+		mails, err := queue.New(db, "mail", queue.Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, mails.Close()) })
+		enter := func(names ...string) {
+			for _, name := range names {
+				payload, err := json.Marshal(map[string]string{"to": name + "@example.com", "subject": "Hello"})
+				require.NoError(t, err)
+				_, err = mails.Enqueue(t.Context(), queue.Entry{Payload: payload})
+				require.NoError(t, err)
+			}
+		}
+		first, second := sender(), sender()
+		enter("never")
+		// settled waits until n mails are done or dead, and returns all by their recipients.
+		settled := func(n int) map[string]queue.Info {
+			states := map[string]queue.Info{}
+			require.Eventually(t, func() bool {
+				tasks, err := mails.List(t.Context(), queue.Filter{States: queue.States()})
+				require.NoError(t, err)
+				open := 0
+				for _, task := range tasks {
+					var m struct{ To string }
+					require.NoError(t, json.Unmarshal(task.Payload, &m))
+					states[m.To] = task
+					if task.State != queue.Done && task.State != queue.Dead {
+						open++
+					}
+				}
+				return len(tasks) == n && open == 0
+			}, patience, tick)
+			return states
+		}
+		settled(2)
+		enter("silent", "taken")
+		for i := range 40 {
+			enter(fmt.Sprint("customer-", i))
+		}
+		for _, held := range post.held {
+			<-held
+		}
+		first.kill()
+		second.kill()
+		first, second = sender(), sender()
+
+		states := settled(44)
+		first.stop()
+		second.stop()
+
+		doubtful := 0
+		for to, task := range states {
+			sent := post.received[to]
+			assert.LessOrEqual(t, sent, 1, "%s was sent twice", to)
+			switch {
+			case task.State == queue.Done:
+				assert.Equal(t, 1, sent, "%s", to)
+			case to == "never@example.com":
+				assert.Contains(t, task.LastError, "550")
+			default:
+				doubtful++
+				assert.Contains(t, task.LastError, "it may have been sent")
+			}
+		}
+		assert.Equal(t, queue.Done, states["later@example.com"].State)
+		assert.Equal(t, queue.Dead, states["taken@example.com"].State)
+		assert.Equal(t, 1, post.received["taken@example.com"])
+		assert.Equal(t, queue.Dead, states["silent@example.com"].State)
+		assert.Equal(t, 0, post.received["silent@example.com"])
+		assert.LessOrEqual(t, doubtful, 8, "what was in hand")
+		for to := range post.received {
+			assert.Contains(t, states, to, "a subject is no place for a recipient")
+		}
+	})
+}

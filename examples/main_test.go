@@ -1,0 +1,172 @@
+// Package examples_test runs the examples as their users do: as processes, several of
+// each, some of which are killed.
+package examples_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+const (
+	// patience is how long a test waits for what must come.
+	patience = 30 * time.Second
+	// tick is how often it looks.
+	tick = 5 * time.Millisecond
+)
+
+// each builds an example and runs f on every server, all at once.
+func each(t *testing.T, example string, f func(t *testing.T, s *mysqltest.Server, binary string)) {
+	t.Helper()
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), example)
+	arguments := []string{"build", "-o", binary}
+	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		arguments = append(arguments, "-race")
+	}
+	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./"+example)...).CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		t.Parallel()
+		f(t, s, binary)
+	})
+}
+
+func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), topics...))
+	return db
+}
+
+func run(tb testing.TB, db *notify.DB, query string, args ...any) {
+	tb.Helper()
+	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
+	require.NoError(tb, err)
+}
+
+// all is what a query selects, a value a row.
+func all[T any](tb testing.TB, db *notify.DB, query string, args ...any) (values []T) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().SelectContext(tb.Context(), &values, query, args...))
+	return values
+}
+
+// process is a running example.
+type process struct {
+	*exec.Cmd
+	tb    testing.TB
+	said  mysqltest.Text // so far
+	ended chan struct{}
+}
+
+func start(tb testing.TB, config *mysql.Config, binary string, arguments ...string) *process {
+	tb.Helper()
+	p := &process{Cmd: exec.CommandContext(tb.Context(), binary, arguments...), tb: tb, ended: make(chan struct{})}
+	p.Env = append(os.Environ(), "MQNOTIFY_DSN="+config.FormatDSN())
+	p.Stdout, p.Stderr = &p.said, &p.said
+	require.NoError(tb, p.Start())
+	go func() {
+		defer close(p.ended)
+		_ = p.Wait() // its exit code is asked for below
+	}()
+	tb.Cleanup(func() {
+		_ = p.Process.Kill() // it may have ended
+		<-p.ended
+		if tb.Failed() {
+			tb.Logf("%s:\n%s", p, p.said.String())
+		}
+	})
+	return p
+}
+
+var servingAt = regexp.MustCompile(`serving url=(\S+)`)
+
+// serve starts an example that serves HTTP, on a free port, and returns its URL too.
+func serve(tb testing.TB, config *mysql.Config, binary string, arguments ...string) (*process, string) {
+	tb.Helper()
+	p := start(tb, config, binary, append([]string{"-listen", "127.0.0.1:0"}, arguments...)...)
+	var url string
+	require.Eventually(tb, func() bool {
+		if found := servingAt.FindStringSubmatch(p.said.String()); found != nil {
+			url = found[1]
+		}
+		return url != ""
+	}, patience, tick)
+	return p, url
+}
+
+// says waits until the process has said something.
+func (p *process) says(what string) {
+	p.tb.Helper()
+	require.Eventually(p.tb, func() bool { return strings.Contains(p.said.String(), what) }, patience, tick, what)
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	p.tb.Helper()
+	require.NoError(p.tb, p.Process.Kill())
+	<-p.ended
+}
+
+// stop is what systemd does, and Ctrl-C: the process ends by itself, and well.
+func (p *process) stop() {
+	p.tb.Helper()
+	require.NoError(p.tb, p.Process.Signal(syscall.SIGTERM))
+	assert.Zero(p.tb, p.code())
+}
+
+// code waits for the process's end.
+func (p *process) code() int {
+	p.tb.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.tb.Fatal("the process does not end")
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// ask makes a request; its error is one of the connection.
+func ask(tb testing.TB, method, url, body string) (status int, answer string, header http.Header, err error) {
+	tb.Helper()
+	request, err := http.NewRequestWithContext(tb.Context(), method, url, strings.NewReader(body))
+	require.NoError(tb, err)
+	request.Close = true // a connection that is kept would be a goroutine that is left
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(response.Body)
+	return response.StatusCode, strings.TrimSpace(string(read)), response.Header, err
+}
+
+// must is ask of a server that lives.
+func must(tb testing.TB, method, url, body string) (status int, answer string, header http.Header) {
+	tb.Helper()
+	status, answer, header, err := ask(tb, method, url, body)
+	require.NoError(tb, err)
+	return status, answer, header
+}

@@ -1,0 +1,110 @@
+// Outbox takes orders and hands them to the warehouse, another service. The order, the
+// stock and the message are one transaction: there is no order without its message and
+// no message without its order, whatever dies. A consumer group hands the messages over,
+// each at least once, with a key by which the warehouse knows a repetition.
+//
+//	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
+//	go run ./examples/outbox -warehouse http://127.0.0.1:9090/   # as often as you like
+//	curl -X PUT -d lamp http://127.0.0.1:8081/orders/a-key-of-the-client
+//
+// One of the processes hands over, the others stand by. A PUT may be repeated: its key
+// makes one order. `mqnotify bridge` hands a topic to webhooks and brokers without this
+// program's second half.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+const (
+	topic = "order_events"
+	group = "warehouse"
+)
+
+// tables are the shop's own.
+var tables = []string{
+	"CREATE TABLE IF NOT EXISTS stock (item VARCHAR(64) PRIMARY KEY, pieces BIGINT NOT NULL)",
+	`CREATE TABLE IF NOT EXISTS orders (id BIGINT AUTO_INCREMENT PRIMARY KEY,
+		client_key VARCHAR(64) NOT NULL UNIQUE, item VARCHAR(64) NOT NULL)`,
+}
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8081", "the address to take orders at")
+	warehouse := flag.String("warehouse", "http://127.0.0.1:9090/", "the URL to hand orders to")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
+	if err := run(ctx, *listen, *warehouse); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, listen, warehouse string) error {
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if err := schema.Init(ctx, db.Pool(), topic); err != nil { // in earnest a migration does this
+		return err
+	}
+	for _, table := range tables {
+		if _, err := db.Pool().ExecContext(ctx, table); err != nil {
+			return err
+		}
+	}
+	events, err := producer.New(db, topic, producer.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = events.Close() }()
+	reader, err := consumer.New(db, topic, consumer.Options{
+		Group: group,
+		From:  consumer.Beginning(),
+		// The warehouse may be down for longer than any number of attempts takes. What it
+		// will never take goes to the dead letters; see hand.
+		MaxAttempts:    -1,
+		HandlerTimeout: 30 * time.Second,
+		StopTimeout:    10 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "serving", "url", "http://"+listener.Addr().String())
+	server := &http.Server{Handler: &orders{events: events}, ReadHeaderTimeout: 5 * time.Second}
+
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return reader.Run(ctx, consumer.Each(handOver{db, warehouse}.hand)) })
+	work.Go(func() error { return server.Serve(listener) })
+	work.Go(func() error {
+		<-ctx.Done()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return server.Shutdown(last) // finishes the requests in hand
+	})
+	if err := work.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

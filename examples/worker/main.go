@@ -1,0 +1,88 @@
+// Worker looks whether links are alive, a job that takes long and fails often: it is
+// tried again with growing waits, another worker has it when this one dies, and what is
+// gone for good is not tried again. Its result and the end of the job are one
+// transaction: each link has one result, however often it was tried.
+//
+//	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
+//	go run ./examples/worker                               # as many as you like
+//	go run ./examples/worker https://example.com/ ...      # enters jobs
+//	mqnotify tasks links                                   # where they are
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// table has the results.
+const table = `CREATE TABLE IF NOT EXISTS links (id BIGINT AUTO_INCREMENT PRIMARY KEY,
+	url VARCHAR(2000) NOT NULL, status INT NOT NULL, attempts INT NOT NULL)`
+
+func main() {
+	visibility := flag.Duration("visibility", 30*time.Second, "how soon another worker has the jobs of one that died")
+	first := flag.Duration("retry", time.Second, "the wait after a job's first failure; it doubles")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
+	if err := run(ctx, *visibility, *first, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, visibility, first time.Duration, urls []string) error {
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	if err := schema.Init(ctx, db.Pool()); err != nil { // in earnest a migration does these three
+		return err
+	}
+	if _, err := db.Pool().ExecContext(ctx, table); err != nil {
+		return err
+	}
+	if err := queue.Create(ctx, db, "links", queue.Settings{}); err != nil {
+		return err
+	}
+	links, err := queue.New(db, "links", queue.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = links.Close() }()
+	if len(urls) > 0 {
+		return enter(ctx, links, urls)
+	}
+
+	worker, err := queue.NewWorker(links, queue.WorkerOptions{
+		Concurrency: 8,
+		Visibility:  visibility, // renewed while a handler runs, however long
+		Backoff:     func(attempt int) time.Duration { return first << min(attempt-1, 10) },
+		StopTimeout: 20 * time.Second, // less than systemd or Kubernetes waits
+	})
+	if err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "working", "queue", links.Name())
+	return worker.Run(ctx, checker{db}.handle)
+}
+
+// enter enters the links that are not in the queue already.
+func enter(ctx context.Context, links *queue.Queue, urls []string) error {
+	entries := make([]queue.Entry, len(urls))
+	for i, url := range urls {
+		entries[i] = queue.Entry{Payload: []byte(url), Unique: url, Retries: 8}
+	}
+	ids, err := links.Enqueue(ctx, entries...)
+	slog.InfoContext(ctx, "entered", "ids", ids)
+	return err
+}

@@ -1,0 +1,109 @@
+package examples_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// site is what the links lead to.
+type site struct {
+	mu    sync.Mutex
+	times map[string]int
+	// asked is what does not answer: hang the first time, slow until it is released.
+	asked   chan string
+	release chan struct{}
+}
+
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.times[r.URL.Path]++
+	times := s.times[r.URL.Path]
+	s.mu.Unlock()
+	switch {
+	case r.URL.Path == "/gone":
+		http.Error(w, "gone", http.StatusGone)
+	case r.URL.Path == "/flaky" && times < 3:
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+	case r.URL.Path == "/hang" && times == 1:
+		s.asked <- r.URL.Path
+		<-r.Context().Done()
+	case r.URL.Path == "/slow":
+		s.asked <- r.URL.Path
+		<-s.release
+	}
+}
+
+// A worker is killed with a job in hand, and another one does that job; it is told to stop
+// with one in hand, and finishes it. Each link has one result, whatever it took.
+func TestWorker(t *testing.T) {
+	each(t, "worker", func(t *testing.T, s *mysqltest.Server, binary string) {
+		config := s.Database(t)
+		links := &site{times: map[string]int{}, asked: make(chan string, 1), release: make(chan struct{})}
+		server := httptest.NewServer(links)
+		t.Cleanup(server.Close)
+		work := func() *process { return start(t, config, binary, "-visibility", "1s", "-retry", "10ms") }
+		enter := func(paths ...string) *process {
+			for i := range paths {
+				paths[i] = server.URL + paths[i]
+			}
+			p := start(t, config, binary, paths...)
+			require.Zero(t, p.code())
+			return p
+		}
+		enter("/hang", "/flaky", "/gone")
+		first := work()
+		require.Equal(t, "/hang", <-links.asked)
+		db := openDB(t, config)
+		queued, err := queue.New(db, "links", queue.Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, queued.Close()) })
+		enter("/hang").says("ids=[0]") // it is queued already
+		first.kill()
+		second := work()
+
+		enter("/a", "/b", "/c")
+		counts := func(want map[queue.State]int) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				counts, err := queued.Counts(t.Context())
+				require.NoError(t, err)
+				for state, n := range counts {
+					if n != want[state] {
+						return false
+					}
+				}
+				return true
+			}, patience, tick)
+		}
+		counts(map[queue.State]int{queue.Done: 5, queue.Dead: 1})
+		enter("/slow")
+		require.Equal(t, "/slow", <-links.asked)
+		require.NoError(t, second.Process.Signal(syscall.SIGTERM))
+		close(links.release)
+		assert.Zero(t, second.code())
+		counts(map[queue.State]int{queue.Done: 6, queue.Dead: 1})
+
+		var results []struct {
+			URL              string
+			Status, Attempts int
+		}
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &results, "SELECT url, status, attempts FROM links"))
+		attempts := map[string]int{}
+		for _, r := range results {
+			assert.Equal(t, http.StatusOK, r.Status)
+			attempts[r.URL[len(server.URL):]] = r.Attempts
+		}
+		assert.Equal(t, map[string]int{"/hang": 2, "/flaky": 3, "/a": 1, "/b": 1, "/c": 1, "/slow": 1}, attempts)
+		assert.Len(t, results, len(attempts), "a link has one result")
+		assert.Equal(t, 1, links.times["/gone"], "it is not tried again")
+	})
+}
