@@ -43,6 +43,8 @@ type Auto struct {
 	carries Piggyback
 	log     *slog.Logger
 	again   backoff.BackOff
+	once    sync.Once
+	err     error // of Close
 
 	mu     sync.Mutex
 	closed bool
@@ -321,11 +323,12 @@ func (a *Auto) up(ctx context.Context) (waiter Waiter, moved bool) {
 
 // Close implements [Waiter]: it leaves the session open.
 func (a *Auto) Close() error {
+	a.once.Do(func() { a.err = a.close() })
+	return a.err
+}
+
+func (a *Auto) close() error {
 	a.mu.Lock()
-	if a.closed {
-		a.mu.Unlock()
-		return nil
-	}
 	a.closed = true
 	waiter, trials := a.waiter, a.better
 	a.stop()

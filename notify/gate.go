@@ -73,6 +73,7 @@ type Gate struct {
 	db     *DB
 	gate   *gate
 	closed chan struct{}
+	once   sync.Once
 
 	mu            sync.Mutex
 	listens, ring bool
@@ -199,11 +200,12 @@ func (g *Gate) await(ctx context.Context, timeout <-chan time.Time, f func(gateS
 // Close implements [Waiter]. The last Close of a topic's Gates returns when their
 // sessions are closed; a keeper's listeners then choose another.
 func (g *Gate) Close() error {
+	g.once.Do(g.close)
+	return nil
+}
+
+func (g *Gate) close() {
 	g.mu.Lock()
-	if g.done {
-		g.mu.Unlock()
-		return nil
-	}
 	g.done = true
 	close(g.closed)
 	g.gate.uncarry(g.carries)
@@ -216,7 +218,6 @@ func (g *Gate) Close() error {
 		g.gate.listening.leave()
 	}
 	g.db.leaveGate(g.gate)
-	return nil
 }
 
 // gate is what all Gates of a DB and topic share.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqnotify/mqnotify/notify"
@@ -18,7 +19,8 @@ const (
 	// gatherFor is how long new claims may take to be written down with each other: the
 	// next transaction waits for them if handlers were faster than that before.
 	gatherFor = 200 * time.Microsecond
-	// busyLook is how often a worker that always finds tasks looks for what fell due.
+	// busyLook is how often a worker looks that always finds tasks, for what fell due, or
+	// whose waiter has not begun yet.
 	busyLook = time.Second
 	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
 	waitBound = time.Minute
@@ -32,6 +34,7 @@ type dispatcher struct {
 	hands *hands
 	wakes chan struct{} // one slot: tasks were entered
 	idle  chan struct{} // one slot: the waiter is to wait
+	heard atomic.Bool   // the waiter has begun: no task that is entered from now on goes unheard
 
 	empty    bool      // the last claim found less than there was room for
 	looked   time.Time // when it last looked for what falls due
@@ -123,6 +126,7 @@ func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
 	if err != nil {
 		return err
 	}
+	d.heard.Store(true)
 	poke(d.wakes)
 	for {
 		select {
@@ -301,8 +305,12 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	each := d.options.Look
+	if !d.heard.Load() {
+		each = min(each, busyLook)
+	}
 	d.looked = time.Now()
-	d.nextLook = d.looked.Add(d.options.Look)
+	d.nextLook = d.looked.Add(each)
 	d.due = time.Time{}
 	if v.any {
 		d.due = d.looked.Add(max(0, v.due))
