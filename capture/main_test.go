@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()

@@ -82,7 +82,7 @@ func (s *terminal) start(t *testing.T, what statement) *job {
 	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	j.cmd.Cancel = func() error { return syscall.Kill(-j.cmd.Process.Pid, syscall.SIGKILL) }
-	j.cmd.WaitDelay = time.Second
+	j.cmd.WaitDelay = 30 * time.Second
 	require.NoError(t, j.cmd.Start())
 	go func() {
 		defer close(j.ended)

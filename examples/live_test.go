@@ -117,12 +117,12 @@ func TestLivePage(t *testing.T) {
 	each(t, "live", func(t *testing.T, s *mysqltest.Server, binary string) {
 		config := s.Database(t)
 		p, url := serve(t, config, binary)
-		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU)
+		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
 		allocator, endBrowser := chromedp.NewExecAllocator(context.Background(), options...)
 		defer endBrowser()
 		tab, endTab := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
 		defer endTab()
-		tab, late := context.WithTimeout(tab, 2*patience)
+		tab, late := context.WithTimeout(tab, 5*patience)
 		defer late()
 		do := func(actions ...chromedp.Action) {
 			t.Helper()

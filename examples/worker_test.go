@@ -50,7 +50,7 @@ func TestWorker(t *testing.T) {
 		links := &site{times: map[string]int{}, asked: make(chan string, 1), release: make(chan struct{})}
 		server := httptest.NewServer(links)
 		t.Cleanup(server.Close)
-		work := func() *process { return start(t, config, binary, "-visibility", "1s", "-retry", "10ms") }
+		work := func() *process { return start(t, config, binary, "-visibility", "5s", "-retry", "10ms") }
 		enter := func(paths ...string) *process {
 			for i := range paths {
 				paths[i] = server.URL + paths[i]
@@ -66,11 +66,6 @@ func TestWorker(t *testing.T) {
 		queued, err := queue.New(db, "links", queue.Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, queued.Close()) })
-		enter("/hang").says("ids=[0]") // it is queued already
-		first.kill()
-		second := work()
-
-		enter("/a", "/b", "/c")
 		counts := func(want map[queue.State]int) {
 			t.Helper()
 			require.Eventually(t, func() bool {
@@ -84,6 +79,12 @@ func TestWorker(t *testing.T) {
 				return true
 			}, patience, tick)
 		}
+		enter("/hang").says("ids=[0]") // it is queued already
+		counts(map[queue.State]int{queue.InProgress: 1, queue.Done: 1, queue.Dead: 1})
+		first.kill()
+		second := work()
+
+		enter("/a", "/b", "/c")
 		counts(map[queue.State]int{queue.Done: 5, queue.Dead: 1})
 		enter("/slow")
 		require.Equal(t, "/slow", <-links.asked)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 const (
 	// patience is how long a test waits for what must come.
-	patience = 30 * time.Second
+	patience = time.Minute
 	// tick is how often it looks.
 	tick = 5 * time.Millisecond
 )

@@ -20,6 +20,7 @@ import (
 type account struct {
 	config, root *mysql.Config
 	db           *sqlx.DB
+	most         time.Duration // how long it may take to do what it can
 }
 
 func (a account) can(t *testing.T, args ...string) bool {
@@ -107,9 +108,9 @@ func within(t *testing.T, d time.Duration, is func() bool) bool {
 }
 
 // keepsSoon waits until a command keeps the gate, or has ended.
-func (r *running) keepsSoon(t *testing.T) (keeps bool) {
+func (r *running) keepsSoon(t *testing.T, most time.Duration) (keeps bool) {
 	t.Helper()
-	within(t, 3*time.Second, func() bool {
+	within(t, most, func() bool {
 		keeps = strings.Contains(r.err.String(), `msg="keeps the gate"`)
 		select {
 		case <-r.ended:

@@ -43,7 +43,7 @@ func TestGrantsOfFlagsToKeep(t *testing.T) {
 			}
 			w := background(t, s.User(t, root, grantsOf(root, worker...)...), "work", "mail", "--log-level", "debug", "--", "cat")
 			r := background(t, s.User(t, root, grantsOf(root, reader...)...), "ring", "read", "log", "-f", "-n", "0", "--log-level", "debug")
-			require.True(t, w.keepsSoon(t) && r.keepsSoon(t))
+			require.True(t, w.keepsSoon(t, patience) && r.keepsSoon(t, patience))
 			succeed(t, root, "enqueue", "mail", "x")
 			succeed(t, root, "ring", "put", "log", "x")
 			begun := time.Now()

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -33,7 +32,7 @@ func TestGrantsOfServe(t *testing.T) {
 			return a.serves(t, func(url string) bool {
 				status, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
 				again, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
-				return status == http.StatusCreated && again == http.StatusOK && within(t, 3*time.Second, func() bool {
+				return status == http.StatusCreated && again == http.StatusOK && within(t, a.most, func() bool {
 					return len(column(t, a.db, "SELECT 1 FROM mqnotify_idempotency WHERE name = 'old'")) == 0
 				})
 			})
@@ -137,7 +136,7 @@ func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	before := len(column(t, a.db, "SELECT id FROM orders WHERE payload = 'imported'"))
 	r := background(t, a.config, "import", "--from", broker.URL("stream=payments"), "--into", "orders")
 	ended := false
-	did := within(t, 5*time.Second, func() bool {
+	did := within(t, a.most, func() bool {
 		select {
 		case <-r.ended:
 			ended = true

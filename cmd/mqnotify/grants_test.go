@@ -64,7 +64,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		{"producer that keeps", []string{"producer:", "besides, so that a producer"}, func(t *testing.T, a account) bool {
 			in, typed := io.Pipe()
 			p := start(t, environment(t, a.config), in, "produce", "orders", "--print-ids", "--log-level", "debug")
-			keeps := p.keepsSoon(t)
+			keeps := p.keepsSoon(t, a.most)
 			_, err := io.WriteString(typed, "x\n")
 			require.NoError(t, err)
 			require.NoError(t, typed.Close())
@@ -72,25 +72,25 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"listener", []string{"listener:"}, func(t *testing.T, a account) bool {
 			l := background(t, a.config, "listen", "orders", "--limit", "1")
-			if !within(t, 3*time.Second, func() bool { return strings.Contains(l.err.String(), "listening") }) {
+			if !within(t, a.most, func() bool { return strings.Contains(l.err.String(), "listening") }) {
 				return false
 			}
 			return a.can(t, "notify", "orders") && l.wait(t).code == exitDone
 		}},
 		{"keeper", []string{"keeper:"}, func(t *testing.T, a account) bool {
 			k := background(t, a.config, "keeper", "orders")
-			return k.keepsSoon(t) && k.interrupt(t).code == exitDone
+			return k.keepsSoon(t, a.most) && k.interrupt(t).code == exitDone
 		}},
 		{"keeper with flag", []string{"keeper:", "besides, for topics whose flag"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "init", "--trigger", "orders", "--trigger-on", "update")
 			k := background(t, a.config, "keeper", "orders", "--look", "20ms")
-			if !k.keepsSoon(t) {
+			if !k.keepsSoon(t, a.most) {
 				return false
 			}
 			l := background(t, a.root, "listen", "orders")
 			l.err.contains(t, "listening")
 			execute(t, a.db, "UPDATE orders SET payload = CONCAT(payload, 'x') WHERE id = 1")
-			return within(t, time.Second, func() bool { return l.out.String() != "" })
+			return within(t, a.most, func() bool { return l.out.String() != "" })
 		}},
 		{"flag", []string{"flag:"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
@@ -258,12 +258,12 @@ func (r role) leastOn(t *testing.T, s *mysqltest.Server, prepare ...string) {
 	succeed(t, root, "produce", "orders", "x", "y", "z")
 	succeed(t, root, prepare...)
 	grants := grantsOf(root, r.needs...)
-	try := func(grants []string) bool {
-		return r.works(t, account{s.User(t, root, grants...), root, db})
+	try := func(grants []string, most time.Duration) bool {
+		return r.works(t, account{s.User(t, root, grants...), root, db, most})
 	}
-	require.True(t, try(grants), "%q are enough", grants)
+	require.True(t, try(grants, patience), "%q are enough", grants)
 	for _, fewer := range without(grants) {
-		require.False(t, try(fewer), "%q would do", fewer)
+		require.False(t, try(fewer, 3*time.Second), "%q would do", fewer)
 	}
 }
 

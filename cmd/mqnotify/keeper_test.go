@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// soon is well below the bound at which a consumer looks without being woken.
-const soon = 10 * time.Second
+// soon is below the bound at which a consumer looks without being woken.
+const soon = 15 * time.Second
 
 // Consumers that can't keep a gate are woken by a keeper for what anybody inserts, over
 // its restarts too. It takes the gate over, and a second one stands by.

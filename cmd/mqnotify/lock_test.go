@@ -80,7 +80,7 @@ func TestLockLost(t *testing.T) {
 			} {
 				args := []string{"lock", "x", "--kind", kind}
 				if kind == kindLease {
-					args = append(args, "--ttl", "500ms")
+					args = append(args, "--ttl", "3s")
 				}
 				l := background(t, config, append(args, "--", "sh", "-c", script)...)
 				l.out.contains(t, "has it\n")

@@ -58,7 +58,7 @@ func TestLockKilled(t *testing.T) {
 		config, _ := database(t, s)
 		args := []string{"lock", "x", "--kind", kind}
 		if kind == kindLease {
-			args = append(args, "--ttl", "500ms")
+			args = append(args, "--ttl", "2s")
 		}
 		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
 		p.out.contains(t, "\n")

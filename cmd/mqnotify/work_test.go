@@ -95,9 +95,9 @@ func TestWorkEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
-		w := background(t, config, "work", "mail", "--visibility", "2s", "--", "sh", "-c",
-			`p=$(cat); echo begun $p; [ $p = hangs ] || { while ! [ -e `+gate+` ]; do sleep 0.01; done; echo ended; exit 0; }
-			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; wait`)
+		w := background(t, config, "work", "mail", "--visibility", "10s", "--", "sh", "-c",
+			`p=$(cat); [ $p = hangs ] || { echo begun $p; while ! [ -e `+gate+` ]; do sleep 0.01; done; echo ended; exit 0; }
+			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; echo begun $p; wait`)
 		succeed(t, config, "enqueue", "mail", "hangs")
 		w.out.contains(t, "begun hangs\n")
 		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--cancel", "1"))

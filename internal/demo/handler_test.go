@@ -129,6 +129,7 @@ func TestTransactionHasTheTablesToItself(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"1|1|1"}, got)
 
+	exec(t, other, "SET SESSION innodb_lock_wait_timeout = 30")
 	discard(owner) // rolls back
 	got, err = rows(t, other, "SELECT COUNT(*) FROM kept")
 	require.NoError(t, err)

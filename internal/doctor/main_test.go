@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // prompt is a bound that only a server that hangs reaches.
-const prompt = 2 * time.Second
+const prompt = 5 * time.Second
 
 func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()

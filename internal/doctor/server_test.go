@@ -119,11 +119,11 @@ func TestFrozenServer(t *testing.T) {
 				s.Freeze()
 			}
 		}
-		says(t, found[len(found)-1], Problem, "no answer within 2s", "look at the server")
+		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "look at the server")
 		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
 
 		found = examineWith(t, db, options)
-		says(t, found.only(t, "connection"), Problem, "no answer within 2s", "Or it hangs")
+		says(t, found.only(t, "connection"), Problem, "no answer within "+prompt.String(), "Or it hangs")
 		assert.Len(t, found, 1)
 	})
 }

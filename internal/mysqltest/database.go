@@ -14,8 +14,8 @@ import (
 )
 
 // settleTime is how long a test's sessions may take to be gone after its end: a server notices within
-// about 0.6 s that the client of a waiting session is dead.
-const settleTime = 5 * time.Second
+// about 0.6 s that the client of a waiting session is dead, a busy machine later.
+const settleTime = 15 * time.Second
 
 // Database makes a new, empty database and returns how to connect to it as root. At the test's end it
 // fails the test if a session still uses the database or an advisory lock of the test is left, and drops

@@ -27,10 +27,18 @@ var lockQueries = []string{
 	WHERE LOCK_TYPE = 'User lock' AND LOCATE(?, TABLE_SCHEMA) > 0`,
 }
 
+// notText is MySQL's refusal to list the sessions while one of them, of any test, runs a statement that is
+// not UTF-8. It passes.
+const notText = 3854
+
 // leftovers describes what still uses the database. A server that shows no advisory locks (MariaDB
 // without its metadata_lock_info plugin, an account that may not look) has its sessions checked alone.
 func leftovers(ctx context.Context, db *sql.DB, database string) ([]string, error) {
 	left, err := texts(ctx, db, sessionsQuery, database)
+	var failure *mysql.MySQLError
+	if errors.As(err, &failure) && failure.Number == notText {
+		return []string{err.Error()}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -23,12 +24,22 @@ func Main(m *testing.M, options ...goleak.Option) {
 	if code == 0 {
 		// The proxy leaves it behind when a connection ends while it is being thawed.
 		options = append(options, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
-		if err := goleak.Find(options...); err != nil {
+		if err := leaks(options...); err != nil {
 			fmt.Fprintf(os.Stderr, "mysqltest: goroutines are left after the tests: %v\n", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
+}
+
+// leaks waits until no goroutine is left but the caller's and those of the options, and says which are if
+// that takes too long. goleak alone gives them half a second.
+func leaks(options ...goleak.Option) error {
+	for late := time.Now().Add(settleTime); ; {
+		if err := goleak.Find(options...); err == nil || time.Now().After(late) {
+			return err
+		}
+	}
 }
 
 // AsProcess is for tests that start the test binary again, as a process to be killed: where the variable is

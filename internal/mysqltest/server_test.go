@@ -81,7 +81,7 @@ func TestFreeze(t *testing.T) {
 		t.Parallel()
 		s := shared.Start(t)
 		db := open(t, s.Database(t))
-		require.True(t, answers(t, db))
+		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
 		s.Freeze()
 		require.False(t, answers(t, db))
 		s.Thaw()
