@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"gocloud.dev/pubsub/batcher"
 	"gocloud.dev/pubsub/driver"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -179,14 +181,17 @@ func (s *subscription) failure() error {
 	return cmp.Or(s.failed, errEnded)
 }
 
-// SendAcks implements [driver.Subscription]: the tasks are done when it returns.
+// SendAcks implements [driver.Subscription]: the tasks are done when it returns. It may be
+// called again with the same ids after any error.
 func (s *subscription) SendAcks(ctx context.Context, ids []driver.AckID) error {
 	tx, err := s.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	for _, id := range ids {
+	// In one order, so that two who acknowledge at once don't deadlock.
+	byID := func(a, b driver.AckID) int { return cmp.Compare(a.(*delivery).task.ID, b.(*delivery).task.ID) }
+	for _, id := range slices.SortedFunc(slices.Values(ids), byID) {
 		err := queue.FinishTx(ctx, tx, id.(*delivery).task)
 		if err != nil && !errors.Is(err, queue.ErrClaimLost) { // done before, or another's by now
 			return err
@@ -217,8 +222,13 @@ func answer(ids []driver.AckID, err error) {
 	}
 }
 
-// IsRetryable implements [driver.Subscription]. The worker reconnects by itself.
-func (*subscription) IsRetryable(error) bool { return false }
+// IsRetryable implements [driver.Subscription]: an error that it denies ends the
+// subscription for good, so all that pass are tried again. To acknowledge twice, or to begin
+// the worker again, does no harm.
+func (*subscription) IsRetryable(err error) bool {
+	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) ||
+		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections)
+}
 
 // As implements [driver.Subscription]: a **notify.DB gets the database.
 func (s *subscription) As(i any) bool { return asDB(s.db, i) }
