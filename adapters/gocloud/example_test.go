@@ -3,7 +3,6 @@ package gocloud_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"net/url"
 	"os"
 	"testing"
@@ -44,20 +43,24 @@ func Example() {
 	shop := os.Getenv("MQNOTIFY_DSN") // mysql://user:password@127.0.0.1:3306/shop
 	topic, err := pubsub.OpenTopic(ctx, shop+"?topic=orders")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	defer topic.Shutdown(ctx)
+	defer func() { _ = topic.Shutdown(ctx) }()
 	sub, err := pubsub.OpenSubscription(ctx, shop+"?topic=orders&subscription=mailer")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	defer sub.Shutdown(ctx) // sends what was acknowledged
+	defer func() { _ = sub.Shutdown(ctx) }() // sends what was acknowledged
 	if err := topic.Send(ctx, &pubsub.Message{Body: []byte("hello")}); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	m, err := sub.Receive(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Printf("%s\n", m.Body)
 	m.Ack()
@@ -66,25 +69,29 @@ func Example() {
 // Once, before anybody sends: a subscription has what is sent after it was made.
 func ExampleCreateSubscription() {
 	if err := gocloud.CreateTopic(ctx, db, "orders"); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	if err := gocloud.CreateSubscription(ctx, db, "orders", "mailer"); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
 // Over a DB that the program has already, with settings.
 func ExampleOpenSubscription() {
 	topic := gocloud.OpenTopic(db, "orders")
-	defer topic.Shutdown(ctx)
+	defer func() { _ = topic.Shutdown(ctx) }()
 	sub := gocloud.OpenSubscription(db, "orders", "mailer", gocloud.SubscriptionOptions{InFlight: 10})
-	defer sub.Shutdown(ctx)
+	defer func() { _ = sub.Shutdown(ctx) }()
 	if err := topic.Send(ctx, &pubsub.Message{Body: []byte("at once")}); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	m, err := sub.Receive(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Printf("%s\n", m.Body)
 	m.Ack()

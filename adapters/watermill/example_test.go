@@ -3,7 +3,6 @@ package watermill_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 	"testing"
 
@@ -49,31 +48,37 @@ func TestExamples(t *testing.T) {
 func Example() {
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer db.Close()
 	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer publisher.Close()
 	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "mailer", InitializeSchema: true}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	router.AddConsumerHandler("mail", "parcels", subscriber, func(m *message.Message) error {
 		fmt.Printf("mail for %s\n", m.Payload)
 		return nil // an error, and it comes again
 	})
 	if err := publisher.Publish("parcels", message.NewMessage(watermill.NewUUID(), []byte("parcel 7"))); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	if err := router.Run(ctx); err != nil { // until ctx ends
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -81,23 +86,28 @@ func Example() {
 func ExampleSubscriber_SubscribeInitialize() {
 	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer subscriber.Close()
 	if err := subscriber.SubscribeInitialize("orders"); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	messages, err := subscriber.Subscribe(ctx, "orders")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer publisher.Close()
 	if err := publisher.Publish("orders", message.NewMessage(watermill.NewUUID(), []byte("order 1"))); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	m := <-messages
 	fmt.Printf("%s\n", m.Payload)
