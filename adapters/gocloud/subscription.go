@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync"
@@ -141,7 +142,11 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			select {
 			case d = <-s.come:
 			case <-ended:
-				return nil, s.failure()
+				err := s.failure()
+				if s.IsRetryable(err) { // whoever waits in Receive hears nothing of it
+					slog.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
+				}
+				return nil, err
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			case <-wait.C:
