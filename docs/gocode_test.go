@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -9,7 +8,9 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,8 @@ var (
 // packages' names.
 func TestGo(t *testing.T) {
 	dir := t.TempDir()
-	makeModule(t, dir)
+	makeModule(t, dir, "")
+	folders := []string{dir} // each a module
 	pieces := 0
 	for _, page := range pages(t) {
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(page), ".md"), "-", "")
@@ -59,9 +61,11 @@ func TestGo(t *testing.T) {
 			require.NoError(t, os.MkdirAll(folder, 0o700))
 			file := filepath.Join(folder, fmt.Sprintf("line%d.go", b.line))
 			if program(b.text) {
-				file = filepath.Join(folder, "program", "main.go")
-				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
-				require.NoError(t, os.WriteFile(file, []byte(b.text), 0o600))
+				alone := filepath.Join(folder, fmt.Sprintf("program%d", b.line))
+				require.NoError(t, os.MkdirAll(alone, 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(alone, "main.go"), []byte(b.text), 0o600))
+				makeModule(t, alone, b.text)
+				folders = append(folders, alone)
 				continue
 			}
 			body, defined := function(t, b)
@@ -72,26 +76,45 @@ func TestGo(t *testing.T) {
 		}
 	}
 	require.Greater(t, pieces, 4)
-	vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
-	vet.Dir = dir
-	said, err := vet.CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	for _, folder := range folders {
+		vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
+		vet.Dir = folder
+		said, err := vet.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+	}
 }
 
 // program tells a whole program from a part of one.
 func program(text string) bool { return strings.HasPrefix(text, "package main\n") }
 
-// makeModule makes the folder a module that has this one, as `go get` would.
-func makeModule(t *testing.T, dir string) {
+// driver finds which of the modules in adapters/ a program imports.
+var driver = regexp.MustCompile(`"` + regexp.QuoteMeta(module) + `/(adapters/\w+)"`)
+
+// makeModule makes the folder a module that has what the program imports of this repository, as
+// `go get` would.
+func makeModule(t *testing.T, dir, program string) {
 	t.Helper()
-	file, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	from, replaced := ".", []string{"."}
+	if match := driver.FindStringSubmatch(program); match != nil {
+		from = match[1]
+		replaced = append(replaced, from)
+	}
+	file, err := os.ReadFile(filepath.Join(root, from, "go.mod"))
 	require.NoError(t, err)
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	sums, err := os.ReadFile(filepath.Join(root, from, "go.sum"))
 	require.NoError(t, err)
-	here, err := filepath.Abs(root)
-	require.NoError(t, err)
-	_, requirements, _ := bytes.Cut(file, []byte("\n"))
-	text := fmt.Sprintf("module example.com/shop\n%s\nrequire %s v0.0.0\n\nreplace %s => %s\n", requirements, module, module, here)
+	text := "module example.com/shop\n"
+	for line := range strings.Lines(string(file)) {
+		if !strings.HasPrefix(line, "module ") && !strings.HasPrefix(line, "replace ") && !strings.Contains(line, module+" v") {
+			text += line
+		}
+	}
+	for _, folder := range replaced {
+		here, err := filepath.Abs(filepath.Join(root, folder))
+		require.NoError(t, err)
+		name := path.Join(module, folder)
+		text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", name, name, here)
+	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 }

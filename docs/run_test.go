@@ -77,7 +77,7 @@ func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
 		switch {
 		case b.notRun != "":
 		case b.language == "go" && program(b.text):
-			makeModule(t, reader.dir)
+			makeModule(t, reader.dir, b.text)
 			require.NoError(t, os.WriteFile(filepath.Join(reader.dir, "main.go"), []byte(replace(b.text)), 0o600))
 		case b.output:
 			reader.shows(t, b)

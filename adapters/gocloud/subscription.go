@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"gocloud.dev/pubsub/batcher"
 	"gocloud.dev/pubsub/driver"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -139,7 +142,11 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			select {
 			case d = <-s.come:
 			case <-ended:
-				return nil, s.failure()
+				err := s.failure()
+				if s.IsRetryable(err) { // whoever waits in Receive hears nothing of it
+					slog.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
+				}
+				return nil, err
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			case <-wait.C:
@@ -179,14 +186,17 @@ func (s *subscription) failure() error {
 	return cmp.Or(s.failed, errEnded)
 }
 
-// SendAcks implements [driver.Subscription]: the tasks are done when it returns.
+// SendAcks implements [driver.Subscription]: the tasks are done when it returns. It may be
+// called again with the same ids after any error.
 func (s *subscription) SendAcks(ctx context.Context, ids []driver.AckID) error {
 	tx, err := s.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	for _, id := range ids {
+	// In one order, so that two who acknowledge at once don't deadlock.
+	byID := func(a, b driver.AckID) int { return cmp.Compare(a.(*delivery).task.ID, b.(*delivery).task.ID) }
+	for _, id := range slices.SortedFunc(slices.Values(ids), byID) {
 		err := queue.FinishTx(ctx, tx, id.(*delivery).task)
 		if err != nil && !errors.Is(err, queue.ErrClaimLost) { // done before, or another's by now
 			return err
@@ -217,8 +227,13 @@ func answer(ids []driver.AckID, err error) {
 	}
 }
 
-// IsRetryable implements [driver.Subscription]. The worker reconnects by itself.
-func (*subscription) IsRetryable(error) bool { return false }
+// IsRetryable implements [driver.Subscription]: an error that it denies ends the
+// subscription for good, so all that pass are tried again. To acknowledge twice, or to begin
+// the worker again, does no harm.
+func (*subscription) IsRetryable(err error) bool {
+	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) ||
+		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections)
+}
 
 // As implements [driver.Subscription]: a **notify.DB gets the database.
 func (s *subscription) As(i any) bool { return asDB(s.db, i) }

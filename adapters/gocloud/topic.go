@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,6 +15,7 @@ import (
 	"gocloud.dev/pubsub/batcher"
 	"gocloud.dev/pubsub/driver"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -120,17 +122,21 @@ func (t *topic) send(ctx context.Context, entries []queue.Entry) (queues []*queu
 	return queues, tx.Commit()
 }
 
-// subscriptions are the topic's. One that is made meanwhile waits for the commit.
+// subscriptions are the topic's. It locks nothing: whoever makes one meanwhile can't tell
+// whether this is sent before or after.
 func (t *topic) subscriptions(ctx context.Context, tx *sqlx.Tx) (names []string, err error) {
+	marker := t.name + "/"
+	// NUL is less than the space with which the server fills up the shorter name, and "0" is next to "/".
 	err = tx.SelectContext(ctx, &names, "SELECT name FROM "+schema.QueueTable+
-		" WHERE LEFT(name, CHAR_LENGTH(?)) = ? ORDER BY name LOCK IN SHARE MODE", t.name+"/", t.name+"/")
+		" WHERE name > ? AND name < ? ORDER BY name", marker+"\x00", t.name+"0")
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 || names[0] != t.name+"/" {
+	at := slices.Index(names, marker)
+	if at < 0 {
 		return nil, fmt.Errorf("gocloud: topic %q: %w: CreateTopic makes it", t.name, queue.ErrNoQueue)
 	}
-	return names[1:], nil
+	return slices.Delete(names, at, at+1), nil
 }
 
 func (t *topic) queue(name string) (*queue.Queue, error) {
@@ -147,8 +153,9 @@ func (t *topic) queue(name string) (*queue.Queue, error) {
 	return q, nil
 }
 
-// IsRetryable implements [driver.Topic]. Deadlocks are tried again below.
-func (*topic) IsRetryable(error) bool { return false }
+// IsRetryable implements [driver.Topic]: deadlocks and locks that took too long are, since
+// nothing was sent then. After a lost connection nobody knows.
+func (*topic) IsRetryable(err error) bool { return server.Retryable(err) }
 
 // As implements [driver.Topic]: a **notify.DB gets the database.
 func (t *topic) As(i any) bool { return asDB(t.db, i) }

@@ -1,34 +1,115 @@
 package watermill_test
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
+	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
 
 	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
+
+// ctx, db and logger are the examples'. db is notify.Open's; ctx ends when the program is to
+// end.
+var (
+	ctx    = context.Background()
+	db     *notify.DB
+	logger = watermill.NopLogger{}
+)
+
+// TestExamples runs the examples on each server. The router's, which would go on, is ended
+// when its group has done the message.
+func TestExamples(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
+		var err error
+		db, err = notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		stop := mysqltest.Until(t, &ctx, db.Pool().DB, "SELECT COUNT(*) = 1 FROM mqnotify_offset WHERE group_name = 'mailer' AND settled >= 1")
+		require.Equal(t, "mail for parcel 7\n", mysqltest.Output(t, Example))
+		stop()
+		stop = mysqltest.Until(t, &ctx, nil, "")
+		defer stop()
+		require.Equal(t, "order 1\n", mysqltest.Output(t, ExampleSubscriber_SubscribeInitialize))
+	})
+}
 
 // A router that runs on MySQL.
 func Example() {
-	db, err := notify.Open("app@tcp(localhost:3306)/shop")
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	logger := watermill.NewStdLogger(false, false)
+	defer db.Close()
+	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, logger)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer publisher.Close()
 	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "mailer", InitializeSchema: true}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	router.AddConsumerHandler("mail", "orders", subscriber, func(m *message.Message) error {
+	router.AddConsumerHandler("mail", "parcels", subscriber, func(m *message.Message) error {
 		fmt.Printf("mail for %s\n", m.Payload)
-		return nil
+		return nil // an error, and it comes again
 	})
-	// router.Run(ctx) runs until ctx ends; then router.Close and db.Close.
+	if err := publisher.Publish("parcels", message.NewMessage(watermill.NewUUID(), []byte("parcel 7"))); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := router.Run(ctx); err != nil { // until ctx ends
+		fmt.Println(err)
+		return
+	}
+}
+
+// The tables are made when the program is set up, and not by each part of it.
+func ExampleSubscriber_SubscribeInitialize() {
+	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{}, logger)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer subscriber.Close()
+	if err := subscriber.SubscribeInitialize("orders"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	messages, err := subscriber.Subscribe(ctx, "orders")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{}, logger)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer publisher.Close()
+	if err := publisher.Publish("orders", message.NewMessage(watermill.NewUUID(), []byte("order 1"))); err != nil {
+		fmt.Println(err)
+		return
+	}
+	m := <-messages
+	fmt.Printf("%s\n", m.Payload)
+	m.Ack()
 }

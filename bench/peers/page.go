@@ -143,8 +143,17 @@ func notes(f *field) string {
 	return b.String()
 }
 
+// machine is what the figures depend on.
 func machine() []string {
-	words := []string{fmt.Sprintf("%d cores", runtime.NumCPU()), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
+	words := []string{fmt.Sprintf("%d cores", runtime.NumCPU())}
+	if model := proc("cpuinfo", "model name"); model != "" {
+		words[0] += " (" + model + ")"
+	}
+	var memory int64 // KiB
+	if _, err := fmt.Sscan(proc("meminfo", "MemTotal"), &memory); err == nil {
+		words = append(words, fmt.Sprintf("%.1f GiB of memory", float64(memory)/(1<<20)))
+	}
+	words = append(words, runtime.GOOS+"/"+runtime.GOARCH, runtime.Version())
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
 			switch module.Path {
@@ -155,6 +164,20 @@ func machine() []string {
 		}
 	}
 	return words
+}
+
+// proc is what follows the first such name in a file of /proc, nothing where that is not known.
+func proc(file, name string) string {
+	text, err := os.ReadFile(filepath.Join("/proc", file))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
 }
 
 // load is how busy the machine is, where that is known.

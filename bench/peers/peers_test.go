@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,4 +41,12 @@ func TestShort(t *testing.T) {
 	drawn, err := os.ReadFile(filepath.Join(docs, "benchmarks.svg"))
 	require.NoError(t, err)
 	require.Contains(t, string(drawn), "latency against idle statements")
+}
+
+// The page says on what it was measured.
+func TestMachine(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("known on Linux alone")
+	}
+	require.Regexp(t, `^[1-9]\d* cores( \(.+\))?, [1-9][\d.]* GiB of memory, linux/`, strings.Join(machine(), ", "))
 }

@@ -26,12 +26,13 @@ func newBench(a *app) *cobra.Command {
 		Use:   "bench [" + strings.Join(bench.Suites, "|") + "]...",
 		Short: "Measure what mqnotify does on this server, beside its floor",
 		Long: `Measures the suites, all if none is named, with bare statements on the same server in
-the same rounds as the floor. It makes tables in the database and drops them.
+the same rounds as the floor. It makes tables in the database and drops them; those that
+init makes for all topics stay.
 
   latency      from Publish, and from its return, to the handler of another process
   throughput   rows that are published, and read from a backlog, a second
-  idle         statements a second of those who wait, by the gate and by polling, and
-               how soon they have a message
+  idle         statements a second of those who wait, by the gate and by polling, less
+               those of others in a window before, and how soon they have a message
   fanout       until the last of many listeners is awake
   queue        from Enqueue to an idle worker's handler, and tasks a second of four workers
 

@@ -82,7 +82,9 @@ func TestFlagsComplete(t *testing.T) {
 		require.Equal(t, want, strings.Join(words(got), " "), line)
 		require.Equal(t, "4\n", directive, "%s completes with names of files", line)
 	}
-	require.Contains(t, succeed(t, nil, "completion", "bash"), "__start_mqnotify")
+	for shell, want := range map[string]string{"bash": "__start_mqnotify", "zsh": "#compdef mqnotify", "fish": "complete -c mqnotify"} { // those of a release
+		require.Contains(t, succeed(t, nil, "completion", shell), want)
+	}
 }
 
 func TestVersion(t *testing.T) {

@@ -46,7 +46,7 @@ type Figure struct {
 }
 
 // Run measures a suite in a database of the server, in a table of its own, which it drops
-// at its end.
+// at its end. The tables that all topics share (schema.Init) stay.
 func Run(ctx context.Context, suite string, config *mysql.Config, options Options) (figures []Figure, err error) {
 	measure, ok := map[string]func(context.Context, *bench) error{
 		"latency": latency, "throughput": throughput, "idle": idle, "fanout": fanout, "queue": tasks,

@@ -144,7 +144,7 @@ func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
 	}
 	for i, step := range steps {
 		var floor, rates []float64
-		for j := range times {
+		err := turns(func(j int, kept bool) error {
 			if err := bare.enter(ctx, step.rows); err != nil {
 				return err
 			}
@@ -152,13 +152,20 @@ func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
 			if err := bare.empty(ctx, step.at); err != nil {
 				return err
 			}
-			floor = append(floor, float64(step.rows)/time.Since(begun).Seconds())
+			bareTook := time.Since(begun)
 			took, err := b.emptyQueue(ctx, q, step.rows, step.at)
 			if err != nil {
 				return err
 			}
-			rates = append(rates, float64(step.rows)/took.Seconds())
-			b.Progress(b.suite, i*times+j+1, len(steps)*times)
+			if kept {
+				floor = append(floor, float64(step.rows)/bareTook.Seconds())
+				rates = append(rates, float64(step.rows)/took.Seconds())
+			}
+			b.Progress(b.suite, i*(1+times)+j+1, len(steps)*(1+times))
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		b.add("bare "+step.name, "tasks/s", floor, "")
 		b.add(step.name, "tasks/s", rates, "bare "+step.name)

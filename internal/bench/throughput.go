@@ -15,8 +15,18 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const (
 	batch = 1000
-	times = 3 // each is measured
+	times = 3 // each is measured, after one that warms up
 )
+
+// turns runs a turn again and again; the first warms up and is not kept.
+func turns(turn func(i int, kept bool) error) error {
+	for i := range 1 + times {
+		if err := turn(i, i > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // throughput is how many rows a second are published and read.
 func throughput(ctx context.Context, b *bench) error {
@@ -34,7 +44,7 @@ func throughput(ctx context.Context, b *bench) error {
 	insert := "INSERT INTO " + ident.Quote(b.topic) + " (headers, payload) VALUES " + strings.TrimSuffix(strings.Repeat("(NULL, ?), ", batch), ", ")
 	one := "INSERT INTO " + ident.Quote(b.topic) + " (headers, payload) VALUES (NULL, ?)"
 	pool := b.db.Pool()
-	batches, ones := max(1, b.Rows/batch/times), max(1, b.Rows/100/times)
+	batches, ones := max(1, b.Rows/batch/(1+times)), max(1, b.Rows/100/(1+times))
 	steps := []struct {
 		name, floor string
 		rows        int
@@ -46,26 +56,40 @@ func throughput(ctx context.Context, b *bench) error {
 		{"publish one by one", "bare INSERTs", ones, repeat(ones, func() error { _, err := p.Publish(ctx, messages[0]); return err })},
 	}
 	rates := make([][]float64, len(steps)+2)
-	for i := range times {
+	all := (1 + times) * len(rates)
+	err = turns(func(i int, kept bool) error {
 		for j, step := range steps {
 			begun := time.Now()
 			if err := step.run(); err != nil {
 				return err
 			}
-			rates[j] = append(rates[j], float64(step.rows)/time.Since(begun).Seconds())
-			b.Progress(b.suite, i*len(steps)+j+1, times*(len(steps)+2))
+			if kept {
+				rates[j] = append(rates[j], float64(step.rows)/time.Since(begun).Seconds())
+			}
+			b.Progress(b.suite, i*len(steps)+j+1, all)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	for i := range times {
-		for j, read := range []func(context.Context) (int, error){b.scan, b.consume} {
+	reads := []func(context.Context) (int, error){b.scan, b.consume}
+	err = turns(func(i int, kept bool) error {
+		for j, read := range reads {
 			begun := time.Now()
 			n, err := read(ctx)
 			if err != nil {
 				return err
 			}
-			rates[len(steps)+j] = append(rates[len(steps)+j], float64(n)/time.Since(begun).Seconds())
-			b.Progress(b.suite, times*len(steps)+2*i+j+1, times*(len(steps)+2))
+			if kept {
+				rates[len(steps)+j] = append(rates[len(steps)+j], float64(n)/time.Since(begun).Seconds())
+			}
+			b.Progress(b.suite, (1+times)*len(steps)+i*len(reads)+j+1, all)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for j, step := range steps {
 		b.add(step.name, "rows/s", rates[j], step.floor)

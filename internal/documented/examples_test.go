@@ -5,6 +5,8 @@ import (
 	"go/ast"
 	"go/doc"
 	"go/types"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,8 +18,12 @@ import (
 
 const module = "github.com/mqnotify/mqnotify/"
 
-// rooms are the packages that users import.
-var rooms = []string{"notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "sql"}
+// rooms are the packages that users import, by the module's folder.
+var rooms = map[string][]string{
+	".":                  {"notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "sql"},
+	"adapters/watermill": {"adapters/watermill"},
+	"adapters/gocloud":   {"adapters/gocloud"},
+}
 
 // room is a package and what its Examples have in them.
 type room struct {
@@ -31,7 +37,12 @@ type room struct {
 // that neither only tells something nor is there for an interface's sake. And every
 // Example is run.
 func TestExamples(t *testing.T) {
-	for name, room := range load(t) {
+	all := map[string]*room{}
+	for folder, rooms := range rooms {
+		maps.Copy(all, load(t, folder, rooms))
+	}
+	for name, room := range all {
+		require.NotNil(t, room.types, name)
 		scope := room.types.Scope()
 		for _, name := range scope.Names() {
 			object := scope.Lookup(name)
@@ -60,7 +71,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func load(t *testing.T) map[string]*room {
+// load reads rooms of the module in the folder.
+func load(t *testing.T, folder string, rooms []string) map[string]*room {
 	t.Helper()
 	patterns := make([]string, len(rooms))
 	for i, name := range rooms {
@@ -69,7 +81,7 @@ func load(t *testing.T) map[string]*room {
 	loaded, err := packages.Load(&packages.Config{
 		Mode:  packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports,
 		Tests: true,
-		Dir:   "../..",
+		Dir:   filepath.Join("../..", folder),
 	}, patterns...)
 	require.NoError(t, err)
 	found := map[string]*room{}
@@ -156,7 +168,7 @@ func accessor(method *types.Func) bool {
 
 // wellKnown are methods that a type has for an interface of the standard library, or of
 // a library that users know.
-var wellKnown = []string{"Error", "Is", "Unwrap", "String", "MarshalJSON", "NextBackOff", "Reset", "Close"}
+var wellKnown = []string{"Error", "Is", "Unwrap", "String", "MarshalJSON", "NextBackOff", "Reset", "Close", "OpenTopicURL", "OpenSubscriptionURL"}
 
 // implements tells whether a method is there for an interface's sake: a well-known one,
 // or one that the package exports.
