@@ -58,15 +58,16 @@ func TestClockOff(t *testing.T) {
 		program := mysqltest.ClockOff(t, off)
 		mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 			const ttl = 600 * time.Millisecond
-			w := startWorkers(t, s, "lease", ttl, same, 2)
+			w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
 			db := w.db
-			config, err := mysql.ParseDSN(w.told.DSN)
+			config, err := mysql.ParseDSN(w.told[0].DSN)
 			require.NoError(t, err)
 			config.Params = map[string]string{"time_zone": "'+09:00'"}
 			zone := config.FormatDSN()
-			w.told.DSN = zone
+			abroad := w.told[0]
+			abroad.DSN = zone
 			for range 2 {
-				w.all = append(w.all, startProgram(t, program, w.told))
+				w.all = append(w.all, startProgram(t, program, abroad))
 			}
 			start := func(program, name string) (say func(order string, want bool)) {
 				told := told{Role: "clock", DSN: zone, Name: name, TTL: ttl}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // kind is what a key column compares.
@@ -20,13 +19,30 @@ const (
 	integral
 )
 
-// column is a key column of the user's.
-type column struct{ kind kind }
+// innodb is the engine whose tables have transactions, and locks on rows.
+const innodb = "InnoDB"
 
-// describe looks at a table: the key, which must be unique by itself, and the other
-// columns, "" for none, which must be there and take NULL.
-func describe(ctx context.Context, db *notify.DB, table, key string, nullable ...string) (*column, error) {
-	c, err := describeKey(ctx, db, table, key)
+// column is a key column of the user's.
+type column struct {
+	kind   kind
+	table  string // as the server writes it, which may be in another case
+	engine string // of the table
+}
+
+// transactional refuses a table without transactions, where what is more than one
+// statement excludes nobody and is not rolled back.
+func (c *column) transactional() error {
+	if strings.EqualFold(c.engine, innodb) {
+		return nil
+	}
+	table := ident.Quote(c.table)
+	return wrongf("table %s is kept by %s, which locks no rows and has no transactions: ALTER TABLE %s ENGINE=InnoDB", table, c.engine, table)
+}
+
+// describe looks at a table of the database, over q: the key, which must be unique by
+// itself, and the other columns, "" for none, which must be there and take NULL.
+func describe(ctx context.Context, q Tx, database, table, key string, nullable ...string) (*column, error) {
+	c, err := describeKey(ctx, q, database, table, key)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +50,7 @@ func describe(ctx context.Context, db *notify.DB, table, key string, nullable ..
 		if name == "" {
 			continue
 		}
-		_, null, err := columnType(ctx, db, table, name)
+		_, null, err := columnType(ctx, q, database, table, name)
 		if err != nil {
 			return nil, err
 		}
@@ -45,17 +61,20 @@ func describe(ctx context.Context, db *notify.DB, table, key string, nullable ..
 	return c, nil
 }
 
-func describeKey(ctx context.Context, db *notify.DB, table, key string) (*column, error) {
-	typ, _, err := columnType(ctx, db, table, key)
+func describeKey(ctx context.Context, q Tx, database, table, key string) (*column, error) {
+	typ, _, err := columnType(ctx, q, database, table, key)
 	if err != nil {
 		return nil, err
 	}
+	var c column
 	var unique bool
 	// An index on the beginning of the column alone is unique for the whole too.
-	err = db.Pool().GetContext(ctx, &unique, `SELECT EXISTS (
+	err = q.QueryRowContext(ctx, `SELECT TABLE_NAME, COALESCE(ENGINE, 'no engine'), EXISTS (
 		SELECT 1 FROM information_schema.STATISTICS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
-		GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MAX(COLUMN_NAME) = ?)`, db.Name(), table, key)
+		GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MAX(COLUMN_NAME) = ?)
+		FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?`,
+		database, table, key, database, table).Scan(&c.table, &c.engine, &unique)
 	if err != nil {
 		return nil, fmt.Errorf("look at the keys of %s: %w", ident.Quote(table), err)
 	}
@@ -65,21 +84,23 @@ func describeKey(ctx context.Context, db *notify.DB, table, key string) (*column
 	}
 	switch typ {
 	case "tinyint", "smallint", "mediumint", "int", "bigint":
-		return &column{integral}, nil
+		c.kind = integral
+		return &c, nil
 	case "char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum",
 		"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "uuid", "date", "datetime", "timestamp":
-		return &column{textual}, nil
+		c.kind = textual
+		return &c, nil
 	}
 	return nil, wrongf("column %s of %s is of type %s: name an integer or a string as the key", ident.Quote(key), ident.Quote(table), typ)
 }
 
-func columnType(ctx context.Context, db *notify.DB, table, name string) (typ string, null bool, err error) {
+func columnType(ctx context.Context, q Tx, database, table, name string) (typ string, null bool, err error) {
 	// The server compares a column's name as it does in statements, in any case.
-	err = db.Pool().QueryRowxContext(ctx, `SELECT DATA_TYPE, IS_NULLABLE = 'YES' FROM information_schema.COLUMNS
-		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND COLUMN_NAME = ?`, db.Name(), table, name).Scan(&typ, &null)
+	err = q.QueryRowContext(ctx, `SELECT DATA_TYPE, IS_NULLABLE = 'YES' FROM information_schema.COLUMNS
+		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND COLUMN_NAME = ?`, database, table, name).Scan(&typ, &null)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", false, wrongf("there is no column %s in a table %s of database %s that this account may use: check the names, or make it",
-			ident.Quote(name), ident.Quote(table), ident.Quote(db.Name()))
+			ident.Quote(name), ident.Quote(table), ident.Quote(database))
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("look at %s: %w", ident.Quote(table), err)

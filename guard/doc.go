@@ -12,8 +12,8 @@
 //	FlagMutex  a boolean that flips    the same, with a fencing token
 //	Lease      a row that expires      a mutex with a fencing token that outlives its holder by TTL at most
 //
-// The last four are a [Mutex]. The tables are made by `mqnotify init`; Once and
-// LockRow work on any table.
+// The last four are a [Mutex]. The tables are made by `mqnotify init`; Once works on any
+// table, LockRow on those of InnoDB.
 //
 // # What each guarantees, and what not
 //
@@ -25,7 +25,9 @@
 //
 // LockRow is exact: the server excludes. It costs a transaction that stays open as
 // long as the work, so the work is short, and calls nothing outside: for that there is
-// TwoStep.
+// TwoStep, whose lease is the row's, whichever unique key each names it by. Where several
+// servers take writes a lock on a row is known to one of them alone: there the work has to
+// change the row, and what the later one commits is refused.
 //
 // A mutex excludes as long as its holder heeds the loss: an Advisory lock is lost
 // with its connection, a Lease when it could not be renewed in time. Both cancel the
@@ -33,7 +35,7 @@
 // for a network, can't heed anything: it may still write when somebody else holds the
 // lock. Against that there is the fencing token (Held.Token), which what is written to
 // has to check; a transaction in the same database checks it with [Lease.Fence],
-// exactly. RowMutex and FlagMutex are never lost, and stay taken when their holder
+// exactly, also where several servers take writes. RowMutex and FlagMutex are never lost, and stay taken when their holder
 // dies, until somebody calls Break.
 //
 // # When to prefer which

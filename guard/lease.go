@@ -196,19 +196,23 @@ func (l *Lease) release(ctx context.Context, token uint64, trusted time.Time) er
 	})
 }
 
-// Fence makes the caller's transaction depend on the lease: it locks the lease's row
-// until the transaction ends, and nobody can take the lease, or renew it, before that.
-// So what the transaction commits was done by the lease's one holder, whatever its
-// clock, its network, or the time that it was stopped for. Call it just before the
-// commit, since it holds up renewals. A *TokenError, ErrNotHolder, says that the token
-// does not hold the lease; the caller rolls back.
+// Fence makes the caller's transaction depend on the lease: it changes the lease's row,
+// and nobody can take the lease, or renew it, before the transaction ends. So what the
+// transaction commits was done by the lease's one holder, whatever its clock, its
+// network, or the time that it was stopped for. Call it just before the commit, since it
+// holds up renewals. A *TokenError, ErrNotHolder, says that the token does not hold the
+// lease; the caller rolls back.
+//
+// On Galera, or a group with several primaries, others can take the lease on another
+// server meanwhile. What is committed later is refused there: this transaction, at its
+// commit, or that.
 func (l *Lease) Fence(ctx context.Context, tx Tx, token uint64) error {
 	if err := checkTx(tx); err != nil {
 		return err
 	}
-	var one int
-	err := tx.QueryRowContext(ctx, "SELECT 1 FROM "+schema.LeaseTable+held+" FOR UPDATE", l.name, token).Scan(&one)
-	if errors.Is(err, sql.ErrNoRows) {
+	// A row that is only locked is known to this server alone: a change is sent to others.
+	found, err := affected(ctx, tx, "UPDATE "+schema.LeaseTable+" SET renewals = renewals + 1"+held, l.name, token)
+	if err == nil && found == 0 {
 		err = l.refused(ctx, tx, token)
 	}
 	return explain("fence", l.name, err)

@@ -255,6 +255,7 @@ func TestLeaseFence(t *testing.T) {
 		}
 		require.NoError(t, tx.Commit())
 		require.Equal(t, 1, mysqltest.Receive(t, next), "the next holder sees what was committed")
+		require.Equal(t, 1, value[int](t, db, "SELECT renewals FROM mqnotify_lease"), "a change, which other servers of a cluster learn of")
 		require.ErrorIs(t, lease.Fence(t.Context(), db.Pool(), token), guard.ErrOptions)
 	})
 }

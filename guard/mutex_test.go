@@ -228,6 +228,41 @@ func TestMutexConnectionLost(t *testing.T) {
 	})
 }
 
+// A release that got no answer, and gave up, may have released the lock: the next one does
+// not take that for a loss. One that finds somebody else there does.
+func TestReleaseAgain(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for kind, test := range map[string]struct{ table, release, free string }{
+			"row":  {schema.RowMutexTable, "DELETE%", "TRUE"},
+			"flag": {schema.FlagMutexTable, "UPDATE%", "held"},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				config := s.Database(t)
+				direct := openDB(t, config)
+				require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+				proxy := s.Proxy(t)
+				m, err := mutexes[kind](openDB(t, proxy.Config(config)), "x")
+				require.NoError(t, err)
+				held := mustLock(t, m)
+				released := neverAnswered(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.release,
+					"SELECT COUNT(*) FROM "+test.table+" WHERE "+test.free, 0, func() error { return held.Release(t.Context()) })
+				require.Error(t, mysqltest.Receive(t, released), "nobody knows")
+				require.NoError(t, held.Err())
+				proxy.Up()
+				require.NoError(t, held.Release(t.Context()), "the lock that it had released itself")
+				require.NoError(t, held.Err())
+
+				held = mustLock(t, m)
+				proxy.Down()
+				require.Error(t, held.Release(t.Context()))
+				proxy.Up()
+				require.NoError(t, held.Release(t.Context()), "the lock that it had not")
+				require.NoError(t, mustLock(t, m).Release(t.Context()))
+			})
+		}
+	})
+}
+
 // An advisory lock whose connection ends is lost at once, with a cause, and another's.
 func TestAdvisoryLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -279,19 +314,24 @@ func TestAdvisoryUnsafe(t *testing.T) {
 // until the proxy forwards nothing more.
 func answerLost[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) T {
 	t.Helper()
+	acted := neverAnswered(t, direct, proxy, block, statement, done, want, act)
+	proxy.Up()
+	return mysqltest.Receive(t, acted)
+}
+
+// neverAnswered is answerLost with a network that stays down.
+func neverAnswered[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) <-chan T {
+	t.Helper()
 	tx, err := direct.Pool().BeginTxx(t.Context(), nil)
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(t.Context(), block)
 	require.NoError(t, err)
 	acted := mysqltest.Result(act)
-	require.Eventually(t, func() bool {
-		return value[int](t, direct, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement) > 0
-	}, patience, tick)
+	require.Eventually(t, func() bool { return waiting(t, direct, statement) > 0 }, patience, tick)
 	proxy.Freeze()
 	require.NoError(t, tx.Commit())
 	require.Eventually(t, func() bool { return value[int](t, direct, done) == want }, patience, tick)
 	proxy.Down()
-	proxy.Up()
-	return mysqltest.Receive(t, acted)
+	return acted
 }

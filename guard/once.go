@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -40,18 +40,19 @@ type Once struct {
 	own   bool   // the ready table, whose rows it makes
 	now   string // of the server's clock
 
-	mu  sync.Mutex
-	key *column // known after the first use
+	key atomic.Pointer[column] // known after the first use
 }
 
 // NewOnce is Once on the ready table, which `mqnotify init` makes: any key, of 1 to
 // 255 characters, with no row to be made beforehand.
 func NewOnce(db *notify.DB) *Once {
-	return &Once{
+	o := &Once{
 		db:    db,
 		table: OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"},
-		own:   true, now: "UTC_TIMESTAMP(6)", key: &column{kind: textual},
+		own:   true, now: "UTC_TIMESTAMP(6)",
 	}
+	o.key.Store(&column{kind: textual, table: schema.OnceTable, engine: innodb})
+	return o
 }
 
 // NewOnceIn is Once on a table of the user's own. It makes no row: a key without one
@@ -96,13 +97,22 @@ func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 
 // TryTx is Try inside a transaction of the caller's: the row is done if that commits
 // and not done if it does not. Others who try meanwhile wait for its end. After an
-// error the caller rolls back.
+// error the caller rolls back. The table is InnoDB's: another engine's rows stay done
+// whatever becomes of the transaction, and are refused with ErrOptions.
 func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
-	arg, err := o.argument(ctx, key)
-	if err != nil {
+	if err := checkTx(tx); err != nil {
 		return false, err
 	}
-	if err := checkTx(tx); err != nil {
+	if o.key.Load() == nil { // over the caller's connection, which may be the pool's last
+		if err := o.look(ctx, tx); err != nil {
+			return false, o.explain(key, err)
+		}
+	}
+	arg, err := o.argument(ctx, key)
+	if err == nil {
+		err = o.key.Load().transactional()
+	}
+	if err != nil {
 		return false, err
 	}
 	// Not what its snapshot shows, which may be older than what the UPDATE met.
@@ -176,24 +186,26 @@ func (o *Once) try(ctx context.Context, q Tx, arg any, taker string, reading str
 
 // argument checks a key, and makes of it what the statement takes.
 func (o *Once) argument(ctx context.Context, key any) (any, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.key == nil {
-		var described *column
-		err := again(ctx, func() (err error) {
-			described, err = describe(ctx, o.db, o.table.Table, o.table.Key, o.table.Time, o.table.Taker)
-			return err
-		})
-		if err != nil {
+	if o.key.Load() == nil {
+		if err := again(ctx, func() error { return o.look(ctx, o.db.Pool()) }); err != nil {
 			return nil, o.explain(key, err)
 		}
-		o.key = described
 	}
-	arg, err := o.key.argument(key)
+	arg, err := o.key.Load().argument(key)
 	if text, is := arg.(string); err == nil && o.own && is {
 		err = checkName("key", text)
 	}
 	return arg, err
+}
+
+// look looks at the table. Two may at once: neither waits for the other, who may wait for
+// a connection that the first one's transaction has.
+func (o *Once) look(ctx context.Context, q Tx) error {
+	key, err := describe(ctx, q, o.db.Name(), o.table.Table, o.table.Key, o.table.Time, o.table.Taker)
+	if err == nil {
+		o.key.Store(key)
+	}
+	return err
 }
 
 func (o *Once) explain(key any, err error) error {

@@ -31,6 +31,7 @@ type told struct {
 var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
 	"racer":   raceMain,
 	"worker":  workerMain,
+	"row":     rowMain,
 	"history": historyMain,
 	"clock":   clockMain,
 }

@@ -18,6 +18,11 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
+const (
+	kinds   = 5 // of races
+	chained = 4 // the kind that is a step of a chain
+)
+
 // raceMain tries for a key when it is told to, and acts if it gets through.
 func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	once, claims := guard.NewOnce(db), guard.NewClaims(db)
@@ -27,7 +32,8 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	}
 	say("ready")
 	return obey(func(order string) error {
-		race, err := strconv.Atoi(order)
+		number, last, _ := strings.Cut(order, " ")
+		race, err := strconv.Atoi(number)
 		if err != nil {
 			return err
 		}
@@ -35,7 +41,7 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 		ctx, cancel := context.WithTimeout(ctx, patience/2)
 		defer cancel()
 		var through bool
-		switch race % 4 {
+		switch race % kinds {
 		case 0:
 			through, err = once.Try(ctx, key)
 		case 1:
@@ -47,6 +53,8 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 			if every, err = guard.NewEvery(db, key, time.Hour); err == nil {
 				through, err = every.Try(ctx)
 			}
+		case chained: // half of them want another next step
+			through, err = claims.Follow(ctx, last, fmt.Sprintf("%s, %d", key, os.Getpid()%2))
 		}
 		if through {
 			for { // the act itself, which must arrive to be counted
@@ -60,7 +68,7 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	})
 }
 
-// Once, Claims and Every never let two through: sixteen processes race for each key, half
+// Once, Claims, the steps of a chain and Every never let two through: sixteen processes race for each key, half
 // of them with connections that count found rows. Some are killed with kill -9 in the
 // middle of a race, and some lose their connections. Where nobody did, one gets through.
 func TestOnceRaces(t *testing.T) {
@@ -102,10 +110,18 @@ func TestOnceRaces(t *testing.T) {
 		for n := range all {
 			ready(n)
 		}
+		claims := guard.NewClaims(db)
+		last, steps, late := "the beginning", 0, false
+		_, err := claims.Claim(t.Context(), last)
+		require.NoError(t, err)
 		var kills, cuts, errors, unwon int
 		for race := range races {
+			order := strconv.Itoa(race)
+			if race%kinds == chained {
+				order += " " + last
+			}
 			for _, p := range all {
-				p.tell(strconv.Itoa(race))
+				p.tell(order)
 			}
 			disturbed, killed := false, -1
 			switch rand.N(40) {
@@ -141,8 +157,19 @@ func TestOnceRaces(t *testing.T) {
 			}
 			require.LessOrEqual(t, won, 1, "race %d", race)
 			if won == 0 {
-				require.True(t, disturbed, "nobody got through in race %d", race)
+				require.True(t, disturbed || race%kinds == chained && late, "nobody got through in race %d", race)
 				unwon++
+			}
+			if race%kinds == chained {
+				next, err := claims.Next(t.Context(), last)
+				require.NoError(t, err)
+				require.False(t, won == 1 && next == "", "a step that nobody took")
+				// What one sent that was killed may take the step when the others have asked.
+				late = next == "" && disturbed
+				if next != "" {
+					last = next
+					steps++
+				}
 			}
 			if killed >= 0 {
 				begin(killed)
@@ -152,7 +179,16 @@ func TestOnceRaces(t *testing.T) {
 		require.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
 		acts := value[int](t, db, "SELECT COUNT(*) FROM acts")
 		require.GreaterOrEqual(t, acts, races-kills-unwon)
+		// Steps only ever go on from the last one.
+		count, walked := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
+		for last = "the beginning"; ; walked++ {
+			if last, err = claims.Next(t.Context(), last); last == "" {
+				break
+			}
+		}
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, walked, count, "the chain has a branch")
 		t.Logf("%d races of %d processes, %d acts, none twice; %d were killed with kill -9, connections were cut %d times: "+
-			"%d tries failed, in %d races nobody got through", races, racers, acts, kills, cuts, errors, unwon)
+			"%d tries failed, in %d races nobody got through; a chain of %d steps", races, racers, acts, kills, cuts, errors, unwon, steps)
 	})
 }

@@ -40,8 +40,9 @@ type RowOptions struct {
 
 // RowRef is one row of a table in the DB's database.
 type RowRef struct {
-	// Table is its name, Key a column that is unique by itself, an integer or a string.
-	// Where it is not, servers lock every row that they pass on their search.
+	// Table is its name, of an InnoDB table: other engines lock no rows. Key is a column
+	// that is unique by itself, an integer or a string. Where it is not, servers lock
+	// every row that they pass on their search.
 	Table, Key string
 	// Value is the row's key: a string, or an integer where the column is one.
 	Value any
@@ -60,11 +61,55 @@ func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Ke
 //
 // ErrNotAcquired says that somebody has the row, and still has it after the wait;
 // ErrNoRow that there is none; ErrUnknown that the connection ended in the commit.
+//
+// The lock is one server's. On Galera, or a group with several primaries, two on
+// different servers may both be in f: what the later one commits is refused there if
+// both changed the same row, so f has to change the row that it locks.
 func LockRow(ctx context.Context, db *notify.DB, row RowRef, options RowOptions, f func(ctx context.Context, tx *sqlx.Tx) error) error {
-	arg, err := row.check(ctx, db)
+	at, err := row.find(ctx, db)
 	if err != nil {
 		return err
 	}
+	return at.lock(ctx, db, options, func(ctx context.Context, tx *sqlx.Tx, _ string) error { return f(ctx, tx) })
+}
+
+// place is where a row is, once its table was looked at.
+type place struct {
+	row      RowRef
+	key      *column
+	arg      any    // the key, as a statement takes it
+	identity string // an expression: a constant, until identify makes it the row's
+}
+
+// find looks at the row's table, not for the row.
+func (r RowRef) find(ctx context.Context, db *notify.DB) (*place, error) {
+	for _, name := range []string{r.Table, r.Key} {
+		if err := ident.Check(name); err != nil {
+			return nil, fmt.Errorf("guard: %w", err)
+		}
+	}
+	at := &place{row: r, identity: "1"}
+	err := again(ctx, func() (err error) {
+		at.key, err = describeKey(ctx, db.Pool(), db.Name(), r.Table, r.Key)
+		return err
+	})
+	if err == nil {
+		err = at.key.transactional()
+	}
+	if err != nil {
+		return nil, explain("lock row", r.String(), err)
+	}
+	at.arg, err = at.key.argument(r.Value)
+	return at, err
+}
+
+// from is the rest of a statement that reads the row.
+func (p *place) from() string {
+	return " FROM " + ident.Quote(p.row.Table) + " WHERE " + ident.Quote(p.row.Key) + " = ?"
+}
+
+// lock is LockRow, which tells f the row's identity too.
+func (p *place) lock(ctx context.Context, db *notify.DB, options RowOptions, f func(ctx context.Context, tx *sqlx.Tx, identity string) error) error {
 	if options.Timeout != 0 {
 		if err := checkTime("RowOptions.Timeout", options.Timeout, time.Millisecond); err != nil {
 			return err
@@ -83,57 +128,39 @@ func LockRow(ctx context.Context, db *notify.DB, row RowRef, options RowOptions,
 		if options.Wait == Wait && options.Timeout > 0 {
 			restore, err := patience(ctx, conn, options.Timeout)
 			if err != nil {
-				return explain("lock row", row.String(), err)
+				return explain("lock row", p.row.String(), err)
 			}
 			defer restore()
 		}
 		return transact(ctx, conn, func(ctx context.Context, tx *sqlx.Tx) error {
-			if err := row.lock(ctx, tx, arg, options.Wait); err != nil {
-				return explain("lock row", row.String(), err)
+			identity, err := p.take(ctx, tx, options.Wait)
+			if err != nil {
+				return explain("lock row", p.row.String(), err)
 			}
-			return f(ctx, tx)
+			return f(ctx, tx, identity)
 		})
 	})
 }
 
-// check looks at the table, and makes of the key what a statement takes.
-func (r RowRef) check(ctx context.Context, db *notify.DB) (arg any, err error) {
-	for _, name := range []string{r.Table, r.Key} {
-		if err := ident.Check(name); err != nil {
-			return nil, fmt.Errorf("guard: %w", err)
-		}
-	}
-	var key *column
-	err = again(ctx, func() (err error) {
-		key, err = describeKey(ctx, db, r.Table, r.Key)
-		return err
-	})
-	if err != nil {
-		return nil, explain("lock row", r.String(), err)
-	}
-	return key.argument(r.Value)
-}
-
-func (r RowRef) lock(ctx context.Context, tx *sqlx.Tx, arg any, wait RowWait) error {
-	from := "SELECT 1 FROM " + ident.Quote(r.Table) + " WHERE " + ident.Quote(r.Key) + " = ?"
-	query := from + " FOR UPDATE" + map[RowWait]string{Wait: "", NoWait: " NOWAIT", SkipLocked: " SKIP LOCKED"}[wait]
-	var one int
-	err := tx.QueryRowxContext(ctx, query, arg).Scan(&one)
+// take locks the row, and returns its identity.
+func (p *place) take(ctx context.Context, tx *sqlx.Tx, wait RowWait) (identity string, err error) {
+	query := "SELECT " + p.identity + p.from()
+	err = tx.QueryRowxContext(ctx, query+" FOR UPDATE"+map[RowWait]string{Wait: "", NoWait: " NOWAIT", SkipLocked: " SKIP LOCKED"}[wait], p.arg).Scan(&identity)
 	switch {
 	case server.Is(err, server.ErrLockWaitTimeout, server.ErrLockNoWait):
-		return fmt.Errorf("%w: %w", ErrNotAcquired, err)
+		return "", fmt.Errorf("%w: %w", ErrNotAcquired, err)
 	case !errors.Is(err, sql.ErrNoRows):
-		return err
+		return identity, err
 	case wait != SkipLocked:
-		return ErrNoRow
+		return "", ErrNoRow
 	}
 	// Passed over, or not there?
-	if err := tx.QueryRowxContext(ctx, from, arg).Scan(&one); errors.Is(err, sql.ErrNoRows) {
-		return ErrNoRow
+	if err := tx.QueryRowxContext(ctx, query, p.arg).Scan(&identity); errors.Is(err, sql.ErrNoRows) {
+		return "", ErrNoRow
 	} else if err != nil {
-		return err
+		return "", err
 	}
-	return ErrNotAcquired
+	return "", ErrNotAcquired
 }
 
 // patience sets how long the connection waits for a row, until restore is called.

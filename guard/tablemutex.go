@@ -135,6 +135,7 @@ type heldSimple struct {
 
 	mu       sync.Mutex
 	released bool
+	doubt    bool // a Release that failed may have released it
 }
 
 func (h *heldSimple) Release(ctx context.Context) error {
@@ -146,11 +147,12 @@ func (h *heldSimple) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answer)
 	defer cancel()
 	dropped, doubt, err := h.mutex.drop(ctx, h.taker)
+	h.doubt = h.doubt || doubt
 	if err != nil {
 		return explain("release", h.name, err)
 	}
 	h.released = true
-	if !dropped && !doubt {
+	if !dropped && !h.doubt {
 		h.lose(errNotOurs)
 	}
 	return h.Err()

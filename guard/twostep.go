@@ -2,7 +2,6 @@ package guard
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -35,14 +34,29 @@ type TwoStep struct {
 // Do takes the lease of the row, runs the steps and releases it. ErrNotAcquired says
 // that somebody else is at it, ErrLockLost that Call took place and Finish did not, or
 // was rolled back; the others are LockRow's and those of the steps.
+//
+// The lease is the row's, not the key's: 7 and "07", two spellings that the column takes
+// for the same, and two unique columns name one row, and one lease. It goes by the
+// primary key; in a table that has none, by the value that is stored in Key, so that all
+// name the same column there. A row whose primary key is changed during Call, or that
+// is deleted and made anew, is another row: Finish does not run, with ErrLockLost.
 func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LeaseOptions) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")
 	}
-	lease, err := NewLease(db, rowLease(row), options)
+	lease, err := NewLease(db, "row", options)
 	if err != nil {
 		return err
 	}
+	at, err := row.find(ctx, db)
+	if err != nil {
+		return err
+	}
+	id, err := at.identify(ctx, db)
+	if err != nil {
+		return err
+	}
+	lease.name = at.leaseName(id)
 	held, err := lease.TryLock(ctx)
 	if err != nil {
 		return err
@@ -50,15 +64,24 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Leas
 	defer func() { _ = held.Release(ctx) }() // it expires otherwise
 	working, cancel := held.Context(ctx)
 	defer cancel()
+	// step runs one in a transaction, if the row that the key names is still the lease's.
+	step := func(moved error, f func(ctx context.Context, tx *sqlx.Tx) error) error {
+		return at.lock(working, db, RowOptions{}, func(ctx context.Context, tx *sqlx.Tx, now string) error {
+			if now != id {
+				return explain("lock row", row.String(), fmt.Errorf("%w: the key names another row now", moved))
+			}
+			return f(ctx, tx)
+		})
+	}
 	if s.Begin != nil {
-		if err := LockRow(working, db, row, RowOptions{}, s.Begin); err != nil {
+		if err := step(ErrNotAcquired, s.Begin); err != nil {
 			return err
 		}
 	}
 	if err := s.Call(working); err != nil {
 		return err
 	}
-	err = LockRow(working, db, row, RowOptions{}, func(ctx context.Context, tx *sqlx.Tx) error {
+	err = step(ErrLockLost, func(ctx context.Context, tx *sqlx.Tx) error {
 		if err := s.Finish(ctx, tx); err != nil {
 			return err
 		}
@@ -68,13 +91,4 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Leas
 		return fmt.Errorf("%w: %w", ErrLockLost, err)
 	}
 	return err
-}
-
-// rowLease is the name of a row's lease, or a hash of it if it is too long.
-func rowLease(r RowRef) string {
-	name := "row " + r.String()
-	if checkName("name", name) == nil {
-		return name
-	}
-	return fmt.Sprintf("row %x", sha256.Sum256([]byte(name)))
 }

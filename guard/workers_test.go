@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
@@ -68,11 +70,7 @@ func workerMain(ctx context.Context, db *notify.DB, t told) error {
 			return err
 		}
 	}
-	orders := make(chan string, 1)
-	go func() {
-		_ = obey(func(order string) error { orders <- order; return nil })
-		os.Exit(1)
-	}()
+	orders := listen()
 	for {
 		held, err := mutex.Lock(ctx)
 		if err != nil {
@@ -88,17 +86,43 @@ func workerMain(ctx context.Context, db *notify.DB, t told) error {
 	}
 }
 
+// listen are the orders to a process, which ends with the test's.
+func listen() <-chan string {
+	orders := make(chan string, 1)
+	go func() {
+		_ = obey(func(order string) error { orders <- order; return nil })
+		os.Exit(1)
+	}()
+	return orders
+}
+
 var errRejected = errors.New("rejected")
 
 // work counts up in two steps. A second holder at the same time would count from the
 // same number. The resource refuses who has a smaller token than it has seen.
-func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan string) error {
+func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan string) (err error) {
 	ctx, cancel := held.Context(ctx)
 	defer cancel()
+	hands, err := db.Pool().Connx(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = hands.Close() }()
+	if held.Token() == 0 {
+		var id uint64
+		if err := hands.GetContext(ctx, &id, "SELECT CONNECTION_ID()"); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				overlive(ctx, db, hands, id)
+			}
+		}()
+	}
 	change := func(ctx context.Context, n int) error {
 		// One statement, or a transaction that is cut off would keep others waiting. A trigger
 		// notes what was written.
-		result, err := db.Pool().ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
+		result, err := hands.ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
 			" n = GREATEST(n, written) WHERE token <= ?", held.Token(), os.Getpid(), n, held.Token())
 		if err != nil {
 			return err
@@ -110,7 +134,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 	}
 	if held.Token() == 0 {
 		// What a dead holder had sent may run still: without a token, wait for that.
-		if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.02)"); err != nil {
+		if _, err := hands.ExecContext(ctx, "DO SLEEP(0.02)"); err != nil {
 			return err
 		}
 	}
@@ -118,7 +142,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		return err
 	}
 	var n int
-	if err := db.Pool().GetContext(ctx, &n, "SELECT n FROM resource"); err != nil {
+	if err := hands.GetContext(ctx, &n, "SELECT n FROM resource"); err != nil {
 		return err
 	}
 	select {
@@ -133,40 +157,73 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		<-time.After(50 * time.Millisecond) // it takes effect in here
 	default:
 	}
-	if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
+	if _, err := hands.ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
 		return err
 	}
 	return change(ctx, n+1)
+}
+
+// overlive returns when a session has ended whose connection was lost, and with it what it
+// had been sent: without a token, nothing else keeps that from the next holder's work.
+func overlive(ctx context.Context, db *notify.DB, hands *sqlx.Conn, id uint64) {
+	_ = hands.Raw(func(any) error { return driver.ErrBadConn })
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	for ctx.Err() == nil {
+		var lives bool
+		err := db.Pool().GetContext(ctx, &lives, "SELECT EXISTS (SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = ?)", id)
+		if err == nil && !lives {
+			return
+		}
+	}
 }
 
 // workers are processes that share a mutex.
 type workers struct {
 	t    *testing.T
 	db   *notify.DB
-	told told
 	all  []*party
+	told []told
 	errs map[string]int
 }
 
-func startWorkers(t *testing.T, s *mysqltest.Server, kind string, ttl time.Duration, dsn func(n int, direct string) string, count int) *workers {
+func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, direct string) string, count int) *workers {
 	t.Helper()
 	db, config := openState(t, s)
-	execute(t, db, "CREATE TABLE resource (n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL, written INT NOT NULL, changes INT NOT NULL)")
-	execute(t, db, "INSERT INTO resource VALUES (0, 0, 0, 0, 0)")
+	execute(t, db, "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
+		" process INT NOT NULL DEFAULT 0, written INT NOT NULL DEFAULT 0, changes INT NOT NULL DEFAULT 0)")
+	execute(t, db, "INSERT INTO resource (id, owner) VALUES (1, 'one')")
 	execute(t, db, "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
 	execute(t, db, "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
 		" SELECT NEW.written, NEW.token, NEW.process FROM DUAL WHERE NEW.written > 0")
 	execute(t, db, "CREATE TABLE broken (x INT)")
-	w := &workers{t: t, db: db, told: told{Role: "worker", Kind: kind, Name: "the resource", TTL: ttl}, errs: map[string]int{}}
+	w := &workers{t: t, db: db, errs: map[string]int{}}
 	for n := range count {
-		w.told.DSN = dsn(n, config.FormatDSN())
-		w.all = append(w.all, startParty(t, w.told))
+		told.DSN = dsn(n, config.FormatDSN())
+		w.told = append(w.told, told)
+		w.all = append(w.all, startParty(t, told))
 	}
-	w.told.DSN = config.FormatDSN()
 	return w
 }
 
 func same(_ int, direct string) string { return direct }
+
+// halfThrough is for half of the workers to connect through the proxy.
+func halfThrough(s *mysqltest.Server, proxy *mysqltest.Proxy) func(n int, direct string) string {
+	return func(n int, direct string) string {
+		if n%2 == 0 {
+			return direct
+		}
+		return strings.Replace(direct, s.Addr(), proxy.Addr(), 1)
+	}
+}
+
+// replace kills a worker, and starts another one like it.
+func (w *workers) replace(n int) {
+	w.all[n].kill()
+	w.hear(w.all[n], "nothing more")
+	w.all[n] = startParty(w.t, w.told[n])
+}
 
 func (w *workers) done() int { return value[int](w.t, w.db, "SELECT n FROM resource") }
 
@@ -176,6 +233,18 @@ func (w *workers) goOn(n int) {
 	n += w.done()
 	require.Eventually(w.t, func() bool { return w.done() >= n }, patience, tick, "nobody works any more")
 }
+
+// cut cuts the connections of those that have theirs through the proxy, again and again.
+func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
+	for range cuts {
+		w.goOn(each / 2)
+		proxy.Down()
+		proxy.Up()
+	}
+}
+
+// cuts is how often connections are cut in a round.
+const cuts = 3
 
 // twice are the numbers that two have counted to: two holders at once.
 func (w *workers) twice() int {
@@ -203,8 +272,8 @@ func (w *workers) stop() {
 }
 
 // A mutex never has two holders: processes that share one count up in two steps, and are
-// killed with kill -9 in the middle. A mutex without an end is broken by whoever knows
-// that its holder is dead.
+// killed with kill -9 in the middle, and half of them lose their connections. A mutex
+// without an end is broken by whoever knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
 	rounds, each := 2, 6
 	if long {
@@ -213,15 +282,16 @@ func TestMutexProcesses(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind := range mutexes {
 			t.Run(kind, func(t *testing.T) {
-				w := startWorkers(t, s, kind, time.Second, same, 4)
+				proxy := s.Proxy(t)
+				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), 4)
 				for range rounds {
-					w.goOn(each)
+					w.cut(proxy, each)
 					victim := rand.N(len(w.all))
 					dies := w.all[victim]
 					if kind == "row" || kind == "flag" {
 						dies.tell("die") // while it holds the mutex
 						mysqltest.Await(t, dies.ended, "its death")
-						m, err := mutexes[kind](w.db, w.told.Name)
+						m, err := mutexes[kind](w.db, "the resource")
 						require.NoError(t, err)
 						broke, err := m.(interface {
 							Break(ctx context.Context) (bool, error)
@@ -229,8 +299,7 @@ func TestMutexProcesses(t *testing.T) {
 						require.NoError(t, err)
 						require.True(t, broke, "it was taken still")
 					}
-					dies.kill()
-					w.all[victim] = startParty(t, w.told)
+					w.replace(victim)
 				}
 				w.goOn(each)
 				w.stop()
@@ -238,8 +307,8 @@ func TestMutexProcesses(t *testing.T) {
 				if kind == "lease" || kind == "flag" {
 					require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
 				}
-				t.Logf("%s: %d times held by %d processes, %d of them killed with kill -9, nobody at the same time: %v",
-					kind, w.done(), len(w.all)+rounds, rounds, w.errs)
+				t.Logf("%s: %d times held by %d processes, %d of them killed with kill -9, connections of half of them cut %d times, nobody at the same time: %v",
+					kind, w.done(), len(w.all)+rounds, rounds, cuts*rounds, w.errs)
 			})
 		}
 	})
@@ -248,7 +317,7 @@ func TestMutexProcesses(t *testing.T) {
 // The same shows that a mutex is broken which is.
 func TestMutexProcessesShowTwo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		w := startWorkers(t, s, "broken", 0, same, 4)
+		w := startWorkers(t, s, told{Role: "worker", Kind: "broken"}, same, 4)
 		require.Eventually(t, func() bool { return w.twice() > 0 }, patience, tick)
 		w.stop()
 	})
@@ -263,12 +332,7 @@ func TestLeaseFaults(t *testing.T) {
 	}
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		proxy := s.Proxy(t)
-		w := startWorkers(t, s, "lease", 300*time.Millisecond, func(n int, direct string) string {
-			if n%2 == 0 {
-				return direct
-			}
-			return strings.Replace(direct, s.Addr(), proxy.Addr(), 1)
-		}, 4)
+		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), 4)
 		for round := range rounds {
 			w.goOn(3)
 			switch round % 4 {

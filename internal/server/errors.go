@@ -49,6 +49,7 @@ const (
 	ErrConnectionKilled       = 1927 // MariaDB
 	ErrUserLockDeadlock       = 3058
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
+	ErrRolledBackInCommit     = 3101 // a group's other server was first with a change of the same row
 	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't say
@@ -96,5 +97,5 @@ func ConnectionLost(err error) bool {
 // Retryable tells whether a transaction that met err may succeed when it is
 // run again from its start on a sound connection.
 func Retryable(err error) bool {
-	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead)
+	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead, ErrRolledBackInCommit)
 }

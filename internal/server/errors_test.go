@@ -48,6 +48,7 @@ func TestPredicates(t *testing.T) {
 		{number(ErrLockWaitTimeout), is{retryable: true}},
 		{number(ErrLockNoWait), is{retryable: true}},
 		{number(ErrTableDefChanged), is{retryable: true}},
+		{number(ErrRolledBackInCommit), is{retryable: true}},
 		{number(ErrDuplicate), is{}},
 		{number(ErrAccessDenied), is{}},
 		{number(0), is{}},

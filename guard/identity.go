@@ -1,0 +1,72 @@
+package guard
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// identify returns what the row is called, whichever key it was asked for by, and in
+// whatever spelling: the stored values of its primary key.
+func (p *place) identify(ctx context.Context, db *notify.DB) (identity string, err error) {
+	err = again(ctx, func() error {
+		var columns []keyColumn
+		// In a table without a primary key, PRI is the unique key that the server takes for it.
+		err := db.Pool().SelectContext(ctx, &columns, `SELECT COLUMN_NAME AS name, LOWER(DATA_TYPE) AS type, COLUMN_KEY = 'PRI' AS pri
+			FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND (COLUMN_KEY = 'PRI' OR COLUMN_NAME = ?)
+			ORDER BY COLUMN_KEY = 'PRI' DESC, ORDINAL_POSITION`, db.Name(), p.row.Table, p.row.Key)
+		if err != nil {
+			return err
+		}
+		var values []string
+		for _, c := range columns {
+			if c.Primary || len(values) == 0 {
+				values = append(values, c.canonical())
+			}
+		}
+		p.identity = "CONCAT_WS(',', " + strings.Join(values, ", ") + ")"
+		err = db.Pool().QueryRowContext(ctx, "SELECT "+p.identity+p.from(), p.arg).Scan(&identity)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrNoRow
+		}
+		return err
+	})
+	return identity, explain("look for row", p.row.String(), err)
+}
+
+type keyColumn struct {
+	Name, Type string
+	Primary    bool `db:"pri"`
+}
+
+// canonical is an expression for the column's value that no setting of a session
+// changes: its character set, time zone or sql_mode.
+func (c keyColumn) canonical() string {
+	name := ident.Quote(c.Name)
+	switch c.Type {
+	case "tinyint", "smallint", "mediumint", "int", "bigint", "decimal":
+		return name
+	case "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit":
+		return "HEX(" + name + ")"
+	case "timestamp":
+		return "UNIX_TIMESTAMP(" + name + ")"
+	case "char":
+		name = "RTRIM(" + name + ")" // PAD_CHAR_TO_FULL_LENGTH
+	}
+	return "HEX(CAST(" + name + " AS CHAR CHARACTER SET utf8mb4))"
+}
+
+// leaseName is the name of the row's lease, or a hash of it if it is too long.
+func (p *place) leaseName(identity string) string {
+	name := "row " + p.key.table + " " + identity
+	if checkName("name", name) == nil {
+		return name
+	}
+	return fmt.Sprintf("row %x", sha256.Sum256([]byte(name)))
+}

@@ -1,0 +1,199 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// calling is a TwoStep that does nothing but call.
+func calling(call func(ctx context.Context) error) guard.TwoStep {
+	return guard.TwoStep{Call: call, Finish: func(context.Context, *sqlx.Tx) error { return nil }}
+}
+
+// A row has one lease, whichever unique key it is asked for by, in whatever spelling that
+// the column takes for the same, and whatever the session is set to.
+func TestTwoStepOneLeaseARow(t *testing.T) {
+	const german = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openState(t, s)
+		config = config.Clone()
+		config.Params = map[string]string{"time_zone": "'+05:00'", "sql_mode": "'PAD_CHAR_TO_FULL_LENGTH'"}
+		abroad := openDB(t, config)
+		row := func(table, key string, value any) guard.RowRef {
+			return guard.RowRef{Table: table, Key: key, Value: value}
+		}
+		for _, test := range []struct {
+			table       string
+			same, other []guard.RowRef
+		}{
+			{
+				"people (id INT PRIMARY KEY, name " + german + " UNIQUE) SELECT 7 AS id, 'Müller' AS name UNION SELECT 8, 'Meier'",
+				[]guard.RowRef{
+					row("people", "id", 7), row("people", "id", "07"), row("people", "ID", uint8(7)),
+					row("people", "name", "Müller"), row("people", "name", "muller"), row("people", "name", []byte("MÜLLER")),
+				},
+				[]guard.RowRef{row("people", "id", 8), row("people", "name", "MEIER")},
+			},
+			{ // no primary key: by the key that was given
+				"nicknames (name " + german + " UNIQUE) SELECT 'Müller' AS name UNION SELECT 'Meier'",
+				[]guard.RowRef{row("nicknames", "name", "Müller"), row("nicknames", "Name", "muller")},
+				[]guard.RowRef{row("nicknames", "name", "meier")},
+			},
+			{ // none either, but keys that could be
+				"badges (code VARCHAR(3) NOT NULL UNIQUE, n INT NOT NULL UNIQUE) SELECT 'a' AS code, 1 AS n UNION SELECT 'b', 2",
+				[]guard.RowRef{row("badges", "code", "A"), row("badges", "n", 1)},
+				[]guard.RowRef{row("badges", "n", 2)},
+			},
+			{
+				"stays (arrived TIMESTAMP(6) NOT NULL, room CHAR(4), guest VARBINARY(9), n INT UNIQUE, PRIMARY KEY (room, arrived, guest))" +
+					" SELECT UTC_TIMESTAMP(6) AS arrived, '1a' AS room, X'00FF' AS guest, 1 AS n UNION SELECT UTC_TIMESTAMP(6), '1a', X'00FE', 2",
+				[]guard.RowRef{row("stays", "n", 1)},
+				[]guard.RowRef{row("stays", "n", 2)},
+			},
+		} {
+			execute(t, db, "CREATE TABLE "+test.table)
+			options := guard.LeaseOptions{TTL: time.Minute}
+			for _, first := range test.same {
+				calls := 0
+				err := calling(func(ctx context.Context) error {
+					calls++
+					for _, same := range test.same {
+						err := calling(func(context.Context) error { calls++; return nil }).Do(ctx, abroad, same, options)
+						require.ErrorIs(t, err, guard.ErrNotAcquired, "%v during %v", same, first)
+					}
+					for _, other := range test.other {
+						require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, abroad, other, options), "%v during %v", other, first)
+					}
+					return nil
+				}).Do(t.Context(), db, first, options)
+				require.NoError(t, err, first)
+				require.Equal(t, 1, calls, first)
+			}
+		}
+		require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'row people 7'"))
+		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9), guard.LeaseOptions{TTL: time.Minute})
+		require.ErrorIs(t, err, guard.ErrNoRow)
+	})
+}
+
+// When the key names another row than the one whose lease was taken, nothing is done to
+// that one.
+func TestTwoStepOtherRow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		execute(t, db, "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)")
+		execute(t, db, "INSERT INTO people VALUES (1, 'Anna')")
+		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
+		anna := guard.RowRef{Table: "people", Key: "name", Value: "Anna"}
+		options := guard.LeaseOptions{TTL: time.Minute}
+		for _, change := range []string{
+			"UPDATE people SET id = id + 1",
+			"REPLACE INTO people SELECT id + 1, name FROM people",
+		} {
+			err := guard.TwoStep{Call: func(context.Context) error { execute(t, db, change); return nil }, Finish: never}.Do(t.Context(), db, anna, options)
+			require.ErrorIs(t, err, guard.ErrLockLost, change)
+		}
+
+		// Between the look for the row and the lease, which waits here.
+		lease, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = lease.Rollback() }()
+		_, err = lease.Exec("INSERT INTO mqnotify_lease (name, token, taker, taken_at) VALUES ('row people 3', 1, '', UTC_TIMESTAMP(6))")
+		require.NoError(t, err)
+		done := mysqltest.Result(func() error {
+			return guard.TwoStep{Begin: never, Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, anna, options)
+		})
+		require.Eventually(t, func() bool { return waiting(t, db, "INSERT INTO mqnotify_lease%") > 0 }, patience, tick)
+		execute(t, db, "UPDATE people SET id = 9")
+		require.NoError(t, lease.Commit())
+		require.ErrorIs(t, mysqltest.Receive(t, done), guard.ErrNotAcquired)
+	})
+}
+
+// waiting are the sessions in the database whose statement is like that.
+func waiting(t *testing.T, db *notify.DB, statement string) int {
+	t.Helper()
+	return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement)
+}
+
+// Engines that lock no rows exclude nobody, and roll nothing back: they are refused where
+// that matters.
+func TestEngines(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		engines := []string{"MyISAM", "MEMORY"}
+		if s.IsMariaDB() {
+			engines = append(engines, "Aria")
+		}
+		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
+		for _, engine := range engines {
+			execute(t, db, "CREATE TABLE `a``"+engine+"` (id INT PRIMARY KEY, done DATETIME) ENGINE="+engine)
+			execute(t, db, "INSERT INTO `a``"+engine+"` (id) VALUES (1)")
+			row := guard.RowRef{Table: "a`" + engine, Key: "id", Value: 1}
+			once, err := guard.NewOnceIn(db, guard.OnceTable{Table: row.Table, Key: "id", Time: "done"})
+			require.NoError(t, err)
+			for _, err := range []error{
+				guard.LockRow(t.Context(), db, row, guard.RowOptions{}, never),
+				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LeaseOptions{TTL: time.Minute}),
+				inTx(t, db, func(tx guard.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
+			} {
+				require.ErrorIs(t, err, guard.ErrOptions, engine)
+				require.ErrorContains(t, err, "ALTER TABLE `a``"+engine+"` ENGINE=InnoDB")
+			}
+			through, err := once.Try(t.Context(), 1)
+			require.NoError(t, err)
+			require.True(t, through, "one statement is enough for it")
+		}
+	})
+}
+
+// A transaction that has the pool's only connection needs no other one, also while others
+// wait for it.
+func TestOneConnection(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			execute(t, db, mails)
+			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
+			once := onceInMails(t, db, "")
+			db.Pool().SetMaxOpenConns(1)
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback() }()
+			other := mysqltest.Result(func() error {
+				_, err := once.Try(t.Context(), 2) // the first to ask what the table is
+				return err
+			})
+			require.Eventually(t, func() bool { return db.Pool().Stats().WaitCount > 0 }, patience, tick)
+			ctx := shortly(t, patience)
+			through, err := once.TryTx(ctx, tx, 1)
+			require.NoError(t, err)
+			require.True(t, through)
+			claimed, err := guard.NewClaims(db).ClaimTx(ctx, tx, "k")
+			require.NoError(t, err)
+			require.True(t, claimed)
+			require.NoError(t, tx.Commit())
+			require.NoError(t, mysqltest.Receive(t, other))
+
+			// The rest does with one as well.
+			require.NoError(t, guard.LockRow(ctx, db, guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.RowOptions{Timeout: patience},
+				func(ctx context.Context, tx *sqlx.Tx) error {
+					_, err := guard.NewOnce(db).TryTx(ctx, tx, "k")
+					return err
+				}))
+			require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, db,
+				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.LeaseOptions{TTL: time.Minute}))
+			require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM "+schema.LeaseTable))
+		})
+	})
+}

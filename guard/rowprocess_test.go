@@ -1,0 +1,139 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+const (
+	lockRow = "LockRow"
+	twoStep = "TwoStep"
+)
+
+var errTwo = errors.New("two at once")
+
+// rowMain works on a row again and again, which it asks for by one key or another. When it
+// is told "die" it kills itself in the middle: in the transaction, or in the call.
+func rowMain(ctx context.Context, db *notify.DB, t told) error {
+	orders := listen()
+	die := func() {
+		select {
+		case <-orders:
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		default:
+		}
+	}
+	// One that had the row at the same time would count from the same number.
+	count := func(ctx context.Context, tx *sqlx.Tx) error {
+		var n int
+		if err := tx.GetContext(ctx, &n, "SELECT n FROM resource WHERE id = 1"); err != nil {
+			return err
+		}
+		if t.Kind == lockRow {
+			die()
+		}
+		if _, err := tx.ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE resource SET n = ?, written = n, process = ? WHERE id = 1", n+1, os.Getpid())
+		return err
+	}
+	// What is called is outside the database, and sees two callers at once by a lock that
+	// ends with the process.
+	call := func(ctx context.Context) error {
+		file, err := os.OpenFile(t.Name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			return errTwo
+		}
+		die()
+		if _, err := db.Pool().ExecContext(ctx, "DO SLEEP(0.002)"); err != nil {
+			return err
+		}
+		_, err = file.WriteString(".")
+		return err
+	}
+	keys := []guard.RowRef{
+		{Table: "resource", Key: "id", Value: 1}, {Table: "resource", Key: "id", Value: "01"},
+		{Table: "resource", Key: "owner", Value: "one"}, {Table: "resource", Key: "owner", Value: "ONE"},
+	}
+	for {
+		key := keys[rand.N(len(keys))]
+		var err error
+		if t.Kind == lockRow {
+			err = guard.LockRow(ctx, db, key, guard.RowOptions{}, count)
+		} else {
+			err = guard.TwoStep{Call: call, Finish: count}.Do(ctx, db, key, guard.LeaseOptions{TTL: t.TTL, Margin: t.TTL / 2})
+		}
+		switch {
+		case err == nil:
+			say("worked: done")
+		case errors.Is(err, guard.ErrUnknown):
+			say("worked: unknown")
+		case errors.Is(err, guard.ErrNotAcquired):
+			say("worked: busy")
+		default:
+			say("worked: %v", err)
+		}
+		<-time.After(10 * time.Millisecond) // it is another one's turn
+	}
+}
+
+// A row is one's at a time, and so is a call outside that is made for it: processes ask for
+// it by one key and another, are killed with kill -9 in the middle, and half of them lose
+// their connections. What was said to be done is done, once.
+func TestRowProcesses(t *testing.T) {
+	rounds, each := 2, 6
+	if long {
+		rounds, each = 30, 40
+	}
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, kind := range []string{lockRow, twoStep} {
+			t.Run(kind, func(t *testing.T) {
+				calls := filepath.Join(t.TempDir(), "calls")
+				proxy := s.Proxy(t)
+				w := startWorkers(t, s, told{Role: "row", Kind: kind, Name: calls, TTL: 3 * time.Second}, halfThrough(s, proxy), 4)
+				for range rounds {
+					w.cut(proxy, each)
+					victim := rand.N(len(w.all))
+					w.all[victim].tell("die")
+					mysqltest.Await(t, w.all[victim].ended, "its death")
+					w.goOn(1) // when the server, or the lease's end, has given the row to the others
+					w.replace(victim)
+				}
+				w.goOn(each)
+				w.stop()
+				require.Zero(t, w.errs[errTwo.Error()], "two callers at once")
+				require.Zero(t, w.twice(), "two holders at once")
+				done := w.done()
+				require.Equal(t, done, value[int](t, w.db, "SELECT COUNT(*) FROM works"))
+				require.GreaterOrEqual(t, done, w.errs["done"])
+				require.LessOrEqual(t, done, w.errs["done"]+w.errs["unknown"]+rounds+len(w.all), "one was killed before it could say so")
+				if kind == twoStep {
+					called, err := os.ReadFile(calls)
+					require.NoError(t, err)
+					require.LessOrEqual(t, done, len(called), "noted without a call")
+				}
+				t.Logf("%s: %d times by %d processes, %d of them killed with kill -9, connections of half of them cut %d times, nobody at the same time: %v",
+					kind, done, len(w.all)+rounds, rounds, cuts*rounds, w.errs)
+			})
+		}
+	})
+}
