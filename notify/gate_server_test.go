@@ -34,14 +34,14 @@ func eachOwn(t *testing.T, flags []string, f func(t *testing.T, own *mysqltest.S
 
 const waitsForTable = "Waiting for table metadata lock"
 
-// begin begins a statement on a connection of its own, which waits 30 s at most for a
+// begin begins a statement on a connection of its own, which waits 5 minutes at most for a
 // table, and tells its end.
 func begin(t *testing.T, admin *sql.DB, query string) (id uint64, ended <-chan error) {
 	t.Helper()
 	conn, err := admin.Conn(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	_, err = conn.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 30")
+	_, err = conn.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 300")
 	require.NoError(t, err)
 	require.NoError(t, conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 	return id, mysqltest.Result(func() error {

@@ -80,6 +80,32 @@ func settle(tb testing.TB, gate notify.Waiter) notify.Head {
 	}
 }
 
+// calm waits until nothing wakes the gates, and returns their heads, for a test that then
+// says that nothing does: a listener that is held up wakes for nothing when what it saw
+// is 200 ms old.
+func calm[W notify.Waiter](tb testing.TB, gates ...W) []notify.Head {
+	tb.Helper()
+	const quiet = 500 * time.Millisecond
+	heads := make([]notify.Head, len(gates))
+	for i, gate := range gates {
+		heads[i] = settle(tb, gate)
+	}
+	for woken := true; woken; {
+		woken = false
+		for i, gate := range gates {
+			bound := quiet // of the first, and of all with it
+			if i > 0 {
+				bound = 0
+			}
+			head, err := gate.Wait(tb.Context(), heads[i], bound)
+			require.NoError(tb, err)
+			woken = woken || head != heads[i]
+			heads[i] = head
+		}
+	}
+	return heads
+}
+
 // woken waits until the gate is woken.
 func woken(tb testing.TB, gate *notify.Gate, seen notify.Head) notify.Head {
 	tb.Helper()
@@ -164,14 +190,16 @@ func TestGateFansOut(t *testing.T) {
 			})
 		}
 		ready.Wait()
-		settle(t, openGate(t, db, "orders", notify.GateOptions{}))
+		calm(t, openGate(t, db, "orders", notify.GateOptions{}))
 		ready.Add(listeners)
 		close(begin)
 		ready.Wait()
 		require.Zero(t, awake.Load())
 		admin := s.Admin(t)
 		require.Len(t, sessions(t, admin, config, "USER = ?", many.User), 1)
-		require.Len(t, sessions(t, admin, config, "USER = ? AND STATE = ?", many.User, waiting), 1)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // parked
+			assert.Len(c, sessions(t, admin, config, "USER = ? AND STATE = ?", many.User, waiting), 1)
+		}, patience, tick)
 		producer.Ring(0)
 		all.Wait()
 		require.EqualValues(t, listeners, awake.Load())
@@ -283,8 +311,10 @@ func TestGateHandover(t *testing.T) {
 			}
 			wake(func() { producer.Ring(0) })
 			wake(func() { require.NoError(t, producer.Close()) })
-			require.Eventually(t, func() bool { return keeper() != 0 && keeper() != claimant }, patience, tick)
-			require.Zero(t, holder(t, admin, gateLock(config, "claim")))
+			require.Eventually(t, func() bool {
+				now := keeper()
+				return now != 0 && now != claimant && holder(t, admin, gateLock(config, "claim")) == 0
+			}, patience, tick)
 		}
 		slices.Sort(gaps)
 		t.Log("for so long nobody kept it, or a third party did, at most:", gaps)

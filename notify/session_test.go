@@ -290,7 +290,7 @@ func TestCloseTellsTheServer(t *testing.T) {
 			return left == 0
 		}, patience, tick)
 		_, after := aborted()
-		assert.Equal(t, before, after)
+		assert.Less(t, after, before+5, "one that does not answer for 100 ms is cut off")
 	})
 }
 

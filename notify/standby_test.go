@@ -38,6 +38,9 @@ func (k *keeper) says(tb testing.TB, what string) {
 	require.EventuallyWithT(tb, func(c *assert.CollectT) { assert.Contains(c, k.logs.String(), what) }, patience, tick)
 }
 
+// keeps is not what a keeper says that stands by.
+const keeps = `msg="keeps the gate"`
+
 // A keeper takes the gate over from a listener, a second one stands by until the first is
 // gone, and listeners that can't keep it hear of rows that anybody inserts.
 func TestKeep(t *testing.T) {
@@ -55,7 +58,7 @@ func TestKeep(t *testing.T) {
 		listener := held("keeper")
 
 		first := runKeeper(t, openDB(t, config))
-		first.says(t, "keeps the gate")
+		first.says(t, keeps)
 		require.NotEqual(t, listener, held("keeper"))
 		require.Equal(t, held("claim"), held("keeper"))
 		require.NoError(t, able.Close())
@@ -80,7 +83,7 @@ func TestKeep(t *testing.T) {
 		second := runKeeper(t, openDB(t, config))
 		second.says(t, "stands by: another keeps the gate")
 		kill(t, admin, "CONNECTION", held("keeper"))
-		second.says(t, "keeps the gate")
+		second.says(t, keeps)
 		require.NotContains(t, second.logs.String(), "lost", "it waited")
 		first.says(t, "lost the gate; it goes on by itself")
 		first.says(t, "stands by: another keeps the gate")
@@ -106,20 +109,21 @@ func TestKeepFails(t *testing.T) {
 		require.ErrorContains(t, mysqltest.Receive(t, runKeeper(t, openDB(t, poor)).ended), "may not read")
 
 		k := runKeeper(t, openDB(t, config))
-		k.says(t, "keeps the gate")
+		k.says(t, keeps)
 		own.Stop()
 		k.says(t, "lost the gate; it goes on by itself")
 		require.Error(t, mysqltest.Receive(t, runKeeper(t, openDB(t, config)).ended))
 		own.Restart(t)
+		admin := own.Admin(t)
 		require.Eventually(t, func() bool {
 			keepers := 0
-			err := own.Admin(t).QueryRow("SELECT IS_USED_LOCK(?) IS NOT NULL", notify.LockName("gate", config.DBName, "orders")+":keeper").Scan(&keepers)
+			err := admin.QueryRow("SELECT IS_USED_LOCK(?) IS NOT NULL", notify.LockName("gate", config.DBName, "orders")+":keeper").Scan(&keepers)
 			return err == nil && keepers == 1
 		}, patience, tick)
 		k.stop()
 		require.NoError(t, mysqltest.Receive(t, k.ended))
 
-		_, err := own.Admin(t).Exec("SET GLOBAL read_only = 1")
+		_, err := admin.Exec("SET GLOBAL read_only = 1")
 		require.NoError(t, err)
 		require.ErrorIs(t, mysqltest.Receive(t, runKeeper(t, openDB(t, config)).ended), notify.ErrNoGate)
 	})

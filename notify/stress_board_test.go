@@ -21,7 +21,7 @@ const stressTopic = "stress"
 
 var stressOptions = notify.GateOptions{
 	Look:          func() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) },
-	KeeperTimeout: 3 * time.Second, // the shortest
+	KeeperTimeout: short,
 	Logger:        slog.New(slog.DiscardHandler),
 }
 

@@ -28,7 +28,7 @@ func holder(t *testing.T, db *notify.DB, topic string, other uint64) (id uint64)
 	require.Eventually(t, func() bool {
 		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(IS_USED_LOCK(?), 0)", notify.HandshakeName(db.Name(), topic))
 		return assert.NoError(t, err) && id != 0 && id != other
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	return id
 }
 
@@ -138,7 +138,7 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 		none, err := h.Publish(ctx)
 		require.NoError(t, err)
 		assert.Nil(t, none)
-		assert.Equal(t, 2, hints.count())
+		require.Eventually(t, func() bool { return hints.count() == 2 }, 30*time.Second, 10*time.Millisecond)
 	})
 }
 
@@ -182,7 +182,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 		defer wg.Wait()
 		defer cancel()
 		require.NoError(t, r.Close())
-		require.Eventually(t, func() bool { _, err := h.Publish(ctx, Message{}); return err == nil }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { _, err := h.Publish(ctx, Message{}); return err == nil }, 30*time.Second, 10*time.Millisecond)
 	})
 }
 
@@ -208,9 +208,9 @@ func TestHandshakeReconnects(t *testing.T) {
 		require.NoError(t, err)
 		proxy.Down()
 		// What is sent before it knows has no answer.
-		require.Eventually(t, func() bool { return len(log.messages()) >= 1 }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(log.messages()) >= 1 }, 30*time.Second, 10*time.Millisecond)
 		published := publishing(ctx, up, payload(1))
-		require.Eventually(t, func() bool { return len(log.messages()) >= 2 }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(log.messages()) >= 2 }, 30*time.Second, 10*time.Millisecond)
 		proxy.Up()
 		require.NoError(t, <-published)
 		assert.Equal(t, 2, count(t, direct, "x"))
@@ -222,9 +222,9 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
-		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(0.5)")
+		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(3)")
 		h := run(t, db, "x", Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := h.Publish(ctx, Message{})
 		require.ErrorIs(t, err, ErrUnknown)

@@ -91,7 +91,7 @@ func queued(t *testing.T, db *notify.DB) (id uint64) {
 		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(MAX(id), 0) FROM information_schema.processlist "+
 			"WHERE db = ? AND state = 'User lock'", db.Name())
 		return assert.NoError(t, err) && id != 0
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	return id
 }
 
@@ -111,7 +111,7 @@ func (r *reader) read(ctx context.Context, n int) (all []string, turns int, err 
 }
 
 func deadline(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -182,9 +182,10 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 		ctx := deadline(t)
 		h := run(t, db, "x", Options{})
 		r := newReader(t, db, "x")
-		_, err := h.Publish(ctx, payload(0))
+		large := Message{Payload: make([]byte, 64<<20)}
+		_, err := h.Publish(ctx, payload(0)) // which it turns again for during a second
 		require.NoError(t, err)
-		_, err = h.Publish(ctx, Message{Payload: make([]byte, 64<<20)})
+		_, err = h.Publish(ctx, large)
 		require.ErrorIs(t, err, ErrTooLarge) // taken after the turn, and no turn by itself
 		begun := time.Now()
 		head, err := r.Wait(ctx, notify.Head{}, 20*time.Second)
