@@ -272,18 +272,42 @@ func TestImportForgets(t *testing.T) {
 		_, err = i.store(t.Context(), []Received{{ID: strings.Repeat("long", 1000)}, {ID: strings.Repeat("long", 1000)}, {ID: "new"}, {}, {}})
 		require.NoError(t, err)
 		require.Len(t, payloads(t, db), 3)
+
+		// Of more than are deleted at a time some go with each message that comes, not with each minute.
+		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import SELECT 'orders', 'x', CONCAT('old', a.i, '.', b.i), "+
+			"NOW() - INTERVAL 2 HOUR FROM ("+numbersSQL+") a, ("+numbersSQL+") b LIMIT 12000")
+		require.NoError(t, err)
+		require.NoError(t, i.prune(t.Context()))
+		for range 2 {
+			require.NoError(t, i.pass(t.Context(), given{{}}))
+		}
+		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT message_id FROM mqnotify_import WHERE source = 'x' AND message_id LIKE 'old%'"))
+		require.Empty(t, left)
+		require.False(t, i.behind)
 	})
 }
 
+// numbersSQL are 121 numbers.
+var numbersSQL = "SELECT x.i * 11 + y.i AS i FROM (SELECT 0 AS i" + eleven + ") x, (SELECT 0 AS i" + eleven + ") y"
+
+const eleven = " UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7" +
+	" UNION SELECT 8 UNION SELECT 9 UNION SELECT 10"
+
+// given is a source of the same messages again and again.
+type given []Received
+
+func (g given) Receive(context.Context, int) ([]Received, error) { return g, nil }
+func (g given) Ack(context.Context) error                        { return nil }
+func (g given) Close() error                                     { return nil }
+
 func TestParseOriginRefuses(t *testing.T) {
 	for url, want := range map[string]string{
-		"file:///x":                                      "messages come from",
-		"nats://me:s3cret@host":                          "stream=: name it",
-		"redis://me:s3cret@host":                         "stream= and group=",
-		"amqp://me:s3cret@host":                          "queue=: name it",
-		"mqtt://me:s3cret@host":                          "topic=: name it",
-		"mqtt://me:s3cret@host?topi=x":                   "topic=",
-		"nats://host?stream=" + strings.Repeat("x", 300): "too long",
+		"file:///x":                    "messages come from",
+		"nats://me:s3cret@host":        "stream=: name it",
+		"redis://me:s3cret@host":       "stream= and group=",
+		"amqp://me:s3cret@host":        "queue=: name it",
+		"mqtt://me:s3cret@host":        "topic=: name it",
+		"mqtt://me:s3cret@host?topi=x": "topic=",
 	} {
 		_, err := ParseOrigin(url, "orders")
 		require.ErrorIs(t, err, ErrURL)
