@@ -45,14 +45,13 @@ type source struct {
 	broker  *brokertest.Broker
 	url     string
 	publish func(t *testing.T, from, to int)
-	restart bool // it keeps what it has
 }
 
 func natsSourceOf(t *testing.T) source {
 	b := brokertest.NATS(t)
 	_, err := openJetStream(t, b).CreateStream(t.Context(), jetstream.StreamConfig{Name: "in"})
 	require.NoError(t, err)
-	return source{name: "nats", broker: b, url: b.URL("stream=in"), restart: true, publish: func(t *testing.T, from, to int) {
+	return source{name: "nats", broker: b, url: b.URL("stream=in"), publish: func(t *testing.T, from, to int) {
 		js := openJetStream(t, b)
 		for id := from; id <= to; id++ {
 			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "in", Data: []byte(strconv.Itoa(id)), Header: nats.Header{"kind": {"k\xff"}}})
@@ -63,7 +62,7 @@ func natsSourceOf(t *testing.T) source {
 
 func redisSourceOf(t *testing.T) source {
 	b := brokertest.Redis(t, "appendfsync always")
-	return source{name: "redis", broker: b, url: b.URL("stream=in"), restart: true, publish: func(t *testing.T, from, to int) {
+	return source{name: "redis", broker: b, url: b.URL("stream=in"), publish: func(t *testing.T, from, to int) {
 		client := openRedis(t, b)
 		for id := from; id <= to; id++ {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", id, "kind", "k\xff"}}).Err())
@@ -71,10 +70,8 @@ func redisSourceOf(t *testing.T) source {
 	}}
 }
 
-// mqttSourceOf is of mosquitto, which is stopped and not killed: it confirms before it
-// stores.
 func mqttSourceOf(t *testing.T) source {
-	b := brokertest.Mosquitto(t)
+	b := brokertest.MosquittoSaving(t)
 	s := &subscriber{b: b, topic: "in"} // the publisher, here
 	return source{name: "mqtt", broker: b, url: b.URL("topic=in"), publish: func(t *testing.T, from, to int) {
 		client := s.connect(t)
@@ -95,7 +92,7 @@ func rabbitSource(t *testing.T) source {
 	_, err := openAMQP(t, b).QueueDeclare("in", true, false, false, false, nil)
 	require.NoError(t, err)
 	pause(t.Context(), amqpSettles) // or it may be gone when the broker was killed
-	return source{name: "amqp", broker: b, url: b.URL("queue=in"), restart: true, publish: func(t *testing.T, from, to int) {
+	return source{name: "amqp", broker: b, url: b.URL("queue=in"), publish: func(t *testing.T, from, to int) {
 		channel := openAMQP(t, b)
 		require.NoError(t, channel.Confirm(false))
 		for id := from; id <= to; id++ {
@@ -197,12 +194,8 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	two := runImport(t, db, origin, options)
 	from.publish(t, 51, 60)
 	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 60 }, patience, 5*time.Millisecond)
-	if from.restart {
-		from.broker.Kill()
-		from.broker.Restart()
-	} else {
-		from.broker.Restart()
-	}
+	from.broker.Kill()
+	from.broker.Restart()
 	from.publish(t, 61, 70)
 	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 70 }, patience, 5*time.Millisecond)
 	two.stop()
