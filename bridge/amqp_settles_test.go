@@ -32,7 +32,7 @@ func TestRabbitMQNewQueues(t *testing.T) {
 				arguments["x-queue-version"] = 2
 			}
 			confirmTen(t, b, old)
-			lost.try(t, b, fmt.Sprint("new", round), arguments, ages[round/2%2])
+			lost.try(t, b, fmt.Sprint("new", round), arguments, ages[round/2%len(ages)])
 			require.Equal(t, 10, countQueue(t, b, old), "what a queue that is not new had confirmed is there")
 			_, err := openAMQP(t, b).QueuePurge(old, false)
 			require.NoError(t, err)
@@ -41,7 +41,8 @@ func TestRabbitMQNewQueues(t *testing.T) {
 	})
 	t.Run("quorum", func(t *testing.T) {
 		lost := losses{}
-		for round := range 6 { // a broker each: those that don't come back make its next start slow
+		ages := []time.Duration{500 * time.Millisecond, 4 * time.Second, 10 * time.Second}
+		for round := range 9 { // a broker each: those that don't come back make its next start slow
 			lost.try(t, brokertest.RabbitMQ(t), "new", amqp.Table{"x-queue-type": "quorum"}, ages[2-round%len(ages)])
 		}
 		lost.log(t)
@@ -49,7 +50,7 @@ func TestRabbitMQNewQueues(t *testing.T) {
 }
 
 // ages are how old a queue is when its broker is killed, about.
-var ages = []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 10 * time.Second}
+var ages = []time.Duration{100 * time.Millisecond, 500 * time.Millisecond}
 
 // losses counts tries by the age of the queue.
 type losses map[string]*struct{ tries, gone, lacking int }
@@ -66,8 +67,10 @@ func (l losses) try(t *testing.T, b *brokertest.Broker, queue string, arguments 
 		when = "within 0.3 s"
 	case age < time.Second:
 		when = "within 0.3 to 1 s"
+	case age < amqpSettles:
+		when = "within 1 to 3 s"
 	case age < 5*time.Second:
-		when = "within 1 to 5 s"
+		when = "within 3 to 5 s"
 	}
 	b.Restart()
 	if l[when] == nil {

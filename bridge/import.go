@@ -49,6 +49,7 @@ type Import struct {
 	producer *producer.Producer
 	warned   bool // of messages without an id
 	pruned   time.Time
+	behind   bool // there are more old ids than were deleted then
 }
 
 // importPatience bounds one open, one transaction and one acknowledgement.
@@ -189,21 +190,43 @@ func (i *Import) pass(ctx context.Context, source Source) error {
 	}
 	hands, cancel := context.WithTimeout(context.WithoutCancel(ctx), importPatience)
 	defer cancel()
-	stored, err := i.store(hands, got)
+	err = i.put(hands, got)
+	var large *oversized
+	if errors.As(err, &large) && large.at > 0 { // what is in front of it is not its fault; it comes again, and is known then
+		err = errors.Join(err, i.put(hands, got[:large.at]))
+	}
 	if err != nil {
 		return fmt.Errorf("bridge: store: %w", err)
 	}
 	if err := source.Ack(hands); err != nil {
 		return fmt.Errorf("bridge: acknowledge: %w", err)
 	}
-	if i.options.Stored != nil {
-		i.options.Stored(stored, len(got)-stored)
-	}
-	if time.Since(i.pruned) > time.Minute {
+	if i.behind || time.Since(i.pruned) > time.Minute {
 		return i.prune(hands)
 	}
 	return nil
 }
+
+// put stores and counts.
+func (i *Import) put(ctx context.Context, got []Received) error {
+	stored, err := i.store(ctx, got)
+	if err == nil && i.options.Stored != nil {
+		i.options.Stored(stored, len(got)-stored)
+	}
+	return err
+}
+
+// oversized is a message that the server can't take.
+type oversized struct {
+	at  int // among those that were received
+	id  string
+	err error
+}
+
+func (e *oversized) Error() string {
+	return fmt.Sprintf("the message %q is too large: it stays at the broker, and those behind it, until the server takes it or it is deleted there: %v", e.id, e.err)
+}
+func (e *oversized) Unwrap() error { return e.err }
 
 // store inserts those of the messages that are new, and their ids, in one transaction.
 // Another import of the same origin that inserts the same id makes it fail as a whole.
@@ -214,8 +237,9 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 			return err
 		}
 		var messages []producer.Message
+		var from []int // of each the place in got
 		var ids []any
-		for _, m := range got {
+		for at, m := range got {
 			if m.ID == "" {
 				i.warn(ctx)
 			} else {
@@ -225,7 +249,7 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 				known[m.key()] = true
 				ids = append(ids, i.topic, i.from.Key, m.key())
 			}
-			messages = append(messages, utf8Headers(m.Message))
+			messages, from = append(messages, utf8Headers(m.Message)), append(from, at)
 		}
 		if len(ids) > 0 {
 			rows := strings.TrimSuffix(strings.Repeat("(?,?,?),", len(ids)/3), ",")
@@ -235,6 +259,9 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 		}
 		stored = len(messages)
 		_, err = i.producer.PublishTx(ctx, tx, messages...)
+		if large := (&producer.TooLargeError{}); errors.As(err, &large) {
+			err = &oversized{from[large.Message], got[from[large.Message]].ID, err}
+		}
 		return err
 	})
 	return stored, err
@@ -274,19 +301,28 @@ func (i *Import) known(ctx context.Context, tx *sqlx.Tx, got []Received) (map[st
 	return there, nil
 }
 
-// prune forgets old ids, and finds out whether their table is there.
+// prune forgets some old ids, and finds out whether their table is there.
 func (i *Import) prune(ctx context.Context) error {
 	i.pruned = time.Now()
 	if i.options.Keep < 0 {
 		_, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+" WHERE FALSE")
 		return i.stateError("find the table of ids", err)
 	}
-	// Few at a time: each is locked.
-	_, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+
-		" WHERE topic = ? AND source = ? AND seen_at < NOW(6) - INTERVAL ? SECOND LIMIT 5000",
-		i.topic, i.from.Key, int64(i.options.Keep.Seconds()))
-	return i.stateError("forget old ids", err)
+	// Few at a time: each is locked. But more than a transaction brings, or the table would grow for ever.
+	most := int64(max(pruneRows, 2*i.options.Batch))
+	result, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+
+		" WHERE topic = ? AND source = ? AND seen_at < NOW(6) - INTERVAL ? SECOND LIMIT ?",
+		i.topic, i.from.Key, int64(i.options.Keep.Seconds()), most)
+	if err != nil {
+		return i.stateError("forget old ids", err)
+	}
+	n, err := result.RowsAffected()
+	i.behind = n == most
+	return err
 }
+
+// pruneRows is how many old ids are deleted at a time.
+const pruneRows = 5000
 
 func (i *Import) stateError(verb string, err error) error {
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,7 +27,12 @@ func originAMQP(p *params) (*Origin, error) {
 	if queue == "" {
 		p.note("queue=: name it")
 	}
-	return &Origin{Key: "amqp:" + queue, Open: func(ctx context.Context) (Source, error) {
+	uri, err := amqp.ParseURI(d.uri)
+	if err != nil { // whose text has the password in it
+		p.note("its host or its path can't be read")
+	}
+	key := serverKey("amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
+	return &Origin{Key: key + queue, Open: func(ctx context.Context) (Source, error) {
 		conn, channel, err := d.connect(ctx)
 		if err != nil {
 			return nil, err

@@ -51,9 +51,9 @@ func importMain(told string) error {
 	return errors.Join(i.Run(ctx), db.Close())
 }
 
-// The process of an import is killed (kill -9) again and again while messages come: each
-// is in the topic, and once. With MQNOTIFY_LONG thirty times as many, of all brokers on
-// each server.
+// The process of an import, and the database, are killed (kill -9) again and again while
+// messages come: each is in the topic, and once. With MQNOTIFY_LONG thirty times as many, of
+// all brokers on each server.
 func TestImportKilled(t *testing.T) {
 	turn, want, kills := 0, 1000, 5
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -65,9 +65,10 @@ func TestImportKilled(t *testing.T) {
 		} else {
 			all = all[2:]
 		}
+		own := s.Start(t)
 		for _, from := range all {
 			from := from(t)
-			t.Run(from.name, func(t *testing.T) { from.testKilled(t, s, want, kills) })
+			t.Run(from.name, func(t *testing.T) { from.testKilled(t, own, want, kills) })
 		}
 	})
 }
@@ -93,14 +94,19 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	kills := 0
+	kills, crashes := 0, 0 // of the import, and of the database
 	var killing sync.WaitGroup
 	killing.Go(func() {
-		for seen := 0; kills < most && ctx.Err() == nil; {
+		for seen := 0; kills+crashes < most && ctx.Err() == nil; {
 			now := there()
 			if now > seen { // it is at work
 				pause(ctx, time.Duration(rand.IntN(30))*time.Millisecond)
-				if c.kill() {
+				switch {
+				case kills > 2*crashes:
+					s.Kill()
+					s.Restart(t)
+					crashes++
+				case c.kill():
 					kills++
 				}
 			}
@@ -119,7 +125,8 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 	wanted := numbers(want)
 	slices.Sort(wanted)
 	require.Equal(t, wanted, got)
-	require.GreaterOrEqual(t, kills, 3)
+	require.GreaterOrEqual(t, kills+crashes, 3)
+	require.Positive(t, crashes)
 	require.NotContains(t, c.ended(), brokertest.Password)
-	t.Logf("%d messages, %d kills", want, kills)
+	t.Logf("%d messages, %d kills of the import, %d of the database", want, kills, crashes)
 }

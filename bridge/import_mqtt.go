@@ -2,6 +2,8 @@ package bridge
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -40,10 +42,11 @@ func originMQTT(p *params) (*Origin, error) {
 	if filter == "" {
 		p.note("topic=: name it, or a filter such as shop/#")
 	}
-	if d.clientID == "" {
-		d.clientID = "mqnotify-" + p.topic // the session's name
+	if d.clientID == "" { // the session's name: of two with one name each would end the other's connection
+		sum := sha256.Sum256([]byte(filter))
+		d.clientID = "mqnotify-" + p.topic + "-" + hex.EncodeToString(sum[:4])
 	}
-	return &Origin{Key: "mqtt:" + filter, Open: func(ctx context.Context) (Source, error) { return d.subscribe(ctx, filter) }}, p.err
+	return &Origin{Key: serverKey("mqtt", d.addr, "") + filter, Open: func(ctx context.Context) (Source, error) { return d.subscribe(ctx, filter) }}, p.err
 }
 
 func (d *mqttDestination) subscribe(ctx context.Context, filter string) (Source, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,9 @@ type natsSource struct {
 	once     sync.Once
 	consumer jetstream.Consumer
 	made     string
-	got      []jetstream.Msg // and not acknowledged
+
+	mu  sync.Mutex
+	got []jetstream.Msg // and not acknowledged
 }
 
 // natsAckWait is how soon what a killed import had in hand comes again. What comes again
@@ -67,23 +70,51 @@ func consumeNATS(ctx context.Context, c *natsConn, name string, config jetstream
 	if err != nil {
 		return nil, fmt.Errorf("find stream %q: %w", name, err)
 	}
-	consumer, err := stream.CreateOrUpdateConsumer(ctx, config)
+	consumer, err := makeConsumer(ctx, stream, config)
 	if err != nil {
 		return nil, fmt.Errorf("make consumer %q: %w", config.Durable, err)
 	}
 	return &natsSource{natsConn: c, consumer: consumer, made: stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000")}, nil
 }
 
+// makeConsumer makes the durable consumer if it is not there. One that reads other subjects
+// stays as it is: with another filter it would pass by what another import has not had.
+func makeConsumer(ctx context.Context, stream jetstream.Stream, config jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	there, err := stream.Consumer(ctx, config.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return stream.CreateConsumer(ctx, config) // which refuses one that another process made meanwhile, and differs
+	}
+	if err != nil {
+		return nil, err
+	}
+	if has := there.CachedInfo().Config; has.FilterSubject != config.FilterSubject || len(has.FilterSubjects) > 0 {
+		return nil, permanent(fmt.Errorf("it is there and reads %s, not %s: give consumer= another name, or delete it if no import needs it",
+			subjects(append(has.FilterSubjects, has.FilterSubject)...), subjects(config.FilterSubject)))
+	}
+	return stream.UpdateConsumer(ctx, config)
+}
+
+// subjects are a consumer's, for an error.
+func subjects(filters ...string) string {
+	filters = slices.DeleteFunc(filters, func(s string) bool { return s == "" })
+	if len(filters) == 0 {
+		return "all subjects"
+	}
+	return fmt.Sprintf("%q", filters)
+}
+
 func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) {
 	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // which ends a wait at once
-	s.got = s.got[:0]
-	for waits := false; len(s.got) == 0; waits = true {
-		if err := s.fetch(ctx, most, waits); err != nil {
+	s.hold(nil)
+	var got []jetstream.Msg
+	var err error
+	for waits := false; len(got) == 0; waits = true {
+		if got, err = s.fetch(ctx, most, waits); err != nil {
 			return nil, err
 		}
 	}
-	all := make([]Received, len(s.got))
-	for i, m := range s.got {
+	all := make([]Received, len(got))
+	for i, m := range got {
 		at, err := m.Metadata()
 		if err != nil {
 			return nil, err
@@ -97,13 +128,25 @@ func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) 
 	return all, nil
 }
 
+// hold notes what is in hand, for Close, which another goroutine may call.
+func (s *natsSource) hold(got []jetstream.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = got
+}
+
+func (s *natsSource) held() []jetstream.Msg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got
+}
+
 // fetch takes what is there, or waits for one message, for some seconds.
-func (s *natsSource) fetch(ctx context.Context, most int, wait bool) error {
+func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jetstream.Msg, err error) {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	var batch jetstream.MessageBatch
-	var err error
 	if wait {
 		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
@@ -119,23 +162,25 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) error {
 		batch, err = s.consumer.FetchNoWait(most)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for m := range batch.Messages() {
-		s.got = append(s.got, m)
+		got = append(got, m)
 	}
+	s.hold(got)
 	switch {
 	case s.conn.IsClosed():
-		return ErrClosed
-	case len(s.got) > 0 || errors.Is(batch.Error(), context.DeadlineExceeded), errors.Is(batch.Error(), nats.ErrTimeout):
-		return nil
+		return nil, ErrClosed
+	case len(got) > 0 || errors.Is(batch.Error(), context.DeadlineExceeded), errors.Is(batch.Error(), nats.ErrTimeout):
+		return got, nil
 	}
-	return batch.Error()
+	return nil, batch.Error()
 }
 
 func (s *natsSource) Ack(ctx context.Context) error {
-	for i, m := range s.got {
-		if i < len(s.got)-1 {
+	got := s.held()
+	for i, m := range got {
+		if i < len(got)-1 {
 			if err := m.Ack(); err != nil {
 				return err
 			}
@@ -145,7 +190,7 @@ func (s *natsSource) Ack(ctx context.Context) error {
 			return err
 		}
 	}
-	s.got = s.got[:0]
+	s.hold(nil)
 	return nil
 }
 
@@ -153,7 +198,7 @@ func (s *natsSource) Ack(ctx context.Context) error {
 // server has waited long enough.
 func (s *natsSource) Close() error {
 	s.once.Do(func() {
-		for _, m := range s.got {
+		for _, m := range s.held() {
 			_ = m.Nak() // as good as it goes
 		}
 		_ = s.conn.FlushTimeout(time.Second)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,7 +31,8 @@ func originRedis(p *params) (*Origin, error) {
 	if stream == "" || group == "" {
 		p.note("stream= and group=: name them")
 	}
-	return &Origin{Key: "redis:" + stream, Open: func(ctx context.Context) (Source, error) {
+	key := serverKey("redis", options.Addr, strconv.Itoa(options.DB)) + stream
+	return &Origin{Key: key, Open: func(ctx context.Context) (Source, error) {
 		client, err := connectRedis(ctx, options)
 		if err != nil {
 			return nil, err
@@ -85,18 +87,28 @@ func (s *redisSource) Receive(ctx context.Context, most int) ([]Received, error)
 		if s.last != ">" {
 			s.last = entries[len(entries)-1].ID
 		}
-		return s.received(entries)
+		all, err := s.received(entries)
+		if err == nil && len(all) == 0 {
+			err = s.Ack(ctx)
+		}
+		if err != nil || len(all) > 0 {
+			return all, err
+		}
 	}
 	return nil, context.Cause(ctx)
 }
 
 // received makes messages of entries: the field payload is the payload and the others
-// are headers; without one all fields are, as a JSON object, the payload.
+// are headers; without one all fields are, as a JSON object, the payload. What was deleted
+// while it was in hand is passed over, and acknowledged with the others.
 func (s *redisSource) received(entries []redis.XMessage) ([]Received, error) {
 	s.got = s.got[:0]
 	var all []Received
 	for _, e := range entries {
 		s.got = append(s.got, e.ID)
+		if e.Values == nil { // deleted
+			continue
+		}
 		m := producer.Message{}
 		if payload, has := e.Values["payload"]; has {
 			m.Payload = fmt.Append(nil, payload)
@@ -106,7 +118,7 @@ func (s *redisSource) received(entries []redis.XMessage) ([]Received, error) {
 					m.Headers[name] = fmt.Sprint(value)
 				}
 			}
-		} else if e.Values != nil { // nil: it was deleted while it was in hand
+		} else {
 			text, err := json.Marshal(e.Values)
 			if err != nil {
 				return nil, err

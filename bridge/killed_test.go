@@ -13,7 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/eclipse/paho.golang/paho"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -109,6 +108,26 @@ func (c *child) kill() bool {
 	return c.process != nil && c.process.Kill() == nil
 }
 
+// stuck ends it, and returns where its goroutines were and what it said before.
+func (c *child) stuck() string {
+	c.stop()
+	c.mu.Lock()
+	if c.process != nil {
+		_ = c.process.Signal(syscall.SIGQUIT)
+	}
+	c.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+	}
+	said := strings.Split(c.ended(), "\n")
+	at := slices.Index(said, "SIGQUIT: quit")
+	if at < 0 {
+		at = len(said)
+	}
+	return strings.Join(said[max(0, at-40):min(len(said), at+400)], "\n")
+}
+
 func (c *child) end() {
 	c.stop()
 	for {
@@ -127,40 +146,10 @@ func (c *child) ended() string {
 	return c.log.String()
 }
 
-// leg is a way out of the topic in TestKilled.
-type leg struct {
-	name  string
-	url   string
-	kill  func() // ends the destination and starts it again; nil for none
-	read  func() []stored
-	once  bool // nothing may be there twice
-	child *child
-}
-
-func legs(t *testing.T, all bool) []*leg {
-	nats, redis := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always")
-	path := filepath.Join(t.TempDir(), "orders.jsonl")
-	legs := []*leg{
-		{name: "nats", url: nats.URL(""), once: true, kill: func() { nats.Kill(); nats.Restart() }, read: func() []stored { return readStream(t, nats, "orders") }},
-		{name: "redis", url: redis.URL(""), once: true, kill: func() { redis.Kill(); redis.Restart() }, read: func() []stored { return readRedis(t, redis, "orders") }},
-		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
-	}
-	if !all {
-		return legs
-	}
-	rabbit, mosquitto := brokertest.RabbitMQ(t), brokertest.Mosquitto(t)
-	s := &subscriber{b: mosquitto, topic: "orders"}
-	require.NoError(t, s.connect(t).Disconnect(&paho.Disconnect{}))
-	return append(legs,
-		&leg{name: "amqp", url: rabbit.URL(""), kill: func() { rabbit.Kill(); rabbit.Restart() }, read: func() []stored { return readQueue(t, rabbit, "orders") }},
-		// Stopped, not killed: it confirms before it stores.
-		&leg{name: "mqtt", url: mosquitto.URL(""), kill: mosquitto.Restart, read: func() []stored { return s.read(t) }},
-	)
-}
-
 // The bridge, the broker and the database die at random (kill -9) while rows come and
 // go over: nothing is lost, JetStream, Redis and the file have nothing twice, and what
-// others have twice has the same id. With MQNOTIFY_LONG 100,000 rows.
+// others have twice has the same id. Only mosquitto may lack what it confirmed when it was
+// killed. With MQNOTIFY_LONG 100,000 rows.
 func TestKilled(t *testing.T) {
 	want, most := 3000, 8
 	if os.Getenv("MQNOTIFY_LONG") != "" {
@@ -176,6 +165,10 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, schema.Init(t.Context(), db, "orders"))
 		legs := legs(t, first)
 		first = false
+		killable := slices.DeleteFunc(slices.Clone(legs), func(l *leg) bool { return l.kill == nil })
+		for _, all := range [][]*leg{legs, killable} {
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		}
 		for _, l := range legs {
 			l.child = startChild(t, childEnv, config.FormatDSN(), l.url, l.name)
 		}
@@ -197,17 +190,17 @@ func TestKilled(t *testing.T) {
 		})
 		for rounds, ended := 0, false; rounds < 5 || !ended && rounds < most; rounds++ {
 			pause(ctx, time.Duration(200+rand.IntN(500))*time.Millisecond)
-			l := legs[rand.IntN(len(legs))]
-			switch what := rounds % 3; {
-			case what == 0:
+			switch rounds % 3 { // each in turn: a broker that takes its time to start is not killed the less for it
+			case 0:
 				server.Kill()
 				server.Restart(t)
 				kills["database"]++
-			case what == 1 && l.kill != nil:
+			case 1:
+				l := killable[rounds/3%len(killable)]
 				l.kill()
 				kills[l.name]++
 			default:
-				l.child.kill()
+				legs[rounds/3%len(legs)].child.kill()
 				kills["bridge"]++
 			}
 			select {
@@ -220,17 +213,17 @@ func TestKilled(t *testing.T) {
 		var head uint64
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT MAX(id) FROM orders").Scan(&head))
 		for _, l := range legs {
-			var settled sql.NullInt64
-			var err error
-			for until := time.Now().Add(2 * time.Minute); ; pause(t.Context(), 50*time.Millisecond) {
-				err = db.QueryRowContext(t.Context(), "SELECT settled FROM mqnotify_offset WHERE group_name = ?", l.name).Scan(&settled)
+			var settled, before sql.NullInt64
+			for since := time.Now(); ; pause(t.Context(), 50*time.Millisecond) {
+				err := db.QueryRowContext(t.Context(), "SELECT settled FROM mqnotify_offset WHERE group_name = ?", l.name).Scan(&settled)
 				if err == nil && uint64(settled.Int64) >= head {
 					break
 				}
-				if time.Now().After(until) {
-					said := strings.Split(l.child.ended(), "\n")
-					t.Fatalf("%s does not come to the end: it is at %d of %d (%v), and has said\n%s", l.name, settled.Int64, head, err,
-						strings.Join(said[max(0, len(said)-40):], "\n"))
+				if settled != before { // however slow it is
+					since, before = time.Now(), settled
+				}
+				if time.Since(since) > 2*time.Minute {
+					t.Fatalf("%s does not come to the end: it stays at %d of %d (%v), and has said\n%s", l.name, settled.Int64, head, err, l.child.stuck())
 				}
 			}
 			require.NotContains(t, l.child.ended(), brokertest.Password)
@@ -260,11 +253,12 @@ func TestKilled(t *testing.T) {
 					twice++
 				}
 			}
-			require.Len(t, seen, len(ids), "%s lacks rows", l.name)
+			lacks := len(ids) - len(seen)
+			require.LessOrEqual(t, lacks, l.forgets*kills[l.name], "%s lacks rows", l.name)
 			if l.once {
 				require.Zero(t, twice, "%s has duplicates", l.name)
 			}
-			report += fmt.Sprintf(" %s: %d twice, %d starts;", l.name, twice, l.child.starts)
+			report += fmt.Sprintf(" %s: %d twice, %d forgotten, %d starts;", l.name, twice, lacks, l.child.starts)
 		}
 		t.Log(report)
 	})

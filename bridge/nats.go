@@ -186,6 +186,7 @@ func (s *natsSink) look(ctx context.Context) error {
 	reader, err := s.js.OrderedConsumer(ctx, s.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{s.subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq: from, HeadersOnly: true,
+		MaxResetAttempts: 1, // it would try for ever, over a connection that is closed
 	})
 	if err != nil {
 		return err

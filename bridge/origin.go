@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"net/url"
 	"strings"
 
 	"github.com/mqnotify/mqnotify/producer"
@@ -13,8 +14,8 @@ import (
 type Origin struct {
 	// Name is the origin without its credentials, for logs and errors.
 	Name string
-	// Key is the origin's name among the ids of imported messages: the same for the same
-	// stream or queue, whatever address it is reached by.
+	// Key is the origin's name among the ids of imported messages, 255 bytes at most: no two
+	// origins that give the same id to different messages have the same.
 	Key string
 	// Open makes a Source, as Destination.Open makes a Sink.
 	Open func(ctx context.Context) (Source, error)
@@ -45,12 +46,21 @@ type Received struct {
 }
 
 // key is the ID as it is stored.
-func (r Received) key() string {
-	if len(r.ID) <= 255 {
-		return r.ID
+func (r Received) key() string { return bounded(r.ID) }
+
+// bounded is a name that fits into a column of table mqnotify_import.
+func bounded(name string) string {
+	if len(name) <= 255 {
+		return name
 	}
-	sum := sha256.Sum256([]byte(r.ID))
+	sum := sha256.Sum256([]byte(name))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// serverKey names a server among others of its kind: by its address and what of it the
+// path selects, since no other name is the same for all its clients and for ever.
+func serverKey(kind, addr, part string) string {
+	return kind + "://" + strings.ToLower(addr) + "/" + url.PathEscape(part) + "/"
 }
 
 // origins are those that messages can come from, by their URL's scheme.
@@ -84,9 +94,7 @@ func ParseOrigin(text, topic string) (*Origin, error) {
 		return nil, err
 	}
 	o.Name = p.shown
-	if len(o.Key) > 255 {
-		return nil, p.wrongf("its stream's or queue's name is too long")
-	}
+	o.Key = bounded(o.Key)
 	open := o.Open
 	o.Open = func(ctx context.Context) (Source, error) {
 		source, err := open(ctx)

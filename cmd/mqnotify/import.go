@@ -32,7 +32,7 @@ it is acknowledged after the commit. What dies in between comes again, and is kn
 
 The id is the sequence in a JetStream stream, the entry's id in Redis, and with AMQP
 and MQTT what the publisher calls it: message-id, or the user property message-id. A
-message without one may be stored twice.
+message without one may be stored twice. Ids are kept apart by the server's address.
 
 A URL with a password in it belongs into ` + envFrom + ` rather than on the command line.
 A broker or a database that goes away is waited for.`,

@@ -18,7 +18,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // at the end.
 func TestBrokers(t *testing.T) {
 	for name, begin := range map[string]func(testing.TB) *Broker{
-		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) }, "mosquitto": Mosquitto, "rabbitmq": RabbitMQ,
+		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) }, "mosquitto": Mosquitto,
+		"mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b *Broker

@@ -68,6 +68,19 @@ func Redis(tb testing.TB, options ...string) *Broker {
 // stop, and takes packets of MaxMessage bytes.
 func Mosquitto(tb testing.TB) *Broker {
 	tb.Helper()
+	return mosquitto(tb, "")
+}
+
+// MosquittoSaving is a Mosquitto that stores all that it has after each packet, in a time
+// that grows with it. Killed, it has lost what it had confirmed last: one message of each
+// connection at most.
+func MosquittoSaving(tb testing.TB) *Broker {
+	tb.Helper()
+	return mosquitto(tb, "autosave_interval 1\nautosave_on_changes true\n")
+}
+
+func mosquitto(tb testing.TB, more string) *Broker {
+	tb.Helper()
 	return start(tb, kind{program: "mosquitto", scheme: "mqtt", secure: "mqtts", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
 		account, err := user.Current() // it would become nobody, who may not read the password file
 		if err != nil {
@@ -75,7 +88,7 @@ func Mosquitto(tb testing.TB) *Broker {
 		}
 		text := fmt.Sprintf("user %s\nlistener %d 127.0.0.1\nallow_anonymous false\npassword_file %s\npersistence true\n"+
 			"persistence_location %s/\nmax_queued_messages 0\nmax_inflight_messages 0\nmax_packet_size %d\n",
-			account.Username, b.port, b.path("passwords"), b.folder, MaxMessage)
+			account.Username, b.port, b.path("passwords"), b.folder, MaxMessage) + more
 		if c := b.secure; c != nil {
 			text += fmt.Sprintf("certfile %s\nkeyfile %s\n", c.Certificate, c.Key)
 		}

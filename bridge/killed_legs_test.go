@@ -1,0 +1,119 @@
+//go:build unix
+
+package bridge
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/brokertest"
+)
+
+// leg is a way out of the topic in TestKilled.
+type leg struct {
+	name    string
+	url     string
+	kill    func() // ends the destination (kill -9) and starts it again; nil for none
+	read    func() []stored
+	once    bool // nothing may be there twice
+	forgets int  // how much of what it confirmed it may lack for each time that it was killed
+	child   *child
+}
+
+func legs(t *testing.T, all bool) []*leg {
+	nats, redis, hook := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always"), newReceiver(t)
+	path := filepath.Join(t.TempDir(), "orders.jsonl")
+	again := func(b *brokertest.Broker) func() {
+		return func() {
+			b.Kill()
+			b.Restart()
+		}
+	}
+	legs := []*leg{
+		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
+		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
+		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
+		{name: "webhook", url: hook.url("orders"), kill: func() {
+			hook.server.CloseClientConnections()
+			hook.server.Close()
+			hook.listen(t, hook.addr)
+		}, read: func() []stored { return hook.got["orders"] }},
+	}
+	if !all {
+		return legs
+	}
+	rabbit, mosquitto := brokertest.RabbitMQ(t), brokertest.MosquittoSaving(t)
+	s := &subscriber{b: mosquitto, topic: "orders"}
+	require.NoError(t, s.connect(t).Disconnect(&paho.Disconnect{}))
+	drained := s.drain(t)
+	return append(legs,
+		&leg{name: "amqp", url: rabbit.URL(""), kill: again(rabbit), read: func() []stored { return readQueue(t, rabbit, "orders") }},
+		// It confirms a packet before it stores it, and reads the next one after that.
+		&leg{name: "mqtt", url: mosquitto.URL(""), kill: again(mosquitto), forgets: 1, read: func() []stored {
+			drained()
+			return s.read(t)
+		}},
+	)
+}
+
+// drain takes what comes, from whichever run of the broker, so that it has little to save,
+// until it is told to end.
+func (s *subscriber) drain(t *testing.T) (end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var draining sync.WaitGroup
+	draining.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, 20*time.Millisecond) {
+			s.take(ctx)
+		}
+	})
+	end = sync.OnceFunc(func() {
+		cancel()
+		draining.Wait()
+	})
+	t.Cleanup(end)
+	return end
+}
+
+// take does so over one connection.
+func (s *subscriber) take(ctx context.Context) {
+	conn, err := net.Dial("tcp", s.b.Addr())
+	if err != nil {
+		return // it is just being killed
+	}
+	defer conn.Close()
+	gone := make(chan struct{})
+	lost := sync.OnceFunc(func() { close(gone) })
+	client := paho.NewClient(paho.ClientConfig{
+		ClientID: "subscriber-" + s.topic, Conn: packets.NewThreadSafeConn(conn), PacketTimeout: patience,
+		OnClientError: func(error) { lost() }, OnServerDisconnect: func(*paho.Disconnect) { lost() },
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(m paho.PublishReceived) (bool, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.got = append(s.got, stored{m.Packet.Properties.User.Get(fieldMessageID), string(m.Packet.Payload), m.Packet.Properties.User.Get("traceparent")})
+			return true, nil
+		}},
+	})
+	expiry := uint32(3600)
+	connecting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := client.Connect(connecting, &paho.Connect{
+		ClientID: "subscriber-" + s.topic, KeepAlive: 60, Username: brokertest.User, UsernameFlag: true,
+		Password: []byte(brokertest.Password), PasswordFlag: true, Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry},
+	}); err != nil {
+		return
+	}
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		_ = client.Disconnect(&paho.Disconnect{})
+	}
+	<-client.Done()
+}
