@@ -57,7 +57,7 @@ func TestClockOff(t *testing.T) {
 	for _, off := range offs {
 		program := mysqltest.ClockOff(t, off)
 		mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-			const ttl = 600 * time.Millisecond
+			const ttl = 1200 * time.Millisecond
 			w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
 			db := w.db
 			config, err := mysql.ParseDSN(w.told[0].DSN)

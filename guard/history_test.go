@@ -222,6 +222,9 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, kill
 			}
 			switch {
 			case e.Begun:
+				if begun != nil { // it has no answer
+					end(event{}, false)
+				}
 				begun = &e
 			case begun != nil:
 				end(e, true)

@@ -26,7 +26,7 @@ var mutexes = map[string]func(db *notify.DB, name string) (guard.Mutex, error){
 	},
 	"row":   func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewRowMutex(db, name) },
 	"flag":  func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewFlagMutex(db, name) },
-	"lease": leaseFor(5 * time.Second),
+	"lease": leaseFor(20 * time.Second),
 }
 
 func leaseFor(ttl time.Duration) func(db *notify.DB, name string) (guard.Mutex, error) {
