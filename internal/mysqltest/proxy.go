@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,7 +84,12 @@ func (p *Proxy) Down() {
 
 // Up accepts connections again, at the same address.
 func (p *Proxy) Up() {
-	if err := p.proxy.Start(); err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
+	err := p.proxy.Start()
+	// A process that was being started during Down has the closed listener too, until its exec.
+	for begun := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(begun) < patience; err = p.proxy.Start() {
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
 		p.tb.Errorf("mysqltest: start the proxy: %v", err)
 	}
 }
