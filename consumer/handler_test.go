@@ -165,14 +165,14 @@ func TestHandlerTimeout(t *testing.T) {
 		insert(t, db, "orders", "one")
 		options := Options{
 			Group: "g", From: Beginning(), StopAtEnd: true,
-			MaxAttempts: 2, Retry: atOnce, HandlerTimeout: 20 * time.Millisecond,
+			MaxAttempts: 2, Retry: atOnce, HandlerTimeout: 500 * time.Millisecond, // the beginning of a transaction too
 		}
 		c := run(t, db, "orders", options, Each(func(ctx context.Context, _ Message) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}))
 		require.NoError(t, c.wait(t))
-		require.Equal(t, []string{"the handler took longer than 20ms"}, all[string](t, db, "SELECT error FROM mqnotify_dead_letter"))
+		require.Equal(t, []string{"the handler took longer than 500ms"}, all[string](t, db, "SELECT error FROM mqnotify_dead_letter"))
 
 		// In a transaction also when it says that all was well: the transaction is gone.
 		options.Group = "tx"
@@ -184,7 +184,7 @@ func TestHandlerTimeout(t *testing.T) {
 		}))
 		require.NoError(t, c.wait(t))
 		require.EqualValues(t, 2, calls.Load())
-		require.Equal(t, []string{"the handler took longer than 20ms"},
+		require.Equal(t, []string{"the handler took longer than 500ms"},
 			all[string](t, db, "SELECT error FROM mqnotify_dead_letter WHERE group_name = 'tx'"))
 		require.Equal(t, uint64(1), stored(t, db, "tx"))
 	})

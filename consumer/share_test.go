@@ -44,7 +44,7 @@ func sceneOf(tb testing.TB, db *notify.DB, group string) scene {
 // partition more than another, none is free.
 func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 	tb.Helper()
-	eventually(tb, func() bool {
+	require.Eventually(tb, func() bool {
 		s := sceneOf(tb, db, group)
 		owns := make(map[uint64]int)
 		for _, owner := range s.owners {
@@ -58,7 +58,7 @@ func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 			least, most = min(least, n), max(most, n)
 		}
 		return len(owns) == members && most-least <= 1
-	}, "%d members do not share the group", members)
+	}, 4*patience, 2*time.Millisecond, "%d members do not share the group", members)
 }
 
 // Members of one process come and end: the shares are fair each time, and every message is
@@ -95,6 +95,9 @@ func TestShare(t *testing.T) {
 		fairly(t, db, "g", 2)
 		publish()
 		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM work") >= published }, "not all is done")
+		eventually(t, func() bool {
+			return get[int](t, db, "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published) == 64
+		}, "not all is settled")
 		require.NoError(t, b.end(t))
 		require.NoError(t, c.end(t))
 		require.Equal(t, published, get[int](t, db, "SELECT COUNT(DISTINCT id) FROM work"))

@@ -64,6 +64,7 @@ func TestStatus(t *testing.T) {
 
 		// What comes while nobody is active waits.
 		require.NoError(t, r.end(t))
+		eventually(t, func() bool { return lockHolder(t, db, "g") == 0 }, "the server does not see the session's end")
 		onConn(t, late, "COMMIT")
 		insert(t, db, "orders", "e")
 		want.Session, want.Behind, want.Waiting = 0, 2, Count{N: 2}
