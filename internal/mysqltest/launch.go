@@ -33,12 +33,13 @@ func (s *Server) launch(flags ...string) error {
 	return nil
 }
 
+// portAttempts is how often a free port is looked for: another process may take one before it is used.
+const portAttempts = 3
+
 func (s *Server) firstRun(template string) error {
 	if err := os.CopyFS(s.dataFolder(), os.DirFS(template)); err != nil {
 		return fmt.Errorf("mysqltest: copy the data folder: %w", err)
 	}
-	// Another process may take the free port before the server has it.
-	const attempts = 3
 	for attempt := 1; ; attempt++ {
 		var err error
 		if s.port, err = freePort(); err != nil {
@@ -50,7 +51,7 @@ func (s *Server) firstRun(template string) error {
 		if err = s.run(); err == nil {
 			return nil
 		}
-		if attempt == attempts || portIsFree(s.port) {
+		if attempt == portAttempts || portIsFree(s.port) {
 			return err
 		}
 		closePool(s.admin)
@@ -117,7 +118,7 @@ func (s *Server) arguments() ([]string, error) {
 
 // awaitAnswer waits until the server answers, dies, or has taken too long.
 func (s *Server) awaitAnswer(p *process) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -132,7 +133,7 @@ func (s *Server) awaitAnswer(p *process) error {
 		case <-p.Done:
 			return fmt.Errorf("mysqltest: %s ended while it started: %w\n%s", s.name, p.Err, s.logTail())
 		case <-ctx.Done():
-			return fmt.Errorf("mysqltest: %s does not answer after %v: %w\n%s", s.name, patience, err, s.logTail())
+			return fmt.Errorf("mysqltest: %s does not answer after %v: %w\n%s", s.name, startPatience, err, s.logTail())
 		case <-tick.C:
 		}
 	}

@@ -44,17 +44,21 @@ func (s *Server) Proxy(tb testing.TB) *Proxy {
 	if cfg.Net != "tcp" {
 		tb.Skipf("a proxy needs TCP; %s names %s", envDSN, cfg.Net)
 	}
-	port, err := freePort()
-	if err != nil {
-		tb.Fatal(err)
-	}
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := &Proxy{
-		tb:     tb,
-		proxy:  toxiproxy.NewProxy(server, s.name, loopback(port), cfg.Addr),
-		toxics: map[string]bool{},
+	p := &Proxy{tb: tb, toxics: map[string]bool{}}
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		p.proxy = toxiproxy.NewProxy(server, s.name, loopback(port), cfg.Addr)
+		if err = p.proxy.Start(); err == nil {
+			break
+		}
+		if attempt == portAttempts || portIsFree(port) {
+			tb.Fatalf("mysqltest: start the proxy: %v", err)
+		}
 	}
-	p.Up()
 	tb.Cleanup(p.Down)
 	return p
 }

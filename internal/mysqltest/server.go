@@ -12,9 +12,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// patience bounds each step of the harness: starting, stopping, cleaning up. It is far above what any
-// of them takes, so that only a real fault reaches it.
-const patience = time.Minute
+const (
+	// patience bounds each step of the harness: stopping, cleaning up. It is far above what any of them
+	// takes, so that only a real fault reaches it.
+	patience = time.Minute
+	// startPatience bounds a server's start: on a slow machine several start beside each other.
+	startPatience = 3 * time.Minute
+)
 
 // Server is one database server: the shared instance of a server of the matrix, or a test's own one
 // ([Server.Start]). Its methods may be called from several goroutines at once; those that take a

@@ -82,7 +82,7 @@ func (s *Server) initialise(dir string) error {
 		}
 		args = append(args, "--user="+account.Username)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, args...)
 	command.SysProcAttr = processAttributes()
