@@ -5,6 +5,7 @@ package bridge
 import (
 	"context"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -41,11 +42,7 @@ func legs(t *testing.T, all bool) []*leg {
 		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
 		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
 		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
-		{name: "webhook", url: hook.url("orders"), kill: func() {
-			hook.server.CloseClientConnections()
-			hook.server.Close()
-			hook.listen(t, hook.addr)
-		}, read: func() []stored { return hook.got["orders"] }},
+		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.got["orders"] }},
 	}
 	if !all {
 		return legs
@@ -62,6 +59,22 @@ func legs(t *testing.T, all bool) []*leg {
 			return s.read(t)
 		}},
 	)
+}
+
+// away cuts the receiver's connections, and takes nothing for a moment.
+func (r *receiver) away() {
+	answer := func(a func(http.ResponseWriter, *http.Request) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.answer = a
+	}
+	answer(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	r.server.CloseClientConnections()
+	pause(context.Background(), 100*time.Millisecond)
+	answer(nil)
 }
 
 // drain takes what comes, from whichever run of the broker, so that it has little to save,
