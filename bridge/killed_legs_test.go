@@ -31,7 +31,7 @@ type leg struct {
 
 func legs(t *testing.T, all bool) []*leg {
 	nats, redis, hook := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always"), newReceiver(t)
-	path := filepath.Join(t.TempDir(), "orders.jsonl")
+	path, turned := filepath.Join(t.TempDir(), "orders.jsonl"), filepath.Join(t.TempDir(), "turned.jsonl")
 	again := func(b *brokertest.Broker) func() {
 		return func() {
 			b.Kill()
@@ -42,6 +42,15 @@ func legs(t *testing.T, all bool) []*leg {
 		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
 		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
 		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
+		{name: "rotated", url: "file://" + turned + "?rotate=50KB", once: true, read: func() (all []stored) {
+			names, err := filepath.Glob(turned + "*")
+			require.NoError(t, err)
+			require.Greater(t, len(names), 3)
+			for _, name := range names {
+				all = append(all, readLines(t, name)...)
+			}
+			return all
+		}},
 		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.got["orders"] }},
 	}
 	if !all {
