@@ -5,6 +5,7 @@ package bridge
 import (
 	"context"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ type leg struct {
 
 func legs(t *testing.T, all bool) []*leg {
 	nats, redis, hook := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always"), newReceiver(t)
-	path := filepath.Join(t.TempDir(), "orders.jsonl")
+	path, turned := filepath.Join(t.TempDir(), "orders.jsonl"), filepath.Join(t.TempDir(), "turned.jsonl")
 	again := func(b *brokertest.Broker) func() {
 		return func() {
 			b.Kill()
@@ -41,11 +42,16 @@ func legs(t *testing.T, all bool) []*leg {
 		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
 		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
 		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
-		{name: "webhook", url: hook.url("orders"), kill: func() {
-			hook.server.CloseClientConnections()
-			hook.server.Close()
-			hook.listen(t, hook.addr)
-		}, read: func() []stored { return hook.got["orders"] }},
+		{name: "rotated", url: "file://" + turned + "?rotate=50KB", once: true, read: func() (all []stored) {
+			names, err := filepath.Glob(turned + "*")
+			require.NoError(t, err)
+			require.Greater(t, len(names), 3)
+			for _, name := range names {
+				all = append(all, readLines(t, name)...)
+			}
+			return all
+		}},
+		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.got["orders"] }},
 	}
 	if !all {
 		return legs
@@ -62,6 +68,22 @@ func legs(t *testing.T, all bool) []*leg {
 			return s.read(t)
 		}},
 	)
+}
+
+// away cuts the receiver's connections, and takes nothing for a moment.
+func (r *receiver) away() {
+	answer := func(a func(http.ResponseWriter, *http.Request) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.answer = a
+	}
+	answer(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	r.server.CloseClientConnections()
+	pause(context.Background(), 100*time.Millisecond)
+	answer(nil)
 }
 
 // drain takes what comes, from whichever run of the broker, so that it has little to save,

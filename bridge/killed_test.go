@@ -76,7 +76,7 @@ func startChild(tb testing.TB, env string, told ...string) *child {
 	c := &child{env: env + "=" + strings.Join(told, "\n"), stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		for ctx.Err() == nil {
+		for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) { // one that finds no broker ends at once
 			c.run()
 		}
 	}()
@@ -166,9 +166,6 @@ func TestKilled(t *testing.T) {
 		legs := legs(t, first)
 		first = false
 		killable := slices.DeleteFunc(slices.Clone(legs), func(l *leg) bool { return l.kill == nil })
-		for _, all := range [][]*leg{legs, killable} {
-			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		}
 		for _, l := range legs {
 			l.child = startChild(t, childEnv, config.FormatDSN(), l.url, l.name)
 		}
@@ -176,32 +173,56 @@ func TestKilled(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var inserting sync.WaitGroup
-		inserted := make(chan struct{})
+		inserted, each := make(chan struct{}), make(chan struct{}) // closed when all are, when each was killed
 		inserting.Go(func() {
 			defer close(inserted)
-			for n := 0; n < want && ctx.Err() == nil; {
-				count := 1 + rand.IntN(min(50, want-n))
+			for n, slow := 0, time.Duration(0); ctx.Err() == nil; {
+				if n >= want {
+					select {
+					case <-each:
+						return
+					default: // until each was killed rows come, but few
+						slow = 100 * time.Millisecond
+					}
+				}
+				count := 1 + rand.IntN(50)
 				rows := strings.TrimSuffix(strings.Repeat(`('{"traceparent":"x"}', 'row'),`, count), ",")
 				if _, err := db.ExecContext(ctx, "INSERT INTO orders (headers, payload) VALUES "+rows); err == nil {
 					n += count
 				}
-				pause(ctx, time.Duration(rand.IntN(10))*time.Millisecond)
+				pause(ctx, slow+time.Duration(rand.IntN(10))*time.Millisecond)
 			}
 		})
 		for rounds, ended := 0, false; rounds < 5 || !ended && rounds < most; rounds++ {
 			pause(ctx, time.Duration(200+rand.IntN(500))*time.Millisecond)
-			switch rounds % 3 { // each in turn: a broker that takes its time to start is not killed the less for it
+			victims := killable // all at first, then one
+			if rounds%3 == 2 {
+				victims = legs
+			}
+			if rounds > 2 {
+				at := rand.IntN(len(victims))
+				victims = victims[at : at+1]
+			}
+			switch rounds % 3 {
 			case 0:
 				server.Kill()
 				server.Restart(t)
 				kills["database"]++
 			case 1:
-				l := killable[rounds/3%len(killable)]
-				l.kill()
-				kills[l.name]++
+				var dying sync.WaitGroup
+				for _, l := range victims {
+					dying.Go(l.kill)
+					kills[l.name]++
+				}
+				dying.Wait()
 			default:
-				legs[rounds/3%len(legs)].child.kill()
-				kills["bridge"]++
+				for _, l := range victims {
+					l.child.kill()
+					kills["bridge"]++
+				}
+			}
+			if rounds == 2 {
+				close(each)
 			}
 			select {
 			case <-inserted:
