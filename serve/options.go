@@ -80,6 +80,7 @@ type Options struct {
 	backfills chan struct{}
 	patience  time.Duration // how long a hub may be behind a client that comes from another server; for a test in a hurry
 	header    time.Duration // how long a client may take for its header; for another
+	answer    time.Duration // how long a client may take to read an answer that is no stream; for another
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -133,6 +134,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	set(&o.patience, 5*time.Second)
 	set(&o.header, 5*time.Second)
+	set(&o.answer, time.Minute)
 	o.backfills = make(chan struct{}, 8)
 	return o, nil
 }

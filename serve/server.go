@@ -98,6 +98,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	}
 	next = cross.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // that of the connection's request before; a test's recorder has none
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
@@ -118,11 +119,40 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		// Streams set their own, with each write.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) // a test's recorder has none
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(&answer{w, s.options.answer, false}, r)
 	})
 }
+
+// answer gives a client some time to read, from when the answer begins: a request may
+// wait for a message or for the database longer than that. Over HTTP/2 a deadline
+// ends the stream when it passes, whether or not anything is being written, so that none may
+// stand while something is waited for. Streams set their own, with each write.
+type answer struct {
+	http.ResponseWriter
+	within time.Duration
+	begun  bool
+}
+
+func (a *answer) begin() {
+	if !a.begun {
+		a.begun = true
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.within)) // a test's recorder has none
+	}
+}
+
+// WriteHeader begins the answer.
+func (a *answer) WriteHeader(status int) {
+	a.begin()
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.begin()
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // forTopic lets in who may do this to the topic.
 func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {

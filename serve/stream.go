@@ -37,13 +37,28 @@ func (c *sse) send() error {
 	if c.buffer.Len() == 0 {
 		return nil
 	}
-	if err := c.control.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := c.within(c.timeout); err != nil {
 		return err
 	}
 	if _, err := c.w.Write(c.buffer.Bytes()); err != nil {
 		return err
 	}
-	return c.control.Flush()
+	if err := c.control.Flush(); err != nil {
+		return err
+	}
+	return c.within(0) // over HTTP/2 it would end the stream in the silence that follows
+}
+
+// within sets the time for writes from now on; 0 means any.
+func (c *sse) within(d time.Duration) error {
+	var end time.Time
+	if d > 0 {
+		end = time.Now().Add(d)
+	}
+	if err := c.control.SetWriteDeadline(end); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
 func (c *sse) items(items []item) error {
@@ -75,6 +90,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 	defer t.hub.leave()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
 	reason := s.follow(r.Context(), t, c, from)
+	_ = c.within(c.timeout) // for the body's end, which is written after this
 	s.metrics.ended.WithLabelValues(t.name, reason).Inc()
 	s.log.DebugContext(r.Context(), "a stream ended", "topic", t.name, "reason", reason, "client", r.RemoteAddr)
 }
