@@ -157,6 +157,11 @@ func TestLoopbackOnly(t *testing.T) {
 		status, _, header := site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST")
 		assert.Equal(t, 204, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
+		_, _, header = site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST",
+			"Access-Control-Request-Headers: idempotency-key, mqnotify-header-kind,mqnotify-header-of, x-other")
+		allowed := strings.Split(strings.ToLower(header.Get("Access-Control-Allow-Headers")), ", ")
+		assert.Subset(t, allowed, []string{"idempotency-key", "mqnotify-header-kind", "mqnotify-header-of"})
+		assert.NotContains(t, allowed, "x-other")
 		status, _, header = site.askAll(t, "POST", "/topics/orders/messages", "x", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site")
 		assert.Equal(t, 201, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
