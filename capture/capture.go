@@ -282,6 +282,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 	if err := execute(ctx, session, setMode); err != nil {
 		return nil, fmt.Errorf("capture: set sql_mode: %w", err)
 	}
+	mark := marked(ctx, session)
 	for i, t := range plan.Triggers {
 		err := plan.options.patiently(ctx, session, plan.Table, t.Statement)
 		if server.Is(err, server.ErrTriggerExists) { // made a moment ago
@@ -292,13 +293,10 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 		if err == nil {
 			continue
 		}
-		// A capture of half the changes would be taken for one of all.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), plan.options.Patience)
-		defer cancel()
-		for _, made := range plan.Triggers[:i] {
-			if dropped := drop(undo, db, plan.Table, made.Name, plan.options); dropped != nil {
-				err = fmt.Errorf("%w; and %w", err, dropped)
-			}
+		// Without an answer nobody knows of this one.
+		unknown := server.Number(err) == 0 && !errors.Is(err, ErrTriggerExists) || server.ConnectionLost(err)
+		if undone := plan.undo(ctx, session, mark, i, unknown); undone != nil {
+			err = fmt.Errorf("%w; and %w", err, undone)
 		}
 		return nil, err
 	}

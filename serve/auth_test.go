@@ -2,13 +2,11 @@ package serve
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,6 +157,11 @@ func TestLoopbackOnly(t *testing.T) {
 		status, _, header := site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST")
 		assert.Equal(t, 204, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
+		_, _, header = site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST",
+			"Access-Control-Request-Headers: idempotency-key, mqnotify-header-kind,mqnotify-header-of, x-other")
+		allowed := strings.Split(strings.ToLower(header.Get("Access-Control-Allow-Headers")), ", ")
+		assert.Subset(t, allowed, []string{"idempotency-key", "mqnotify-header-kind", "mqnotify-header-of"})
+		assert.NotContains(t, allowed, "x-other")
 		status, _, header = site.askAll(t, "POST", "/topics/orders/messages", "x", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site")
 		assert.Equal(t, 201, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
@@ -173,31 +176,11 @@ func TestLoopbackOnly(t *testing.T) {
 func TestTLS(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		helper := httptest.NewUnstartedServer(nil) // for its certificate
-		helper.EnableHTTP2 = true
-		helper.StartTLS()
-		defer helper.Close()
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		site := startTLS(t, db, Options{Topics: []string{"orders"}})
+		response, err := site.client.Get(site.url + "/readyz")
 		require.NoError(t, err)
-		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet})
-		require.NoError(t, err)
-		site := &site{Server: server, url: "https://" + listener.Addr().String(), client: helper.Client(), done: make(chan struct{})}
-		ctx, cancel := notifyContext(t)
-		site.stop = cancel
-		go func() {
-			defer close(site.done)
-			site.err = server.Serve(ctx, listener, &tls.Config{Certificates: helper.TLS.Certificates, MinVersion: tls.VersionTLS12})
-		}()
-		defer site.end(t)
-		defer site.client.CloseIdleConnections()
-		require.Eventually(t, func() bool {
-			r, err := site.client.Get(site.url + "/readyz")
-			if err != nil {
-				return false
-			}
-			defer r.Body.Close()
-			return r.StatusCode == http.StatusOK && r.ProtoMajor == 2
-		}, long, 5*time.Millisecond)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, 2, response.ProtoMajor)
 		r := site.events(t, "/topics/orders/events").joined()
 		insert(t, db, "orders", "encrypted")
 		assert.Equal(t, []string{"encrypted"}, r.payloads(1))

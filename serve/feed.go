@@ -72,13 +72,8 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 	}
 	events, at, ok := f.hub.kept(&has)
 	if ok {
-		items := make([]item, 0, len(events))
-		for _, e := range events {
-			advance(&has, &at.progress, e.id)
-			items = append(items, newItem(e.json, has.Text(maxRuns)))
-		}
 		f.seq = at.seq
-		return at.cursor, give(items)
+		return at.cursor, f.missed(events, &has, &at, give)
 	}
 	for {
 		if err := f.backfill(ctx, &has, &at.progress, give); err != nil {
@@ -93,6 +88,26 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 			return "", err
 		}
 	}
+}
+
+// missed gives the client events that the hub kept, a piece at a time: one that reads them so
+// slowly that it falls behind again is ended, as any other.
+func (f *feed) missed(events []event, has *consumer.Progress, at *snapshot, give func([]item) error) error {
+	for len(events) > 0 {
+		var items []item
+		for size := 0; len(events) > 0 && size < piece; events = events[1:] {
+			advance(has, &at.progress, events[0].id)
+			items = append(items, newItem(events[0].json, has.Text(maxRuns)))
+			size += events[0].size()
+		}
+		if err := give(items); err != nil {
+			return err
+		}
+		if _, _, err := f.hub.since(at.seq); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // caughtUp waits until the hub knows the id.
@@ -182,18 +197,20 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 	return nil
 }
 
-// next returns what came after, until the next call of it, and what is closed when there
-// is more.
+// next returns what came after, a piece of it, until the next call of it, and what is
+// closed when there is more than all that.
 func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	events, more, err := f.hub.since(f.seq)
 	if err != nil {
 		return nil, nil, err
 	}
 	f.items = f.items[:0]
-	for _, e := range events {
+	for size := 0; len(events) > 0 && size < piece; events = events[1:] {
+		e := events[0]
 		f.seq = e.seq
 		if f.ahead == nil || !f.ahead.Has(e.id) {
 			f.items = append(f.items, e.item)
+			size += e.size()
 		}
 	}
 	return f.items, more, nil

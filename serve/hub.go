@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,8 @@ type hub struct {
 	woken    time.Time     // when it was closed last
 	due      bool          // it is about to be
 	clients  int
-	err      error // why the reader can't read
+	err      error // why the reader has ended
+	lost     bool  // it has no connection, and looks for one
 	rate     rate
 }
 
@@ -91,6 +93,20 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
+// lostWaits are a reader's waits for another connection.
+type lostWaits struct {
+	backoff.BackOff
+	hub *hub
+}
+
+func (w lostWaits) NextBackOff() time.Duration {
+	w.hub.metrics.reconnects.Inc()
+	w.hub.mu.Lock()
+	w.hub.lost = true // until watch hears that it reads
+	w.hub.mu.Unlock()
+	return w.BackOff.NextBackOff()
+}
+
 func (h *hub) read(ctx context.Context) error {
 	status, err := consumer.Status(ctx, h.db, h.topic, h.options.Keys[h.topic])
 	if err != nil && !errors.Is(err, consumer.ErrNoState) {
@@ -103,7 +119,7 @@ func (h *hub) read(ctx context.Context) error {
 		From: consumer.Last(warm), Watch: h.watch, Woken: h.metrics.woken, Mode: h.options.Mode, Gate: h.options.Gate, Key: h.options.Keys[h.topic],
 		Grace: h.options.Grace, Logger: h.options.Logger, // a consumer names its topic itself
 		Reconnect: func() backoff.BackOff {
-			return h.metrics.counted(notify.Exponential(50*time.Millisecond, 5*time.Second))
+			return lostWaits{notify.Exponential(50*time.Millisecond, 5*time.Second), h}
 		},
 	})
 	if err != nil {
@@ -118,7 +134,7 @@ func (h *hub) read(ctx context.Context) error {
 func (h *hub) watch(p consumer.Progress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.err = nil
+	h.err, h.lost = nil, false
 	if h.fresh {
 		// Of rows between two readers nothing is known: every client of the one before
 		// is behind, and comes back with its cursor.
@@ -264,14 +280,28 @@ func (h *hub) kept(p *consumer.Progress) (events []event, at snapshot, ok bool) 
 func (h *hub) state() (clients int, perSecond float64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err = h.closed(); err == nil && h.lost {
+		err = fmt.Errorf("%s: the database does not answer", h.topic)
+	}
+	return h.clients, h.rate.per(time.Now()), err
+}
+
+// open tells whether clients are let in. They are while the reader looks for another
+// connection: they wait with those who are there, and a browser's EventSource would not
+// come back after a refusal.
+func (h *hub) open() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed()
+}
+
+func (h *hub) closed() error {
 	select {
 	case <-h.begun:
+		return h.err
 	default:
-		if h.err == nil {
-			return h.clients, 0, fmt.Errorf("%s is not being read yet", h.topic)
-		}
+		return cmp.Or(h.err, fmt.Errorf("%s is not being read yet", h.topic))
 	}
-	return h.clients, h.rate.per(time.Now()), h.err
 }
 
 // enter counts a client in; the caller counts it out with leave.

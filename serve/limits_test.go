@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -73,5 +76,51 @@ func TestHeaderTime(t *testing.T) {
 			default:
 			}
 		}
+	})
+}
+
+// A body that does not come to its end holds no connection for longer than it may, with a
+// token or without.
+func TestBodyTime(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: pageTokens(t), body: 500 * time.Millisecond})
+		for token, want := range map[string]int{"": http.StatusUnauthorized, pageToken: http.StatusBadRequest} {
+			for _, body := range []string{"Content-Length: 1000\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"} {
+				conn, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
+				require.NoError(t, err)
+				defer conn.Close()
+				_, err = fmt.Fprintf(conn, "POST /topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s", token, body)
+				require.NoError(t, err)
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(long)))
+				lines := bufio.NewReader(conn)
+				answer, err := http.ReadResponse(lines, nil)
+				require.NoError(t, err, "%s", body)
+				assert.Equal(t, want, answer.StatusCode)
+				_, err = io.Copy(io.Discard, answer.Body)
+				require.NoError(t, err)
+				require.NoError(t, answer.Body.Close())
+				_, err = lines.ReadByte()
+				require.ErrorIs(t, err, io.EOF, "it is kept")
+			}
+		}
+	})
+}
+
+// A database that says nothing keeps nobody waiting who asks for a topic's state.
+func TestStateOfAFrozenServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		site := start(t, openDB(t, own.Database(t), "orders", "invoices"), Options{Topics: []string{"orders", "invoices"}, asking: 300 * time.Millisecond})
+		own.Freeze()
+		defer own.Thaw()
+		site.client.Timeout = long
+		status, answer := site.ask(t, http.MethodGet, "/topics/orders", "")
+		assert.Equal(t, http.StatusServiceUnavailable, status, answer)
+		status, answer = site.ask(t, http.MethodGet, "/topics", "")
+		assert.Equal(t, http.StatusOK, status)
+		assert.Contains(t, answer, `"topic":"invoices"`)
+		status, _ = site.ask(t, http.MethodGet, "/metrics", "")
+		assert.Equal(t, http.StatusOK, status)
 	})
 }

@@ -3,12 +3,14 @@ package serve
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -70,16 +72,33 @@ func start(tb testing.TB, db *notify.DB, options Options) *site {
 
 func startOn(tb testing.TB, db *notify.DB, options Options, listener net.Listener) *site {
 	tb.Helper()
+	return run(tb, db, options, listener, "http://", &http.Client{Transport: &http.Transport{}}, nil)
+}
+
+// startTLS is start with HTTPS, which Go's client speaks as HTTP/2.
+func startTLS(tb testing.TB, db *notify.DB, options Options) *site {
+	tb.Helper()
+	helper := httptest.NewUnstartedServer(nil) // for its certificate
+	helper.EnableHTTP2 = true
+	helper.StartTLS()
+	tb.Cleanup(helper.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	return run(tb, db, options, listener, "https://", helper.Client(), &tls.Config{Certificates: helper.TLS.Certificates, MinVersion: tls.VersionTLS12})
+}
+
+func run(tb testing.TB, db *notify.DB, options Options, listener net.Listener, scheme string, client *http.Client, secure *tls.Config) *site {
+	tb.Helper()
 	if options.Logger == nil {
 		options.Logger = quiet
 	}
 	s, err := New(db, options)
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
-	running := &site{Server: s, url: "http://" + listener.Addr().String(), client: &http.Client{Transport: &http.Transport{}}, stop: cancel, done: make(chan struct{})}
+	running := &site{Server: s, url: scheme + listener.Addr().String(), client: client, stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(running.done)
-		running.err = s.Serve(ctx, listener, nil)
+		running.err = s.Serve(ctx, listener, secure)
 	}()
 	tb.Cleanup(func() {
 		running.client.CloseIdleConnections()

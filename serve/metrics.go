@@ -1,9 +1,9 @@
 package serve
 
 import (
+	"context"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -85,21 +85,6 @@ func (m *topicMetrics) delivered(messages []consumer.Message, now time.Time) {
 // woken counts what ends the reader's waits.
 func (m *topicMetrics) woken(by notify.Wake) { m.wakes.WithLabelValues(string(by)).Inc() }
 
-// counted counts the waits for another connection.
-func (m *topicMetrics) counted(waits backoff.BackOff) backoff.BackOff {
-	return countedWaits{waits, m.reconnects}
-}
-
-type countedWaits struct {
-	backoff.BackOff
-	count prometheus.Counter
-}
-
-func (c countedWaits) NextBackOff() time.Duration {
-	c.count.Inc()
-	return c.BackOff.NextBackOff()
-}
-
 // topicCollector tells of topics what is known when it is asked.
 type topicCollector struct{ server *Server }
 
@@ -129,11 +114,13 @@ func (c *topicCollector) Collect(to chan<- prometheus.Metric) {
 		}
 		return 0
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // for all: a scrape has little more
+	defer cancel()
 	for name, t := range c.server.topics {
 		clients, _, _ := t.hub.state()
 		gauge(clientsDesc, float64(clients), name)
-		state := t.status.last()
-		if state == nil {
+		state, err := t.status.get(ctx)
+		if err != nil {
 			continue
 		}
 		gauge(waitersDesc, float64(len(state.Gate.Listeners)), name)

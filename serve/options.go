@@ -45,8 +45,8 @@ type Options struct {
 	// Heartbeat is how often a stream says something when there is nothing to say. 0
 	// means 15 s.
 	Heartbeat time.Duration
-	// WriteTimeout is how long a client may take to read what it is sent before it is
-	// disconnected. 0 means 10 s.
+	// WriteTimeout is how long a client of a stream may take to read 64 KiB, or what there is,
+	// before it is disconnected. 0 means 10 s.
 	WriteTimeout time.Duration
 	// Retry is how soon a client is told to come back when its stream ends. 0 means 2 s.
 	Retry time.Duration
@@ -80,6 +80,9 @@ type Options struct {
 	backfills chan struct{}
 	patience  time.Duration // how long a hub may be behind a client that comes from another server; for a test in a hurry
 	header    time.Duration // how long a client may take for its header; for another
+	body      time.Duration // how long a client may take for its body; for another
+	answer    time.Duration // how long a client may take to read an answer that is no stream; for another
+	asking    time.Duration // how long the database may take to tell a topic's state; for another
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -133,6 +136,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	set(&o.patience, 5*time.Second)
 	set(&o.header, 5*time.Second)
+	set(&o.body, 30*time.Second)
+	set(&o.asking, 5*time.Second)
+	set(&o.answer, time.Minute)
 	o.backfills = make(chan struct{}, 8)
 	return o, nil
 }

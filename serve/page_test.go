@@ -85,6 +85,13 @@ func (b *browser) until(expression string) {
 	}
 }
 
+// colours are the page's background and text for who wants it light or dark.
+func (b *browser) colours(scheme string) []string {
+	b.tb.Helper()
+	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+	return eval[[]string](b, `[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]`)
+}
+
 // tail is what the live tail shows, the oldest first.
 func (b *browser) tail() []string {
 	b.tb.Helper()
@@ -193,13 +200,28 @@ func TestPage(t *testing.T) {
 		b.until(`document.querySelectorAll("#tail .payload").length === 1`)
 		b.do(chromedp.KeyEvent("k"))
 
-		// A group, and its dead letter.
+		// A group, its lag and its dead letter.
 		insert(t, db, "orders", "poison")
 		bury(t, db)
 		b.until(`document.querySelector("#groups td")?.textContent === "mailer"`)
+		lag := func(want string) {
+			t.Helper()
+			b.until(fmt.Sprintf(`document.querySelector("#groups td:nth-child(2)").textContent === %q`, want))
+			b.until(fmt.Sprintf(`document.querySelector("#topics td:nth-child(3)").textContent === %q`, want))
+		}
+		lag("0")
+		insert(t, db, "orders", "one more", "two more")
+		lag("2")
 		b.until(`document.querySelectorAll("#letters button").length === 2`)
 		assert.Contains(t, eval[string](b, `document.querySelector("#letters .error").textContent`), "no such address")
 		b.until(`document.getElementById("keeper").textContent.includes("keeps the gate")`)
+		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // which waits at it
+		b.until(`[...document.querySelectorAll("#sessions tr")].some((tr) => tr.cells[0].textContent === "waiter" && tr.cells[2].textContent.includes("@"))`)
+
+		light, dark := b.colours("light"), b.colours("dark")
+		assert.NotEqual(t, light[0], dark[0], "the background")
+		assert.NotEqual(t, light[1], dark[1], "the text")
+		b.colours("")
 		screenshots(b, s.Name())
 		b.do(chromedp.Click("#letters button"))
 		b.until(`document.getElementById("dead-result").textContent.startsWith("Published anew for group ")`)

@@ -1,11 +1,14 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,10 +21,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/tracing"
 )
-
-func notifyContext(tb testing.TB) (context.Context, context.CancelFunc) {
-	return context.WithCancel(context.WithoutCancel(tb.Context()))
-}
 
 // A body is a message, any bytes, with the headers that it is given.
 func TestPublish(t *testing.T) {
@@ -96,6 +95,61 @@ func TestIdempotencyKey(t *testing.T) {
 		assert.Equal(t, http.StatusConflict, status)
 		assert.Contains(t, answer, "mqnotify init")
 		assert.Equal(t, 3, count("orders"), "it was rolled back")
+	})
+}
+
+// lossyConn loses the connection at its next COMMIT: when the server has answered, or before it hears.
+type lossyConn struct {
+	countingConn
+	lose *atomic.Pointer[string]
+}
+
+func (c *lossyConn) Write(p []byte) (int, error) {
+	if !bytes.HasSuffix(p, []byte("COMMIT")) {
+		return c.countingConn.Write(p)
+	}
+	when := c.lose.Swap(nil)
+	if when == nil {
+		return c.countingConn.Write(p)
+	}
+	defer c.Close()
+	if *when == "answered" {
+		if _, err := c.Conn.Write(p); err != nil {
+			return 0, err
+		}
+		if _, err := c.Conn.Read(make([]byte, 1)); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// With a key a message is stored once though the commit's answer is lost, whether it was made or not.
+func TestPublishWithoutAnAnswer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		var lose atomic.Pointer[string]
+		var ignored atomic.Uint64
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return &lossyConn{countingConn{conn, &ignored}, &lose}, err
+		}
+		db := openDB(t, config, "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		for _, test := range []struct {
+			when   string
+			status int
+		}{{"answered", http.StatusOK}, {"unheard", http.StatusCreated}} {
+			lose.Store(&test.when)
+			status, answer, header := site.askAll(t, "POST", "/topics/orders/messages", test.when, "Idempotency-Key: "+test.when)
+			require.Nil(t, lose.Load(), "nothing was lost")
+			assert.Equal(t, test.status, status, answer)
+			assert.Equal(t, test.status == http.StatusOK, header.Get("Idempotency-Replayed") == "true")
+			var ids []uint64
+			require.NoError(t, db.Pool().SelectContext(t.Context(), &ids, "SELECT id FROM orders WHERE payload = ?", test.when))
+			require.Len(t, ids, 1)
+			assert.JSONEq(t, fmt.Sprintf(`{"id":%d}`, ids[0]), answer)
+		}
 	})
 }
 

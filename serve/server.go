@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type Server struct {
 	log      *slog.Logger
 	topics   map[string]*topic
 	metrics  *metrics
+	pulse    *pulse
 	tracer   trace.Tracer
 	handler  http.Handler
 	stopping chan struct{} // closed when streams are to end
@@ -49,7 +51,7 @@ func New(db *notify.DB, options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		db: db, options: options, log: options.Logger, topics: make(map[string]*topic),
+		db: db, options: options, log: options.Logger, topics: make(map[string]*topic), pulse: newPulse(db),
 		stopping: make(chan struct{}), tracer: options.Tracer.Tracer("github.com/mqnotify/mqnotify/serve"),
 	}
 	s.metrics = newMetrics(s)
@@ -59,7 +61,7 @@ func New(db *notify.DB, options Options) (*Server, error) {
 			return nil, err
 		}
 		m := s.metrics.topic(name)
-		s.topics[name] = &topic{name, newHub(db, name, options, m), newStatusCache(db, name, options.Keys[name]), p, m}
+		s.topics[name] = &topic{name, newHub(db, name, options, m), newStatusCache(db, name, options), p, m}
 	}
 	s.handler = s.routes()
 	return s, nil
@@ -98,6 +100,13 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	}
 	next = cross.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)  // a test's recorder has no deadlines
+		_ = control.SetWriteDeadline(time.Time{}) // that of the connection's request before
+		if r.ContentLength != 0 {
+			// Whoever it is from, and whatever becomes of it: net/http reads what is left of a body
+			// before it answers.
+			_ = control.SetReadDeadline(time.Now().Add(s.options.body))
+		}
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
@@ -112,17 +121,58 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			header.Set("Access-Control-Expose-Headers", "Idempotency-Replayed, Retry-After")
 			if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 				header.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-				header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, traceparent, tracestate")
+				header.Set("Access-Control-Allow-Headers", allowedHeaders(r.Header.Get("Access-Control-Request-Headers")))
 				header.Set("Access-Control-Max-Age", "600")
 				w.WriteHeader(http.StatusNoContent)
 				return
 			}
 		}
-		// Streams set their own, with each write.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) // a test's recorder has none
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(&answer{w, s.options.answer, false}, r)
 	})
 }
+
+// allowedHeaders are those that a page may send: a message's own among those that it wants to,
+// which have no name that could be known before.
+func allowedHeaders(wanted string) string {
+	allowed := []string{"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "traceparent", "tracestate"}
+	for name := range strings.SplitSeq(wanted, ",") {
+		if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); strings.HasPrefix(name, headerPrefix) {
+			allowed = append(allowed, name)
+		}
+	}
+	return strings.Join(allowed, ", ")
+}
+
+// answer gives a client some time to read, from when the answer begins: a request may
+// wait for a message or for the database longer than that. Over HTTP/2 a deadline
+// ends the stream when it passes, whether or not anything is being written, so that none may
+// stand while something is waited for. Streams set their own, with each write.
+type answer struct {
+	http.ResponseWriter
+	within time.Duration
+	begun  bool
+}
+
+func (a *answer) begin() {
+	if !a.begun {
+		a.begun = true
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.within)) // a test's recorder has none
+	}
+}
+
+// WriteHeader begins the answer.
+func (a *answer) WriteHeader(status int) {
+	a.begin()
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.begin()
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // forTopic lets in who may do this to the topic.
 func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
@@ -163,7 +213,7 @@ func (s *Server) unauthorized(w http.ResponseWriter) {
 }
 
 // ready tells whether all topics are being read.
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-s.stopping:
 		fail(w, http.StatusServiceUnavailable, "the server is ending")
@@ -175,6 +225,10 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 			fail(w, http.StatusServiceUnavailable, "not all topics are being read") // why is in the log: anybody may ask here
 			return
 		}
+	}
+	if s.pulse.check(r.Context()) != nil {
+		fail(w, http.StatusServiceUnavailable, "the database does not answer")
+		return
 	}
 	reply(w, http.StatusOK, map[string]string{"status": "ok"})
 }

@@ -34,14 +34,15 @@ type topicState struct {
 type statusCache struct {
 	db         *notify.DB
 	topic, key string
+	patience   time.Duration // of who asks; those who ask meanwhile wait for that one
 	turn       chan struct{}
 
 	mu    sync.Mutex
 	state *topicState
 }
 
-func newStatusCache(db *notify.DB, topic, key string) *statusCache {
-	return &statusCache{db: db, topic: topic, key: key, turn: make(chan struct{}, 1)}
+func newStatusCache(db *notify.DB, topic string, options Options) *statusCache {
+	return &statusCache{db: db, topic: topic, key: options.Keys[topic], patience: options.asking, turn: make(chan struct{}, 1)}
 }
 
 func (c *statusCache) known() *topicState {
@@ -52,6 +53,8 @@ func (c *statusCache) known() *topicState {
 
 // get returns the state, asked for now or a moment ago.
 func (c *statusCache) get(ctx context.Context) (*topicState, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
@@ -74,17 +77,6 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	c.state = state
 	c.mu.Unlock()
 	return state, nil
-}
-
-// last is the newest state, nil if the database does not answer.
-func (c *statusCache) last() *topicState {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	state, err := c.get(ctx)
-	if err != nil {
-		return nil
-	}
-	return state
 }
 
 type sessionJSON struct {
@@ -181,16 +173,26 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		s.unauthorized(w)
 		return
 	}
+	// For all of them together: a database that does not answer for one does not for the next.
+	ctx, cancel := context.WithTimeout(r.Context(), s.options.asking)
+	defer cancel()
+	answers := s.pulse.check(ctx) == nil
 	all := []topicJSON{}
 	for _, name := range s.options.Topics {
 		t := s.topics[name]
 		switch {
 		case token.Allows(Read, name):
-			state, err := t.status.get(r.Context())
+			var state *topicState
+			var err error
+			if answers {
+				state, err = t.status.get(ctx)
+			}
 			if err != nil {
 				s.log.DebugContext(r.Context(), "no state", "topic", name, "error", err)
 			}
-			all = append(all, t.describe(token, state))
+			described := t.describe(token, state)
+			described.Reading = described.Reading && answers
+			all = append(all, described)
 		case token.Allows(Publish, name):
 			all = append(all, topicJSON{Topic: name, Scopes: []Scope{Publish}})
 		}

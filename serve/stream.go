@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,23 +32,62 @@ type sse struct {
 	buffer  bytes.Buffer
 }
 
-// send writes what is in the buffer, in one piece.
+// piece is about how much goes to a client at a time: what a slow one reads in
+// Options.WriteTimeout too.
+const piece = 64 << 10
+
+// send writes what is in the buffer.
 func (c *sse) send() error {
-	defer c.buffer.Reset()
-	if c.buffer.Len() == 0 {
-		return nil
-	}
-	if err := c.control.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	if _, err := c.w.Write(c.buffer.Bytes()); err != nil {
-		return err
-	}
-	return c.control.Flush()
+	err := c.write(c.buffer.Bytes())
+	c.buffer.Reset()
+	return err
 }
 
-func (c *sse) items(items []item) error {
+// write writes a text, in pieces, each with its time.
+func (c *sse) write(text []byte) error {
+	for part := range slices.Chunk(text, piece) {
+		if err := c.within(c.timeout); err != nil {
+			return err
+		}
+		if _, err := c.w.Write(part); err != nil {
+			return err
+		}
+		if err := c.control.Flush(); err != nil {
+			return err
+		}
+	}
+	return c.within(0) // over HTTP/2 it would end the stream in the silence that follows
+}
+
+// within sets the time for writes from now on; 0 means any.
+func (c *sse) within(d time.Duration) error {
+	var end time.Time
+	if d > 0 {
+		end = time.Now().Add(d)
+	}
+	if err := c.control.SetWriteDeadline(end); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// items writes messages, until the context ends.
+func (c *sse) items(ctx context.Context, items []item) error {
 	for _, i := range items {
+		if c.buffer.Len()+len(i.sse) > piece {
+			if err := c.send(); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		if len(i.sse) > piece { // which is all clients': no copy for each
+			if err := c.write(i.sse); err != nil {
+				return err
+			}
+			continue
+		}
 		c.buffer.Write(i.sse)
 	}
 	return c.send()
@@ -66,7 +106,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if _, _, err := t.hub.state(); err != nil {
+	if err := t.hub.open(); err != nil {
 		w.Header().Set("Retry-After", "2")
 		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
 		return
@@ -75,6 +115,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 	defer t.hub.leave()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
 	reason := s.follow(r.Context(), t, c, from)
+	_ = c.within(c.timeout) // for the body's end, which is written after this
 	s.metrics.ended.WithLabelValues(t.name, reason).Inc()
 	s.log.DebugContext(r.Context(), "a stream ended", "topic", t.name, "reason", reason, "client", r.RemoteAddr)
 }
@@ -103,7 +144,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 	give := func(items []item) error {
 		start()
 		sent.Add(float64(len(items)))
-		return c.items(items)
+		return c.items(ctx, items)
 	}
 	f := feed{hub: t.hub}
 	cursor, err := f.join(ctx, from, give)
@@ -127,7 +168,9 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 			break
 		}
 		if len(items) > 0 {
-			err = give(items)
+			if err = give(items); err == nil {
+				err = context.Cause(ctx) // there may always be more
+			}
 			heartbeat.Reset(s.options.Heartbeat)
 			continue
 		}
@@ -205,7 +248,7 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if _, _, err := t.hub.state(); err != nil {
+	if err := t.hub.open(); err != nil {
 		w.Header().Set("Retry-After", "2")
 		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
 		return
@@ -260,8 +303,8 @@ func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress,
 	}()
 	f := feed{hub: t.hub}
 	cursor, err = f.join(ctx, from, give)
-	if errors.Is(err, errFull) {
-		return all, "", nil
+	if errors.Is(err, errFull) || errors.Is(err, errBehind) {
+		return all, "", nil // the cursor is that of the last
 	}
 	if err != nil {
 		return nil, "", err

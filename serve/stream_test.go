@@ -254,7 +254,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// The database goes away and comes back: streams stay, and nothing is lost.
+// The database goes away and comes back: that it is away is told, streams stay, and nothing is lost.
 func TestDatabaseGoesAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -267,12 +267,24 @@ func TestDatabaseGoesAway(t *testing.T) {
 		own.Kill()
 		status, answer := site.ask(t, http.MethodPost, "/topics/orders/messages", "x")
 		assert.Contains(t, []int{http.StatusServiceUnavailable, http.StatusBadGateway}, status, answer)
+		ready := func(want int) {
+			t.Helper()
+			require.Eventually(t, func() bool { status, _ := site.ask(t, http.MethodGet, "/readyz", ""); return status == want }, long, 20*time.Millisecond)
+		}
+		ready(http.StatusServiceUnavailable)
+		_, answer = site.ask(t, http.MethodGet, "/topics", "")
+		assert.Contains(t, answer, `"reading":false`)
+		came := site.events(t, "/topics/orders/events").joined() // it waits with those who are there
 		own.Restart(t)
+		ready(http.StatusOK)
+		_, answer = site.ask(t, http.MethodGet, "/topics", "")
+		assert.Contains(t, answer, `"reading":true`)
 		require.Eventually(t, func() bool {
 			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('after')")
 			return err == nil
 		}, long, 50*time.Millisecond)
 		assert.Equal(t, []string{"after"}, r.payloads(1))
+		assert.Equal(t, []string{"after"}, came.payloads(1))
 		assert.Positive(t, counted(t, site, `mqnotify_reader_lost_total{topic="orders"}`))
 	})
 }

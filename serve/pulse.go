@@ -1,0 +1,37 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// pulse knows whether the database answers. A reader that waits to be woken does not
+// use its connection, and would learn of its end late.
+type pulse struct {
+	db   *notify.DB
+	turn chan struct{} // whoever has it has what is below
+	at   time.Time
+	err  error
+}
+
+func newPulse(db *notify.DB) *pulse { return &pulse{db: db, turn: make(chan struct{}, 1)} }
+
+// check asks the database, at most once a second however many want to know.
+func (p *pulse) check(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if p.at.IsZero() || time.Since(p.at) > time.Second {
+		// For others too, who may stay when this one goes.
+		ping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		p.err = p.db.Pool().PingContext(ping)
+		p.at = time.Now()
+	}
+	return p.err
+}

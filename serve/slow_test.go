@@ -1,0 +1,161 @@
+package serve
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// pipes is a network that holds nothing: what is written waits until it is read.
+type pipes struct {
+	conns chan net.Conn
+	ended chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (p *pipes) Close() error   { close(p.ended); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// slowly follows a topic's events over pipes, and reads no more than what is asked of it.
+func (s *site) slowly(tb testing.TB, path string) *bufio.Reader {
+	tb.Helper()
+	network := &pipes{make(chan net.Conn), make(chan struct{})}
+	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: long}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(network)
+	}()
+	client := &http.Client{Transport: &http.Transport{DialContext: network.dial}}
+	response, err := client.Get("http://localhost" + path)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		_ = response.Body.Close()
+		_ = server.Close()
+		<-done
+		client.CloseIdleConnections()
+	})
+	require.Equal(tb, http.StatusOK, response.StatusCode)
+	return bufio.NewReaderSize(response.Body, 16)
+}
+
+// lines reads lines until one that begins with a text, or the end.
+func lines(tb testing.TB, from *bufio.Reader, until string) (all []string) {
+	tb.Helper()
+	for {
+		line, err := from.ReadString('\n')
+		if err != nil {
+			require.ErrorIs(tb, err, io.EOF)
+			return all
+		}
+		if all = append(all, strings.TrimSuffix(line, "\n")); until != "" && strings.HasPrefix(line, until) {
+			return all
+		}
+	}
+}
+
+// payloadsOf are the messages among the lines of a stream, and the last cursor.
+func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
+	tb.Helper()
+	for _, line := range lines {
+		if id, ok := strings.CutPrefix(line, "id: "); ok {
+			cursor = id
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			var m message
+			require.NoError(tb, json.Unmarshal([]byte(data), &m), data)
+			all = append(all, m.Payload)
+		}
+	}
+	return all, cursor
+}
+
+// A client that is too far behind is told why its stream ends, and comes back for the rest.
+func TestToldThatItIsBehind(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, Retry: 1234 * time.Millisecond, WriteTimeout: long})
+		slow := site.slowly(t, "/topics/orders/events")
+		_, cursor := payloadsOf(t, lines(t, slow, "id: "))
+		var want []string
+		for _, n := range numbered(1, 30) {
+			want = append(want, n+strings.Repeat(".", 10_000))
+		}
+		insert(t, db, "orders", want...)
+		site.knows(t, "orders", 30)
+		got := lines(t, slow, "")
+		require.GreaterOrEqual(t, len(got), 4)
+		end := got[len(got)-4:]
+		assert.Equal(t, []string{"retry: 1234", "event: end"}, end[:2])
+		assert.Contains(t, end[2], `"reason":"behind"`)
+		first, last := payloadsOf(t, got[:len(got)-4])
+		require.Less(t, len(first), 30)
+		rest := site.events(t, "/topics/orders/events", "Last-Event-ID: "+cmp.Or(last, cursor)).payloads(30 - len(first))
+		assert.Equal(t, want, append(first, rest...))
+		assert.InDelta(t, 1, counted(t, site, `mqnotify_streams_ended_total{reason="behind",topic="orders"}`), 0)
+	})
+}
+
+// A client that takes longer for all that it lacks than a write may take, but reads on, gets it:
+// from what is kept, from the table, and a message that is large itself.
+func TestSlowClientCatchesUp(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		want := []string{strings.Repeat("a", 700_000)}
+		for _, n := range numbered(1, 80) {
+			want = append(want, n+strings.Repeat(".", 10_000))
+		}
+		insert(t, db, "orders", want...)
+		for name, buffer := range map[string]int{"kept": 0, "table": 1} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer, WriteTimeout: time.Second})
+				slow := site.slowly(t, "/topics/orders/events?after=beginning")
+				const step = 16 << 10
+				var all []byte
+				for buffer := make([]byte, step); bytes.Count(all, []byte("\n\n")) < len(want); {
+					n, err := slow.Read(buffer)
+					require.NoError(t, err, "after %d bytes", len(all))
+					if (len(all)+n)/step > len(all)/step {
+						<-time.After(20 * time.Millisecond) // its slowness: 2 s for all, 0.1 s for a piece
+					}
+					all = append(all, buffer[:n]...)
+				}
+				got, _ := payloadsOf(t, strings.Split(string(all), "\n"))
+				assert.Equal(t, want, got)
+				assert.InDelta(t, map[string]float64{"kept": 0, "table": 1}[name], counted(t, site, `mqnotify_backfills_total{topic="orders"}`), 0)
+			})
+		}
+	})
+}
