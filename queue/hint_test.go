@@ -2,8 +2,10 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ func waiting(tb testing.TB, config *mysql.Config, options WorkerOptions, handler
 	options.Look = time.Hour
 	w := work(tb, q, options, handler)
 	eventually(tb, func() bool { return strings.Contains(logged.String(), "mode=gate") }, "it does not wait in the gate")
+	<-time.After(busyLook + busyLook/2) // before that it may look by itself once more
 	return w
 }
 
@@ -92,6 +95,49 @@ func TestAppendAndClose(t *testing.T) {
 			next, err := gate.Wait(t.Context(), head, patience)
 			require.NoError(t, err)
 			require.NotEqual(t, head, next, "not woken")
+		}
+	})
+}
+
+// A worker that stops tells the others of what it leaves to them: what it had claimed and not
+// begun, while its handler goes on; what has failed and falls due later; in an ordered queue the
+// next task.
+func TestStopTells(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range map[string]struct {
+			ordered    bool
+			fails      error
+			stop, ends []string // what another worker has after either
+		}{
+			"not begun": {false, nil, []string{"2", "3"}, []string{"2", "3"}},
+			"failed":    {false, errors.New("at first"), []string{"2", "3"}, []string{"2", "3", "1"}},
+			"ordered":   {true, nil, nil, []string{"2", "3"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db, config := database(t, s, Settings{Ordered: c.ordered})
+				begun, end := make(chan struct{}), make(chan struct{})
+				enqueue(t, newQueue(t, db, Options{NoGate: true}), "1", "2", "3")
+				options := WorkerOptions{
+					Batch: 3, Visibility: time.Hour, StopTimeout: patience,
+					Backoff: func(int) time.Duration { return 100 * time.Millisecond },
+				}
+				w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(context.Context, Task) error {
+					close(begun)
+					<-end
+					return c.fails
+				})
+				ends := sync.OnceFunc(func() { close(end) })
+				t.Cleanup(ends)
+				mysqltest.Await(t, begun, "the first task")
+				var got collected
+				waiting(t, config, WorkerOptions{}, got.handle)
+				w.stop()
+				got.waitFor(t, c.stop...)
+				ends()
+				require.NoError(t, w.wait(t))
+				got.waitFor(t, c.ends...)
+			})
 		}
 	})
 }

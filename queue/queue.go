@@ -116,10 +116,14 @@ func (q *Queue) Name() string { return q.name }
 
 // Settings are the queue's, read once. The error is ErrNoQueue when it does not exist.
 func (q *Queue) Settings(ctx context.Context) (Settings, error) {
+	return q.settingsOver(ctx, q.db.Pool())
+}
+
+func (q *Queue) settingsOver(ctx context.Context, db rowQueryer) (Settings, error) {
 	if s := q.settings.Load(); s != nil {
 		return *s, nil
 	}
-	s, err := readSettings(ctx, q.db.Pool(), q.name, "")
+	s, err := readSettings(ctx, db, q.name, "")
 	if err != nil {
 		return s, err
 	}
@@ -156,10 +160,18 @@ func (q *Queue) Notify(ctx context.Context) {
 	if q.gate == nil || q.closed.Load() {
 		return
 	}
-	if !ring(q.gate, q.lives()) {
-		q.flag(ctx, q.db.Pool())
+	if ring(q.gate, q.lives()) {
+		return
+	}
+	// What it tells of is done: that ctx has ended since is no reason for workers not to learn of it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
+	defer cancel()
+	if err := q.flag().Set(ctx, q.db.Pool()); err != nil {
+		q.log.WarnContext(ctx, "the queue's flag is not set: workers find the tasks by themselves, later", "error", err)
 	}
 }
+
+func (q *Queue) flag() notify.Flag { return notify.Flag{Topic: q.topic()} }
 
 // ring rings the gate if it was joined, or is to be, and tells whether that does: no table
 // has a queue's gate, so that nobody would find by looking what a Close cuts off.
@@ -169,16 +181,6 @@ func ring(gate *notify.Gate, joins bool) bool {
 	}
 	gate.Ring(0)
 	return gate.Heard()
-}
-
-// flag sets the queue's flag. What it tells of is done: that the caller's ctx has ended since
-// is no reason for workers not to learn of it.
-func (q *Queue) flag(ctx context.Context, db notify.Execer) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
-	defer cancel()
-	if err := (notify.Flag{Topic: q.topic()}).Set(ctx, db); err != nil {
-		q.log.WarnContext(ctx, "the queue's flag is not set: workers find the tasks by themselves, later", "error", err)
-	}
 }
 
 // lives tells whether tasks were entered long enough ago to join the gate.
