@@ -22,7 +22,7 @@ const (
 // produce is the role of a process that publishes: it keeps the gate when it can,
 // and rings a bell else, which the keeper hears.
 func (g *gate) produce(ctx context.Context) {
-	defer g.update(func(s *gateState) { s.joined, s.unjoined = false, nil })
+	defer g.update(func(s *gateState) { s.joined, s.heard, s.unjoined = false, false, nil })
 	g.persist(ctx, func(s *gateState, err error) { s.unjoined = err }, func(ctx context.Context) error {
 		if state, _ := g.now(); state.kept {
 			g.want() // with it the keeper claims the gate
@@ -43,7 +43,7 @@ func (g *gate) bell(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	defer g.update(func(s *gateState) { s.joined = false })
+	defer g.update(func(s *gateState) { s.joined, s.heard = false, false })
 	g.produces(session.ID())
 	defer g.produces(0)
 	work := context.WithoutCancel(ctx)
@@ -78,7 +78,7 @@ func (g *gate) bell(ctx context.Context) error {
 			return err
 		}
 		if bell.heard || bell.alone || bell.turner == nil {
-			g.update(func(s *gateState) { s.joined, s.unjoined = true, nil })
+			g.update(func(s *gateState) { s.joined, s.heard, s.unjoined = true, bell.turner != nil, nil })
 		} else if again == nil {
 			wait := hearing.NextBackOff()
 			if time.Now().After(patience) {
@@ -165,6 +165,7 @@ func (b *bell) take(ctx context.Context) error {
 	if !slot.Valid {
 		return nil
 	}
+	b.alone = false // a keeper may have come, and looked before there was this bell
 	ring := b.ringOf(b.names.bell(int(slot.Int64)))
 	b.turner = &turner{ring: ring, session: b.session, firstOnce: ring.phases == phases} // a test's has no room
 	return b.turner.take(ctx)

@@ -133,7 +133,8 @@ func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 // Join takes part as a producer, and returns when it keeps the gate, a keeper has
 // heard its bell, or there is none to hear it: what is published before that is
 // found by a keeper's look, and rings from then on wake at once. Where more than 32
-// other processes publish it returns without a bell. Its errors are those of Head.
+// other processes publish it returns without a bell, and Heard says so. Its errors are
+// those of Head.
 func (g *Gate) Join(ctx context.Context) error {
 	g.rings()
 	return g.await(ctx, nil, func(s gateState) (bool, error) {
@@ -149,6 +150,16 @@ func (g *Gate) Joined() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ring
+}
+
+// Heard tells whether a Ring wakes for certain from now on, even if Close follows it at
+// once: this process keeps the gate, or has a bell that a keeper waits on, or will when
+// one comes. Before that, and with more than 32 other producers, a keeper may learn of
+// the Ring late or never: where no table has what is announced set the topic's [Flag]
+// besides, which its look sees. Also true on a server where nobody can keep a gate.
+func (g *Gate) Heard() bool {
+	state, _ := g.gate.now()
+	return state.hears() || errors.Is(state.unjoined, errGalera) || errors.Is(state.unjoined, errPrimaries)
 }
 
 // Ring wakes the topic's listeners, soon: it only notes that they are to be woken,
@@ -251,7 +262,8 @@ type gateState struct {
 	wakes    uint64
 	armed    bool  // the listener's session waits on a phase, or is about to
 	kept     bool  // this process keeps the gate
-	joined   bool  // the keeper, if there is one, has heard this process's bell
+	joined   bool  // the keeper, if there is one, has heard this process's bell, or there is none to have
+	heard    bool  // joined with a bell: whoever keeps the gate until it falls knows of it
 	failure  error // why the listener's last session ended, nil once one works
 	unjoined error // the same of the producer's
 }
@@ -304,6 +316,10 @@ func (g *gate) wake() {
 	g.outdate()
 	g.update((*gateState).wake)
 }
+
+// hears tells whether a ring of this process is heard for certain: what keeps the gate, and a
+// bell that a keeper knows of, wake by their end as well.
+func (s *gateState) hears() bool { return s.kept || s.heard }
 
 func (s *gateState) wake() {
 	s.wakes++

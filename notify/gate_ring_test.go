@@ -59,6 +59,8 @@ func TestGateMoreProducersThanBells(t *testing.T) {
 		joinAll(t, producers...)
 		require.Equal(t, bells, taken())
 		last := publish(t, config)
+		require.False(t, last.Heard(), "it has no bell")
+		require.True(t, producers[0].Heard())
 		awaitBells(t, s, config, bells-keepers)
 		head := settle(t, listener)
 		insert(t, db)
@@ -72,6 +74,7 @@ func TestGateMoreProducersThanBells(t *testing.T) {
 		require.Eventually(t, func() bool { n := taken(); return n == bells-2 || n == bells-1 }, patience, tick)
 		last.Ring(0)
 		require.Eventually(t, func() bool { return taken() > bells-2 }, patience, tick)
+		require.Eventually(t, last.Heard, patience, tick)
 		awaitBells(t, s, config, taken()-keepers)
 		head = settle(t, listener)
 		last.Ring(0)
@@ -105,6 +108,28 @@ func TestGateBellUnheard(t *testing.T) {
 		head := settle(t, listener)
 		require.NoError(t, bell.Release(t.Context()))
 		woken(t, listener, head)
+	})
+}
+
+// A gate is heard when it keeps the gate, or its bell is known or will be to who keeps it, and
+// not before it has joined or after it is closed.
+func TestGateHeard(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		makeTopic(t, openProcess(t, config))
+		listener, _ := listen(t, config)
+		require.True(t, listener.Heard(), "it keeps the gate")
+		unused := openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+		require.False(t, unused.Heard())
+		keeper := publish(t, config)
+		require.True(t, keeper.Heard())
+		awaitHandover(t, s, config)
+		require.True(t, keeper.Heard())
+		require.Eventually(t, func() bool { return !listener.Heard() }, patience, tick, "it listens and rings nothing")
+		second := publish(t, config)
+		require.True(t, second.Heard(), "it has a bell")
+		require.NoError(t, second.Close())
+		require.False(t, second.Heard())
 	})
 }
 

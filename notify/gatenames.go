@@ -11,7 +11,7 @@ const (
 	// of the protocol, so that nobody can disagree on it. See docs/measurements.md.
 	lanes = 4
 	// slots is how many producers beside the keeper can have a bell. What others
-	// insert is seen by the keeper's look.
+	// insert is seen by the keeper's look, and where no table has it, their flag (Heard).
 	slots = 32
 	// maxGateName leaves room for what follows a gate's name in 64 characters:
 	// ":bell", a slot, a connection id, a lane and a phase.
@@ -51,16 +51,20 @@ func (e noGateError) Error() string        { return ErrNoGate.Error() + ": " + e
 func (e noGateError) Is(target error) bool { return target == ErrNoGate }
 func (e noGateError) Unwrap() error        { return e.error }
 
-var errReadOnly = errors.New("the server is read-only, and its writers are elsewhere")
+var (
+	errReadOnly  = errors.New("the server is read-only, and its writers are elsewhere")
+	errGalera    = errors.New("each node of a Galera cluster has advisory locks of its own")
+	errPrimaries = errors.New("each primary of the group has advisory locks of its own")
+)
 
 // locksReach returns ErrNoGate where a lock of this server does not reach all who
 // write to its tables.
 func locksReach(caps *Capabilities) error {
 	switch {
 	case caps.Galera:
-		return noGateError{errors.New("each node of a Galera cluster has advisory locks of its own")}
+		return noGateError{errGalera}
 	case caps.MultiPrimary:
-		return noGateError{errors.New("each primary of the group has advisory locks of its own")}
+		return noGateError{errPrimaries}
 	case caps.ReadOnly:
 		return noGateError{errReadOnly}
 	}

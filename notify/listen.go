@@ -51,7 +51,7 @@ func Listen(ctx context.Context, db *DB, topic string) (<-chan struct{}, error) 
 func Notify(ctx context.Context, db *DB, topic string) error {
 	gate := NewGate(db, topic, GateOptions{})
 	defer func() { _ = gate.Close() }()
-	if state, _ := gate.gate.now(); state.kept || state.joined {
+	if state, _ := gate.gate.now(); state.hears() {
 		gate.gate.ring(0)
 		return nil
 	}

@@ -123,7 +123,8 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 // Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
 // NoRetries none), and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
-// that are dead. A task whose unique key another has by now stays without it.
+// that are dead. A task that was dead has no unique key any more: it lost it when it died, so
+// that another could have it.
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < NoRetries {
 		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)

@@ -58,6 +58,51 @@ func TestFinishedTasksCostNothing(t *testing.T) {
 	})
 }
 
+// What several handlers have done, or give back, is a statement for all of them.
+func TestSettlesTogether(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		for _, c := range []struct {
+			kind    outcomeKind
+			discard bool
+			counter string
+			state   State
+		}{
+			{wasDone, false, "Com_update", Done}, {wasDone, true, "Com_delete_multi", ""}, {wasReleased, false, "Com_update", Ready},
+		} {
+			execute(t, db, "DELETE FROM mqnotify_task")
+			enqueue(t, q, "1", "2", "3", "4", "5", "6")
+			l := newLine(t, db, true)
+			l.discard = c.discard
+			tasks, _, err := l.round(t.Context(), nil, 6)
+			require.NoError(t, err)
+			outcomes := make([]outcome, len(tasks))
+			for i := range tasks {
+				outcomes[i] = outcome{held: &held{task: tasks[i]}, kind: c.kind}
+			}
+			before := counted(t, l, c.counter)
+			_, _, err = l.round(t.Context(), outcomes, 0)
+			require.NoError(t, err)
+			assert.Equal(t, 1, counted(t, l, c.counter)-before, c.counter)
+			assert.Zero(t, inState(t, db, InProgress))
+			if c.state != "" {
+				assert.Equal(t, 6, inState(t, db, c.state))
+			}
+		}
+	})
+}
+
+// counted is one of the session's counters of statements.
+func counted(t *testing.T, l *line, counter string) (n int) {
+	t.Helper()
+	require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+		var name string
+		return conn.QueryRowxContext(ctx, "SHOW SESSION STATUS LIKE '"+counter+"'").Scan(&name, &n)
+	}))
+	return n
+}
+
 // handlerReads are the rows that the session has read so far.
 func handlerReads(t *testing.T, l *line) (sum int) {
 	t.Helper()

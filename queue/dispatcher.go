@@ -2,12 +2,14 @@ package queue
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -42,6 +44,12 @@ type dispatcher struct {
 	due      time.Time // when something does; zero for nothing
 	recurs   bool      // there are recurring tasks
 	renewed  time.Time // when claims were renewed last; zero for not in this session, which begins with it
+
+	// What another session has locked is tried again and again, and less and less often: it may be
+	// in hand for a moment, or for as long as somebody's transaction. Waits of who finds no task to
+	// claim though one is ready, and of who can't make ready what is overdue.
+	contended, blocked backoff.BackOff
+	overdue            time.Time // until when what is overdue is left alone
 }
 
 // run works until ctx has ended and all is written down, or the session is lost.
@@ -74,9 +82,6 @@ func (d *dispatcher) run(ctx context.Context, waiter notify.Waiter) error {
 			return err
 		}
 		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 {
-			if d.line.ordered && d.queue.gate != nil { // the next may be another worker's
-				d.queue.gate.Ring(0)
-			}
 			return nil
 		}
 		// Idle: the session is watched meanwhile, and others may use it, who poll.
@@ -98,7 +103,30 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	if err := d.promote(ctx, stopping); err != nil {
 		return false, err
 	}
-	return d.round(ctx, stopping)
+	worked, err = d.round(ctx, stopping)
+	if err == nil && stopping {
+		err = d.tell(ctx)
+	}
+	return worked, err
+}
+
+// tell tells other workers of what this one leaves to them: they would find it when they look,
+// later. By the queue's flag, since a ring may end with this process. Not being able to is no
+// reason not to stop.
+func (d *dispatcher) tell(ctx context.Context) error {
+	if !d.hands.told() || d.queue.gate == nil {
+		return nil
+	}
+	err := d.line.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error { return d.queue.flag().Set(ctx, conn) })
+	if err == nil {
+		return nil
+	}
+	if d.line.session.Err() != nil { // over the next one, if there is one
+		d.hands.owes(true)
+		return err
+	}
+	d.log.WarnContext(ctx, "the queue's flag is not set: other workers find what this one leaves to them by themselves, later", "error", err)
+	return nil
 }
 
 // gather waits for quick handlers: one transaction for all of them costs about what one
@@ -216,6 +244,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	}
 	d.hands.take(claimed, started, d.options.Visibility)
 	d.hands.wrote(outcomes)
+	d.hands.owes(d.line.ordered && stopping && len(outcomes) > 0) // the next is another worker's
 	d.count(outcomes)
 	if err := d.late(ctx, outcomes); err != nil {
 		return false, err
@@ -228,6 +257,9 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	if want == 0 {
 		return true, nil
 	}
+	if len(claimed) > 0 {
+		d.contended.Reset()
+	}
 	was := d.empty
 	d.empty = len(claimed) < want
 	if !d.empty || was {
@@ -236,9 +268,16 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	// Only now is it known when to wake by itself.
 	ready, err := d.look(ctx)
 	if ready { // another worker has it in hand, or vanishes with it
-		d.nextLook = time.Now().Add(5*time.Millisecond + rand.N(10*time.Millisecond))
+		d.nextLook = time.Now().Add(d.contended.NextBackOff())
+	} else {
+		d.contended.Reset()
 	}
 	return true, err
+}
+
+// lockedWaits are waits for what others have locked.
+func lockedWaits() backoff.BackOff {
+	return &notify.Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.5}
 }
 
 func (d *dispatcher) count(outcomes []outcome) {
@@ -272,8 +311,7 @@ func (d *dispatcher) late(ctx context.Context, outcomes []outcome) error {
 	}
 	late, err := d.line.lateOf(ctx, outcomes)
 	for _, t := range late {
-		d.lost.Add(1)
-		d.log.WarnContext(ctx, "a task's result came after its claim had lapsed: it is done again", "task", t.ID, "attempt", t.Attempt)
+		d.tooLate(t)
 	}
 	return err
 }
@@ -314,6 +352,9 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 	d.due = time.Time{}
 	if v.any {
 		d.due = d.looked.Add(max(0, v.due))
+		if d.due.Before(d.overdue) {
+			d.due = d.overdue
+		}
 	}
 	d.recurs = v.recurs
 	return v.ready, nil
@@ -349,18 +390,24 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		}
 		ready += entered
 	}
+	d.overdue = time.Time{}
+	soon := d.nextLook // for what is ready and locked, perhaps
 	if _, err := d.look(ctx); err != nil {
 		return err
 	}
+	if soon.Before(d.nextLook) {
+		d.nextLook = soon
+	}
 	if ready > 0 {
 		d.empty = false
+		d.blocked.Reset()
 		if d.hands.state(d.options.Batch).free < ready && d.queue.gate != nil {
 			d.queue.gate.Ring(0) // others may be free for it
 		}
 	}
-	if !d.due.IsZero() && !d.due.After(time.Now()) {
-		// Another worker has it in hand: not again at once.
-		d.due = time.Now().Add(5*time.Millisecond + rand.N(10*time.Millisecond))
+	if !d.due.IsZero() && !d.due.After(time.Now()) { // another worker has it in hand
+		d.overdue = time.Now().Add(d.blocked.NextBackOff())
+		d.due = d.overdue
 	}
 	return nil
 }

@@ -40,6 +40,8 @@
 //     dead after its retries, whichever worker, connection or server dies (InnoDB's default
 //     durability given). Exactly once is what FinishTx gives, for effects in the same
 //     database.
+//   - What a worker has locked when its host vanishes, and not claimed yet, others pass over for
+//     as long as a claim holds, 30 s at least: then the server ends its session.
 //   - No task is with two workers at once, as long as handlers end when their contexts do. A
 //     process that is stopped for longer than the timeout does not know; then the fencing
 //     token decides.
@@ -59,7 +61,7 @@
 // An idle worker waits in the server, in the queue's gate (package notify), and sleeps until
 // the next task falls due, by a timer of the server's time. It looks by itself each 30 s, one
 // statement, should a wake have been lost. Where there is no gate it waits for commits or
-// polls. A task entered by plain SQL is found by that look, or at once after
+// polls, for what is ready and for when the next task falls due. A task entered by plain SQL is found by that look, or at once after
 // notify.Notify(ctx, db, "queue/NAME").
 //
 // # The ring buffer

@@ -32,7 +32,7 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 	if len(entries) == 0 {
 		return nil, nil
 	}
-	rows, err := q.rows(ctx, entries)
+	rows, err := q.rows(ctx, q.db.Pool(), entries)
 	if err != nil {
 		return nil, q.error("enqueue into", err)
 	}
@@ -60,7 +60,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint6
 		return nil, optionsf("EnqueueTx on a pool, where each statement is committed by itself: " +
 			"begin a transaction and pass that, or call Enqueue")
 	}
-	rows, err := q.rows(ctx, entries)
+	rows, err := q.rows(ctx, tx, entries) // a second connection may never be free while this one is held
 	if err == nil {
 		var ids []uint64
 		if ids, err = q.insert(ctx, tx, rows); err == nil {
@@ -70,11 +70,11 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint6
 	return nil, q.error("enqueue into", err)
 }
 
-func (q *Queue) rows(ctx context.Context, entries []Entry) ([]row, error) {
+func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
-	settings, err := q.Settings(ctx)
+	settings, err := q.settingsOver(ctx, db)
 	if err != nil {
 		return nil, err
 	}

@@ -118,6 +118,7 @@ func TestCutOff(t *testing.T) {
 		eventually(t, func() bool { return inState(t, db, Failed) == 1 }, "not failed")
 		require.NoError(t, cut.end(t))
 		require.NoError(t, other.end(t))
+		assert.Equal(t, uint64(1), cut.Stats().Lost, "a result that came too late counts")
 		mu.Lock()
 		defer mu.Unlock()
 		assert.True(t, at["lost"].Before(at["again"]), "the first was told %v after the second began", at["lost"].Sub(at["again"]))
@@ -141,7 +142,9 @@ func TestAnswerLost(t *testing.T) {
 		other.owner = "test2"
 		_, _, err = other.round(t.Context(), nil, 1)
 		require.NoError(t, err)
-		require.NoError(t, l.abandoned(t.Context(), known))
+		some, err := l.abandoned(t.Context(), known)
+		require.NoError(t, err)
+		assert.True(t, some)
 		assert.Equal(t, "1:in progress 2:ready 3:in progress", value[string](t, db,
 			"SELECT GROUP_CONCAT(payload, ':', state ORDER BY id SEPARATOR ' ') FROM mqnotify_task"))
 		assert.Equal(t, 3*DefaultRetries, value[int](t, db, "SELECT SUM(retries) FROM mqnotify_task"))

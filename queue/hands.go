@@ -26,6 +26,7 @@ type held struct {
 type hands struct {
 	handler func(ctx context.Context, task Task) error
 	backoff func(attempt int) time.Duration
+	dropped func(task Task) // is told of a result that comes when the claim is lost; may be nil
 
 	mu       sync.Mutex
 	waiting  []*held // claimed, and not begun
@@ -34,6 +35,7 @@ type hands struct {
 	oldest   time.Time // when the first of them came
 	running  int
 	quick    bool // the last handler to end had taken no time
+	untold   bool // there may be tasks to do that no other worker has heard of
 	most     int
 	closed   bool
 	work     *sync.Cond
@@ -130,7 +132,8 @@ func (h *hands) run(ctx context.Context) {
 		cancel(context.Canceled)
 		h.running--
 		claim.settled = true
-		if claim.lost {
+		late := claim.lost
+		if late {
 			h.forget(claim)
 		} else {
 			if len(h.outcomes) == 0 {
@@ -143,6 +146,9 @@ func (h *hands) run(ctx context.Context) {
 		h.mu.Unlock()
 		if news {
 			poke(h.changed)
+		}
+		if late && h.dropped != nil {
+			h.dropped(claim.task)
 		}
 	}
 }
@@ -240,7 +246,23 @@ func (h *hands) wrote(outcomes []outcome) {
 	}
 	for _, o := range outcomes {
 		h.forget(o.held)
+		h.untold = h.untold || o.kind == wasFailed || o.kind == wasReleased
 	}
+}
+
+// owes notes whether there are tasks that only this worker knows to be there, or when they
+// fall due: it tells the others when it stops. told tells whether it is to.
+func (h *hands) owes(some bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.untold = h.untold || some
+}
+
+func (h *hands) told() (was bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was, h.untold = h.untold, false
+	return was
 }
 
 // claims are those that the worker knows of; those that are to be renewed without what

@@ -51,13 +51,14 @@ type WorkerOptions struct {
 	Owner string
 	// Claim is how tasks are claimed. Empty means ClaimAuto.
 	Claim ClaimMode
-	// Discard deletes tasks that are done, instead of keeping them.
+	// Discard deletes tasks that are done, instead of keeping them, but for those that a
+	// handler has finished by itself (FinishTx): Prune deletes these.
 	Discard bool
 	// Look is how often an idle worker looks by itself, in case that nobody woke it. 0
 	// means 30 s.
 	Look time.Duration
-	// StopTimeout is for how long handlers may go on after the end of Run's context. 0
-	// means 30 s, negative not at all.
+	// StopTimeout is for how long handlers may go on after the end of Run's context: then
+	// theirs end. Run returns when they do. 0 means 30 s, negative not at all.
 	StopTimeout time.Duration
 	// Poll are the waits between looks where nothing can wake the worker; nil means
 	// Fibonacci from 10 ms to 1 s.

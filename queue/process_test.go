@@ -281,21 +281,26 @@ func scheduleMain(q *Queue) error {
 	})
 }
 
-// A due time makes one task, however many processes schedule, some of which are killed.
+// A due time makes one task, however many processes schedule, some of which are killed, while the
+// connections of others are cut.
 func TestScheduleProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		execute(t, db, "CREATE TABLE entered (task BIGINT PRIMARY KEY) ENGINE=InnoDB")
 		q := newQueue(t, db, Options{})
+		proxy := s.Proxy(t)
+		configs := []*mysql.Config{config, proxy.Config(config)}
 		schedulers := make([]*process, 8)
 		for i := range schedulers {
-			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: config.FormatDSN()})
+			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: configs[i%2].FormatDSN()})
 		}
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
 		begun := value[string](t, db, "SELECT CAST(next_at - INTERVAL 1 SECOND AS CHAR) FROM mqnotify_schedule")
 		for i := range 4 {
 			eventually(t, func() bool { return value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
 			schedulers[i].kill()
+			proxy.Down()
+			proxy.Up()
 		}
 		// The tasks are as many as the due times that have gone by.
 		rows := value[string](t, db, "SELECT CONCAT((SELECT COUNT(*) FROM mqnotify_task), ' ',"+

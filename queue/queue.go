@@ -116,10 +116,14 @@ func (q *Queue) Name() string { return q.name }
 
 // Settings are the queue's, read once. The error is ErrNoQueue when it does not exist.
 func (q *Queue) Settings(ctx context.Context) (Settings, error) {
+	return q.settingsOver(ctx, q.db.Pool())
+}
+
+func (q *Queue) settingsOver(ctx context.Context, db rowQueryer) (Settings, error) {
 	if s := q.settings.Load(); s != nil {
 		return *s, nil
 	}
-	s, err := readSettings(ctx, q.db.Pool(), q.name, "")
+	s, err := readSettings(ctx, db, q.name, "")
 	if err != nil {
 		return s, err
 	}
@@ -144,33 +148,45 @@ const (
 	// joinAfter is how long after its first tasks a Queue counts as one that lives: a
 	// shorter life is not worth a connection.
 	joinAfter = time.Second
-	// hintPatience is how long Enqueue waits for the flag to be set at most.
+	// hintPatience is how long the setting of a flag is waited for at most.
 	hintPatience = 5 * time.Second
 )
 
 // Notify wakes the queue's workers. Call it after the commit of a transaction in which
-// EnqueueTx entered tasks; Enqueue does it itself. It waits for no worker. Before the
-// Queue has joined the gate it sets the queue's flag instead, which the gate's keeper
-// looks at, within a second; a failure to do so is logged.
+// EnqueueTx entered tasks; Enqueue does it itself. It waits for no worker. While it is not
+// certain that the gate's keeper hears this Queue ([notify.Gate.Heard]) it sets the queue's
+// flag, which the keeper looks at, within a second; a failure to do so is logged.
 func (q *Queue) Notify(ctx context.Context) {
 	if q.gate == nil || q.closed.Load() {
 		return
 	}
-	if q.lives() {
-		q.gate.Ring(0)
+	if ring(q.gate, q.lives()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	// What it tells of is done: that ctx has ended since is no reason for workers not to learn of it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
 	defer cancel()
-	if err := (notify.Flag{Topic: q.topic()}).Set(ctx, q.db.Pool()); err != nil {
+	if err := q.flag().Set(ctx, q.db.Pool()); err != nil {
 		q.log.WarnContext(ctx, "the queue's flag is not set: workers find the tasks by themselves, later", "error", err)
 	}
 }
 
-// lives tells whether this is worth a ring: the gate was joined, or is to be.
+func (q *Queue) flag() notify.Flag { return notify.Flag{Topic: q.topic()} }
+
+// ring rings the gate if it was joined, or is to be, and tells whether that does: no table
+// has a queue's gate, so that nobody would find by looking what a Close cuts off.
+func ring(gate *notify.Gate, joins bool) bool {
+	if !joins && !gate.Joined() {
+		return false
+	}
+	gate.Ring(0)
+	return gate.Heard()
+}
+
+// lives tells whether tasks were entered long enough ago to join the gate.
 func (q *Queue) lives() bool {
 	now := time.Now().UnixNano()
-	return !q.first.CompareAndSwap(0, now) && now-q.first.Load() >= int64(joinAfter) || q.gate.Joined()
+	return !q.first.CompareAndSwap(0, now) && now-q.first.Load() >= int64(joinAfter)
 }
 
 // Close leaves the queue's gate; entering tasks fails with ErrClosed after it. It may

@@ -91,6 +91,25 @@ func TestEnqueueTx(t *testing.T) {
 	})
 }
 
+// The caller's transaction may have the pool's only connection.
+func TestEnqueueTxOverOneConnection(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, ordered := range []bool{false, true} {
+			_, config := database(t, s, Settings{Ordered: ordered})
+			db := openConfig(t, config)
+			db.Pool().SetMaxOpenConns(1)
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			_, err = newQueue(t, db, Options{NoGate: true}).EnqueueTx(ctx, tx, Entry{Payload: []byte("x")})
+			require.NoError(t, err)
+			require.NoError(t, tx.Commit())
+			assert.Equal(t, 1, inState(t, db, Ready))
+		}
+	})
+}
+
 // A task that any program inserts is found when the queue is notified.
 func TestPlainInsert(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -114,9 +114,9 @@ func (r *Ring) Append(ctx context.Context, payloads ...[]byte) (last uint64, err
 	if err != nil {
 		return 0, r.error("append to", err)
 	}
-	if lives || r.gate.Joined() {
-		r.gate.Ring(0)
-	} else { // without it readers look by themselves, later
+	if !ring(r.gate, lives) { // without it readers look by themselves, later
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
+		defer cancel()
 		_ = notify.Flag{Topic: ringTopic(r.name)}.Set(ctx, r.db.Pool())
 	}
 	return last, nil

@@ -78,7 +78,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if payload == nil {
 		payload = []byte{}
 	}
-	_, err = q.db.Pool().ExecContext(ctx, "INSERT INTO "+schema.ScheduleTable+
+	_, err = q.execute(ctx, "INSERT INTO "+schema.ScheduleTable+
 		" (queue, name, cron, next_at, priority, retries, unique_key, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"+
 		" ON DUPLICATE KEY UPDATE next_at = IF(cron = VALUES(cron), next_at, VALUES(next_at)), cron = VALUES(cron),"+
 		" priority = VALUES(priority), retries = VALUES(retries), unique_key = VALUES(unique_key), payload = VALUES(payload)",
@@ -95,12 +95,8 @@ func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err erro
 	if _, err := q.Settings(ctx); err != nil {
 		return false, err
 	}
-	result, err := q.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ScheduleTable+" WHERE queue = ? AND name = ?", q.name, name)
-	if err != nil {
-		return false, q.error("unschedule in", err)
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
+	n, err := q.execute(ctx, "DELETE FROM "+schema.ScheduleTable+" WHERE queue = ? AND name = ?", q.name, name)
+	return n > 0, q.error("unschedule in", err)
 }
 
 // Schedules are the queue's recurring tasks, by name, with the time each is due next.

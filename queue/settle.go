@@ -106,7 +106,7 @@ func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err
 			}
 			there[id] = n
 			return nil
-		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+" WHERE id IN ("+list(ids)+")")
+		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+byID+" WHERE id IN ("+list(ids)+")")
 		return p.send(ctx, conn)
 	})
 	for _, o := range outcomes {
@@ -143,7 +143,7 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 			}
 			held[id] = attempts
 			return nil
-		}, "SELECT id, attempts FROM "+schema.TaskTable+" WHERE id IN ("+list(ids)+") AND state = 'in progress'")
+		}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE id IN ("+list(ids)+") AND state = 'in progress'")
 		p.add(nil, "COMMIT")
 		started = time.Now()
 		if err := p.send(ctx, conn); err != nil {
@@ -160,13 +160,13 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 }
 
 // abandoned gives back what this owner has claimed and does not know of: the answer to
-// the claim was lost with a session.
-func (l *line) abandoned(ctx context.Context, known []Task) error {
+// the claim was lost with a session. some tells whether there was any.
+func (l *line) abandoned(ctx context.Context, known []Task) (some bool, err error) {
 	knows := map[uint64]int{}
 	for _, t := range known {
 		knows[t.ID] = t.Attempt
 	}
-	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		unknown := byAttempt{}
 		var first, second packet
 		first.add(func(rows *sql.Rows) error {
@@ -183,11 +183,13 @@ func (l *line) abandoned(ctx context.Context, known []Task) error {
 		if err := first.send(ctx, conn); err != nil || len(unknown) == 0 {
 			return err
 		}
+		some = true
 		unknown.each(func(where string) {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = ''"+where)
 		})
 		return second.send(ctx, conn)
 	})
+	return some, err
 }
 
 // likePrefix is a pattern for what begins with the text.

@@ -43,6 +43,9 @@ type Task struct {
 // handler does there and the task's end are committed together: exactly once, whatever
 // fails. It returns ErrClaimLost when the task is not the worker's any more; the handler
 // rolls back then. The handler returns nil after its commit, as always.
+//
+// Make it the last statement before the commit: it locks the task's row, and while that is
+// locked the worker can't renew the claims of all its tasks, waits for it, and claims nothing.
 func FinishTx(ctx context.Context, tx Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = NULL"+

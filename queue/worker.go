@@ -27,6 +27,7 @@ type Worker struct {
 	queue   *Queue
 	options WorkerOptions
 	log     *slog.Logger
+	idle    time.Duration // its session's IdleTimeout
 
 	retried, done, failed, dead, lost atomic.Uint64
 }
@@ -49,7 +50,14 @@ func NewWorker(queue *Queue, options WorkerOptions) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Worker{queue: queue, options: options, log: queue.log}, nil
+	return &Worker{queue: queue, options: options, log: queue.log, idle: idleTimeout(options.Visibility)}, nil
+}
+
+// idleTimeout is how long the server keeps the session of a worker whose host has vanished, and
+// with it what the session has locked between two packets of a transaction, which others pass
+// over: no longer than a claim holds, or a few touches more. Renewals keep a busy session alive.
+func idleTimeout(visibility time.Duration) time.Duration {
+	return min(max(visibility, 30*time.Second), 8*time.Hour)
 }
 
 // Stats are the counts so far. It may be called while Run runs.
@@ -58,8 +66,9 @@ func (w *Worker) Stats() WorkerStats {
 }
 
 // Run claims tasks and handles them until the context ends. Then it gives back what is
-// not begun, waits for the handlers, StopTimeout at most, writes down what they did, and
-// returns nil. It reconnects after a loss of its session, for ever; handlers go on
+// not begun, waits for the handlers, whose contexts end after StopTimeout, writes down what
+// they did, and returns nil: not before they return, so that a handler which ignores its
+// context holds it up. It reconnects after a loss of its session, for ever; handlers go on
 // meanwhile, for as long as their claims hold. What it can't mend is returned: a first
 // connection that fails, ErrNoQueue, ErrNoState, ErrDenied, errors of the server that
 // are no passing ones; and, at the end, an error when handlers' results could not be
@@ -76,6 +85,7 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 		return w.queue.error("work on", ErrClosed)
 	}
 	hands := newHands(w.options.Concurrency, handler, w.options.Backoff)
+	hands.dropped = w.tooLate
 	working, stop := w.linger(ctx)
 	defer stop(context.Canceled)
 	hands.start(working)
@@ -111,6 +121,12 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 			timer.Stop()
 		}
 	}
+}
+
+// tooLate counts an outcome that came when the claim was lost.
+func (w *Worker) tooLate(t Task) {
+	w.lost.Add(1)
+	w.log.Warn("a task's result came after its claim was lost: others may do it again", "task", t.ID, "attempt", t.Attempt)
 }
 
 // permanent tells whether another try can't mend err.
@@ -154,8 +170,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	if err != nil {
 		return false, err
 	}
-	// It holds nothing that anybody waits for, and is idle for as long as handlers take.
-	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: w.idle})
 	if err != nil {
 		return false, err
 	}
@@ -171,19 +186,30 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		return false, optionsf("the server has no SKIP LOCKED: use %q", ClaimUpdate)
 	}
 	line.skip = line.skip && w.options.Claim != ClaimUpdate
-	if err := line.abandoned(ctx, hands.claims(true)); err != nil {
+	some, err := line.abandoned(ctx, hands.claims(true))
+	if err != nil {
 		return false, err
 	}
-	waiter := notify.NewAuto(w.queue.db, session, w.queue.topic(), firstReady(w.queue.name), notify.AutoOptions{
+	hands.owes(some)
+	waiter := notify.NewAuto(w.queue.db, session, w.queue.topic(), polled(w.queue.name), notify.AutoOptions{
 		Gate: w.queue.options.Gate, Poll: w.options.Poll, Logger: w.log,
 	})
 	defer func() { _ = waiter.Close() }()
-	d := &dispatcher{Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+	d := &dispatcher{
+		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		contended: lockedWaits(), blocked: lockedWaits(),
+	}
 	return true, d.run(ctx, waiter)
 }
 
-// firstReady is what a worker polls, where it has to: who is idle waits for a first task.
-func firstReady(queue string) notify.Source {
-	return notify.Query("SELECT (SELECT id FROM "+schema.TaskTable+forceClaim+
-		" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)", queue)
+// polled is what a worker polls, where it has to: the first task that is ready, for who is idle, and when
+// the first of those falls due that it does not know of, perhaps. A number for all of it: Source has one.
+func polled(queue string) notify.Source {
+	first := func(state State) string {
+		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
+			" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0), 0)"
+	}
+	return notify.Query("SELECT CRC32(CONCAT_WS(' ', COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+
+		" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1), 0), "+first(Scheduled)+", "+first(Failed)+
+		", COALESCE((SELECT MIN(next_at) FROM "+schema.ScheduleTable+" WHERE queue = ?), 0)))", queue, queue, queue, queue)
 }

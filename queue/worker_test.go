@@ -155,8 +155,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A handler that ignores the end of its worker is left behind after StopTimeout, with an
-// ended context; its result is written down if it comes then.
+// A handler's context ends StopTimeout after its worker's; what it returns then is written
+// down.
 func TestStopTimeout(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

@@ -181,6 +181,9 @@ var needs = []need{
 		}},
 	{[]string{roleWorker}, "besides, to keep the gate for enqueuers that do not live long",
 		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
+	{[]string{roleWorker}, "besides, so that other workers learn at once what one that stops leaves to them: what has failed, and what it\n" +
+		"-- had not begun",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleWorker}, "besides, for recurring tasks",
 		[]grant{
 			{privileges: "INSERT", table: schema.TaskTable},

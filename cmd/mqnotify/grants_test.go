@@ -176,6 +176,15 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			defer execute(t, a.db, "DELETE FROM mqnotify_schedule")
 			return a.works(t)
 		}},
+		{"worker that stops", []string{"worker:", "besides, so that other workers"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_task")
+			succeed(t, a.root, "enqueue", "mail", "x")
+			w := background(t, a.config, "work", "mail", "--backoff", "1h", "--", "false")
+			failed := within(t, patience, func() bool {
+				return len(column(t, a.db, "SELECT 1 FROM mqnotify_task WHERE state = 'failed'")) == 1
+			})
+			return w.interrupt(t).code == exitDone && failed && !strings.Contains(w.err.String(), "flag is not set")
+		}},
 		{"worker that discards", []string{"worker:", "besides, for work --discard"}, func(t *testing.T, a account) bool {
 			return a.works(t, "--discard")
 		}},

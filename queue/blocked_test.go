@@ -1,0 +1,154 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// host is one whose connections can vanish without a word.
+type host struct {
+	before []byte // with the first packet that has this, which is not sent any more
+	gone   atomic.Bool
+	sent   atomic.Int64 // packets
+	mu     sync.Mutex
+	open   []net.Conn
+}
+
+// newHost is the configuration of a host's clients. Its connections are closed at the test's end.
+func newHost(tb testing.TB, config *mysql.Config, before string) (*host, *mysql.Config) {
+	tb.Helper()
+	h := &host{before: []byte(before)}
+	config = config.Clone()
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if h.gone.Load() {
+			return nil, errors.New("the network is unreachable")
+		}
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.open = append(h.open, conn)
+		return &hostConn{conn.(*net.TCPConn), h}, nil
+	}
+	tb.Cleanup(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, conn := range h.open {
+			_ = conn.Close()
+		}
+	})
+	return h, config
+}
+
+type hostConn struct {
+	*net.TCPConn
+	host *host
+}
+
+func (c *hostConn) Write(p []byte) (int, error) {
+	if len(c.host.before) > 0 && bytes.Contains(p, c.host.before) {
+		c.host.gone.Store(true)
+	}
+	if c.host.gone.Load() {
+		return len(p), nil
+	}
+	c.host.sent.Add(1)
+	return c.TCPConn.Write(p)
+}
+
+func (c *hostConn) Close() error {
+	if c.host.gone.Load() { // the server is not told
+		return c.SetDeadline(time.Now())
+	}
+	return c.TCPConn.Close()
+}
+
+// A worker's host that vanishes between the two packets of a transaction leaves rows locked, which
+// others pass over: until the server ends the session.
+func TestHostVanishesBetweenPackets(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range map[string]struct{ before, state string }{
+			"claim":   {"SET state = 'in progress'", "'ready', state_at = DEFAULT"},
+			"promote": {"SET state = 'ready', turn", "'failed', state_at = '2020-01-01'"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db, config := database(t, s)
+				enqueue(t, newQueue(t, db, Options{NoGate: true}), "1", "2", "3")
+				execute(t, db, "UPDATE mqnotify_task SET state = "+c.state)
+				host, vanishing := newHost(t, config, c.before)
+				w, err := NewWorker(newQueue(t, openConfig(t, vanishing), Options{}), WorkerOptions{Batch: 3})
+				require.NoError(t, err)
+				assert.Equal(t, 30*time.Second, w.idle)
+				w.idle = 3 * time.Second
+				ctx, stop := context.WithCancel(t.Context())
+				ended := mysqltest.Result(func() error { return w.Run(ctx, func(context.Context, Task) error { return nil }) })
+				eventually(t, host.gone.Load, "it does not vanish")
+				var got collected
+				work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Look: time.Hour}, got.handle)
+				got.waitFor(t, "1", "2", "3")
+				stop()
+				_ = <-ended
+			})
+		}
+	})
+}
+
+// The longest that such rows stay locked is the time for which a claim holds, or half a minute.
+func TestIdleTimeout(t *testing.T) {
+	for visibility, want := range map[time.Duration]time.Duration{
+		time.Second: 30 * time.Second, time.Minute: time.Minute, maxDelay: 8 * time.Hour,
+	} {
+		assert.Equal(t, want, idleTimeout(visibility))
+	}
+}
+
+// A worker that finds tasks locked by somebody tries again less and less often, and has them soon
+// after they are free.
+func TestLockedTasks(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, state := range map[string]string{
+			"ready":   "'ready', state_at = DEFAULT",
+			"overdue": "'failed', state_at = '2020-01-01'",
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db, config := database(t, s)
+				enqueue(t, newQueue(t, db, Options{NoGate: true}), "locked")
+				execute(t, db, "UPDATE mqnotify_task SET state = "+state)
+				tx, err := db.Pool().BeginTxx(t.Context(), nil)
+				require.NoError(t, err)
+				defer func() { _ = tx.Rollback() }()
+				_, err = tx.ExecContext(t.Context(), "UPDATE mqnotify_task SET priority = 1")
+				require.NoError(t, err)
+				host, config := newHost(t, config, "")
+				var got collected
+				waiting(t, config, WorkerOptions{}, got.handle)
+				const window = 4 * time.Second
+				<-time.After(window) // the waits grow
+				before := host.sent.Load()
+				<-time.After(window)
+				sent := host.sent.Load() - before
+				t.Logf("%d packets in %v", sent, window)
+				assert.Less(t, sent, int64(60), "a few each second, the keeper's looks among them")
+				require.NoError(t, tx.Rollback())
+				got.waitFor(t, "locked")
+			})
+		}
+	})
+}

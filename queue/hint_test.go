@@ -1,0 +1,143 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// waiting is a worker in a process of its own that waits in the queue's gate, and looks by
+// itself once an hour: it finds what it is told of, and nothing else.
+func waiting(tb testing.TB, config *mysql.Config, options WorkerOptions, handler Handler) *running {
+	tb.Helper()
+	var logged mysqltest.Text
+	q := newQueue(tb, openConfig(tb, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	options.Look = time.Hour
+	w := work(tb, q, options, handler)
+	eventually(tb, func() bool { return strings.Contains(logged.String(), "mode=gate") }, "it does not wait in the gate")
+	<-time.After(busyLook + busyLook/2) // before that it may look by itself once more
+	return w
+}
+
+// aged makes the queue one whose first tasks were entered long ago.
+func aged(q *Queue) *Queue {
+	q.first.Store(time.Now().Add(-time.Minute).UnixNano())
+	return q
+}
+
+// A task that is entered right before Close is found at once, whether the Queue had joined the
+// gate, was about to, or had not lived long enough to.
+func TestEnqueueAndClose(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		_, config := database(t, s)
+		var got collected
+		waiting(t, config, WorkerOptions{}, got.handle)
+		var all []string
+		for name, prepare := range map[string]func(q *Queue){
+			"short-lived": func(*Queue) {},
+			"joins":       func(q *Queue) { aged(q) },
+			"has joined":  func(q *Queue) { require.NoError(t, q.Join(t.Context())) },
+		} {
+			q := newQueue(t, openConfig(t, config), Options{})
+			prepare(q)
+			enqueue(t, q, name)
+			require.NoError(t, q.Close())
+			all = append(all, name)
+			got.waitFor(t, all...)
+		}
+	})
+}
+
+// What is entered is told though the caller's context ends right after the commit.
+func TestNotifyAfterTheEnd(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		var got collected
+		waiting(t, config, WorkerOptions{}, got.handle)
+		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'x')")
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		newQueue(t, db, Options{}).Notify(ended)
+		got.waitFor(t, "x")
+	})
+}
+
+// A reader's gate is rung for what is appended right before Close.
+func TestAppendAndClose(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		_, config := ringOf(t, s, 10)
+		gate := openRing(t, openConfig(t, config)).gate
+		head, err := gate.Head(t.Context())
+		require.NoError(t, err)
+		for _, prepare := range []func(r *Ring){
+			func(*Ring) {},
+			func(r *Ring) { r.started = time.Now().Add(-time.Minute) },
+			func(r *Ring) { require.NoError(t, r.gate.Join(t.Context())) },
+		} {
+			writer := openRing(t, openConfig(t, config))
+			prepare(writer)
+			for settled := false; !settled; { // until nothing wakes it any more
+				next, err := gate.Wait(t.Context(), head, 200*time.Millisecond)
+				require.NoError(t, err)
+				settled, head = next == head, next
+			}
+			appendText(t, writer, "x")
+			require.NoError(t, writer.Close())
+			next, err := gate.Wait(t.Context(), head, patience)
+			require.NoError(t, err)
+			require.NotEqual(t, head, next, "not woken")
+		}
+	})
+}
+
+// A worker that stops tells the others of what it leaves to them: what it had claimed and not
+// begun, while its handler goes on; what has failed and falls due later; in an ordered queue the
+// next task.
+func TestStopTells(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range map[string]struct {
+			ordered    bool
+			fails      error
+			stop, ends []string // what another worker has after either
+		}{
+			"not begun": {false, nil, []string{"2", "3"}, []string{"2", "3"}},
+			"failed":    {false, errors.New("at first"), []string{"2", "3"}, []string{"2", "3", "1"}},
+			"ordered":   {true, nil, nil, []string{"2", "3"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db, config := database(t, s, Settings{Ordered: c.ordered})
+				begun, end := make(chan struct{}), make(chan struct{})
+				enqueue(t, newQueue(t, db, Options{NoGate: true}), "1", "2", "3")
+				options := WorkerOptions{
+					Batch: 3, Visibility: time.Hour, StopTimeout: patience,
+					Backoff: func(int) time.Duration { return 100 * time.Millisecond },
+				}
+				w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(context.Context, Task) error {
+					close(begun)
+					<-end
+					return c.fails
+				})
+				ends := sync.OnceFunc(func() { close(end) })
+				t.Cleanup(ends)
+				mysqltest.Await(t, begun, "the first task")
+				var got collected
+				waiting(t, config, WorkerOptions{}, got.handle)
+				w.stop()
+				got.waitFor(t, c.stop...)
+				ends()
+				require.NoError(t, w.wait(t))
+				got.waitFor(t, c.ends...)
+			})
+		}
+	})
+}
