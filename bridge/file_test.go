@@ -79,6 +79,28 @@ func TestFileRotates(t *testing.T) {
 	require.Empty(t, readLines(t, path))
 }
 
+// A file that turned in the middle of a page, once and more, is known whole when the page comes again.
+func TestFileRotatesInAPage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB" }}
+	all := messages("t", 1, 100)
+	sink := to.open(t, "t")
+	send(t, sink, all, 10)
+	require.NoError(t, sink.Close())
+	names, err := filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	require.Greater(t, len(names), 2)
+	require.NotEmpty(t, readLines(t, path))
+	send(t, to.open(t, "t"), messages("t", 1, 110), 10)
+	names, err = filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	var got []stored
+	for _, name := range append(names, path) {
+		got = append(got, readLines(t, name)...)
+	}
+	require.Equal(t, wanted(messages("t", 1, 110)), got)
+}
+
 // A line that a crash has cut is cut off, and comes whole.
 func TestFileTornLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.jsonl")
