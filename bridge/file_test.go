@@ -18,6 +18,11 @@ func readLines(t *testing.T, path string) (all []stored) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+	return parseLines(t, text)
+}
+
+func parseLines(t *testing.T, text []byte) (all []stored) {
+	t.Helper()
 	for l := range bytes.Lines(text) {
 		require.Equal(t, byte('\n'), l[len(l)-1], "a line is cut")
 		var m struct {
@@ -154,47 +159,6 @@ func TestFileWithoutFolder(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Open(t.Context())
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-// A program that answers each line with its id; a folder of its own is the destination.
-func TestExec(t *testing.T) {
-	folder := t.TempDir()
-	script := filepath.Join(folder, "store.sh")
-	require.NoError(t, os.WriteFile(script, []byte(`while IFS= read -r line; do
-  id=${line#*:}; id=${id%%,*}
-  if [ "${#line}" -gt 500000 ]; then echo "refuse $id too long"; continue; fi
-  printf '%s\n' "$line" >> "$1"
-  echo "$id"
-done
-`), 0o600))
-	conform(t, target{
-		url:   func(topic string) string { return "exec:sh%20" + script + "%20" + filepath.Join(folder, topic) },
-		read:  func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic)) },
-		large: 600_000,
-	})
-}
-
-// A program that is not there, or speaks otherwise, ends the bridge; one that dies is
-// started again.
-func TestExecFails(t *testing.T) {
-	parse := func(url string) *Destination {
-		d, err := Parse(url, "t")
-		require.NoError(t, err)
-		return d
-	}
-	_, err := parse("exec:no-such-program").Open(t.Context())
-	require.ErrorAs(t, err, new(*PermanentError))
-	for url, stops := range map[string]bool{"exec:cat": true, "exec:true": false} {
-		sink, err := parse(url).Open(t.Context())
-		require.NoError(t, err)
-		_, err = sink.Send(t.Context(), messages("t", 1, 3))
-		if stops {
-			require.ErrorAs(t, err, new(*PermanentError))
-		} else {
-			requireTransient(t, err)
-		}
-		require.NoError(t, sink.Close())
-	}
 }
 
 // Headers that can't stand under their own names are whole, as ASCII.

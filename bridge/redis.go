@@ -19,7 +19,7 @@ import (
 // the server refuses what is there already; it takes ids in their order alone, so
 // rows must come in strict order. A server that is out of memory for one entry and has
 // room for the next would leave a gap that nothing can fill: the row is then no
-// longer taken, and the bridge stops and says so. A transaction (MULTI) would prevent
+// longer taken, and the bridge stops and says so (not with one in flight). A transaction (MULTI) would prevent
 // that, and lose more: Redis 7.0 drops transactions when it reads its append-only file
 // where the default user is off.
 type redisSink struct {
@@ -113,12 +113,14 @@ func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		}
 		return n, err
 	}
+	// The client heeds a deadline and no other end.
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	// The next pipeline is made while the server is at the last.
 	ctx, cancel := context.WithCancel(ctx)
 	pipelines := make(chan pipeline, 1)
-	defer func() { // Send keeps no message after its return
+	defer func() { // until the goroutine below has ended: Send keeps no message after its return
 		cancel()
-		for range pipelines { //nolint:revive // until the goroutine below has ended
+		for range pipelines {
 		}
 	}()
 	go func() {
