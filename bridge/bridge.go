@@ -109,11 +109,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if err := s.open(ctx); err != nil {
 		return &OpenError{b.to.Name, err}
 	}
-	if b.options.Report != nil {
-		if err := s.begin(ctx); err != nil {
-			return err
-		}
-	}
 	c, err := consumer.New(b.db, b.topic, b.options.Consumer)
 	if err != nil {
 		return err
