@@ -227,6 +227,7 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	if s.closed.Load() {
 		return 0, ErrClosed
 	}
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(messages))
 	var failed error
 	for _, m := range messages {

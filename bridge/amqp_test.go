@@ -40,7 +40,7 @@ func TestAMQP(t *testing.T) {
 	to := ofBroker(b, func(string) string { return "" })
 	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }
 	channel := openAMQP(t, b)
-	for _, queue := range []string{"order", "restart", "large", "headers", "close"} { // "away" is the sink's to make
+	for _, queue := range []string{"order", "restart", "large", "headers", "close", "frozen"} { // "away" is the sink's to make
 		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
 		require.NoError(t, err)
 	}

@@ -30,7 +30,7 @@ type Options struct {
 	// StopOnPoison makes Run return the PoisonError instead, the offset before it.
 	StopOnPoison bool
 	// SendTimeout is how long the destination may take to confirm what it was sent at
-	// once. 0 means 30 s.
+	// once. 0 means 30 s, or a second more than Destination.Timeout where that is longer.
 	SendTimeout time.Duration
 	// Retry makes the waits between two attempts while the destination is away or
 	// refuses; nil means exponential from 100 ms to 10 s. It begins anew when a message
@@ -70,7 +70,7 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 		options.Attempts = 3
 	}
 	if options.SendTimeout == 0 {
-		options.SendTimeout = 30 * time.Second
+		options.SendTimeout = max(30*time.Second, to.Timeout+time.Second)
 	}
 	if options.Retry == nil {
 		options.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }
@@ -108,11 +108,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer s.close()
 	if err := s.open(ctx); err != nil {
 		return &OpenError{b.to.Name, err}
-	}
-	if b.options.Report != nil {
-		if err := s.begin(ctx); err != nil {
-			return err
-		}
 	}
 	c, err := consumer.New(b.db, b.topic, b.options.Consumer)
 	if err != nil {

@@ -261,26 +261,6 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// The second of two bridges of a group sends nothing until the first ends, and goes on
-// where it was.
-func TestStandby(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openTopic(t, s)
-		insert(t, db, 1, 10)
-		first, second := &fake{}, &fake{}
-		one := run(t, db, first.destination(), Options{})
-		require.Eventually(t, func() bool { return len(first.ids()) == 10 }, patience, time.Millisecond)
-		run(t, db, second.destination(), Options{})
-		insert(t, db, 11, 20)
-		require.Eventually(t, func() bool { return len(first.ids()) == 20 }, patience, time.Millisecond)
-		one.stop()
-		require.NoError(t, one.wait(t))
-		insert(t, db, 21, 30)
-		require.Eventually(t, func() bool { return len(second.ids()) == 10 }, patience, time.Millisecond)
-		require.Equal(t, upTo(30), append(first.ids(), second.ids()...))
-	})
-}
-
 // A database that dies between the confirmation and the offset's storing gives the rows
 // again: this bridge knows them.
 func TestDatabaseDies(t *testing.T) {

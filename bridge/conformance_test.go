@@ -21,11 +21,16 @@ const patience = time.Minute
 
 // target is a destination for the conformance suite.
 type target struct {
-	url     func(topic string) string
-	refused string                                    // a URL whose credentials are wrong; empty when there are none
-	read    func(t *testing.T, topic string) []stored // what the destination has, in its order
-	stop    func()                                    // the destination goes away, as in a crash
-	restart func()
+	url func(topic string) string
+	// destination is in the place of a URL.
+	destination func(topic string) *Destination
+	refused     string                                    // a URL whose credentials are wrong; empty when there are none
+	read        func(t *testing.T, topic string) []stored // what the destination has, in its order
+	stop        func()                                    // the destination goes away, as in a crash
+	restart     func()
+	// freeze makes the destination neither answer nor read until thaw is called.
+	freeze  func(topic string) (thaw func())
+	held    int  // bytes of a message, of which it does not take 50 while it is frozen; 0 is 250,000
 	dedupes bool // it tells what it has
 	large   int  // bytes of a payload that it refuses; 0 when it takes all
 	// atSend tells that Open finds out nothing.
@@ -48,6 +53,7 @@ func conform(t *testing.T, to target) {
 	t.Run("too large", to.testTooLarge)
 	t.Run("headers", to.testHeaders)
 	t.Run("close", to.testClose)
+	t.Run("frozen", to.testFrozen)
 	t.Run("credentials", to.testCredentials)
 }
 
@@ -75,6 +81,9 @@ func wanted(all []consumer.Message) (want []stored) {
 
 func (to target) parse(t *testing.T, topic string) *Destination {
 	t.Helper()
+	if to.destination != nil {
+		return to.destination(topic)
+	}
 	d, err := Parse(to.url(topic), topic)
 	require.NoError(t, err)
 	require.NotContains(t, d.Name, brokertest.Password)
@@ -166,7 +175,9 @@ func (to target) testAway(t *testing.T) {
 	sink := to.open(t, topic)
 	send(t, sink, messages(topic, 1, 10), 10)
 	to.stop()
-	_, err := sink.Send(t.Context(), messages(topic, 11, 20))
+	short, cancel := context.WithTimeout(t.Context(), 3*time.Second) // Kafka's client would try for ever
+	_, err := sink.Send(short, messages(topic, 11, 20))
+	cancel()
 	requireTransient(t, err)
 	require.NoError(t, sink.Close())
 
@@ -335,6 +346,7 @@ func ofBroker(b *brokertest.Broker, query func(topic string) string) target {
 		url:     func(topic string) string { return b.URL(query(topic)) },
 		refused: strings.Replace(b.URL(query("credentials")), brokertest.Password, wrongPassword, 1),
 		stop:    b.Kill, restart: b.Restart, large: brokertest.MaxMessage + 1,
+		freeze: func(string) func() { return b.Freeze() },
 	}
 }
 

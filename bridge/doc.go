@@ -12,15 +12,18 @@
 // message id ("orders:17"). Which destinations drop it:
 //
 //   - nats (JetStream): by Nats-Msg-Id, within the stream's window of duplicates, and
-//     beyond it by reading the last 8,000 ids of the stream before the first message
+//     beyond it by reading the subject's last 8,000 ids in the stream before the first message
 //   - redis (Streams): for ever: the entry's id is the row's
-//   - file: by reading the ids at the file's end before the first message
+//   - file: by reading the ids at the file's end, and at that of the files before it that
+//     rotated, before the first message
 //   - amqp, mqtt, kafka, webhooks, exec, stdout: not; the receiver can, by the id
 //
 // Rows come in the order in which the consumer gives them: by id, but a row that
 // commits late comes when it commits (consumer.OrderArrival), unless the destination
 // or Options.Consumer.Order asks for strict order. Messages are sent ahead, Options.InFlight
-// of them at most; a page's last one is waited for before the next page's first.
+// of them at most; a page's last one is waited for before the next page's first. One that
+// the destination refuses for a while may so come to stand behind later ones, unless InFlight
+// is 1.
 //
 // A confirmation is worth what the destination makes of it: a Redis without
 // appendfsync always, a stream in memory, a mosquitto that is killed may lose what

@@ -3,6 +3,7 @@ package bridge
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -23,14 +24,19 @@ import (
 type execSink struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
+	out     *os.File // its stdout, for us to read
 	answers chan string
-	ended   chan struct{} // closed when the program is gone
+	ended   chan struct{} // closed when the program is gone and all that it said is read
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// execPatience is how long the program may go on after its stdin was closed.
+// execPatience is how long the program may go on after its stdin was closed, and what it has started
+// after its own end.
 const execPatience = 5 * time.Second
+
+// answerLine is the most of a line that the program may say.
+const answerLine = 4096
 
 func parseExec(p *params) (*Destination, error) {
 	text := p.url.Opaque // exec:./load --table x
@@ -55,33 +61,59 @@ func startExec(args []string) (Sink, error) {
 		answers: make(chan string), ended: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.cmd.Stderr = os.Stderr
+	ownGroup(s.cmd)
 	in, err := s.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.cmd.StdoutPipe()
+	// Not StdoutPipe: whatever the program has started may hold the other end for longer than it lives.
+	out, theirs, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, in.Close())
 	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, permanent(err)
+	s.in, s.out, s.cmd.Stdout = in, out, theirs
+	err = s.cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, errors.Join(permanent(err), in.Close(), out.Close())
 	}
-	s.in = in
-	go s.read(out)
+	read := make(chan struct{})
+	go s.read(read)
+	go s.wait(read)
 	return s, nil
 }
 
-// read passes the program's answers on until it ends.
-func (s *execSink) read(out io.Reader) {
-	defer close(s.ended)
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
+// read passes the program's answers on until there are no more. One that is too long is cut, and so
+// wrong or a long reason.
+func (s *execSink) read(done chan<- struct{}) {
+	defer close(done)
+	for lines := bufio.NewReaderSize(s.out, answerLine); ; {
+		answer, more, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
 		select {
-		case s.answers <- lines.Text():
+		case s.answers <- string(answer):
 		case <-s.closed:
 		}
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
+		}
 	}
+}
+
+// wait waits for the program's end, and for that of its answers.
+func (s *execSink) wait(read <-chan struct{}) {
+	defer close(s.ended)
 	_ = s.cmd.Wait() // that it ended is what matters
+	late := time.NewTimer(execPatience)
+	defer late.Stop()
+	select {
+	case <-read:
+	case <-late.C:
+	}
+	_ = s.out.Close()
+	<-read
 }
 
 func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error) {
@@ -139,7 +171,7 @@ func (s *execSink) write(messages []consumer.Message) error {
 	return out.Flush()
 }
 
-// Close closes the program's stdin, and kills it if that does not end it.
+// Close closes the program's stdin, and kills it and what it has started if that does not end it.
 func (s *execSink) Close() error {
 	s.once.Do(func() {
 		close(s.closed)
@@ -150,7 +182,8 @@ func (s *execSink) Close() error {
 	select {
 	case <-s.ended:
 	case <-late.C:
-		_ = s.cmd.Process.Kill()
+		killGroup(s.cmd.Process)
+		_ = s.out.Close() // which somebody may hold who has left the group
 		<-s.ended
 	}
 	return nil

@@ -70,7 +70,7 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		return 0, context.Cause(ctx)
 	}
 	if s.file == nil {
-		if err := s.open(); err != nil {
+		if err := s.begin(); err != nil {
 			return 0, err
 		}
 	}
@@ -109,21 +109,35 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	return len(messages), nil
 }
 
-// open opens the file for writing and reads its end.
-func (s *fileSink) open() error {
-	file, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o644)
+// begin opens the file for the first time: what was stored before must be known.
+func (s *fileSink) begin() error {
+	ids, err := s.open()
+	if err == nil {
+		err = s.addRotated(ids)
+	}
 	if err != nil {
+		if s.file != nil {
+			err = errors.Join(err, s.file.Close())
+		}
+		s.file = nil
 		return err
 	}
+	s.last = ids
+	return nil
+}
+
+// open opens the file for writing and reads its end.
+func (s *fileSink) open() (ids map[string]string, err error) {
+	file, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
 	if err := lockFile(file); err != nil {
-		return errors.Join(err, file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 	end, ids, err := readEnd(file)
 	if err == nil && !isAt(file, s.path) {
 		err = fmt.Errorf("%s was replaced meanwhile", s.path) // who had the lock has rotated it
-	}
-	if err == nil && end == 0 { // it was rotated just before, perhaps
-		ids, err = s.idsOfRotated()
 	}
 	if err == nil {
 		err = file.Truncate(end)
@@ -135,10 +149,10 @@ func (s *fileSink) open() error {
 		err = syncFolder(s.path)
 	}
 	if err != nil {
-		return errors.Join(err, file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
-	s.file, s.size, s.last = file, end, ids
-	return nil
+	s.file, s.size = file, end
+	return ids, nil
 }
 
 // isAt tells whether a path is that of the file.
@@ -151,17 +165,30 @@ func isAt(file *os.File, path string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-func (s *fileSink) idsOfRotated() (map[string]string, error) {
+// addRotated adds what is at the end of the rotated files, the newest first, as far as the current
+// one is too short: it may have turned in the middle of a page that comes again.
+func (s *fileSink) addRotated(ids map[string]string) error {
 	rotated, err := s.rotated()
-	if err != nil || len(rotated) == 0 {
-		return nil, err
-	}
-	file, err := os.Open(s.path + "." + rotated[len(rotated)-1])
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_, ids, err := readEnd(file)
-	return ids, errors.Join(err, file.Close())
+	for size := s.size; size < endBytes && len(rotated) > 0; rotated = rotated[:len(rotated)-1] {
+		file, err := os.Open(s.path + "." + rotated[len(rotated)-1])
+		if err != nil {
+			return err
+		}
+		end, older, err := readEnd(file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+		for id, createdAt := range older {
+			if _, newer := ids[id]; !newer {
+				ids[id] = createdAt
+			}
+		}
+		size += end
+	}
+	return nil
 }
 
 // endBytes is how much of a file's end is read: more than a page of messages and
@@ -231,7 +258,8 @@ func (s *fileSink) turn() error {
 			}
 		}
 	}
-	return s.open()
+	_, err = s.open() // it is new; what is known stays so
+	return err
 }
 
 // rotated are the endings of the rotated files' names, in their order.

@@ -18,6 +18,11 @@ func readLines(t *testing.T, path string) (all []stored) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+	return parseLines(t, text)
+}
+
+func parseLines(t *testing.T, text []byte) (all []stored) {
+	t.Helper()
 	for l := range bytes.Lines(text) {
 		require.Equal(t, byte('\n'), l[len(l)-1], "a line is cut")
 		var m struct {
@@ -79,6 +84,28 @@ func TestFileRotates(t *testing.T) {
 	require.Empty(t, readLines(t, path))
 }
 
+// A file that turned in the middle of a page, once and more, is known whole when the page comes again.
+func TestFileRotatesInAPage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB" }}
+	all := messages("t", 1, 100)
+	sink := to.open(t, "t")
+	send(t, sink, all, 10)
+	require.NoError(t, sink.Close())
+	names, err := filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	require.Greater(t, len(names), 2)
+	require.NotEmpty(t, readLines(t, path))
+	send(t, to.open(t, "t"), messages("t", 1, 110), 10)
+	names, err = filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	var got []stored
+	for _, name := range append(names, path) {
+		got = append(got, readLines(t, name)...)
+	}
+	require.Equal(t, wanted(messages("t", 1, 110)), got)
+}
+
 // A line that a crash has cut is cut off, and comes whole.
 func TestFileTornLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.jsonl")
@@ -132,47 +159,6 @@ func TestFileWithoutFolder(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Open(t.Context())
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-// A program that answers each line with its id; a folder of its own is the destination.
-func TestExec(t *testing.T) {
-	folder := t.TempDir()
-	script := filepath.Join(folder, "store.sh")
-	require.NoError(t, os.WriteFile(script, []byte(`while IFS= read -r line; do
-  id=${line#*:}; id=${id%%,*}
-  if [ "${#line}" -gt 500000 ]; then echo "refuse $id too long"; continue; fi
-  printf '%s\n' "$line" >> "$1"
-  echo "$id"
-done
-`), 0o600))
-	conform(t, target{
-		url:   func(topic string) string { return "exec:sh%20" + script + "%20" + filepath.Join(folder, topic) },
-		read:  func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic)) },
-		large: 600_000,
-	})
-}
-
-// A program that is not there, or speaks otherwise, ends the bridge; one that dies is
-// started again.
-func TestExecFails(t *testing.T) {
-	parse := func(url string) *Destination {
-		d, err := Parse(url, "t")
-		require.NoError(t, err)
-		return d
-	}
-	_, err := parse("exec:no-such-program").Open(t.Context())
-	require.ErrorAs(t, err, new(*PermanentError))
-	for url, stops := range map[string]bool{"exec:cat": true, "exec:true": false} {
-		sink, err := parse(url).Open(t.Context())
-		require.NoError(t, err)
-		_, err = sink.Send(t.Context(), messages("t", 1, 3))
-		if stops {
-			require.ErrorAs(t, err, new(*PermanentError))
-		} else {
-			requireTransient(t, err)
-		}
-		require.NoError(t, sink.Close())
-	}
 }
 
 // Headers that can't stand under their own names are whole, as ASCII.

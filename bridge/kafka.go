@@ -20,8 +20,8 @@ import (
 // the header mqnotify-message-id.
 //
 // A producer's idempotence ends with its connection: a bridge that is started again
-// may repeat what was under way. It is tested with kfake, franz-go's own cluster in
-// memory, and with no Kafka.
+// may repeat what was under way. It is tested with kfake, franz-go's own cluster, and with
+// no Kafka.
 type kafkaSink struct {
 	client *kgo.Client
 	topic  string

@@ -2,7 +2,11 @@ package bridge
 
 import (
 	"context"
+	"errors"
+	"net"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,15 +20,46 @@ import (
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
 
-// kfake is a cluster in memory, of the client's own authors: no Kafka is here. It keeps
-// nothing through its end, so that it can't go away and come back.
-func TestKafka(t *testing.T) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.AllowAutoTopicCreation(), kfake.EnableSASL(), kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))
-	require.NoError(t, err)
-	t.Cleanup(cluster.Close)
+// cluster is kfake, of the client's own authors: no Kafka is here. It keeps its data in a folder, and
+// can be ended in an orderly way and started again.
+type cluster struct {
+	*kfake.Cluster
+	t      *testing.T
+	folder string
+	ports  []int
+
+	mu       sync.Mutex
+	produced int // requests
+	hangUp   func(produced int) bool
+	frozen   chan struct{} // nil, or closed when it goes on
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, folder: t.TempDir()}
+	c.start(kfake.NumBrokers(3))
+	for _, addr := range c.ListenAddrs() {
+		_, port, err := net.SplitHostPort(addr)
+		require.NoError(t, err)
+		n, err := strconv.Atoi(port)
+		require.NoError(t, err)
+		c.ports = append(c.ports, n)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (c *cluster) restart() { c.start(kfake.NumBrokers(3), kfake.Ports(c.ports...)) }
+
+func (c *cluster) start(options ...kfake.Opt) {
+	c.t.Helper()
+	var err error
+	c.Cluster, err = kfake.NewCluster(append(options, kfake.AllowAutoTopicCreation(), kfake.EnableSASL(), kfake.DataDir(c.folder),
+		kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))...)
+	require.NoError(c.t, err)
 	// Of wrong credentials it says nothing and hangs up: here it answers as Kafka does.
-	cluster.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
-		cluster.KeepControl()
+	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
 		r, ok := request.(*kmsg.SASLAuthenticateRequest)
 		if !ok || !strings.HasSuffix(string(r.SASLAuthBytes), wrongPassword) {
 			return nil, nil, false
@@ -35,18 +70,94 @@ func TestKafka(t *testing.T) {
 		}
 		return response, nil, true
 	})
-	addr := cluster.ListenAddrs()[0]
-	url := func(password string) string { return "kafka://" + brokertest.User + ":" + password + "@" + addr }
-	conform(t, target{
-		url:     func(string) string { return url(brokertest.Password) },
-		refused: url(wrongPassword),
+	c.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, errors.New("hangs up"), c.produce(request)
+	})
+}
+
+// produce looks at what is produced: with acks of all replicas, by a producer that has an id. It says
+// whether to hang up.
+func (c *cluster) produce(request kmsg.Request) bool {
+	r, ok := request.(*kmsg.ProduceRequest)
+	if !ok {
+		c.t.Errorf("%T", request)
+		return true
+	}
+	if r.Acks != -1 {
+		c.t.Errorf("acks %d", r.Acks)
+	}
+	for _, topic := range r.Topics {
+		for _, partition := range topic.Partitions {
+			var batch kmsg.RecordBatch
+			if err := batch.ReadFrom(partition.Records); err != nil || batch.ProducerID < 0 || batch.FirstSequence < 0 {
+				c.t.Errorf("no idempotent producer: %d, %d, %v", batch.ProducerID, batch.FirstSequence, err)
+			}
+		}
+	}
+	c.mu.Lock()
+	c.produced++
+	frozen, hangsUp := c.frozen, c.hangUp != nil && c.hangUp(c.produced)
+	c.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+	return hangsUp
+}
+
+func (c *cluster) freeze(string) (thaw func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	frozen := make(chan struct{})
+	c.frozen = frozen
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.frozen = nil
+		close(frozen)
+	}
+}
+
+func (c *cluster) url(password string) string {
+	return "kafka://" + brokertest.User + ":" + password + "@" + c.ListenAddrs()[0]
+}
+
+func (c *cluster) target() target {
+	url := c.url(brokertest.Password)
+	return target{
+		url:     func(string) string { return url },
+		refused: c.url(wrongPassword),
 		large:   1_100_000,
+		stop:    func() { c.Close() }, restart: c.restart, freeze: c.freeze,
 		read: func(t *testing.T, topic string) []stored {
-			d, err := newParams(url(brokertest.Password), topic)
+			d, err := newParams(url, topic)
 			require.NoError(t, err)
 			return readKafka(t, d.url.Host, topic)
 		},
-	})
+	}
+}
+
+func TestKafka(t *testing.T) {
+	c := newCluster(t)
+	conform(t, c.target())
+	require.Positive(t, c.produced)
+}
+
+// A broker that hangs up again and again in the middle of what is under way gets each message once, and
+// in order: the producer's own tries are idempotent.
+func TestKafkaHangsUp(t *testing.T) {
+	c := newCluster(t)
+	c.hangUp = func(produced int) bool { return produced%2 == 0 }
+	to := c.target()
+	all := messages("cut", 1, 200)
+	sink := to.open(t, "cut")
+	send(t, sink, all[:1], 1)
+	send(t, sink, all[1:], 20)
+	c.mu.Lock()
+	require.Greater(t, c.produced, 15)
+	c.hangUp = nil
+	c.mu.Unlock()
+	require.Equal(t, wanted(all), to.read(t, "cut"))
 }
 
 // readKafka reads a topic from its start to the end that it has now.

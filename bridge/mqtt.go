@@ -139,7 +139,8 @@ func (e *mqttError) Error() string { return fmt.Sprintf("%s: reason code 0x%02x"
 func (c *mqttConn) end() {
 	c.once.Do(func() {
 		close(c.closed)
-		_ = c.client.Disconnect(&paho.Disconnect{}) // it may be gone
+		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second)) // for what is being written too
+		_ = c.client.Disconnect(&paho.Disconnect{})              // it may be gone
 		_ = c.conn.Close()
 	})
 	<-c.client.Done()
@@ -179,6 +180,7 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		return 0, ErrClosed
 	default:
 	}
+	defer context.AfterFunc(ctx, s.end)() // which ends a write that hangs
 	acks := make([]chan packets.ControlPacket, 0, len(messages))
 	var failed error
 	for _, m := range messages {

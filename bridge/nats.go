@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +42,32 @@ type natsConn struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
 	gone <-chan struct{} // closed with it: acknowledgements that are under way then never come
+	wire *wire
+}
+
+// wire is a connection's socket. While the client writes to a server that does not read it
+// holds its own lock, which its Close waits for: only the socket's end ends that.
+type wire struct {
+	dial func(network, addr string) (net.Conn, error)
+	mu   sync.Mutex
+	conn net.Conn
+}
+
+// Dial is what the client connects with.
+func (w *wire) Dial(network, addr string) (net.Conn, error) {
+	conn, err := w.dial(network, addr)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conn = conn
+	return conn, err
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn != nil {
+		_ = w.conn.Close()
+	}
 }
 
 func parseNATS(p *params) (*Destination, error) {
@@ -86,12 +114,16 @@ func newNATS(p *params) (*natsDestination, error) {
 // and knows then what is in doubt.
 func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
 	gone := make(chan struct{})
+	dialer := &net.Dialer{Timeout: nats.DefaultTimeout}
+	w := &wire{dial: func(network, addr string) (net.Conn, error) { return dialer.DialContext(ctx, network, addr) }}
 	options := append([]nats.Option{
-		nats.Name("mqnotify"), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(gone) }),
+		nats.Name("mqnotify"), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(gone) }), nats.SetCustomDialer(w),
 	}, d.options...)
 	if deadline, has := ctx.Deadline(); has {
-		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+		dialer.Timeout = max(time.Until(deadline), time.Millisecond)
+		options = append(options, nats.Timeout(dialer.Timeout))
 	}
+	defer context.AfterFunc(ctx, w.cut)()
 	conn, err := nats.Connect(d.servers, options...)
 	if err != nil {
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
@@ -107,7 +139,7 @@ func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &natsConn{conn, js, gone}, nil
+	return &natsConn{conn, js, gone, w}, nil
 }
 
 func (d *natsDestination) open(ctx context.Context) (Sink, error) {
@@ -182,30 +214,13 @@ func (s *natsSink) look(ctx context.Context) error {
 	if state.Msgs == 0 {
 		return nil
 	}
-	from := max(state.FirstSeq, state.LastSeq-min(state.LastSeq-1, remembered-1)) // no larger than the last
-	reader, err := s.js.OrderedConsumer(ctx, s.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{s.subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq: from, HeadersOnly: true,
-		MaxResetAttempts: 1, // it would try for ever, over a connection that is closed
-	})
+	reader, left, err := s.beforeEnd(ctx, state.FirstSeq, state.LastSeq)
 	if err != nil {
 		return err
 	}
-	info, err := reader.Info(ctx)
-	if err != nil {
-		return err
-	}
-	for left := int(info.NumPending); left > 0; {
-		batch, err := reader.Fetch(min(left, remembered), jetstream.FetchMaxWait(5*time.Second))
+	for left > 0 {
+		got, err := s.fetch(ctx, reader, min(left, remembered))
 		if err != nil {
-			return err
-		}
-		got := 0
-		for m := range batch.Messages() {
-			s.last[m.Headers().Get(nats.MsgIdHdr)] = m.Headers().Get(fieldCreatedAt)
-			got++
-		}
-		if err := batch.Error(); err != nil {
 			return err
 		}
 		if left -= got; got == 0 { // purged meanwhile
@@ -215,11 +230,65 @@ func (s *natsSink) look(ctx context.Context) error {
 	return nil
 }
 
+// beforeEnd makes a reader that begins so far before the stream's end that it meets as many of the
+// subject's messages as are to be remembered, and not many more: other subjects may be in between.
+func (s *natsSink) beforeEnd(ctx context.Context, first, last uint64) (jetstream.Consumer, int, error) {
+	from := max(first, last-min(last, remembered-1))
+	few, many := last+1, uint64(0) // from there on they are too few, or more than enough
+	for {
+		// Not the client's ordered consumer: its Fetch heeds no context, and tries for ever over a
+		// connection that is gone.
+		reader, err := s.js.CreateConsumer(ctx, s.stream, jetstream.ConsumerConfig{
+			FilterSubject: s.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+			AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, InactiveThreshold: 30 * time.Second,
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		switch left := reader.CachedInfo().NumPending; {
+		case left < remembered && from > first && from > many+1:
+			few = from
+			from = max(first, last-min(last, 4*(last-from+1)-1))
+			if many > 0 {
+				from = many + (few-many)/2
+			}
+		case left > 4*remembered && from+1 < few:
+			many = from
+			from = many + (few-many)/2
+		default:
+			return reader, int(left), nil
+		}
+	}
+}
+
+// fetch notes some of the reader's messages, and says how many those were.
+func (s *natsSink) fetch(ctx context.Context, reader jetstream.Consumer, most int) (got int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	go func() { // the client does not end a wait whose connection is lost
+		select {
+		case <-s.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	batch, err := reader.Fetch(most, jetstream.FetchContext(ctx))
+	if err != nil {
+		return 0, err
+	}
+	for m := range batch.Messages() {
+		s.last[m.Headers().Get(nats.MsgIdHdr)] = m.Headers().Get(fieldCreatedAt)
+		got++
+	}
+	return got, batch.Error()
+}
+
 func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	if s.closed.Load() {
 		return 0, ErrClosed
 	}
-	if !s.looked { // here and not before: another member may have been writing
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
+	if !s.looked {                                           // here and not before: another member may have been writing
 		if err := s.look(ctx); err != nil {
 			return 0, fmt.Errorf("read the end of stream %q: %w", s.stream, err)
 		}
@@ -308,6 +377,7 @@ func (s *natsSink) explain(m consumer.Message, err error) error {
 
 func (s *natsSink) Close() error {
 	s.closed.Store(true)
+	s.wire.cut() // what was not confirmed counts as not sent
 	s.conn.Close()
 	return nil
 }

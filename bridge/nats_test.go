@@ -70,6 +70,63 @@ func TestNATSPastTheWindow(t *testing.T) {
 	require.Equal(t, wanted(messages(topic, 21, 30)), got[21:])
 }
 
+// What other subjects put behind it in the stream is not counted: as much of the own subject is known.
+func TestNATSOtherSubjects(t *testing.T) {
+	b := brokertest.NATS(t)
+	js := openJetStream(t, b)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}, Duplicates: 100 * time.Millisecond})
+	require.NoError(t, err)
+	to := natsTarget(b, "stream=shop&subject=shop.orders")
+	all := messages("orders", 1, 12_000)
+	other := func(n int) { publishMany(t, js, "shop.other", n) }
+	other(100)
+	send(t, to.open(t, "orders"), all[:11_900], 4000)
+	other(40_000)
+	send(t, to.open(t, "orders"), all[11_900:], 100)
+	other(1)
+	require.Eventually(t, func() bool { // until the window is past
+		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "shop.other", Header: nats.Header{nats.MsgIdHdr: {"orders:12000"}}})
+		return err == nil && !ack.Duplicate
+	}, patience, 20*time.Millisecond)
+	sink := to.open(t, "orders")
+	send(t, sink, all[12_000-remembered:], 4000)
+	stream, err := js.Stream(t.Context(), "shop")
+	require.NoError(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("shop.orders"))
+	require.NoError(t, err)
+	require.Equal(t, uint64(12_000), info.State.Subjects["shop.orders"], "one came twice")
+}
+
+// Of a subject that fills the stream before others no more is read than some of its end.
+func TestNATSReadsNoMoreThanTheEnd(t *testing.T) {
+	b := brokertest.NATS(t)
+	js := openJetStream(t, b)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}})
+	require.NoError(t, err)
+	publishMany(t, js, "shop.orders", 40_000)
+	publishMany(t, js, "shop.other", 30_000)
+	publishMany(t, js, "shop.orders", 100)
+	sink, ok := natsTarget(b, "stream=shop&subject=shop.orders").open(t, "orders").(*natsSink)
+	require.True(t, ok)
+	_, left, err := sink.beforeEnd(t.Context(), 1, 70_100)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, left, remembered)
+	require.LessOrEqual(t, left, 4*remembered)
+}
+
+func publishMany(t *testing.T, js jetstream.JetStream, subject string, n int) {
+	t.Helper()
+	for range n {
+		_, err := js.PublishAsync(subject, nil)
+		require.NoError(t, err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-time.After(patience):
+		t.Fatal("the stream does not take it")
+	}
+}
+
 // Another row of the same id that only the stream's window knows is not taken for sent either.
 func TestNATSDuplicateOfAnotherRow(t *testing.T) {
 	sink := natsTarget(brokertest.NATS(t), "").open(t, "t")

@@ -12,11 +12,11 @@ type Progress struct {
 	// Sent and Buried count the messages of this run: confirmed ones, and those that
 	// went to the dead letters.
 	Sent, Buried int
-	// ID is the last message's, From and Head are where the run began and the topic's
-	// largest id then: the backlog is what is between. Ids have gaps, so its rows are
-	// fewer than Head - From.
+	// ID is the last message's, From and Head are where the run began to send and the
+	// topic's largest id then: the backlog is what is between. Ids have gaps, so its rows
+	// are fewer than Head - From.
 	ID, From, Head uint64
-	// Elapsed is how long the run has taken, Left how long the rest of the backlog will
+	// Elapsed is how long the run has sent, Left how long the rest of the backlog will
 	// take at the rate so far; 0 when there is none.
 	Elapsed, Left time.Duration
 }
@@ -40,11 +40,17 @@ type meter struct {
 	began        time.Time
 }
 
-// begin notes where the group is and how far there is to go.
-func (s *shell) begin(ctx context.Context) error {
+// begin notes where the group is and how far there is to go, at the first page: until then another
+// member may have been sending, for hours.
+func (s *shell) begin(ctx context.Context) {
+	if s.options.Report == nil || !s.began.IsZero() {
+		return
+	}
+	s.began = time.Now()
 	status, err := consumer.Status(ctx, s.db, s.topic, s.options.Consumer.Key)
-	if err != nil {
-		return err
+	if err != nil { // the rows go over all the same
+		s.options.Logger.WarnContext(ctx, "how large the backlog is can't be told", "topic", s.topic, "error", err)
+		return
 	}
 	s.head = status.Head
 	for _, group := range status.Groups {
@@ -52,8 +58,6 @@ func (s *shell) begin(ctx context.Context) error {
 			s.from, s.known = group.Settled, true
 		}
 	}
-	s.began = time.Now()
-	return nil
 }
 
 // report tells of a page from the first id to id.

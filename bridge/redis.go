@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,7 +19,7 @@ import (
 // the server refuses what is there already; it takes ids in their order alone, so
 // rows must come in strict order. A server that is out of memory for one entry and has
 // room for the next would leave a gap that nothing can fill: the row is then no
-// longer taken, and the bridge stops and says so. A transaction (MULTI) would prevent
+// longer taken, and the bridge stops and says so (not with one in flight). A transaction (MULTI) would prevent
 // that, and lose more: Redis 7.0 drops transactions when it reads its append-only file
 // where the default user is off.
 type redisSink struct {
@@ -112,10 +113,16 @@ func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		}
 		return n, err
 	}
+	// The client heeds a deadline and no other end.
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	// The next pipeline is made while the server is at the last.
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	pipelines := make(chan pipeline, 1)
+	defer func() { // until the goroutine below has ended: Send keeps no message after its return
+		cancel()
+		for range pipelines {
+		}
+	}()
 	go func() {
 		defer close(pipelines)
 		for page := range slices.Chunk(messages, pipelined) {
@@ -221,11 +228,26 @@ func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal err
 	switch {
 	case !later(info.LastGeneratedID, m.ID): // it was refused for something else
 		return redisError("XADD", refusal)
-	case s.maxLen > 0 && info.Length > 0 && later(info.FirstEntry.ID, m.ID):
-		return nil // trimmed
+	case s.maxLen > 0 && info.Length > 0 && later(info.FirstEntry.ID, m.ID) && maybeTrimmed(m, info.FirstEntry, info.LastEntry):
+		return nil
 	}
-	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: others write to it, or it was written in "+
-		"another order: use a stream of the topic's own: %w", s.key, id, refusal))
+	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: others write to it, the table was emptied, or it was "+
+		"written in another order: use a stream of the topic's own: %w", s.key, id, refusal))
+}
+
+// maybeTrimmed tells whether what a stream has left comes from the message's topic, and some of it
+// from no earlier than the message. All that is earlier would be of a table that was emptied since.
+func maybeTrimmed(m consumer.Message, left ...redis.XMessage) bool {
+	recent := false
+	for _, entry := range left {
+		if name, _ := entry.Values[fieldMessageID].(string); !strings.HasPrefix(name, m.Topic+":") {
+			return false
+		}
+		text, _ := entry.Values[fieldCreatedAt].(string)
+		createdAt, err := time.Parse(time.RFC3339Nano, text)
+		recent = recent || err != nil || !createdAt.Before(m.CreatedAt)
+	}
+	return recent
 }
 
 // later tells whether an entry's id is at or past a row's.

@@ -2,10 +2,12 @@ package bridge
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
 
@@ -54,6 +56,25 @@ func TestRedisMaxLen(t *testing.T) {
 	after := readRedis(t, b, "s")
 	require.Equal(t, "t:110", after[len(after)-1].id)
 	require.Len(t, once(after), len(after))
+}
+
+// What was trimmed away counts as sent only where the stream is this topic's, and of this table: not in
+// one of another topic, and not for a table that was emptied since.
+func TestRedisMaxLenOfOthers(t *testing.T) {
+	b := brokertest.Redis(t, "stream-node-max-entries 10")
+	to := target{url: func(string) string { return b.URL("maxlen=20&stream=s") }}
+	send(t, to.open(t, "t"), messages("t", 1, 100), 10)
+	before := readRedis(t, b, "s")
+	emptied := messages("t", 1, 5)
+	for i := range emptied {
+		emptied[i].CreatedAt = emptied[i].CreatedAt.Add(time.Second)
+	}
+	for what, others := range map[string][]consumer.Message{"another topic": messages("other", 1, 5), "emptied": emptied} {
+		n, err := to.open(t, others[0].Topic).Send(t.Context(), others)
+		require.Zero(t, n, what)
+		require.ErrorAs(t, err, new(*PermanentError), what)
+	}
+	require.Equal(t, before, readRedis(t, b, "s"))
 }
 
 // A stream that others have written to would take a row's id for an old one: that is

@@ -54,6 +54,7 @@ func (s *shell) close() {
 // deliver sends a page. ctx is Run's, after whose end nothing new is begun; hands is
 // the handler's, which ends later, or when the group's lock is lost.
 func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message) error {
+	s.begin(hands)
 	// A page comes when the offset past the one before is stored, or instead of it.
 	if !slices.ContainsFunc(messages, s.wasConfirmed) {
 		s.recent = map[uint64]bool{}

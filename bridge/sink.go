@@ -28,13 +28,17 @@ type Destination struct {
 	// InFlight is how many messages Send is given at once at most, unless
 	// Options.InFlight says otherwise. 0 means 1.
 	InFlight int
+	// Timeout is how long it may take to confirm one message, if Send has a limit of its
+	// own for that. Options.SendTimeout is more by default.
+	Timeout time.Duration
 }
 
 // Sink takes messages to one destination over one connection. Whoever writes one
 // promises that
 //
 //   - Send stores the messages in their order. It may have all of them under way at
-//     once, as long as a message that fails is not passed by a later one for good.
+//     once: one that the destination refuses, and takes when it comes again, may then
+//     stand behind later ones, but none is passed over for good.
 //   - Send returns how many of the messages, from the first on, the destination has
 //     confirmed: it has them, and keeps them through its own restart as far as it keeps
 //     anything. A nil error says that it has them all. What is not confirmed may be

@@ -82,22 +82,19 @@ func Redact(text string) string {
 		}
 		return scheme + ":***"
 	}
-	if u.Opaque != "" {
-		switch u.Scheme {
-		case "file":
-		case "exec": // its arguments may be anything
-			u.Opaque, _, _ = strings.Cut(u.Opaque, "%20")
-			u.RawQuery = ""
-		default:
-			return u.Scheme + ":***"
-		}
-	}
-	if (u.Scheme == "http" || u.Scheme == "https") && (strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
+	switch {
+	case u.Scheme == "exec":
+		return redactExec(u)
+	case u.Scheme == "file":
+	case u.Opaque != "", strings.Contains(u.EscapedPath()+u.RawQuery+u.EscapedFragment(), "@"):
+		// A password with a /, ? or # in it ends up there.
+		return u.Scheme + ":***"
+	case (u.Scheme == "http" || u.Scheme == "https") && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
 		return u.Scheme + "://" + u.Host + "/***" // of many webhooks the path is the secret
 	}
-	if _, has := u.User.Password(); has || u.User != nil && u.Scheme == "nats" { // a user alone may be a token
+	if u.User != nil {
 		name := u.User.Username()
-		if !has {
+		if _, has := u.User.Password(); !has { // a user alone may be a token
 			name = ""
 		}
 		u.User = url.UserPassword(name, "xxx")
@@ -108,10 +105,24 @@ func Redact(text string) string {
 			query.Set(name, "xxx")
 		}
 	}
-	if len(query) > 0 {
-		u.RawQuery = query.Encode()
-	}
+	u.RawQuery, u.Fragment = query.Encode(), "" // what can't be read is not shown
 	return strings.ReplaceAll(u.String(), "xxx", "***")
+}
+
+// redactExec shows the program alone: its arguments may be anything.
+func redactExec(u *url.URL) string {
+	text := u.Opaque
+	if text == "" {
+		text = u.Path
+	} else if plain, err := url.PathUnescape(text); err == nil {
+		text = plain
+	} else {
+		text, _, _ = strings.Cut(text, "%")
+	}
+	if args := strings.Fields(text); len(args) > 0 {
+		return "exec:" + args[0]
+	}
+	return "exec:"
 }
 
 // secret tells whether a parameter's value is not to be shown.

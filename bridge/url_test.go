@@ -54,6 +54,23 @@ func TestRedact(t *testing.T) {
 		"me:s3cret@host":                         "me:***",
 		"stdout":                                 "***",
 		"exec:load%20--key=s3cret":               "exec:load",
+		"exec:/usr/bin/load%20--key=s3cret":      "exec:/usr/bin/load",
+		"exec:///usr/bin/load%20--key=s3cret":    "exec:/usr/bin/load",
+		"exec:./load --key=s3cret":               "exec:./load",
+		"exec:./load%09s3cret":                   "exec:./load",
+		"exec:/load s3cret":                      "exec:/load",
+		"exec:load%zzs3cret":                     "exec:load",
+		"exec:load?s3cret#s3cret":                "exec:load",
+		"tls://s3cret@host":                      "tls://:***@host",
+		"mqtt://s3cret@host":                     "mqtt://:***@host",
+		"redis://host/0?password=s3cret;x":       "redis://host/0",
+		"redis://host/0#s3cret":                  "redis://host/0",
+		"redis://me:1#s3cret@host/0":             "redis:***",
+		"redis://me:1?s3cret@host/0":             "redis:***",
+		"redis://me:1/s3cret@host/0":             "redis:***",
+		"redis://me:1@/s3cret@host/0":            "redis:***",
+		"file:///tmp/a@b?rotate=1MB":             "file:///tmp/a@b?rotate=1MB",
+		"file:a.jsonl?keep=1":                    "file:a.jsonl?keep=1",
 	} {
 		require.Equal(t, want, Redact(url), url)
 	}

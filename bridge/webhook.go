@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -46,6 +47,7 @@ type webhook struct {
 	key                     []byte // nil for no signature
 	timeout                 time.Duration
 	tls                     *tls.Config
+	secrets                 *strings.Replacer // takes the URL's parts out of a text
 }
 
 // answerBytes is how much of an answer is read: the beginning is for the error, the
@@ -53,8 +55,16 @@ type webhook struct {
 const answerBytes = 64 << 10
 
 func parseWebhook(p *params) (*Destination, error) {
-	w := &webhook{name: p.shown, source: p.text("ce-source", "/mqnotify/"+p.topic), kind: p.text("ce-type", "mqnotify.message")}
-	w.timeout = p.duration("timeout", 15*time.Second)
+	w := &webhook{name: p.shown, source: p.text("ce-source", "/mqnotify/"+url.PathEscape(p.topic)), kind: p.text("ce-type", "mqnotify.message")}
+	if _, err := url.Parse(w.source); err != nil || w.source == "" {
+		p.note("ce-source=: a URI reference, such as /shop/orders")
+	}
+	if w.kind == "" {
+		p.note("ce-type=: name it")
+	}
+	if w.timeout = p.duration("timeout", 15*time.Second); w.timeout == 0 {
+		p.note("timeout=: more than 0")
+	}
 	secret := p.text("secret", "")
 	if secret != "" {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
@@ -76,7 +86,44 @@ func parseWebhook(p *params) (*Destination, error) {
 	u := *p.url
 	u.RawQuery, u.Fragment = query.Encode(), ""
 	w.url = u.String()
-	return &Destination{InFlight: 1, Open: w.open}, p.err
+	w.secrets = urlSecrets(&u, secret)
+	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}, p.err
+}
+
+// urlSecrets finds the parts of a URL that a receiver may repeat in its answer, one that says which
+// path it does not know, say. Short ones stay unless they are a password, or are all of the path: a
+// text could not be read without each "in".
+func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
+	const short = 4
+	parts := others
+	add := func(least int, values ...string) {
+		for _, value := range values {
+			if len(value) >= least {
+				parts = append(parts, value, url.PathEscape(value), url.QueryEscape(value))
+			}
+		}
+	}
+	if password, _ := u.User.Password(); password != "" {
+		add(1, password)
+	}
+	add(short, u.User.Username())
+	add(2, u.Path, u.EscapedPath())
+	add(1, u.RawQuery)
+	add(short, strings.Split(u.Path, "/")...)
+	for name, values := range u.Query() {
+		if secret(name) {
+			add(1, values...)
+		}
+		add(short, values...)
+	}
+	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) }) // the whole before its parts
+	var pairs []string
+	for _, part := range parts {
+		if part != "" {
+			pairs = append(pairs, part, "***")
+		}
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 var errOtherHost = errors.New("it redirects to another host")
@@ -139,6 +186,12 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 		return poison(m, "it makes no CloudEvent: %w", s.hide(err))
 	}
 	request.Header.Set("User-Agent", "mqnotify")
+	// Where a tracer looks: the event's own are ce-traceparent and ce-tracestate.
+	for _, name := range []string{"traceparent", "tracestate"} {
+		if value := m.Headers[name]; value != "" && token(name, value) {
+			request.Header.Set(name, value)
+		}
+	}
 	if s.key != nil {
 		sign(request.Header, s.key, e.ID(), time.Now(), m.Payload)
 	}
@@ -151,16 +204,33 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, _ := io.ReadAll(io.LimitReader(response.Body, answerBytes)) // the status says all that counts
-	return judge(m, response, answer)
+	return s.judge(m, response, answer)
 }
 
-// hide takes the URL out of the client's error: it has the secrets of the path's owner.
+// hide takes the URL out of the client's error: it has the secrets of the path's owner. An answer that
+// is no HTTP, or leads nowhere, is quoted there too.
 func (s *webhookSink) hide(err error) error {
 	for failed := (*url.Error)(nil); errors.As(err, &failed); {
 		err = failed.Err
 	}
-	return fmt.Errorf("post to %s: %w", s.name, tlsError(err))
+	err = tlsError(err)
+	return &hiddenError{"post to " + s.name + ": " + s.shown(err.Error(), 500), err}
 }
+
+// shown is the beginning of a text of the receiver's, without the URL's secrets.
+func (w *webhook) shown(text string, most int) string {
+	text = w.secrets.Replace(strings.ToValidUTF8(text, ""))
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}
+
+// hiddenError is an error with another text.
+type hiddenError struct {
+	text string
+	err  error
+}
+
+func (e *hiddenError) Error() string { return e.text }
+func (e *hiddenError) Unwrap() error { return e.err }
 
 // event is a message as a CloudEvent.
 func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
@@ -220,13 +290,14 @@ func sign(header http.Header, key []byte, id string, now time.Time, body []byte)
 }
 
 // judge says what an answer means.
-func judge(m consumer.Message, response *http.Response, answer []byte) error {
+func (w *webhook) judge(m consumer.Message, response *http.Response, answer []byte) error {
 	status := response.StatusCode
 	if status >= 200 && status < 300 {
 		return nil
 	}
-	err := fmt.Errorf("the receiver answered %s", response.Status)
-	if text := strings.TrimSpace(strings.ToValidUTF8(string(answer[:min(len(answer), 200)]), "")); text != "" {
+	// Its own words for the code may be anything, and long.
+	err := fmt.Errorf("the receiver answered %s", strings.TrimSpace(strconv.Itoa(status)+" "+http.StatusText(status)))
+	if text := strings.TrimSpace(w.shown(string(answer), 200)); text != "" {
 		err = fmt.Errorf("%w: %q", err, text)
 	}
 	switch {

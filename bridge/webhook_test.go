@@ -1,14 +1,18 @@
 package bridge
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	neturl "net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +22,9 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 const testSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -76,6 +82,23 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+func (r *receiver) freeze(string) (thaw func()) {
+	frozen := make(chan struct{})
+	set := func(answer func(http.ResponseWriter, *http.Request) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.answer = answer
+	}
+	set(func(http.ResponseWriter, *http.Request) bool {
+		<-frozen
+		return false
+	})
+	return func() {
+		close(frozen)
+		set(nil)
+	}
+}
+
 func (r *receiver) url(topic string) string {
 	return "http://" + r.addr + "/" + topic + "?secret=" + testSecret
 }
@@ -92,7 +115,7 @@ func TestWebhook(t *testing.T) {
 		},
 		stop:    func() { r.server.CloseClientConnections(); r.server.Close() },
 		restart: func() { r.listen(t, r.addr) },
-		large:   1<<20 + 1, atSend: true,
+		large:   1<<20 + 1, atSend: true, freeze: r.freeze,
 	})
 }
 
@@ -236,4 +259,142 @@ func TestWebhookOptions(t *testing.T) {
 	require.Equal(t, "/shop", got.Header.Get("Ce-Source"))
 	require.Equal(t, "shop.paid", got.Header.Get("Ce-Type"))
 	require.Equal(t, "tenant=7", got.URL.RawQuery)
+}
+
+// What the receiver says is told without the URL's secrets, in whatever form it repeats them, and no
+// more than its beginning.
+func TestWebhookHidesItsURL(t *testing.T) {
+	const path, token, password = "/services/T0000/s3cr3t-path", "t0k+en&/x", "p"
+	for what, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"path": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = fmt.Fprintf(w, `no %s here, nor s3cr3t-path, nor {"url":"\/services\/T0000\/s3cr3t-path"}`, r.URL.Path)
+		},
+		"query": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = fmt.Fprintf(w, "%s is wrong: %s, %q", r.URL, r.URL.RawQuery, r.URL.Query().Get("token"))
+		},
+		"beginning": func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, strings.Repeat(".", 195)+r.URL.Path)
+		},
+		"status": func(w http.ResponseWriter, r *http.Request) {
+			conn, out, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(out, "HTTP/1.1 404 %s %s\r\nContent-Length: 0\r\n\r\n", strings.Repeat("no ", 10_000), r.URL.Path)
+			_ = errors.Join(out.Flush(), conn.Close())
+		},
+		"no HTTP": func(w http.ResponseWriter, r *http.Request) {
+			conn, out, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(out, "ERR %s %s\r\n\r\n", r.URL, strings.Repeat("no ", 10_000))
+			_ = errors.Join(out.Flush(), conn.Close())
+		},
+		"location": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "http://[::1%25]:x"+r.URL.String())
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(answer))
+		url := strings.Replace(server.URL, "http://", "http://me:"+password+"@", 1) + path + "?token=" + neturl.QueryEscape(token)
+		d, err := Parse(url, "t")
+		require.NoError(t, err)
+		sink, err := d.Open(t.Context())
+		require.NoError(t, err)
+		_, err = sink.Send(t.Context(), messages("t", 1, 1))
+		require.Error(t, err, what)
+		for _, secret := range []string{"T0000", "s3cr3t", token, neturl.QueryEscape(token)} {
+			require.NotContains(t, err.Error(), secret, what)
+		}
+		require.Less(t, len(err.Error()), 800, what)
+		require.NoError(t, sink.Close())
+		server.Close()
+	}
+}
+
+// A receiver that does not answer, or does not end its answer, holds nothing up for longer than timeout=,
+// and is asked again.
+func TestWebhookWithoutAnswer(t *testing.T) {
+	r := newReceiver(t)
+	ended := make(chan struct{}, 10)
+	for what, answer := range map[string]func(w http.ResponseWriter, req *http.Request){
+		"silent": func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
+		"a body that stops": func(w http.ResponseWriter, req *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			_ = http.NewResponseController(w).Flush()
+			<-req.Context().Done()
+		},
+		"an endless body": func(w http.ResponseWriter, req *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			for req.Context().Err() == nil {
+				if _, err := io.WriteString(w, strings.Repeat("no ", 10_000)); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		r.answer = func(w http.ResponseWriter, req *http.Request) bool {
+			_, _ = io.Copy(io.Discard, req.Body) // or the server does not see that the client is gone
+			answer(w, req)
+			ended <- struct{}{}
+			return true
+		}
+		sink := target{url: func(topic string) string { return r.url(topic) + "&timeout=100ms" }}.open(t, "t")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		n, err := sink.Send(ctx, messages("t", 1, 1))
+		require.NoError(t, ctx.Err(), what)
+		cancel()
+		require.Zero(t, n, what)
+		requireTransient(t, err)
+		require.Less(t, len(err.Error()), 600, what)
+		require.NoError(t, sink.Close())
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatal(what + ": the connection is not ended")
+		}
+	}
+	r.answer = nil
+	send(t, target{url: r.url}.open(t, "t"), messages("t", 1, 1), 1)
+	require.Equal(t, wanted(messages("t", 1, 1)), r.got["t"])
+}
+
+// A receiver may be given longer than others.
+func TestWebhookTimeout(t *testing.T) {
+	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")
+	require.NoError(t, err)
+	defer db.Close()
+	for query, want := range map[string]time.Duration{"": 30 * time.Second, "?timeout=1s": 30 * time.Second, "?timeout=2m": 121 * time.Second} {
+		to, err := Parse("https://host/"+query, "orders")
+		require.NoError(t, err)
+		b, err := New(db, "orders", to, Options{Consumer: consumer.Options{Group: "g"}})
+		require.NoError(t, err)
+		require.Equal(t, want, b.options.SendTimeout, query)
+	}
+}
+
+// A table's name is no URI; a row's trace is where a tracer looks for it.
+func TestWebhookHeaders(t *testing.T) {
+	r := newReceiver(t)
+	var source, trace, state string
+	r.answer = func(_ http.ResponseWriter, req *http.Request) bool {
+		source, trace, state = req.Header.Get("ce-source"), req.Header.Get("traceparent"), req.Header.Get("tracestate")
+		return false
+	}
+	const topic = "100% of ü?#"
+	all := messages(topic, 1, 2)
+	all[0].Headers["tracestate"] = "a=1,b=2"
+	all[1].Headers["traceparent"] = "a\r\nb"
+	sink := target{url: func(string) string { return r.url("in") }}.open(t, topic)
+	send(t, sink, all[:1], 1)
+	require.Equal(t, "/mqnotify/100%25%20of%20%C3%BC%3F%23", source)
+	require.Equal(t, all[0].Headers["traceparent"], trace)
+	require.Equal(t, "a=1,b=2", state)
+	send(t, sink, all[1:], 1)
+	require.Empty(t, trace)
+	require.Equal(t, MessageID(all[1]), r.got["in"][1].id)
 }

@@ -91,7 +91,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	}
 	defer closeDB(db)
 	redis.SetLogger(redisLog{a.log})
-	shown := a.newProgress(topic)
+	shown := a.newProgress(topic, a.drawsProgress())
 	defer shown.end()
 	options.Report = shown.report
 	b, err := bridge.New(db, topic, to, options)

@@ -27,9 +27,12 @@ type progress struct {
 	done  bool                     // it is caught up
 }
 
-func (a *app) newProgress(topic string) *progress {
-	return &progress{app: a, topic: topic, draws: isTerminalOut(a.err) && a.logging.format != formatJSON}
+func (a *app) newProgress(topic string, draws bool) *progress {
+	return &progress{app: a, topic: topic, draws: draws}
 }
+
+// drawsProgress tells whether a bar can be shown.
+func (a *app) drawsProgress() bool { return isTerminalOut(a.err) && a.logging.format != formatJSON }
 
 func isTerminalOut(out io.Writer) bool {
 	file, ok := out.(*os.File)

@@ -161,6 +161,24 @@ func (b *Broker) Restart() {
 	}
 }
 
+// Freeze stops the broker's process (SIGSTOP), which then neither answers nor reads, until
+// the function that it returns is called.
+func (b *Broker) Freeze() (thaw func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.process == nil {
+		return func() {}
+	}
+	group := -b.process.Pid
+	tell := func(signal syscall.Signal) {
+		if err := syscall.Kill(group, signal); err != nil {
+			b.tb.Error(err)
+		}
+	}
+	tell(syscall.SIGSTOP)
+	return func() { tell(syscall.SIGCONT) }
+}
+
 func (b *Broker) end(signal syscall.Signal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,0 +1,143 @@
+//go:build unix
+
+package bridge
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A program that answers each line with its id; a folder of its own is the destination.
+func TestExec(t *testing.T) {
+	folder := t.TempDir()
+	script := filepath.Join(folder, "store.sh")
+	require.NoError(t, os.WriteFile(script, []byte(`while IFS= read -r line; do
+  id=${line#*:}; id=${id%%,*}
+  while [ -e "$1.frozen" ]; do sleep 0.05; done
+  if [ "${#line}" -gt 500000 ]; then echo "refuse $id too long"; continue; fi
+  printf '%s\n' "$line" >> "$1"
+  echo "$id"
+done
+`), 0o600))
+	conform(t, target{
+		url:   func(topic string) string { return "exec:sh%20" + script + "%20" + filepath.Join(folder, topic) },
+		read:  func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic)) },
+		large: 600_000,
+		freeze: func(topic string) func() {
+			flag := filepath.Join(folder, topic+".frozen")
+			require.NoError(t, os.WriteFile(flag, nil, 0o600))
+			return func() { require.NoError(t, os.Remove(flag)) }
+		},
+		held: 5000,
+	})
+}
+
+// A program that is not there, or speaks otherwise, ends the bridge; one that dies is
+// started again.
+func TestExecFails(t *testing.T) {
+	parse := func(url string) *Destination {
+		d, err := Parse(url, "t")
+		require.NoError(t, err)
+		return d
+	}
+	_, err := parse("exec:no-such-program").Open(t.Context())
+	require.ErrorAs(t, err, new(*PermanentError))
+	for url, stops := range map[string]bool{"exec:cat": true, "exec:true": false} {
+		sink, err := parse(url).Open(t.Context())
+		require.NoError(t, err)
+		_, err = sink.Send(t.Context(), messages("t", 1, 3))
+		if stops {
+			require.ErrorAs(t, err, new(*PermanentError))
+		} else {
+			requireTransient(t, err)
+		}
+		require.NoError(t, sink.Close())
+	}
+}
+
+// script is a destination that runs a shell script.
+func script(t *testing.T, text string) *Destination {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "script.sh")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	d, err := Parse("exec:sh%20"+path, "t")
+	require.NoError(t, err)
+	return d
+}
+
+// Close ends a program that does not end by itself, with what it has started, and does not wait for
+// who holds its stdout: of the script's own group, of a dead script's, and of none.
+func TestExecClose(t *testing.T) {
+	for what, text := range map[string]string{
+		"a child":   "trap '' TERM INT HUP\nread -r line\necho 1\nsleep 60\nsleep 60\n",
+		"an orphan": "read -r line\nsleep 60 2>/dev/null &\necho 1\n",
+		"another's": "read -r line\nsetsid sh -c 'echo $$ >\"$0\"; exec sleep 60' \"$0.pid\" 2>/dev/null &\necho 1\nwait\n",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := script(t, text)
+			sink, err := d.Open(t.Context())
+			require.NoError(t, err)
+			own, ok := sink.(*execSink)
+			require.True(t, ok)
+			t.Cleanup(func() {
+				killGroup(own.cmd.Process)
+				if text, err := os.ReadFile(own.cmd.Args[1] + ".pid"); err == nil {
+					pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+					require.NoError(t, err)
+					require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+				}
+			})
+			send(t, sink, messages("t", 1, 1), 1)
+			closed := make(chan error, 1)
+			go func() { closed <- sink.Close() }()
+			select {
+			case err := <-closed:
+				require.NoError(t, err)
+			case <-time.After(patience):
+				t.Fatal("Close does not return")
+			}
+		})
+	}
+}
+
+// A terminal's Ctrl-C goes to its foreground group: the program is in none of it.
+func TestExecOwnGroup(t *testing.T) {
+	sink, err := script(t, "while read -r line; do echo 1; done\n").Open(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sink.Close()) }()
+	own, ok := sink.(*execSink)
+	require.True(t, ok)
+	group, err := syscall.Getpgid(own.cmd.Process.Pid)
+	require.NoError(t, err)
+	require.Equal(t, own.cmd.Process.Pid, group)
+	require.NotEqual(t, syscall.Getpgrp(), group)
+}
+
+// What is no answer for its length says so at once, and a long reason is cut.
+func TestExecLongLine(t *testing.T) {
+	long := "head -c 200000 /dev/zero | tr '\\0' x; echo"
+	for text, poisons := range map[string]bool{long: false, "printf 'refuse 1 '; " + long: true} {
+		sink, err := script(t, "read -r line\n"+text+"\nread -r line\n").Open(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		n, err := sink.Send(ctx, messages("t", 1, 1))
+		cancel()
+		require.Zero(t, n)
+		require.Less(t, len(err.Error()), 5000)
+		require.Contains(t, err.Error(), strings.Repeat("x", 4000))
+		var poison *PoisonError
+		var stop *PermanentError
+		require.Equal(t, poisons, asError(err, &poison), "%v", err)
+		require.Equal(t, !poisons, asError(err, &stop), "%v", err)
+		require.NoError(t, sink.Close())
+	}
+}

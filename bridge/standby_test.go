@@ -1,0 +1,80 @@
+//go:build unix
+
+package bridge
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// The second of two bridges of a group sends nothing until the first ends, and goes on
+// where it was.
+func TestStandby(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 10)
+		first, second := &fake{}, &fake{}
+		one := run(t, db, first.destination(), Options{})
+		require.Eventually(t, func() bool { return len(first.ids()) == 10 }, patience, time.Millisecond)
+		told := make(chan Progress, 1000)
+		run(t, db, second.destination(), Options{Report: func(p Progress) { told <- p }})
+		insert(t, db, 11, 20)
+		require.Eventually(t, func() bool { return len(first.ids()) == 20 }, patience, time.Millisecond)
+		stopped := time.Now()
+		one.stop()
+		require.NoError(t, one.wait(t))
+		insert(t, db, 21, 30)
+		require.Eventually(t, func() bool { return len(second.ids()) == 10 }, patience, time.Millisecond)
+		require.Equal(t, upTo(30), append(first.ids(), second.ids()...))
+		progress := <-told
+		require.Equal(t, uint64(20), progress.From, "what the other has sent is not its own")
+		require.Less(t, progress.Elapsed, time.Since(stopped), "standing by is no sending")
+	})
+}
+
+// It also goes on when the active one is killed (kill -9) with rows under way: none is missing, and what
+// came twice is no more than a page.
+func TestStandbyOfOneThatIsKilled(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		path := filepath.Join(t.TempDir(), "orders.jsonl")
+		written := func() int {
+			text, _ := os.ReadFile(path)
+			return strings.Count(string(text), "\n")
+		}
+		insert(t, db, 1, 10)
+		active := startChild(t, childEnv, config.FormatDSN(), "file://"+path, "g")
+		require.Eventually(t, func() bool { return written() == 10 }, patience, time.Millisecond)
+		second := &fake{}
+		var logs mysqltest.Text
+		run(t, db, second.destination(), Options{Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+		require.Eventually(t, func() bool { return strings.Contains(logs.String(), "standing by") }, patience, time.Millisecond)
+		insert(t, db, 11, 5000)
+		require.Eventually(t, func() bool { return written() > 500 }, patience, time.Millisecond)
+		require.Empty(t, second.ids())
+		active.end()
+		insert(t, db, 5001, 5010)
+		require.Eventually(t, func() bool {
+			ids := second.ids()
+			return len(ids) > 0 && ids[len(ids)-1] == 5010
+		}, patience, time.Millisecond)
+		n, ids := written(), second.ids()
+		require.LessOrEqual(t, ids[0], uint64(n+1), "rows are missing")
+		require.Greater(t, ids[0]+200, uint64(n), "more than a page came twice")
+		require.Equal(t, upTo(5010)[ids[0]-1:], ids)
+	})
+}

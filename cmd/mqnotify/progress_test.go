@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/bridge"
+)
+
+// On a terminal a backlog is a bar. It leaves the line to what comes next: the word that the backlog is
+// done, or what ends the bridge.
+func TestProgressBar(t *testing.T) {
+	at := func(id uint64) bridge.Progress {
+		return bridge.Progress{Sent: int(id - 1000), ID: id, From: 1000, Head: 2000, Elapsed: time.Second}
+	}
+	for _, last := range []uint64{1500, 2000} {
+		var err text
+		a := newApp(streams{err: &err})
+		p := a.newProgress("orders", true)
+		require.Eventually(t, func() bool { // it is not drawn each time
+			p.report(at(1500))
+			return strings.Contains(err.String(), "50%") && strings.Contains(err.String(), "(500/1000")
+		}, patience, 20*time.Millisecond)
+		require.Contains(t, err.String(), "orders")
+		require.NotContains(t, err.String(), "\n")
+		if last == 2000 {
+			p.report(at(2000))
+			said := err.String()
+			line := said[strings.LastIndex(said[:len(said)-1], "\n")+1:]
+			require.Contains(t, line, `msg="the backlog is done" topic=orders sent=1000 refused=0 id=2000 head=2000 percent=100.0`)
+			p.report(at(2001))
+			require.Equal(t, said, err.String(), "what comes then is no backlog")
+		}
+		p.end()
+		require.Equal(t, "\n", err.String()[len(err.String())-1:])
+		ended := err.String()
+		p.end()
+		require.Equal(t, ended, err.String())
+	}
+}
+
+// Where there is no terminal, there is no bar.
+func TestNoTerminal(t *testing.T) {
+	file, err := os.CreateTemp(t.TempDir(), "err")
+	require.NoError(t, err)
+	defer file.Close()
+	require.False(t, newApp(streams{err: file}).drawsProgress())
+	require.False(t, newApp(streams{err: &text{}}).drawsProgress())
+	null, err := os.Open(os.DevNull) // a character device, as a terminal is
+	require.NoError(t, err)
+	defer null.Close()
+	a := newApp(streams{err: null})
+	require.True(t, a.drawsProgress())
+	a.logging.format = formatJSON
+	require.False(t, a.drawsProgress())
+}
