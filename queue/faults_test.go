@@ -31,7 +31,7 @@ func TestRenewal(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		}
-		options := WorkerOptions{Claim: mode, Visibility: time.Second, StopTimeout: -1}
+		options := WorkerOptions{Claim: mode, Visibility: 6 * time.Second, StopTimeout: -1}
 		work(t, q, options, handler)
 		work(t, newQueue(t, openConfig(t, config), Options{}), options, handler)
 		<-begun
@@ -105,7 +105,7 @@ func TestCutOff(t *testing.T) {
 		<-begun
 		proxy.Freeze()
 		long := func(int) time.Duration { return time.Hour } // it stays failed, and nobody has it a third time
-		other := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Visibility: visibility, Backoff: long},
+		other := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Visibility: time.Minute, Backoff: long},
 			func(_ context.Context, task Task) error {
 				note("again")
 				assert.Equal(t, 2, task.Attempt)

@@ -87,7 +87,7 @@ func (p *Proxy) Up() {
 	err := p.proxy.Start()
 	// A process that was being started during Down has the closed listener too, until its exec.
 	for begun := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(begun) < patience; err = p.proxy.Start() {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	if err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
 		p.tb.Errorf("mysqltest: start the proxy: %v", err)
