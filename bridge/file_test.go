@@ -44,13 +44,11 @@ func parseLines(t *testing.T, text []byte) (all []stored) {
 
 func TestFile(t *testing.T) {
 	folder := t.TempDir()
-	away := folder + ".away"
 	conform(t, target{
 		url:  func(topic string) string { return "file://" + filepath.Join(folder, topic+".jsonl") },
 		read: func(t *testing.T, topic string) []stored { return readLines(t, filepath.Join(folder, topic+".jsonl")) },
 		stop: nil, restart: nil, dedupes: true,
 	})
-	require.NoDirExists(t, away)
 }
 
 // A file past its size is followed by another; rows that were at the end of the one
@@ -80,7 +78,7 @@ func TestFileRotates(t *testing.T) {
 	require.NoError(t, os.Rename(path, names[1]+"9"))
 	last := readLines(t, names[1]+"9")
 	send(t, to.open(t, "t"), all[90:], 10)
-	require.Len(t, last, 100-len(got)+len(got)-(100-len(last)))
+	require.NotEmpty(t, last)
 	require.Empty(t, readLines(t, path))
 }
 

@@ -47,7 +47,7 @@ func TestMaxConnections(t *testing.T) {
 func TestHeaderTime(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, header: 300 * time.Millisecond})
+		site := start(t, db, Options{Topics: []string{"orders"}, header: 2 * time.Second})
 		stream := site.events(t, "/topics/orders/events").joined()
 		half, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
 		require.NoError(t, err)

@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // long is how long a test waits for what must come.
-const long = 30 * time.Second
+const long = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 

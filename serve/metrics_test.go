@@ -40,8 +40,12 @@ func TestLosses(t *testing.T) {
 		site := start(t, openDB(t, config), Options{Topics: []string{"orders"}})
 		// kill ends the keeper's session, or all others.
 		kill := func(keeper bool) {
-			gate, err := notify.ReadGateStatus(t.Context(), db, "orders")
-			require.NoError(t, err)
+			var gate notify.GateStatus
+			require.Eventually(t, func() bool {
+				var err error
+				gate, err = notify.ReadGateStatus(t.Context(), db, "orders")
+				return err == nil && gate.Keeper.ID != 0
+			}, long, 5*time.Millisecond, "nobody keeps the gate")
 			rows, err := s.Admin(t).QueryContext(t.Context(),
 				"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND (ID = ?) = ?", config.DBName, gate.Keeper.ID, keeper)
 			require.NoError(t, err)

@@ -50,10 +50,10 @@ type browser struct {
 func openBrowser(tb testing.TB) *browser {
 	tb.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000))
+		chromedp.ExecPath(chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
 	process, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, endTab := chromedp.NewContext(process, chromedp.WithLogf(tb.Logf), chromedp.WithErrorf(func(string, ...any) {}))
-	ctx, late := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, late := context.WithTimeout(ctx, 10*time.Minute)
 	tb.Cleanup(func() {
 		late()
 		_ = chromedp.Cancel(ctx)

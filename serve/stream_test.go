@@ -105,7 +105,11 @@ func TestResumeUnderLoad(t *testing.T) {
 			})
 		}
 		ended := make(chan struct{})
-		go func() { writing.Wait(); close(ended) }()
+		go func() {
+			writing.Wait()
+			close(ended)
+			insert(t, db, "orders", "end") // or one that has read all would wait for more
+		}()
 		var reading sync.WaitGroup
 		for c := range clients {
 			reading.Go(func() {
@@ -120,7 +124,7 @@ func TestResumeUnderLoad(t *testing.T) {
 						if want < 0 {
 							select {
 							case <-ended:
-								assert.NoError(t, db.Pool().GetContext(t.Context(), &want, "SELECT COUNT(*) FROM orders"))
+								assert.NoError(t, db.Pool().GetContext(t.Context(), &want, "SELECT COUNT(*) + 1 FROM orders WHERE payload <> 'end'"))
 							default:
 							}
 						}
@@ -153,7 +157,7 @@ func TestResumeUnderLoad(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 20, WriteTimeout: 500 * time.Millisecond})
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 20, WriteTimeout: 2 * time.Second})
 		conn, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
 		require.NoError(t, err)
 		defer conn.Close()
@@ -246,7 +250,9 @@ func TestHeartbeat(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		r := start(t, db, Options{Topics: []string{"orders"}, Heartbeat: 20 * time.Millisecond}).events(t, "/topics/orders/events").joined()
-		for line, beats := "", 0; beats < 3; line, _ = r.line() {
+		for beats := 0; beats < 3; {
+			line, ok := r.line()
+			require.True(t, ok)
 			if line == ":" {
 				beats++
 			}
