@@ -108,7 +108,8 @@ func TestResumeUnderLoad(t *testing.T) {
 		go func() {
 			writing.Wait()
 			close(ended)
-			insert(t, db, "orders", "end") // or one that has read all would wait for more
+			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('end')") // or one that has read all would wait for more
+			assert.NoError(t, err)
 		}()
 		var reading sync.WaitGroup
 		for c := range clients {
