@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
 
@@ -128,7 +129,9 @@ func ask(t *testing.T, method, url, body string, headers ...string) (status int,
 func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	t.Helper()
 	execute(t, a.db, "DELETE FROM mqnotify_import")
-	execute(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', 'redis:payments', 'old', '2020-01-01')")
+	origin, err := bridge.ParseOrigin(broker.URL("stream=payments"), "orders")
+	require.NoError(t, err)
+	execute(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin.Key)
 	client := redis.NewClient(&redis.Options{Addr: broker.Addr(), Username: brokertest.User, Password: brokertest.Password})
 	defer client.Close()
 	require.NoError(t, client.Del(t.Context(), "payments").Err())
