@@ -61,8 +61,8 @@
 // An idle worker waits in the server, in the queue's gate (package notify), and sleeps until
 // the next task falls due, by a timer of the server's time. It looks by itself each 30 s, one
 // statement, should a wake have been lost. Where there is no gate it waits for commits or
-// polls, for what is ready and for when the next task falls due. A task entered by plain SQL is found by that look, or at once after
-// notify.Notify(ctx, db, "queue/NAME").
+// polls, for what is ready and for when the next task falls due. A task entered by plain SQL
+// is found by that look, or at once after notify.Notify(ctx, db, "queue/NAME").
 //
 // # The ring buffer
 //
