@@ -349,13 +349,17 @@ func (f *faults) claimed() (same bool) {
 }
 
 func (f *faults) killProcess(v *victim) { v.kill() }
-func (f *faults) stopProcess(v *victim) { v.signal(syscall.SIGSTOP) }
-func (v *victim) resume()               { v.signal(syscall.SIGCONT) }
-func (f *faults) drop(v *victim)        { v.proxy.Down() }
-func (v *victim) up()                   { v.proxy.Up() }
-func (f *faults) freeze(v *victim)      { v.proxy.Freeze() }
-func (v *victim) thaw()                 { v.proxy.Thaw() }
-func goOn(*victim)                      {}
+func (f *faults) stopProcess(v *victim) { v.stop() }
+func (f *faults) drop(v *victim)        { v.down() }
+func (f *faults) freeze(v *victim)      { v.freeze() }
+
+func (v *victim) stop()   { v.signal(syscall.SIGSTOP) }
+func (v *victim) resume() { v.signal(syscall.SIGCONT) }
+func (v *victim) down()   { v.proxy.Down() }
+func (v *victim) up()     { v.proxy.Up() }
+func (v *victim) freeze() { v.proxy.Freeze() }
+func (v *victim) thaw()   { v.proxy.Thaw() }
+func goOn(*victim)        {}
 
 func (v *victim) signal(signal os.Signal) { require.NoError(v.t, v.command.Process.Signal(signal)) }
 

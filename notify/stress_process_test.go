@@ -22,9 +22,10 @@ import (
 
 const stressEnv = "MQNOTIFY_GATE_STRESS_PROCESS"
 
-// stressTold is what a process of TestGateStressFaults is told. It does what it reads line by
-// line, "join", "publish" or "leave", and writes the line when it is done, with the id
-// of what it published. A process that listens writes what it sees besides.
+// stressTold is what a process of a stress is told. It does what it reads line by
+// line, "join" or "publish", or tells how often it has "rung" the gate, and writes the
+// line when it is done, with the id of what it published or that number. A process that
+// listens writes what it sees besides.
 type stressTold struct {
 	DSN     string
 	Listens bool
@@ -163,10 +164,10 @@ func stressObey(ctx context.Context, db *notify.DB) error {
 		switch lines.Text() {
 		case "join":
 			p.join(ctx)
-		case "leave":
-			p.leave()
 		case "publish":
 			id = p.send(ctx, new(stressBoard))
+		case "rung":
+			id = uint64(p.rings())
 		default:
 			err = errors.New("no such order")
 		}

@@ -1,10 +1,14 @@
+//go:build unix
+
 package notify_test
 
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +22,8 @@ import (
 
 // The invariant: who reads the rows after a Wait and then waits again is woken by
 // each ring that comes after that reading, whatever is delayed, however producers come
-// and go, and whosever session is killed. No row is left to a wait's bound.
+// and go, whosever session is killed, and whatever happens to the keeper's process. No
+// row is left to a wait's bound: it is there within one failover.
 //
 // A violation shows because nothing else would wake anybody. A round is a burst of
 // commits and rings, then one commit and one ring, and quiet until every listener
@@ -28,11 +33,13 @@ import (
 func TestGateStress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		stress := func(t *testing.T, s *mysqltest.Server) {
-			figures := newStress(t, s, notify.GateLoss{Delay: seldomLate}).run(patience, func(f stressFigures) bool {
+			all := newStress(t, s, notify.GateLoss{Delay: seldomLate})
+			all.invite(s)
+			figures := all.run(stressOptions.KeeperTimeout+10*time.Second, func(f stressFigures) bool {
 				if os.Getenv("MQNOTIFY_LONG") != "" {
 					return f.waits >= 500_000
 				}
-				return f.took >= 8*time.Second
+				return f.took >= 8*time.Second && f.waits >= 2_000
 			})
 			require.Zero(t, figures.lost, "lost wakes")
 		}
@@ -86,9 +93,11 @@ type stress struct {
 	stressBoard
 	t         *testing.T
 	admin     *sql.DB
-	database  string
+	config    *mysql.Config
 	producers []*stressProducer
-	moved     int // the last round with a move
+	guest     *stressGuest // nil if there is none
+	moved     int          // the last round with a move
+	what      string       // last happened to the guest
 }
 
 // stressFigures are what a stress found.
@@ -97,7 +106,8 @@ type stressFigures struct {
 	waits    int // of listeners, that could show a lost wake
 	sessions int // the same of sessions: those of a process share one
 	lost     int
-	worst    time.Duration // from a round's last commit until all have its row
+	worst    map[string]time.Duration // from a round's last commit until all have its row, by what last happened to the guest
+	moves    map[string]int           // and how often it did
 	took     time.Duration
 }
 
@@ -105,17 +115,29 @@ type stressFigures struct {
 type move int
 
 const (
-	replaced move = iota // a producer leaves and another comes, during the burst
-	leaves               // the one who made the last ring leaves right after it
-	keeperKilled
-	killed   // any session
-	allMoves // and in most rounds none
+	none         move = iota
+	replaced          // a producer leaves and another comes, during the burst
+	leaves            // the one who made the last ring leaves right after it
+	keeperKilled      // its session
+	killed            // any session
+	hosted            // something happens to the guest
 )
+
+// next is what else happens in a round: mostly nothing.
+func (s *stress) next(round int) move {
+	switch {
+	case s.guest != nil && (round == 1 || rand.IntN(15) == 0):
+		return hosted
+	case rand.IntN(10) == 0:
+		return replaced + move(rand.IntN(int(hosted-replaced)))
+	}
+	return none
+}
 
 func newStress(t *testing.T, server *mysqltest.Server, loss notify.GateLoss) *stress {
 	t.Helper()
 	config := server.Database(t)
-	s := &stress{t: t, admin: server.Admin(t), database: config.DBName}
+	s := &stress{t: t, admin: server.Admin(t), config: config}
 	makeTopic(t, openDB(t, config))
 	options := stressOptions.WithLoss(loss)
 	for process := range stressProcesses {
@@ -160,25 +182,35 @@ func (s *stress) run(limit time.Duration, enough func(stressFigures) bool) (f st
 		defer p.leave()
 		p.join(ctx)
 	}
+	f.worst, f.moves = make(map[string]time.Duration), make(map[string]int)
 	for begun := time.Now(); !enough(f) && !s.t.Failed(); f.took = time.Since(begun) {
 		f.rounds++
 		s.turn(ctx, limit, &f)
 	}
-	s.t.Logf("%d rounds in %v: %d waits over %d sessions; %d lost wakes, the worst wait %v; %d rows rang themselves",
-		f.rounds, f.took.Round(time.Second), f.waits, f.sessions, f.lost, f.worst, s.inserts.Load())
+	s.t.Logf("%d rounds in %v: %d waits over %d sessions; %d lost wakes; %d rows rang themselves",
+		f.rounds, f.took.Round(time.Second), f.waits, f.sessions, f.lost, s.inserts.Load())
+	for _, what := range slices.Sorted(maps.Keys(f.worst)) {
+		s.t.Logf("%-20s %4d times, the worst wait %v", what, f.moves[what], f.worst[what].Round(time.Millisecond))
+	}
 	return f
 }
 
 // turn makes one round.
 func (s *stress) turn(ctx context.Context, limit time.Duration, f *stressFigures) {
-	moves := move(rand.IntN(10 * int(allMoves)))
-	if moves < allMoves {
+	moves := s.next(f.rounds)
+	if moves != none {
 		s.moved = f.rounds
 	}
 	var beside sync.WaitGroup
 	defer beside.Wait()
-	if moves == keeperKilled || moves == killed {
+	switch {
+	case moves == keeperKilled || moves == killed:
 		beside.Go(func() { s.kill(ctx, moves) })
+	case moves == hosted:
+		s.what = s.guest.move(ctx, &beside)
+		f.moves[s.what]++
+	case s.moved < f.rounds-1:
+		s.what = "nothing"
 	}
 	s.burst(ctx, moves)
 
@@ -192,7 +224,7 @@ func (s *stress) turn(ctx context.Context, limit time.Duration, f *stressFigures
 		p.leave()
 	}
 	arrived(ctx, all, limit)
-	f.worst = max(f.worst, time.Since(begun))
+	f.worst[s.what] = max(f.worst[s.what], time.Since(begun))
 	s.tally(f, round, s.rings()-rings)
 	if moves == leaves {
 		p.join(ctx)
@@ -243,9 +275,9 @@ func (s *stress) pick() *stressProducer {
 // kill kills a session, or its statement.
 func (s *stress) kill(ctx context.Context, whose move) {
 	pauseFor(ctx, rand.N(40*time.Millisecond))
-	query, args := "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? ORDER BY RAND() LIMIT 1", []any{s.database}
+	query, args := "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? ORDER BY RAND() LIMIT 1", []any{s.config.DBName}
 	if whose == keeperKilled {
-		keeper, _ := notify.GateLocks(s.database, stressTopic)
+		keeper, _ := notify.GateLocks(s.config.DBName, stressTopic)
 		query, args = "SELECT COALESCE(IS_USED_LOCK(?), 0)", []any{keeper}
 	}
 	var id uint64
@@ -255,10 +287,13 @@ func (s *stress) kill(ctx context.Context, whose move) {
 	killSession(ctx, s.admin, id)
 }
 
-// rings is how often producers rang the gate.
+// rings is how often the gate was rung.
 func (s *stress) rings() (n int) {
 	for _, p := range s.producers {
 		n += p.rings()
+	}
+	if s.guest != nil {
+		n += s.guest.rings()
 	}
 	return n
 }
