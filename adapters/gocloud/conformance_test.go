@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"gocloud.dev/gcerrors"
 	"gocloud.dev/pubsub"
 	"gocloud.dev/pubsub/driver"
@@ -18,7 +19,10 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	// gocloud's goroutine that prefetches tells the one that receives, and stays when that has ended first.
+	mysqltest.Main(m, goleak.IgnoreAnyFunction("gocloud.dev/pubsub.(*Subscription).Receive.func2"))
+}
 
 func database(t *testing.T, s *mysqltest.Server) *notify.DB {
 	t.Helper()
