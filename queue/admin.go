@@ -123,8 +123,8 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 // Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
 // NoRetries none), and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
-// that are dead. A task that was dead has no unique key any more: it lost it when it died, so
-// that another could have it.
+// that are dead. A task that was dead has its unique key again, unless another
+// task has got it meanwhile.
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < NoRetries {
 		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)
@@ -159,7 +159,7 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if slices.ContainsFunc(f.States, func(s State) bool { return s == Done || s == Dead }) {
 		return 0, optionsf("what is done or dead can't be cancelled")
 	}
-	return q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = 'cancelled'")
+	return q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), last_error = 'cancelled'")
 }
 
 // rowsAtOnce is how many rows a transaction changes or deletes, when there are many.
@@ -218,7 +218,8 @@ type PruneOptions struct {
 	Pause time.Duration
 }
 
-// Prune deletes old tasks in small transactions, by their ids, and returns how many. It
+// Prune deletes old tasks in small transactions, by their ids, and returns how many, and the
+// unique keys of tasks that are no more. It
 // may run beside everything else, and be cut off at any time.
 func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err error) {
 	if o.OlderThan < 0 || o.OlderThan > maxDelay {
@@ -258,7 +259,7 @@ func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err err
 			}
 		}
 	}
-	return deleted, nil
+	return deleted, q.error("prune", q.pruneKeys(ctx))
 }
 
 // oldest are the ids of tasks that have been in the state for the longest: the beginning

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -246,7 +247,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	d.hands.wrote(outcomes)
 	d.hands.owes(d.line.ordered && stopping && len(outcomes) > 0) // the next is another worker's
 	d.count(outcomes)
-	if err := d.late(ctx, outcomes); err != nil {
+	if err := errors.Join(d.late(ctx, outcomes), d.line.freeKeys(ctx, outcomes)); err != nil {
 		return false, err
 	}
 	for _, o := range outcomes {

@@ -111,8 +111,7 @@ func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
 				" retries = retries - 1, last_error = ? WHERE id IN ("+list(lapsed)+")", errLapsed)
 		}
 		if len(dead) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), unique_key = NULL,"+
-				" last_error = ? WHERE id IN ("+list(dead)+")", errLapsed)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ? WHERE id IN ("+list(dead)+")", errLapsed)
 		}
 		second.add(nil, "COMMIT")
 		ready = len(due) + len(lapsed)

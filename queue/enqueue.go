@@ -52,6 +52,9 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 // it commits and never were if it does not. The caller commits, and calls Notify after
 // it. After an error the caller rolls back. Where the queue is ordered, others who enter
 // tasks wait for that commit.
+//
+// MariaDB since 11.6.2 (innodb_snapshot_isolation) ends a transaction with error 1020 that
+// wants a unique key which others have entered since it first read anything: begin anew.
 func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -89,7 +92,7 @@ func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row
 
 // commit stores the rows, all or none.
 func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error) {
-	if len(batches(rows)) == 1 && !q.settings.Load().Ordered { // a statement is a transaction
+	if len(batches(rows)) == 1 && rows[0].unique == "" && !q.settings.Load().Ordered { // a statement is a transaction
 		conn, err := q.db.Pool().Conn(ctx) // in a step of its own: what fails here has sent nothing
 		if err != nil {
 			return nil, fmt.Errorf("connect: %w", err)
@@ -141,21 +144,12 @@ func (q *Queue) insert(ctx context.Context, tx Tx, rows []row) ([]uint64, error)
 		}
 	}
 	for _, batch := range batches(sorted) {
-		query, args := insertStatement(batch)
-		result, err := tx.ExecContext(ctx, query, args...)
-		if batch[0].unique != "" && server.Is(err, server.ErrDuplicate) {
-			order = order[1:]
-			continue
-		}
+		first, err := enter(ctx, tx, q.name, batch)
 		if err != nil {
-			return nil, fmt.Errorf("insert: %w", err)
-		}
-		first, err := result.LastInsertId()
-		if err != nil {
-			return nil, fmt.Errorf("insert: %w", err)
+			return nil, err
 		}
 		for i := range batch {
-			ids[order[i]] = uint64(first) + uint64(i)*step
+			ids[order[i]] = first + uint64(i)*step
 		}
 		order = order[len(batch):]
 	}

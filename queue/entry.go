@@ -40,7 +40,7 @@ type Entry struct {
 	Delay time.Duration
 	At    time.Time
 	// Unique is a key that the queue has once among its tasks that are neither done nor
-	// dead: the task is not entered when there is one. Of tasks that are entered together,
+	// dead: the task is not entered when there is one. It costs a few more round trips. Of tasks that are entered together,
 	// these have the last ids, but in an ordered queue. At most 255 characters; empty, the
 	// default, is none.
 	Unique string
@@ -131,8 +131,7 @@ func batches(rows []row) (all [][]row) {
 }
 
 // inserting are the rows' positions in the order in which they are inserted: those with a unique
-// key last, by their keys. Who finds a key taken has the gap before it locked until the commit,
-// and any row without a key would fall into that: two who insert such rows then deadlock.
+// key last, by their keys, so that whoever enters the same ones waits for them in that order.
 func inserting(rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {

@@ -10,7 +10,6 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
 
-	"github.com/mqnotify/mqnotify/internal/server"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -199,9 +198,7 @@ func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error
 				return errors.Join(err, rollback(ctx, conn))
 			}
 		}
-		insert, args := insertStatement([]row{r})
-		_, err = conn.ExecContext(ctx, insert, args...)
-		if err != nil && !server.Is(err, server.ErrDuplicate) {
+		if _, err := enter(ctx, conn, l.queue, []row{r}); err != nil {
 			return err
 		}
 		entered = 1

@@ -61,7 +61,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 			update("DELETE t FROM " + schema.TaskTable + " t" + byID + where)
 			return
 		}
-		update("UPDATE " + schema.TaskTable + byID + " SET state = 'done', state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = NULL" + where)
+		update("UPDATE " + schema.TaskTable + byID + " SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL" + where)
 	})
 	released.each(func(where string) {
 		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', turn = priority, state_at = " + noTime + ", owner = ''" + where)
@@ -77,8 +77,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 			})
 		case wasFatal:
 			one.each(func(where string) {
-				update("UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), unique_key = NULL,"+
-					" last_error = ?"+where, o.text)
+				update("UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ?"+where, o.text)
 			})
 		}
 	}

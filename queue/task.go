@@ -48,7 +48,7 @@ type Task struct {
 // locked the worker can't renew the claims of all its tasks, waits for it, and claims nothing.
 func FinishTx(ctx context.Context, tx Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
-		" SET state = 'done', state_at = UTC_TIMESTAMP(6), unique_key = NULL, last_error = NULL"+
+		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+
 		" WHERE id = ? AND attempts = ? AND state = 'in progress'", task.ID, task.Attempt)
 	if err != nil {
 		return fmt.Errorf("queue: finish task %d: %w", task.ID, explain(err))

@@ -23,15 +23,23 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
 -- The claims so far: with the id it tells one claim from all others.
   attempts   INT UNSIGNED NOT NULL DEFAULT 0,
   retries    INT UNSIGNED NOT NULL DEFAULT 5,
--- NULL once the task is done or dead.
+-- Its row in mqnotify_task_key says whether it has it still.
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
   owner      CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   last_error TEXT CHARACTER SET utf8mb4 NULL,
   payload    LONGBLOB NOT NULL,
   PRIMARY KEY (id),
-  UNIQUE KEY unfinished (queue, unique_key),
   KEY claim (queue, state, turn, state_at)
+) ENGINE=InnoDB;
+
+-- The unique keys of tasks. One that is there and neither done nor dead has the key;
+-- of any other it is free.
+CREATE TABLE IF NOT EXISTS mqnotify_task_key (
+  queue      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  task       BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (queue, unique_key)
 ) ENGINE=InnoDB;
 
 -- Recurring tasks: what is to be entered next, and when (UTC).

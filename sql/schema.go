@@ -32,6 +32,7 @@ const (
 
 	QueueTable    = "mqnotify_queue"
 	TaskTable     = "mqnotify_task"
+	TaskKeyTable  = "mqnotify_task_key"
 	ScheduleTable = "mqnotify_schedule"
 	RingTable     = "mqnotify_ring"
 	RingSlotTable = "mqnotify_ring_slot"

@@ -169,12 +169,28 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			}
 			return true
 		}},
+		{"enqueuer of unique tasks", []string{"enqueuer:", "besides, for tasks with a unique key"}, func(t *testing.T, a account) bool {
+			return a.can(t, "enqueue", "mail", "--unique", "k", "x")
+		}},
 		{"worker", []string{"worker:"}, func(t *testing.T, a account) bool { return a.works(t) }},
 		{"worker with schedule", []string{"worker:", "besides, for recurring tasks"}, func(t *testing.T, a account) bool {
 			execute(t, a.db, "REPLACE INTO mqnotify_schedule (queue, name, cron, next_at, priority, retries, payload)"+
 				" VALUES ('mail', 'n', '@yearly', '2020-01-01', 0, 0, 'x')")
 			defer execute(t, a.db, "DELETE FROM mqnotify_schedule")
 			return a.works(t)
+		}},
+		{"worker with unique schedule", []string{"worker:", "besides, for recurring tasks", "besides, for the unique keys"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "REPLACE INTO mqnotify_schedule (queue, name, cron, next_at, priority, retries, unique_key, payload)"+
+				" VALUES ('mail', 'n', '@yearly', '2020-01-01', 0, 0, 'k', 'x')")
+			defer execute(t, a.db, "DELETE FROM mqnotify_schedule")
+			return a.works(t)
+		}},
+		{"worker of unique tasks", []string{"worker:", "besides, so that the unique keys"}, func(t *testing.T, a account) bool {
+			execute(t, a.db, "DELETE FROM mqnotify_task_key")
+			succeed(t, a.root, "enqueue", "mail", "--unique", "k", "x")
+			w := background(t, a.config, "work", "mail", "--", "true")
+			freed := within(t, a.most, func() bool { return len(column(t, a.db, "SELECT 1 FROM mqnotify_task_key")) == 0 })
+			return w.interrupt(t).code == exitDone && freed
 		}},
 		{"worker that stops", []string{"worker:", "besides, so that other workers"}, func(t *testing.T, a account) bool {
 			execute(t, a.db, "DELETE FROM mqnotify_task")
@@ -195,6 +211,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"tasks", []string{"tasks:"}, func(t *testing.T, a account) bool {
 			execute(t, a.db, "UPDATE mqnotify_task SET state = 'done', turn = 0, state_at = UTC_TIMESTAMP(6)")
+			execute(t, a.db, "REPLACE INTO mqnotify_task_key VALUES ('mail', 'k', 0)")
 			succeed(t, a.root, "enqueue", "mail", "x")
 			id := column(t, a.db, "SELECT MAX(id) FROM mqnotify_task")[0]
 			return a.can(t, "tasks", "mail") && a.can(t, "tasks", "mail", "--cancel", id) && a.can(t, "tasks", "mail", "--retry", id) &&
