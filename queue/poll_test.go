@@ -71,3 +71,51 @@ func TestWithoutGate(t *testing.T) {
 		eventually(t, func() bool { return len(got.tasks()) > 3 }, "the recurring task does not come")
 	})
 }
+
+// What is polled changes with everything that may be news to an idle worker, however the worker that
+// brought it about ends, and does not change by itself.
+func TestPolledChanges(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{NoGate: true})
+		session, err := db.Session(t.Context(), notify.SessionOptions{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, session.Close()) }()
+		poll := notify.NewPoll(session, polled("mail"), nil)
+		defer func() { require.NoError(t, poll.Close()) }()
+		head := func() notify.Head {
+			head, err := poll.Head(t.Context())
+			require.NoError(t, err)
+			return head
+		}
+		enter := func(e Entry) func() {
+			return func() {
+				_, err := q.Enqueue(t.Context(), e)
+				require.NoError(t, err)
+			}
+		}
+		do := func(query string) func() { return func() { execute(t, db, query) } }
+		schedule := func(cron string) func() {
+			return func() { require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "often", Cron: cron})) }
+		}
+		for i, step := range []struct {
+			name string
+			make func()
+		}{
+			{"a task", enter(Entry{})},
+			{"one before it", enter(Entry{Priority: -1})},
+			{"claimed", do("UPDATE mqnotify_task SET state = 'in progress', turn = 0")},
+			{"failed", do("UPDATE mqnotify_task SET state = 'failed', state_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR WHERE id = 1")},
+			{"a later one failed, too, and is due before", do("UPDATE mqnotify_task SET state = 'failed', state_at = UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE WHERE id = 2")},
+			{"a delayed task", enter(Entry{Delay: time.Hour})},
+			{"one that is due before", enter(Entry{Delay: time.Minute})},
+			{"a recurring task", schedule("@yearly")},
+			{"one that is due before", schedule("@every 1s")},
+		} {
+			before := head()
+			require.Equal(t, before, head(), "it changes by itself")
+			step.make()
+			require.NotEqual(t, before, head(), "%d: %s", i, step.name)
+		}
+	})
+}
