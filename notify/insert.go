@@ -51,15 +51,17 @@ func (g *Gate) Insert(ctx context.Context, rows int, query string, args ...any) 
 	err = k.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
 		sent = true
 		release, names := k.turner.all("RELEASE_LOCK(?)", k.turner.phase)
-		// The id of a statement before this one would look like one of its own.
-		query := "DO LAST_INSERT_ID(0); " + query + "; SELECT " + release + ", LAST_INSERT_ID(), @@auto_increment_increment"
+		query := query + "; SELECT " + release + ", LAST_INSERT_ID(), @@auto_increment_increment"
+		if k.failed { // it may have left an id, and no phase was taken since
+			query = "DO LAST_INSERT_ID(0); " + query
+		}
 		var released sql.NullInt64
 		begun := time.Now()
 		if err := conn.QueryRowxContext(ctx, query, slices.Concat(args, names)...).Scan(&released, &stored.First, &stored.Step); err != nil {
 			return err
 		}
 		if released.Int64 == int64(k.turner.lanes) {
-			k.turner.phase, k.turned = k.turner.next, begun
+			k.turner.phase, k.turned, k.failed = k.turner.next, begun, false
 		} else {
 			k.session.fail(errNotOurs)
 		}
@@ -70,7 +72,7 @@ func (g *Gate) Insert(ctx context.Context, rows int, query string, args ...any) 
 	case !sent || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge):
 		return stored, false, nil
 	case server.Number(err) != 0 && !server.Is(err, server.ErrQueryInterrupted) && !server.ConnectionLost(err): // those may have met the ring
-		k.refused = time.Now().Add(refusal)
+		k.refused, k.failed = time.Now().Add(refusal), true
 		return stored, false, nil
 	default:
 		return stored, false, err
@@ -90,6 +92,7 @@ type inserting struct {
 	over     bool          // the turner turns no more
 	turned   time.Time     // the last ring
 	refused  time.Time     // no Insert before
+	failed   bool          // the last Insert
 	inserted chan struct{} // one slot: an Insert rang
 }
 

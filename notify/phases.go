@@ -131,10 +131,13 @@ func (t *turner) takeNext(ctx context.Context, conn *sqlx.Conn) error {
 	return errStuck
 }
 
+// get forgets the session's last insert id, too: an Insert into a table that gives out none
+// would find an earlier one's.
 func (t *turner) get(ctx context.Context, conn *sqlx.Conn, phase uint64) (taken bool, err error) {
 	query, args := t.all("GET_LOCK(?, 0)", phase)
 	var sum sql.NullInt64
-	err = conn.QueryRowxContext(ctx, "SELECT "+query, args...).Scan(&sum)
+	var id uint64
+	err = conn.QueryRowxContext(ctx, "SELECT "+query+", LAST_INSERT_ID(0)", args...).Scan(&sum, &id)
 	return sum.Int64 == int64(t.lanes), err
 }
 
