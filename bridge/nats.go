@@ -307,7 +307,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			continue
 		}
 		message := s.message(m, id)
-		if size := int64(message.Size()); size > s.conn.MaxPayload() || s.maxSize > 0 && size > s.maxSize {
+		if size, fits := s.fits(message); !fits {
 			refused = poison(m, "%d bytes are more than the server or the stream takes", size)
 			break
 		}
@@ -317,6 +317,11 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			break
 		}
 		acks = append(acks, ack)
+	}
+	select { // for all at once: a wait for each costs more
+	case <-s.js.PublishAsyncComplete():
+	case <-s.gone:
+	case <-ctx.Done():
 	}
 	for i, ack := range acks {
 		if ack == nil {
@@ -329,18 +334,48 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 					return i, err
 				}
 			}
-		case err := <-ack.Err():
-			return i, s.explain(messages[i], err)
-		case <-s.gone:
-			return i, s.explain(messages[i], nats.ErrConnectionClosed)
-		case <-ctx.Done():
-			return i, context.Cause(ctx)
+		default:
+			return i, s.unconfirmed(ctx, messages[i], ack)
 		}
 	}
 	if refused != nil && s.closed.Load() {
 		refused = ErrClosed
 	}
 	return len(acks), refused
+}
+
+// unconfirmed tells why a message is not.
+func (s *natsSink) unconfirmed(ctx context.Context, m consumer.Message, ack jetstream.PubAckFuture) error {
+	select {
+	case err := <-ack.Err():
+		return s.explain(m, err)
+	default:
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return s.explain(m, nats.ErrConnectionClosed)
+}
+
+// fits tells whether the server and the stream take a message of its size. Its exact size
+// means to encode its header, and is seldom needed.
+func (s *natsSink) fits(message *nats.Msg) (size int64, fits bool) {
+	most := s.conn.MaxPayload()
+	if s.maxSize > 0 {
+		most = min(most, s.maxSize)
+	}
+	const around = 64 // the first line and the end of the header
+	size = int64(len(message.Subject) + len(message.Data) + around)
+	for name, values := range message.Header {
+		for _, value := range values {
+			size += int64(len(name) + len(": ") + len(value) + len("\r\n"))
+		}
+	}
+	if size <= most {
+		return size, true
+	}
+	size = int64(message.Size())
+	return size, size <= most
 }
 
 // checkDuplicate looks at the message for whose duplicate the stream takes one.

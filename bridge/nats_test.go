@@ -117,7 +117,7 @@ func TestNATSReadsNoMoreThanTheEnd(t *testing.T) {
 func publishMany(t *testing.T, js jetstream.JetStream, subject string, n int) {
 	t.Helper()
 	for range n {
-		_, err := js.PublishAsync(subject, nil)
+		_, err := js.PublishAsync(subject, nil, jetstream.WithStallWait(patience))
 		require.NoError(t, err)
 	}
 	select {
