@@ -195,8 +195,9 @@ func (s *natsSource) Ack(ctx context.Context) error {
 }
 
 // Close gives back what was not acknowledged: it comes again at once, and not when the
-// server has waited long enough.
+// server has waited long enough. A server that reads nothing has a second.
 func (s *natsSource) Close() error {
+	defer time.AfterFunc(time.Second, s.wire.cut).Stop()
 	s.once.Do(func() {
 		for _, m := range s.held() {
 			_ = m.Nak() // as good as it goes
