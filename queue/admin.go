@@ -123,8 +123,8 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 // Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
 // NoRetries none), and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
-// that are dead. A task that was dead has its unique key again, unless another
-// task has got it meanwhile.
+// that are dead. A task that was dead has no unique key any more: it lost it when it died, so
+// that another could have it.
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < NoRetries {
 		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)
@@ -138,7 +138,8 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 	if slices.ContainsFunc(f.States, func(s State) bool { return s != Dead && s != Failed && s != Scheduled }) {
 		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
 	}
-	n, err = q.change(ctx, "retry tasks of", f, "state = 'ready', turn = priority, state_at = "+noTime+", owner = '', retries = ?", retriesOf(retries))
+	n, err = q.change(ctx, "retry tasks of", f, "unique_key = IF(state = 'dead', NULL, unique_key),"+
+		" state = 'ready', turn = priority, state_at = "+noTime+", owner = '', retries = ?", retriesOf(retries))
 	if n > 0 {
 		q.Notify(ctx)
 	}
@@ -183,12 +184,40 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 		}
 		after = ids[len(ids)-1]
 		// With the condition once more: a worker may have been faster.
-		changed, err := q.execute(ctx, "UPDATE "+schema.TaskTable+byID+" SET "+set+where+" AND id IN ("+list(ids)+")", slices.Concat(args, condition)...)
-		n += changed
+		err = retry(ctx, nil, func() error {
+			changed, err := q.changeSome(ctx, ids, "SET "+set+where, slices.Concat(args, condition)...)
+			n += changed
+			return err
+		})
 		if err != nil {
 			return n, q.error(what, err)
 		}
 	}
+}
+
+// changeSome changes what of these tasks meets the condition, in a transaction. Those that die of it
+// lose their unique keys.
+func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args ...any) (changed int, err error) {
+	tx, err := q.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+byID+" "+set+" AND id IN ("+list(ids)+")", args...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return 0, err
+	}
+	if _, err := tx.ExecContext(ctx, freeKeys(ids)); err != nil {
+		return 0, err
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, err
+	}
+	return int(n), nil
 }
 
 // execute runs a statement that may meet others' locks, and returns how many rows it

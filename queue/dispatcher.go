@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -247,7 +246,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	d.hands.wrote(outcomes)
 	d.hands.owes(d.line.ordered && stopping && len(outcomes) > 0) // the next is another worker's
 	d.count(outcomes)
-	if err := errors.Join(d.late(ctx, outcomes), d.line.freeKeys(ctx, outcomes)); err != nil {
+	if err := d.late(ctx, outcomes); err != nil {
 		return false, err
 	}
 	for _, o := range outcomes {

@@ -112,6 +112,7 @@ func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
 		}
 		if len(dead) > 0 {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ? WHERE id IN ("+list(dead)+")", errLapsed)
+			second.add(nil, freeKeys(dead))
 		}
 		second.add(nil, "COMMIT")
 		ready = len(due) + len(lapsed)

@@ -53,8 +53,10 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 // it. After an error the caller rolls back. Where the queue is ordered, others who enter
 // tasks wait for that commit.
 //
-// MariaDB since 11.6.2 (innodb_snapshot_isolation) ends a transaction with error 1020 that
-// wants a unique key which others have entered since it first read anything: begin anew.
+// While that transaction is open a task can't end whose unique key it has found taken, and its
+// worker waits for that: make it one of the last things before the commit. MariaDB since 11.6.2
+// (innodb_snapshot_isolation) may end the transaction with error 1020 when the task that has the
+// key was entered, or claimed, after its first read: begin it anew.
 func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil

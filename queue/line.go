@@ -52,6 +52,7 @@ func (l *line) skipLocked(ctx context.Context) (bool, error) {
 	err := l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		statements := []string{
 			"UPDATE " + schema.TaskTable + " SET state = 'ready' WHERE FALSE",
+			"DELETE k FROM " + schema.TaskTable + " t STRAIGHT_JOIN " + itsKey + " WHERE FALSE",
 			"SELECT id FROM " + schema.TaskTable + " WHERE FALSE FOR UPDATE SKIP LOCKED",
 		}
 		if l.discard {

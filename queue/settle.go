@@ -48,6 +48,7 @@ func (b byAttempt) each(f func(where string)) {
 func (l *line) settle(p *packet, outcomes []outcome) {
 	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
 	done, released := byAttempt{}, byAttempt{}
+	var unique []uint64 // that are ended
 	for _, o := range outcomes {
 		switch o.kind {
 		case wasDone:
@@ -55,10 +56,17 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 		case wasReleased:
 			released.add(o.held.task)
 		}
+		if o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal) {
+			unique = append(unique, o.held.task.ID)
+		}
 	}
 	done.each(func(where string) {
 		if l.discard {
-			update("DELETE t FROM " + schema.TaskTable + " t" + byID + where)
+			from := "DELETE t FROM " + schema.TaskTable + " t" + byID
+			if len(unique) > 0 {
+				from = "DELETE t, k FROM " + schema.TaskTable + " t" + byID + " LEFT JOIN " + itsKey
+			}
+			update(from + where)
 			return
 		}
 		update("UPDATE " + schema.TaskTable + byID + " SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL" + where)
@@ -80,6 +88,9 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 				update("UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ?"+where, o.text)
 			})
 		}
+	}
+	if len(unique) > 0 {
+		update(freeKeys(unique))
 	}
 }
 

@@ -60,5 +60,11 @@ func FinishTx(ctx context.Context, tx Tx, task Task) error {
 	if changed == 0 {
 		return fmt.Errorf("queue: finish task %d: %w", task.ID, ErrClaimLost)
 	}
+	if task.Unique == "" {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, freeKeys([]uint64{task.ID})); err != nil {
+		return fmt.Errorf("queue: finish task %d: %w", task.ID, explain(err))
+	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,6 +54,7 @@ func TestUniqueOfNobody(t *testing.T) {
 		} {
 			require.Zero(t, enter(), end)
 			execute(t, db, end)
+			enqueue(t, q, "ids may be given out again", "and are another's")
 			require.NotZero(t, enter(), end)
 		}
 		require.Zero(t, enter())
@@ -71,62 +73,81 @@ func snapshotIsolation(t *testing.T, s *mysqltest.Server, db *notify.DB) bool {
 	return on == "ON"
 }
 
-// Who was dead has its key again, unless another has got it meanwhile.
+// Who was dead has no key any more, and another may have it.
 func TestUniqueOfTheDead(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{NoGate: true})
-		ids, err := q.Enqueue(t.Context(), Entry{Unique: "kept"}, Entry{Unique: "taken"})
-		require.NoError(t, err)
-		n, err := q.Cancel(t.Context(), Filter{IDs: ids})
+		enter := func(keys ...string) (ids []uint64) {
+			for _, key := range keys {
+				id, err := q.Enqueue(t.Context(), Entry{Unique: key})
+				require.NoError(t, err)
+				ids = append(ids, id...)
+			}
+			return ids
+		}
+		dead := enter("a", "b")
+		n, err := q.Cancel(t.Context(), Filter{IDs: dead})
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
-		others, err := q.Enqueue(t.Context(), Entry{Unique: "taken"})
+		assert.Empty(t, keysOf(t, db))
+		require.NotContains(t, enter("a"), uint64(0))
+		_, err = q.Retry(t.Context(), Filter{IDs: dead}, 0)
 		require.NoError(t, err)
-		require.NotZero(t, others[0])
-		_, err = q.Retry(t.Context(), Filter{IDs: ids}, 0)
+		all, err := q.List(t.Context(), Filter{IDs: dead})
 		require.NoError(t, err)
-		again, err := q.Enqueue(t.Context(), Entry{Unique: "kept"}, Entry{Unique: "taken"})
+		require.Len(t, all, 2)
+		assert.Empty(t, all[0].Unique+all[1].Unique)
+		assert.Equal(t, []bool{false, true}, []bool{enter("a")[0] != 0, enter("b")[0] != 0})
+		_, err = q.Cancel(t.Context(), Filter{IDs: dead})
 		require.NoError(t, err)
-		assert.Equal(t, []uint64{0, 0}, again)
-		_, err = q.Cancel(t.Context(), Filter{IDs: others})
-		require.NoError(t, err)
-		again, err = q.Enqueue(t.Context(), Entry{Unique: "kept"}, Entry{Unique: "taken"})
-		require.NoError(t, err)
-		assert.Zero(t, again[0])
-		assert.NotZero(t, again[1], "its holder is dead; the other is without it")
+		assert.Equal(t, []string{"a", "b"}, keysOf(t, db), "which are of others")
 	})
 }
 
-// The keys of tasks that are done or deleted take no room.
-func TestUniqueKeysAreDeleted(t *testing.T) {
+func keysOf(t *testing.T, db *notify.DB) (keys []string) {
+	t.Helper()
+	require.NoError(t, db.Pool().Select(&keys, "SELECT unique_key FROM mqnotify_task_key ORDER BY unique_key"))
+	return keys
+}
+
+// A key ends with its task, however that ends.
+func TestUniqueEnds(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		for _, discard := range []bool{false, true} {
-			db, _ := database(t, s)
+			db, config := database(t, s)
 			q := newQueue(t, db, Options{})
-			keys := func() []string {
-				var keys []string
-				require.NoError(t, db.Pool().Select(&keys, "SELECT unique_key FROM mqnotify_task_key ORDER BY unique_key"))
-				return keys
-			}
-			_, err := q.Enqueue(t.Context(), Entry{Unique: "done"}, Entry{Unique: "dead", Retries: NoRetries}, Entry{Unique: "done, too"}, Entry{})
+			_, err := q.Enqueue(t.Context(), Entry{Unique: "done"}, Entry{Unique: "dead", Retries: NoRetries}, Entry{Unique: "FinishTx"},
+				Entry{Unique: "later", Delay: time.Hour}, Entry{})
 			require.NoError(t, err)
-			require.Equal(t, []string{"dead", "done", "done, too"}, keys())
-			w := work(t, q, WorkerOptions{Claim: mode, Discard: discard}, func(_ context.Context, task Task) error {
-				if task.Unique == "dead" {
+			require.Equal(t, []string{"FinishTx", "dead", "done", "later"}, keysOf(t, db))
+			pool := openConfig(t, config).Pool()
+			w := work(t, q, WorkerOptions{Claim: mode, Discard: discard, Batch: 4}, func(ctx context.Context, task Task) error {
+				switch task.Unique {
+				case "dead":
 					return ErrDead
+				case "FinishTx":
+					tx, err := pool.BeginTxx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					return errors.Join(FinishTx(ctx, tx, task), tx.Commit())
 				}
 				return nil
 			})
-			eventually(t, func() bool { return len(keys()) == 1 }, "the keys stay")
-			assert.Equal(t, []string{"dead"}, keys())
+			eventually(t, func() bool { return w.Stats().Done == 3 && w.Stats().Dead == 1 }, "they don't end")
+			assert.Equal(t, []string{"later"}, keysOf(t, db))
 			require.NoError(t, w.end(t))
+
+			execute(t, db, "UPDATE mqnotify_task SET retries = 0, state = 'in progress', state_at = '2000-01-01 00:00:00' WHERE unique_key = 'later'")
+			_, err = newLine(t, db, mode == ClaimSkipLocked).promote(t.Context())
+			require.NoError(t, err)
+			assert.Empty(t, keysOf(t, db), "its claim lapsed, and it is dead")
+
+			execute(t, db, "INSERT INTO mqnotify_task_key VALUES ('mail', 'a', 1), ('mail', 'b', 2), ('other', 'a', 1)")
 			_, err = q.Prune(t.Context(), PruneOptions{})
 			require.NoError(t, err)
-			assert.Equal(t, []string{"dead"}, keys())
-			_, err = q.Prune(t.Context(), PruneOptions{Dead: true})
-			require.NoError(t, err)
-			assert.Empty(t, keys())
+			assert.Equal(t, []string{"a"}, keysOf(t, db), "of another queue")
 		}
 	})
 }
@@ -134,26 +155,62 @@ func TestUniqueKeysAreDeleted(t *testing.T) {
 // A claim that was lost does not free the key of the task, which another works on.
 func TestUniqueOfALateOutcome(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := database(t, s)
-		q := newQueue(t, db, Options{NoGate: true})
-		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
-		require.NoError(t, err)
-		late, other := newLine(t, db, true), newLine(t, db, true)
-		old, _, err := late.round(t.Context(), nil, 1)
-		require.NoError(t, err)
-		require.Len(t, old, 1)
-		execute(t, db, "UPDATE mqnotify_task SET state_at = '2000-01-01 00:00:00'")
-		_, err = other.promote(t.Context())
-		require.NoError(t, err)
-		now, _, err := other.round(t.Context(), nil, 1)
-		require.NoError(t, err)
-		for i, l := range []*line{late, other} {
-			outcome := []outcome{{held: &held{task: [][]Task{old, now}[i][0]}}}
-			_, _, err = l.round(t.Context(), outcome, 0)
+		for _, discard := range []bool{false, true} {
+			db, _ := database(t, s)
+			q := newQueue(t, db, Options{NoGate: true})
+			_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
 			require.NoError(t, err)
-			require.NoError(t, l.freeKeys(t.Context(), outcome))
-			keys := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task_key")
-			assert.Equal(t, 1-i, keys)
+			late, other := newLine(t, db, true), newLine(t, db, true)
+			late.discard, other.discard = discard, discard
+			old, _, err := late.round(t.Context(), nil, 1)
+			require.NoError(t, err)
+			require.Len(t, old, 1)
+			execute(t, db, "UPDATE mqnotify_task SET state_at = '2000-01-01 00:00:00'")
+			_, err = other.promote(t.Context())
+			require.NoError(t, err)
+			now, _, err := other.round(t.Context(), nil, 1)
+			require.NoError(t, err)
+			for i, l := range []*line{late, other} {
+				_, _, err = l.round(t.Context(), []outcome{{held: &held{task: [][]Task{old, now}[i][0]}}}, 0)
+				require.NoError(t, err)
+				assert.Len(t, keysOf(t, db), 1-i)
+			}
 		}
+	})
+}
+
+// Who finds a key taken, in a transaction that stays open, keeps its task's worker from nothing but
+// ending it.
+func TestUniqueKeepsNobody(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		q := newQueue(t, openConfig(t, config), Options{NoGate: true})
+		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{})
+		require.NoError(t, err)
+		l := newLine(t, db, true)
+		tasks, _, err := l.round(t.Context(), nil, 2)
+		require.NoError(t, err)
+		require.Len(t, tasks, 2)
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.Exec("INSERT INTO mqnotify_ring (name, size) VALUES ('x', 1)") // it has begun in InnoDB, too
+		require.NoError(t, err)
+		ids, err := q.EnqueueTx(t.Context(), tx, Entry{Unique: "key"})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{0}, ids)
+		lost, _, err := l.renew(t.Context(), tasks)
+		require.NoError(t, err)
+		require.Empty(t, lost)
+		other := openConfig(t, config) // nor from their answer those who ask the same
+		second, err := other.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = second.Rollback() }()
+		ids, err = q.EnqueueTx(t.Context(), second, Entry{Unique: "key"})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{0}, ids)
+		_, err = q.Enqueue(t.Context(), Entry{}, Entry{Unique: "another"})
+		require.NoError(t, err)
+		assert.Zero(t, l.retried.Load(), "it waited for a lock")
 	})
 }

@@ -182,6 +182,7 @@ var needs = []need{
 		[]grant{
 			{privileges: "SELECT", table: schema.QueueTable},
 			{privileges: "SELECT, UPDATE", table: schema.TaskTable},
+			{privileges: "SELECT, DELETE", table: schema.TaskKeyTable},
 			{privileges: "SELECT", table: schema.ScheduleTable},
 		}},
 	{[]string{roleWorker}, "besides, to keep the gate for enqueuers that do not live long",
@@ -195,9 +196,7 @@ var needs = []need{
 			{privileges: "UPDATE", table: schema.ScheduleTable},
 		}},
 	{[]string{roleWorker}, "besides, for the unique keys of recurring tasks",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.TaskKeyTable}}},
-	{[]string{roleWorker}, "besides, so that the unique keys of tasks that are done take no room until tasks --prune",
-		[]grant{{privileges: "SELECT, DELETE", table: schema.TaskKeyTable}}},
+		[]grant{{privileges: "INSERT, UPDATE", table: schema.TaskKeyTable}}},
 	{[]string{roleWorker}, "besides, for work --discard",
 		[]grant{{privileges: "DELETE", table: schema.TaskTable}}},
 	{[]string{roleTasks}, "tasks: mqnotify tasks",

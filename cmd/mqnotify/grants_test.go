@@ -170,7 +170,11 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			return true
 		}},
 		{"enqueuer of unique tasks", []string{"enqueuer:", "besides, for tasks with a unique key"}, func(t *testing.T, a account) bool {
-			return a.can(t, "enqueue", "mail", "--unique", "k", "x")
+			execute(t, a.db, "DELETE FROM mqnotify_task")
+			execute(t, a.db, "DELETE FROM mqnotify_task_key")
+			enter := []string{"enqueue", "mail", "--unique", "k", "x"}
+			first, again := a.can(t, enter...), a.can(t, enter...)
+			return first && again
 		}},
 		{"worker", []string{"worker:"}, func(t *testing.T, a account) bool { return a.works(t) }},
 		{"worker with schedule", []string{"worker:", "besides, for recurring tasks"}, func(t *testing.T, a account) bool {
@@ -184,13 +188,6 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				" VALUES ('mail', 'n', '@yearly', '2020-01-01', 0, 0, 'k', 'x')")
 			defer execute(t, a.db, "DELETE FROM mqnotify_schedule")
 			return a.works(t)
-		}},
-		{"worker of unique tasks", []string{"worker:", "besides, so that the unique keys"}, func(t *testing.T, a account) bool {
-			execute(t, a.db, "DELETE FROM mqnotify_task_key")
-			succeed(t, a.root, "enqueue", "mail", "--unique", "k", "x")
-			w := background(t, a.config, "work", "mail", "--", "true")
-			freed := within(t, a.most, func() bool { return len(column(t, a.db, "SELECT 1 FROM mqnotify_task_key")) == 0 })
-			return w.interrupt(t).code == exitDone && freed
 		}},
 		{"worker that stops", []string{"worker:", "besides, so that other workers"}, func(t *testing.T, a account) bool {
 			execute(t, a.db, "DELETE FROM mqnotify_task")
