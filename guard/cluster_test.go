@@ -89,7 +89,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		execute(t, here, "CREATE TABLE resource (id INT PRIMARY KEY, n INT)")
 		execute(t, here, "CREATE TABLE hurdle (id INT PRIMARY KEY)")
 		execute(t, here, "INSERT INTO resource VALUES (1, 0)")
-		lease := func(db *notify.DB) *guard.Lease { return newLease(t, db, "x", 300*time.Millisecond) }
+		lease := func(db *notify.DB) *guard.Lease { return newLease(t, db, "x", 5*time.Second) }
 
 		token, err := lease(here).Take(t.Context())
 		require.NoError(t, err)
