@@ -91,6 +91,40 @@ func TestEnqueueTx(t *testing.T) {
 	})
 }
 
+// Who keeps the gate enters tasks and rings in one packet; what does not fit that goes the other way.
+func TestEnqueueRings(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		config.Params = map[string]string{"auto_increment_increment": "3"}
+		q := newQueue(t, openConfig(t, config), Options{})
+		require.NoError(t, q.Join(t.Context()))
+		all := make([]byte, 256)
+		for i := range all {
+			all[i] = byte(i)
+		}
+		ringing := func(entries ...Entry) (ids []uint64, ok bool) {
+			rows, err := q.rows(t.Context(), q.db.Pool(), entries)
+			require.NoError(t, err)
+			ids, ok, err = q.ringing(t.Context(), rows)
+			require.NoError(t, err)
+			return ids, ok
+		}
+		var ids []uint64
+		eventually(t, func() (ok bool) { // it keeps the gate, whose next phase is ready
+			ids, ok = ringing(Entry{Payload: all, Priority: -3}, Entry{Delay: time.Hour}, Entry{Payload: []byte("last")})
+			return ok
+		}, "it does not ring")
+		var payloads [][]byte
+		require.NoError(t, db.Pool().Select(&payloads, "SELECT payload FROM mqnotify_task WHERE id IN (?, ?, ?) ORDER BY id", ids[0], ids[1], ids[2]))
+		assert.Equal(t, [][]byte{all, {}, []byte("last")}, payloads)
+		for _, e := range []Entry{{Unique: "key"}, {Payload: make([]byte, short)}} {
+			_, ok := ringing(e)
+			assert.False(t, ok)
+		}
+		assert.Equal(t, []int{2, 1}, []int{inState(t, db, Ready), inState(t, db, Scheduled)})
+	})
+}
+
 // The caller's transaction may have the pool's only connection.
 func TestEnqueueTxOverOneConnection(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

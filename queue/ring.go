@@ -84,7 +84,7 @@ func (r *Ring) error(what string, err error) error {
 		return err
 	}
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: make it with CreateRing, or `mqnotify ring create NAME`", ErrNoRing)
+		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoRing)
 	}
 	return fmt.Errorf("queue: %s ring %q: %w", what, r.name, explain(err))
 }

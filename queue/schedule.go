@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -141,6 +142,11 @@ func parseCron(text string) (cron.Schedule, error) {
 	times, err := cron.ParseStandard(text)
 	if err != nil {
 		return nil, err
+	}
+	if every, is := strings.CutPrefix(text, "@every "); is { // the library makes a second of less
+		if d, err := time.ParseDuration(every); err == nil && d < time.Second {
+			return nil, errors.New("once a second at most")
+		}
 	}
 	return times, nil
 }

@@ -118,7 +118,7 @@ func TestScheduleRefusals(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		for _, r := range []Recurring{
-			{Name: "", Cron: "@daily"}, {Name: "n", Cron: ""}, {Name: "n", Cron: "every day"}, {Name: "n", Cron: "0 0 31 2 *"},
+			{Name: "", Cron: "@daily"}, {Name: "n", Cron: ""}, {Name: "n", Cron: "every day"}, {Name: "n", Cron: "0 0 31 2 *"}, {Name: "n", Cron: "@every 1ms"},
 			{Name: "n", Cron: "CRON_TZ=Nowhere/City 0 0 * * *"}, {Name: "n", Cron: "@daily", Entry: Entry{Delay: time.Second}},
 			{Name: "n", Cron: "@daily", Entry: Entry{Priority: 1 << 20}},
 		} {

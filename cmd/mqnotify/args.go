@@ -48,6 +48,9 @@ func oneName(what string) cobra.PositionalArgs {
 func oneNameAndCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+			if len(args) == dash { // "-- $HANDLER", and that is empty
+				return errors.New("give the command to run after --")
+			}
 			return oneName(what)(cmd, args[:dash])
 		}
 		if len(args) > 1 {

@@ -166,9 +166,12 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	return nil
 }
 
+// Servers show no trigger, and say nothing, to whom they don't show it.
+const nothingCaptured = "nothing is captured, or of tables alone on which this account has no TRIGGER privilege"
+
 func captureTable(states []capture.State) (string, error) {
 	if len(states) == 0 {
-		return "nothing is captured\n", nil
+		return nothingCaptured + "\n", nil
 	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -234,7 +237,7 @@ before you drop or rename a captured column, and install the capture again after
 				a.log.InfoContext(cmd.Context(), "the trigger is dropped", "trigger", name, "table", args[0])
 			}
 			if err == nil && len(removed) == 0 {
-				a.log.InfoContext(cmd.Context(), "nothing is captured", "table", args[0])
+				a.log.InfoContext(cmd.Context(), nothingCaptured, "table", args[0])
 			}
 			return captureError(err)
 		},

@@ -15,7 +15,7 @@ func TestCaptureCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		execute(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
-		require.Equal(t, "nothing is captured\n", succeed(t, config, "capture", "status"))
+		require.Equal(t, nothingCaptured+"\n", succeed(t, config, "capture", "status"))
 		require.Empty(t, succeed(t, config, "capture", "install", "stock"))
 		execute(t, db, "INSERT INTO stock VALUES (1, 5)")
 		execute(t, db, "UPDATE stock SET pieces = 4")
@@ -35,7 +35,7 @@ func TestCaptureCommand(t *testing.T) {
 		assert.Contains(t, r.out, "BROKEN: no topic stock_changes")
 
 		succeed(t, config, "capture", "remove", "stock")
-		require.Equal(t, "nothing is captured\n", succeed(t, config, "capture", "status"))
+		require.Equal(t, nothingCaptured+"\n", succeed(t, config, "capture", "status"))
 		require.Equal(t, exitDone, mqnotify(t, config, "", "capture", "remove", "stock").code)
 	})
 }

@@ -22,6 +22,9 @@ const envDSN = "MQNOTIFY_DSN"
 // says nothing (timeout=): the system's own limit is minutes.
 const dialPatience = 10 * time.Second
 
+var errNoServer = errors.New("no server is named: give --dsn mysql://user:password@host:3306/database, set " +
+	envDSN + ", give --defaults-file, or write a ~/.my.cnf")
+
 var errNoDatabase = errors.New("no database is named: give --database, or end the DSN with /DATABASE, " +
 	"or put database=... into the defaults file")
 
@@ -84,8 +87,7 @@ func (a *app) findConfig() (*mysql.Config, error) {
 			return config, err
 		}
 	}
-	return nil, errors.New("no server is named: give --dsn mysql://user:password@host:3306/database, set " +
-		envDSN + ", give --defaults-file, or write a ~/.my.cnf")
+	return nil, errNoServer
 }
 
 // open prepares access to the database; it does not connect. The caller closes it.

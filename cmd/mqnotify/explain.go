@@ -13,6 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/queue"
 )
 
 // explain adds the remedy to an error of the server, or of the way to it, that
@@ -24,7 +25,8 @@ func (a *app) explain(err error) error {
 	switch {
 	case errors.As(err, &open):
 	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly), errors.Is(err, consumer.ErrNoState),
-		errors.Is(err, guard.ErrNoState), errors.Is(err, guard.ErrDenied), errors.Is(err, guard.ErrReadOnly):
+		errors.Is(err, guard.ErrNoState), errors.Is(err, guard.ErrDenied), errors.Is(err, guard.ErrReadOnly),
+		errors.Is(err, queue.ErrNoState), errors.Is(err, queue.ErrDenied):
 	case errors.As(err, &dial) && dial.Op == "dial":
 		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
 	case server.Is(err, server.ErrAccessDenied):

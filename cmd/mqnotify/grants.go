@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -337,7 +338,10 @@ func (a *app) database() (string, error) {
 		return name, nil
 	}
 	config, err := a.config()
-	if err == nil && config.DBName == "" {
+	switch {
+	case errors.Is(err, errNoServer):
+		return "", usagef("name the database: --database NAME, or a DSN that has it")
+	case err == nil && config.DBName == "":
 		err = errNoDatabase
 	}
 	if err != nil {

@@ -131,6 +131,8 @@ func TestUsage(t *testing.T) {
 		"lock":                                  "name the NAME",
 		"lock x":                                "give the command to run after --",
 		"lock x --":                             "give the command to run after --",
+		"consume x --group g --":                "give the command to run after --",
+		"listen x --":                           "give the command to run after --",
 		"lock x y -- true":                      "one NAME only",
 		"lock x --kind mutex -- true":           "advisory or lease",
 		"lock x --timeout -1s -- true":          "0s or more",
@@ -271,6 +273,11 @@ func TestUsage(t *testing.T) {
 func TestLogFormat(t *testing.T) {
 	message := fail(t, exitFailed, nil, "tail", "t", "--log-format", "json")
 	require.Regexp(t, `^\{"time":"[^"]+","level":"ERROR","msg":"no server is named[^"]+"\}\n$`, message)
+}
+
+// Grants asks no server, and does not ask for one either.
+func TestGrantsOfNoDatabase(t *testing.T) {
+	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders"), "--database NAME")
 }
 
 // A command that is not there is found out before a message is taken.

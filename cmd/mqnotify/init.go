@@ -140,6 +140,9 @@ func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) er
 		if err != nil {
 			return err
 		}
+		if strings.Contains(topic, ".") {
+			a.log.WarnContext(ctx, "the table has a dot in its name; if you mean one of another database, name that with --database", "table", topic, "database", db.Name())
+		}
 		if t.IsMessageTable() {
 			a.log.InfoContext(ctx, "the topic is ready", "topic", topic)
 		} else {

@@ -12,6 +12,10 @@ import (
 // be ended at once.
 const hintAfter = 700 * time.Millisecond
 
+// sameSignal is for how long another signal is taken for the same: timeout(1) sends its
+// to the process, and then to the group that it is in.
+const sameSignal = 100 * time.Millisecond
+
 // stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
 // second ends the process. The goroutine that waits for them lives as long as the
 // process does.
@@ -25,6 +29,13 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	go func() {
 		a.child.passed(<-signals)
 		stop()
+		for same := time.After(sameSignal); same != nil; {
+			select {
+			case <-signals:
+			case <-same:
+				same = nil
+			}
+		}
 		select {
 		case <-time.After(hintAfter):
 			a.note("mqnotify: finishing what is in hand; once more stops at once\n")
