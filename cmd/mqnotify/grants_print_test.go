@@ -32,7 +32,7 @@ func TestGrantsPrint(t *testing.T) {
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop "), "--database")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "", "--database", "shop"), "empty")
 	require.Contains(t, fail(t, exitFailed, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/"), "--database")
-	require.Contains(t, fail(t, exitFailed, nil, "grants", "orders"), "MQNOTIFY_DSN")
+	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders"), "--database NAME")
 }
 
 // The whole of what grants prints runs as it is.

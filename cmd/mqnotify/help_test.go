@@ -275,11 +275,6 @@ func TestLogFormat(t *testing.T) {
 	require.Regexp(t, `^\{"time":"[^"]+","level":"ERROR","msg":"no server is named[^"]+"\}\n$`, message)
 }
 
-// Grants asks no server, and does not ask for one either.
-func TestGrantsOfNoDatabase(t *testing.T) {
-	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders"), "--database NAME")
-}
-
 // A command that is not there is found out before a message is taken.
 func TestCommandNotFound(t *testing.T) {
 	require.Contains(t, fail(t, exitFailed, nil, "consume", "t", "--", "no-such-command"), "no-such-command")

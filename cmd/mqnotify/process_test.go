@@ -140,7 +140,7 @@ func TestKeeperInTerminals(t *testing.T) {
 }
 
 // The first signal lets the command in hand finish, unharmed by a Ctrl-C in the
-// terminal, and stores that it did.
+// terminal, and stores that it did. Two at once, as timeout(1) sends them, are one.
 func TestFirstSignal(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
@@ -150,6 +150,7 @@ func TestFirstSignal(t *testing.T) {
 			p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
 				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
 			p.out.contains(t, "begun\n")
+			p.signal(t, signal)
 			p.signal(t, signal)
 			p.err.contains(t, "once more stops at once")
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
