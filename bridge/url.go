@@ -41,11 +41,8 @@ func Parse(text, topic string) (*Destination, error) {
 		return nil, err
 	}
 	parse, known := schemes[p.url.Scheme]
-	switch {
-	case p.url.Scheme == "" && text != "":
-		return nil, p.wrongf("unknown scheme: it has none; a file is file:///path, and there are %s", strings.Join(names(schemes), ", "))
-	case !known:
-		return nil, p.wrongf("unknown scheme; there are %s", strings.Join(names(schemes), ", "))
+	if !known {
+		return nil, p.wrongf("unknown scheme; there are %s; a file is file:///path", strings.Join(names(schemes), ", "))
 	}
 	d, err := parse(p)
 	if err != nil {

@@ -55,6 +55,7 @@ func (g *Gate) Insert(ctx context.Context, rows int, query string, args ...any) 
 		if k.failed { // it may have left an id, and no phase was taken since
 			query = "DO LAST_INSERT_ID(0); " + query
 		}
+		k.failed = true
 		var released sql.NullInt64
 		begun := time.Now()
 		if err := conn.QueryRowxContext(ctx, query, slices.Concat(args, names)...).Scan(&released, &stored.First, &stored.Step); err != nil {
@@ -72,7 +73,7 @@ func (g *Gate) Insert(ctx context.Context, rows int, query string, args ...any) 
 	case !sent || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge):
 		return stored, false, nil
 	case server.Number(err) != 0 && !server.Is(err, server.ErrQueryInterrupted) && !server.ConnectionLost(err): // those may have met the ring
-		k.refused, k.failed = time.Now().Add(refusal), true
+		k.refused = time.Now().Add(refusal)
 		return stored, false, nil
 	default:
 		return stored, false, err
@@ -92,7 +93,7 @@ type inserting struct {
 	over     bool          // the turner turns no more
 	turned   time.Time     // the last ring
 	refused  time.Time     // no Insert before
-	failed   bool          // the last Insert
+	failed   bool          // the last Insert, as far as is known
 	inserted chan struct{} // one slot: an Insert rang
 }
 

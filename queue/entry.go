@@ -40,9 +40,9 @@ type Entry struct {
 	Delay time.Duration
 	At    time.Time
 	// Unique is a key that the queue has once among its tasks that are neither done nor
-	// dead: the task is not entered when there is one. It costs three statements, in a transaction. Of tasks that are entered together,
-	// these have the last ids, but in an ordered queue. At most 255 characters; empty, the
-	// default, is none.
+	// dead: the task is not entered when there is one. It costs three statements, in a
+	// transaction. Of tasks that are entered together, these have the last ids, but in an
+	// ordered queue. At most 255 characters; empty, the default, is none.
 	Unique string
 	// Retries is how often the task is tried again after its first attempt has failed, or
 	// its worker has vanished. 0 means DefaultRetries, NoRetries none.

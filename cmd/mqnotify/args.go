@@ -43,13 +43,15 @@ func oneName(what string) cobra.PositionalArgs {
 	}
 }
 
+var errNoCommand = usageError{errors.New("give the command to run after --")}
+
 // oneNameAndCommand accepts one argument, which is what it says, and a command
 // after --.
 func oneNameAndCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 			if len(args) == dash { // "-- $HANDLER", and that is empty
-				return errors.New("give the command to run after --")
+				return errNoCommand
 			}
 			return oneName(what)(cmd, args[:dash])
 		}

@@ -143,7 +143,7 @@ func (o lockOptions) take(ctx context.Context, mutex guard.Mutex) (guard.Held, e
 // findCommand asks for a command that is there, before anything is done for it.
 func findCommand(args []string) error {
 	if len(args) == 0 {
-		return usagef("give the command to run after --")
+		return errNoCommand
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return fmt.Errorf("find the command: %w", err)
