@@ -115,7 +115,7 @@ func permanent(err error) bool {
 	}
 	// A table that is gone is described anew, which says it better.
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
-		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections, server.ErrNoSuchTable)
+		server.Busy(err) || server.Is(err, server.ErrNoSuchTable)
 	return server.Number(err) != 0 && !transient
 }
 
@@ -158,22 +158,31 @@ func (l *life) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { _ = rows.session.Close() }()
-	start := func() (progress, error) { return l.options.From.start(ctx, rows, l.options.TimeColumn) }
 	var stored ledger
 	var begun progress
 	switch {
 	case l.options.Group != "":
-		stored, begun, err = claim(ctx, l.db, t.Name, l.options.Group, l.options.Member, l.options.Reset, start)
+		stored, begun, err = claim(ctx, l.db, t.Name, l.options.Group, l.options.Member, l.options.Reset,
+			func() (progress, error) { return l.start(ctx, rows) })
 	case l.done != nil:
 		begun = *l.done
 	default:
-		begun, err = start()
+		begun, err = l.start(ctx, rows)
 	}
 	if err != nil {
 		return err
 	}
 	l.options.Reset = false // done
 	return l.read(ctx, hands, rows, stored, begun)
+}
+
+// start is where a group that is new begins, or one that is reset, or a reader without one.
+func (l *life) start(ctx context.Context, rows *rows) (progress, error) {
+	begun, err := l.options.From.start(ctx, rows, l.options.TimeColumn)
+	if err == nil && l.options.Group != "" {
+		l.log.InfoContext(ctx, "the group begins", "after", begun.settled)
+	}
+	return begun, err
 }
 
 // rows opens a session that reads. The caller closes it.

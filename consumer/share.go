@@ -167,7 +167,7 @@ func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (p
 		return progress{}, err
 	}
 	defer func() { _ = rows.session.Close() }()
-	return l.options.From.start(ctx, rows, l.options.TimeColumn)
+	return l.start(ctx, rows)
 }
 
 // tenure is the time during which a member's partitions stay the same.

@@ -40,7 +40,7 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 	if len(f.States) > 0 {
 		for _, s := range f.States {
 			if !slices.Contains(States(), s) {
-				return "", nil, optionsf("State %q: one of %v", string(s), States())
+				return "", nil, optionsf("State %q: one of %q", string(s), States())
 			}
 			args = append(args, string(s))
 		}

@@ -42,7 +42,11 @@ func Create(ctx context.Context, db *notify.DB, name string, settings Settings) 
 		return err
 	}
 	if is != settings {
-		return optionsf("the queue %q is there already, with Ordered %v: use it so, or choose another name", name, is.Ordered)
+		kind := "ordered"
+		if !is.Ordered {
+			kind = "not ordered"
+		}
+		return optionsf("the queue %q is there already, and is %s: use it so, or choose another name", name, kind)
 	}
 	return nil
 }
@@ -211,15 +215,15 @@ func (q *Queue) error(what string, err error) error {
 func badText(text string, most int) string {
 	switch {
 	case text == "":
-		return "it is empty"
+		return "it is empty; give one"
 	case !utf8.ValidString(text):
-		return "it is not valid UTF-8"
+		return "it is not valid UTF-8; encode it, in hexadecimal for instance"
 	case strings.ContainsRune(text, 0):
-		return "it has a NUL character"
+		return "it has a NUL character; remove it"
 	case utf8.RuneCountInString(text) > most:
-		return fmt.Sprintf("it has %d characters, and %d is the most", utf8.RuneCountInString(text), most)
+		return fmt.Sprintf("it has %d characters, and %d is the most; shorten it", utf8.RuneCountInString(text), most)
 	case strings.TrimSpace(text) != text:
-		return "it begins or ends with a space"
+		return "it begins or ends with a space; remove it"
 	}
 	return ""
 }

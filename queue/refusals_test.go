@@ -68,7 +68,7 @@ func TestRefusalsSayWhat(t *testing.T) {
 			"Priority 40000: from -32768":     entry(Entry{Priority: 40_000}),
 			"-2 retries: 0 or more":           second(q.Retry(t.Context(), Filter{}, -2)),
 			"Limit -1: 0 or more":             second(q.List(t.Context(), Filter{Limit: -1})),
-			`State "x": one of [scheduled`:    second(q.List(t.Context(), Filter{States: []State{"x"}})),
+			`State "x": one of ["scheduled"`:  second(q.List(t.Context(), Filter{States: []State{"x"}})),
 			"OlderThan -1s: 0 or more":        second(q.Prune(t.Context(), PruneOptions{OlderThan: -time.Second})),
 			"name the tasks":                  second(q.Cancel(t.Context(), Filter{})),
 			`"less" of -1 entries: from 1 to`: CreateRing(t.Context(), db, "less", -1),

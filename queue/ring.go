@@ -174,18 +174,19 @@ type RingEntry struct {
 // Reader reads a ring's entries, whoever else does: reading takes nothing away. One
 // goroutine uses it.
 type Reader struct {
-	ring *Ring
-	next uint64
-	head notify.Head
-	wait bool // head is known
-	poll *notify.Fibonacci
+	ring  *Ring
+	next  uint64
+	begun bool // what is overwritten from now on is missed
+	head  notify.Head
+	wait  bool // head is known
+	poll  *notify.Fibonacci
 }
 
 // Reader reads from the entry after the one with the number: 0 begins with the oldest,
-// and Head's answer with what comes next. What was overwritten counts as missed only if
-// after is not 0.
+// and Head's answer with what comes next. What was overwritten before the first Next counts
+// as missed only if after is not 0.
 func (r *Ring) Reader(after uint64) *Reader {
-	return &Reader{ring: r, next: after + 1, poll: &notify.Fibonacci{Jitter: 0.1}}
+	return &Reader{ring: r, next: after + 1, begun: after > 0, poll: &notify.Fibonacci{Jitter: 0.1}}
 }
 
 // Head is the number of the newest entry, 0 if there is none.
@@ -205,7 +206,7 @@ const ringBound = 10 * time.Second
 
 // Next waits until there are entries, and returns at most limit of them, in their order.
 // A [*LappedError] says that entries were overwritten before they were read; the Next
-// after it goes on with the oldest that is left. Other errors: ErrNoRing, ErrOptions,
+// after it goes on with the oldest that is left. Other errors: ErrNoRing, ErrRingShorter, ErrOptions,
 // the cause of ctx, and the server's, after which Next may be called again.
 func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 	if limit < 1 {
@@ -244,7 +245,7 @@ func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 // read reads what there is, in one statement and so from one snapshot: the entries of a
 // ring are always those from the oldest to the newest, without a gap.
 func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
-	rows, err := r.ring.db.Pool().QueryContext(ctx, "SELECT s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
+	rows, err := r.ring.db.Pool().QueryContext(ctx, "SELECT r.head, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
 		schema.RingTable+" r LEFT JOIN "+schema.RingSlotTable+" s FORCE INDEX (entry) ON s.ring = r.name AND s.entry >= ?"+
 		" WHERE r.name = ? ORDER BY s.entry LIMIT ?", r.next, r.ring.name, limit)
 	if err != nil {
@@ -253,12 +254,13 @@ func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
 	defer rows.Close()
 	var entries []RingEntry
 	there := false
+	var head uint64
 	for rows.Next() {
 		there = true
 		var number sql.Null[uint64]
 		var micros sql.NullInt64
 		var e RingEntry
-		if err := rows.Scan(&number, &micros, &e.Payload); err != nil {
+		if err := rows.Scan(&head, &number, &micros, &e.Payload); err != nil {
 			return nil, r.ring.error("read", err)
 		}
 		if !number.Valid { // the ring has nothing newer
@@ -273,11 +275,17 @@ func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
 	if !there {
 		return nil, r.ring.error("read", sql.ErrNoRows)
 	}
+	if head+1 < r.next {
+		return nil, fmt.Errorf("queue: ring %q: %w: its newest is %d, and the reader has been at %d: start again",
+			r.ring.name, ErrRingShorter, head, r.next-1)
+	}
+	begun := r.begun
+	r.begun = true
 	if len(entries) == 0 {
 		return nil, nil
 	}
 	first := entries[0].Number
-	if first > r.next && r.next > 1 {
+	if first > r.next && begun {
 		missed := first - r.next
 		r.next = first
 		return nil, &LappedError{Ring: r.ring.name, Missed: missed}

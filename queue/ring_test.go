@@ -82,12 +82,54 @@ func TestRing(t *testing.T) {
 		assert.Equal(t, uint64(14), head)
 		assert.Equal(t, []string{"13", ""}, next(t, ring.Reader(12), 10))
 		assert.Equal(t, []string{"11"}, next(t, ring.Reader(0), 1), "from the oldest: nothing was missed")
+		_, err = ring.Reader(2).Next(t.Context(), 1)
+		require.ErrorAs(t, err, &lapped)
+		assert.Equal(t, LappedError{"log", 8}, *lapped, "3 to 10")
 		_, err = ring.Append(t.Context(), make([][]byte, 5)...)
 		require.ErrorIs(t, err, ErrOptions)
 		entries, err := ring.Reader(12).Next(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Equal(t, uint64(13), entries[0].Number)
 		assert.True(t, value[bool](t, db, "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
+	})
+}
+
+// A reader that began on an empty ring is told what it missed too.
+func TestRingLappedAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := ringOf(t, s, 4)
+		ring := openRing(t, db)
+		reader := ring.Reader(0)
+		entries, err := reader.read(t.Context(), 1)
+		require.NoError(t, err)
+		require.Empty(t, entries)
+		appendText(t, ring, "1", "2", "3")
+		appendText(t, ring, "4", "5", "6")
+		_, err = reader.Next(t.Context(), 10)
+		var lapped *LappedError
+		require.ErrorAs(t, err, &lapped)
+		assert.Equal(t, uint64(2), lapped.Missed)
+		assert.Equal(t, []string{"3", "4", "5", "6"}, next(t, reader, 10))
+	})
+}
+
+// A ring that was made anew does not look like one in which nothing happens.
+func TestRingShorter(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := ringOf(t, s, 4)
+		ring := openRing(t, db)
+		reader := ring.Reader(0)
+		appendText(t, ring, "1", "2", "3")
+		assert.Equal(t, []string{"1", "2", "3"}, next(t, reader, 10))
+		execute(t, db, "DELETE FROM mqnotify_ring_slot")
+		execute(t, db, "DELETE FROM mqnotify_ring")
+		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
+		appendText(t, ring, "new")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := reader.Next(ctx, 10)
+		require.ErrorIs(t, err, ErrRingShorter)
+		require.ErrorContains(t, err, "its newest is 1, and the reader has been at 3")
 	})
 }
 

@@ -134,8 +134,7 @@ func permanent(err error) bool {
 	if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrOptions) {
 		return true
 	}
-	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
-		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections)
+	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) || server.Busy(err)
 	return server.Number(err) != 0 && !transient
 }
 

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // noWait is a Backoff without a wait.
@@ -222,4 +224,14 @@ func TestWorkerRefusals(t *testing.T) {
 		require.ErrorIs(t, w.Run(t.Context(), handler), ErrDenied)
 		require.NoError(t, reader.Close())
 	})
+}
+
+// What a server says that may serve again by itself does not end a worker.
+func TestPassingErrors(t *testing.T) {
+	for number, ends := range map[uint16]bool{
+		server.ErrNotPrepared: false, server.ErrHookFailed: false, server.ErrTooManyConnections: false, server.ErrOptionPreventsWrite: false,
+		server.ErrTableAccessDenied: true, server.ErrNoSuchTable: true,
+	} {
+		require.Equal(t, ends, permanent(&mysql.MySQLError{Number: number}), number)
+	}
 }

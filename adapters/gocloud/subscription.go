@@ -231,8 +231,7 @@ func answer(ids []driver.AckID, err error) {
 // subscription for good, so all that pass are tried again. To acknowledge twice, or to begin
 // the worker again, does no harm.
 func (*subscription) IsRetryable(err error) bool {
-	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) ||
-		server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections)
+	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) || server.Busy(err)
 }
 
 // As implements [driver.Subscription]: a **notify.DB gets the database.

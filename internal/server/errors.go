@@ -18,6 +18,7 @@ const (
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
 	ErrNoDatabase             = 1046
+	ErrNotPrepared            = 1047 // a Galera node that is not in step with the others
 	ErrBadDatabase            = 1049
 	ErrServerShutdown         = 1053
 	ErrBadField               = 1054
@@ -49,6 +50,7 @@ const (
 	ErrConnectionKilled       = 1927 // MariaDB
 	ErrUserLockDeadlock       = 3058
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
+	ErrHookFailed             = 3100 // a group's server that lost the others
 	ErrRolledBackInCommit     = 3101 // a group's other server was first with a change of the same row
 	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
 	ErrLockNoWait             = 3572
@@ -92,6 +94,11 @@ func ConnectionLost(err error) bool {
 		errors.Is(err, sql.ErrConnDone) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.As(err, &netErr) ||
 		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted)
+}
+
+// Busy tells whether the server takes no work just now, and may again by itself.
+func Busy(err error) bool {
+	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed)
 }
 
 // Retryable tells whether a transaction that met err may succeed when it is
