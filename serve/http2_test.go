@@ -2,6 +2,7 @@ package serve
 
 import (
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,5 +38,24 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 		assert.Equal(t, []string{"after a silence"}, r.payloads(1))
 		assert.Contains(t, <-polled, "after a silence")
 		r.cancel()
+	})
+}
+
+// A client that does not read is counted as slow over HTTP/2 too.
+func TestSlowClientOverHTTP2(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: time.Second})
+		response, err := site.client.Get(site.url + "/topics/orders/events")
+		require.NoError(t, err)
+		defer response.Body.Close()
+		require.Equal(t, 2, response.ProtoMajor)
+		large := strings.Repeat("x", 200_000)
+		for range 60 { // more than Go's client takes unread
+			insert(t, db, "orders", large)
+		}
+		require.Eventually(t, func() bool {
+			return counted(t, site, `mqnotify_streams_ended_total{reason="slow",topic="orders"}`) == 1
+		}, long, 10*time.Millisecond)
 	})
 }

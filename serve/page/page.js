@@ -109,6 +109,7 @@ function none(columns, text) {
 async function follow() {
   state.stream?.abort();
   const control = (state.stream = new AbortController());
+  sign("stream", "", "connecting"); // what comes before it is live may not be shown
   let wait = 250;
   while (!control.signal.aborted) {
     try {
