@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -232,6 +235,68 @@ func TestMessages(t *testing.T) {
 			third.Nack()
 		}
 		next().Ack()
+	})
+}
+
+// The subscriptions of a group that is shared all get messages, each key's in their order, and one
+// that was refused again.
+func TestMembersShare(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{
+			ConsumerGroup: "g", InitializeSchema: true, Consumer: consumer.Options{MembersShare: true},
+		}, nil)
+		require.NoError(t, err)
+		var mu sync.Mutex
+		refused, done, order, counts := map[string]bool{}, map[string]bool{}, map[string][]int{}, [2]int{}
+		var subscriptions sync.WaitGroup
+		for i := range counts {
+			messages, err := subscriber.Subscribe(t.Context(), "orders")
+			require.NoError(t, err)
+			subscriptions.Go(func() {
+				for m := range messages {
+					mu.Lock()
+					switch {
+					case !refused[m.UUID]:
+						refused[m.UUID] = true
+						m.Nack()
+					default:
+						if n, _ := strconv.Atoi(m.UUID); !done[m.UUID] {
+							order[m.Metadata.Get("key")] = append(order[m.Metadata.Get("key")], n)
+						}
+						done[m.UUID] = true
+						counts[i]++
+						m.Ack()
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		published := 0
+		require.Eventually(t, func() bool { // until both have their share
+			for range 20 {
+				m := message.NewMessage(strconv.Itoa(published), nil)
+				m.Metadata.Set("key", strconv.Itoa(published%20))
+				assert.NoError(t, publisher.Publish("orders", m))
+				published++
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return counts[0] > 0 && counts[1] > 0
+		}, patience, 50*time.Millisecond)
+		require.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(done) == published
+		}, patience, 10*time.Millisecond)
+		require.NoError(t, publisher.Close())
+		require.NoError(t, subscriber.Close())
+		subscriptions.Wait()
+		for key, numbers := range order {
+			require.True(t, slices.IsSorted(numbers), "key %s: %v", key, numbers)
+		}
 	})
 }
 

@@ -18,8 +18,9 @@ import (
 
 // SubscriberConfig are a Subscriber's settings. The zero value is ready for use.
 type SubscriberConfig struct {
-	// ConsumerGroup stores the offset under this name, and has one active subscriber;
-	// empty means that each subscription reads for itself.
+	// ConsumerGroup stores the offset under this name, and has one active subscription, or
+	// with Consumer.MembersShare as many as there are, which share the messages by their
+	// key (the metadata key); empty means that each subscription reads for itself.
 	ConsumerGroup string
 	// From is where to begin without a stored offset; nil means the topic's beginning.
 	From *consumer.Position
