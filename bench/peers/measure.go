@@ -13,7 +13,7 @@ import (
 // amounts are how much to measure.
 type amounts struct {
 	turns, samples int           // messages of a turn, of which a peer has several
-	turn           time.Duration // the longest
+	warm, turn     time.Duration // messages before, which don't count; the longest turn
 	settle, window time.Duration // before idle statements are counted, and while
 	sleep          time.Duration // the window of one that does not poll, whose statements are far apart
 	listeners      int
@@ -25,7 +25,7 @@ type amounts struct {
 
 var (
 	usual = amounts{
-		turns: 3, samples: 80, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: 20 * time.Second, listeners: 6,
+		turns: 6, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: 20 * time.Second, listeners: 6,
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{
@@ -128,21 +128,32 @@ func (r *result) latency(ctx context.Context, a amounts) error {
 		if err := r.wake(ctx, times); err != nil {
 			return err
 		}
-		begun := time.Now()
-		for n := 0; n < a.samples && (n == 0 || time.Since(begun) < a.turn); n++ {
-			pause(ctx, 3*time.Millisecond+rand.N(r.peer.each+1))
-			published := time.Now()
-			if err := r.topic.Publish(ctx, payload(n)); err != nil {
+		for begun := time.Now(); time.Since(begun) < a.warm; {
+			if _, err := r.message(ctx, times); err != nil {
 				return err
 			}
-			at, err := receive(ctx, times)
+		}
+		begun := time.Now()
+		for n := 0; n < a.samples && (n == 0 || time.Since(begun) < a.turn); n++ {
+			took, err := r.message(ctx, times)
 			if err != nil {
 				return err
 			}
-			r.latencies = append(r.latencies, float64(at.Sub(published))/float64(time.Millisecond))
+			r.latencies = append(r.latencies, float64(took)/float64(time.Millisecond))
 		}
 		return nil
 	})
+}
+
+// message is one message's way from the publish's call to the handler's.
+func (r *result) message(ctx context.Context, times <-chan time.Time) (time.Duration, error) {
+	pause(ctx, 3*time.Millisecond+rand.N(r.peer.each+1))
+	published := time.Now()
+	if err := r.topic.Publish(ctx, payload(0)); err != nil {
+		return 0, err
+	}
+	at, err := receive(ctx, times)
+	return at.Sub(published), err
 }
 
 // idles counts statements while all wait, with one listener and with several.
