@@ -57,7 +57,7 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 	s.begin(hands)
 	// A page comes when the offset past the one before is stored, or instead of it.
 	if !slices.ContainsFunc(messages, s.wasConfirmed) {
-		s.recent = map[uint64]bool{}
+		clear(s.recent)
 	}
 	for done := 0; done < len(messages); {
 		if s.wasConfirmed(messages[done]) {
@@ -119,8 +119,8 @@ func (s *shell) send(hands context.Context, messages []consumer.Message) (int, e
 		s.most = min(2*s.most, s.options.InFlight)
 		return n, nil
 	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	s.close()
 	s.most = 1

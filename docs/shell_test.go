@@ -44,7 +44,7 @@ var endless = []string{"consume", "tail", "listen", "keeper", "serve", "work", "
 
 // ready is what an endless command says once it is at work; other programs than
 // mqnotify print an id, or begin a stream.
-var ready = regexp.MustCompile(`(?:msg="?|INFO )(waits for|listening|keeps the gate|stands by|standing by|serving|importing)|(?m:^(\d+|retry: .*)$)`)
+var ready = regexp.MustCompile(`(?:msg="?|INFO )(waiting|waits for|listening|keeps the gate|stands by|standing by|serving|importing)|(?m:^(\d+|retry: .*)$)`)
 
 // block types a block's commands.
 func (s *terminal) block(t *testing.T, b block, replace func(string) string) {

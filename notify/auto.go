@@ -263,7 +263,7 @@ func (a *Auto) move(ctx context.Context, found better) error {
 	if len(a.why) > 0 {
 		attributes = append(attributes, "why", strings.Join(a.why, "; "))
 	}
-	a.log.InfoContext(ctx, "waits for messages", attributes...)
+	a.log.InfoContext(ctx, "waiting", attributes...)
 	return nil
 }
 

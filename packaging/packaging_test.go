@@ -103,6 +103,8 @@ func TestDockerfile(t *testing.T) {
 	if started := match(`^ENTRYPOINT \["(.*)"\]$`, file); started != match(`^COPY --from=build /mq\S+ (\S+)$`, file) {
 		t.Errorf("%s is started", started)
 	}
+	match(`^(FROM scratch)$`, file)
+	match(`^USER ([1-9]\d*:[1-9]\d*)$`, file) // not root
 	if os.Getenv("MQNOTIFY_LONG") == "" {
 		t.Skip("the long form builds it: ./test --long")
 	}

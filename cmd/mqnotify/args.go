@@ -35,7 +35,7 @@ func oneName(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch len(args) {
 		case 0:
-			return errors.New("name the " + what)
+			return errors.New(what + " is missing")
 		case 1:
 			return nil
 		}
@@ -66,7 +66,7 @@ func oneNameAndCommand(what string) cobra.PositionalArgs {
 func someNames(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return errors.New("name the " + what)
+			return errors.New(what + " is missing")
 		}
 		return nil
 	}

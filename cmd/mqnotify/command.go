@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,12 +95,17 @@ func (c *command) handle(ctx context.Context, m consumer.Message) error {
 
 // run runs the command to its end, with these variables besides.
 func (c *command) run(ctx context.Context, stdin []byte, variables []string) error {
+	// The kernel ends the command with the thread that started it, where it can: others
+	// get the message, or the task, of a process that is gone.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = c.out, c.err
 	cmd.Env = append(slices.Clip(c.environ), variables...)
 	cmd.WaitDelay = c.patience
 	setGroup(cmd)
+	endWithUs(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
 	}

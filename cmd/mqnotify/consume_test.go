@@ -58,6 +58,10 @@ func TestConsumeGroup(t *testing.T) {
 			execute(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint(n))
 		}
 		group := []string{"consume", "orders", "--group", "g", "--from", "beginning", "--format", "payload"}
+		r := mqnotify(t, config, "", "consume", "orders", "--group", "new", "--stop-at-end")
+		require.Empty(t, r.out)
+		require.Contains(t, r.err, `msg="the group begins" topic=orders group=new after=10`)
+		require.NotContains(t, mqnotify(t, config, "", "consume", "orders", "--group", "new", "--stop-at-end").err, "begins")
 		for _, want := range []string{"1 2 3", "4 5 6", "7 8 9"} {
 			require.Equal(t, want, strings.Join(words(succeed(t, config, append(group, "--limit", "3")...)), " "))
 		}
@@ -150,7 +154,7 @@ func TestConsumeToBrokenStdout(t *testing.T) {
 		for _, limit := range []string{"0", "2"} {
 			var err text
 			a := newApp(streams{in: strings.NewReader(""), out: brokenStream{}, err: &err, environ: environment(t, config)})
-			code := a.run(t.Context(), []string{"consume", "orders", "--group", "g" + limit, "--from", "beginning", "--limit", limit})
+			code := a.run(t.Context(), []string{"consume", "orders", "--group", "g" + limit, "--from", "beginning", "--limit", limit, "--log-level", "warn"})
 			require.Equal(t, exitFailed, code)
 			require.Equal(t, "mqnotify: print: no space left\n", err.String())
 			require.Empty(t, column(t, db, "SELECT message_id FROM mqnotify_dead_letter"))
@@ -169,7 +173,7 @@ func TestConsumeTemplateFails(t *testing.T) {
 		config, db := database(t, s, "orders")
 		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		for _, template := range []string{"{{.Nosuch}}", "{{.Row.id}}", "{{index .Payload 99}}"} {
-			message := fail(t, exitFailed, config, "consume", "orders", "--group", "g", "--from", "beginning", "--format", template)
+			message := fail(t, exitFailed, config, "consume", "orders", "--group", "g", "--from", "beginning", "--format", template, "--log-level", "warn")
 			require.Equal(t, 1, strings.Count(message, "\n"), message)
 			require.Contains(t, message, "template")
 		}

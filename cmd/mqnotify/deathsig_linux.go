@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// endWithUs makes the kernel end the command when we die, by kill -9 too: without us
-// nobody would know that its lock is free.
+// endWithUs makes the kernel end the command when we die, by kill -9 too: its lock is free
+// then, its task another's.
 func endWithUs(cmd *exec.Cmd) { cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM }

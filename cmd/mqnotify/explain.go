@@ -33,6 +33,8 @@ func (a *app) explain(err error) error {
 		remedy = "check user and password"
 	case server.Is(err, server.ErrBadDatabase):
 		remedy = "make it with CREATE DATABASE, or name another with --database"
+	case server.Is(err, server.ErrUnknownVariable):
+		remedy = "check the parameters of the DSN: what the driver does not know, it sets as a variable of the server's"
 	case errors.Is(err, notify.ErrNoGate):
 		remedy = "`mqnotify doctor` says what works here; consume and tail find a way by themselves without --mode"
 	case errors.Is(err, notify.ErrNoGTID):

@@ -33,7 +33,7 @@ tasks, scheduler and ring need no TOPIC.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, topics []string) error {
 			if len(topics) == 0 && !o.withoutTopics() {
-				return usagef("name the TOPIC, or roles that need none: --role %s", strings.Join(topicless, ","))
+				return usagef("TOPIC is missing: name it, or roles that need none: --role %s", strings.Join(topicless, ","))
 			}
 			text, err := a.grants(o, topics)
 			if err != nil {

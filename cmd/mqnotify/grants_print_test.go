@@ -28,7 +28,7 @@ func TestGrantsPrint(t *testing.T) {
 	}
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop", "--role", "king"), "producer, consumer")
 	require.Contains(t, succeed(t, nil, "grants", "--database", "shop", "--role", "guard"), "`mqnotify_lease`")
-	require.Contains(t, fail(t, exitUsage, nil, "grants", "--database", "shop", "--role", "guard,producer"), "name the TOPIC")
+	require.Contains(t, fail(t, exitUsage, nil, "grants", "--database", "shop", "--role", "guard,producer"), "TOPIC is missing")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop "), "--database")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "", "--database", "shop"), "empty")
 	require.Contains(t, fail(t, exitFailed, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/"), "--database")

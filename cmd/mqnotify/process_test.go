@@ -184,8 +184,8 @@ func TestBrokenPipe(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
-		intoBrokenPipe(t, config, "consume", "orders", "--group", "g", "--from", "beginning")
-		intoBrokenPipe(t, config, "consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1")
+		intoBrokenPipe(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--log-level", "warn")
+		intoBrokenPipe(t, config, "consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1", "--log-level", "warn")
 		for _, group := range []string{"g", "h"} {
 			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", group, "--stop-at-end", "--format", "payload"))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/serve"
@@ -103,7 +104,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	}
 	url := make(chan string, 1)
 	o.Ready = func() { a.log.InfoContext(ctx, "serving", "url", <-url, "topics", o.Topics) }
-	server, err := serve.New(db, o.Options)
+	service, err := serve.New(db, o.Options)
 	if errors.Is(err, serve.ErrOptions) {
 		return usageError{err}
 	}
@@ -121,7 +122,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		a.log.WarnContext(ctx, "tokens and messages go unencrypted: give --tls-cert and --tls-key, or put a proxy with TLS before it")
 	}
 	url <- scheme + "://" + listener.Addr().String() + "/"
-	return server.Serve(ctx, listener, secure)
+	return service.Serve(ctx, listener, secure)
 }
 
 // servable are the tables' names, as the server has them, each once.
@@ -135,6 +136,10 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, consumer.ErrView)
 		}
 		if _, err := t.KeyColumn(""); err != nil {
+			return nil, err
+		}
+		// What it may not read later would only be logged, again and again.
+		if _, err := consumer.Status(ctx, db, t.Name, ""); server.NoPrivilege(err) {
 			return nil, err
 		}
 		if !slices.Contains(names, t.Name) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,5 +110,16 @@ func TestServeReady(t *testing.T) {
 		require.NoError(t, err)
 		defer response.Body.Close()
 		require.Equal(t, http.StatusOK, response.StatusCode)
+	})
+}
+
+// An account that can't read the groups is told so at once, not in the log, again and again.
+func TestServeOfAnAccountThatMayNot(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		root, _ := database(t, s, "orders")
+		grants := slices.DeleteFunc(grantsOf(root, "serve: mqnotify"), func(grant string) bool { return strings.Contains(grant, "mqnotify_offset") })
+		message := fail(t, exitFailed, s.User(t, root, grants...), "serve", "orders", "--listen", "127.0.0.1:0")
+		require.Contains(t, message, "mqnotify_offset")
+		require.Contains(t, message, "`mqnotify grants` shows what the account needs")
 	})
 }

@@ -31,7 +31,7 @@ func TestModes(t *testing.T) {
 						c.err.contains(t, "keeps the gate")
 					}
 					if mode == modeAuto {
-						c.err.contains(t, `msg="waits for messages" topic=orders mode=gate`)
+						c.err.contains(t, `msg=waiting topic=orders mode=gate`)
 					}
 					begun := time.Now()
 					execute(t, db, "INSERT INTO orders (payload) VALUES ('x')")
@@ -40,7 +40,7 @@ func TestModes(t *testing.T) {
 					r := c.interrupt(t)
 					require.Equal(t, exitDone, r.code)
 					told := map[bool]int{true: 1}[mode == modeAuto]
-					require.Equal(t, told, strings.Count(r.err, "waits for messages"), r.err)
+					require.Equal(t, told, strings.Count(r.err, "msg=waiting"), r.err)
 					require.Equal(t, gate, strings.Contains(r.err, "keeps the gate"), r.err)
 				}
 			})

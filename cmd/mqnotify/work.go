@@ -36,7 +36,8 @@ which mqnotify tasks shows, and can be tried again from there.
 A task whose worker has vanished goes to another when --visibility has passed; a worker that
 is there renews its claim for as long as COMMAND runs. When the claim is lost all the same,
 since the server was out of reach for that long, or by tasks --cancel, COMMAND gets SIGTERM,
-and SIGKILL 5 s later. It may see a task twice that it has done, after a crash.
+and SIGKILL before another worker can have the task. When the worker is killed, COMMAND gets
+SIGTERM on Linux; elsewhere it runs on. It may see a task twice that it has done, after a crash.
 
 It waits in the server, without polling, until a task is entered or falls due. It enters
 the queue's recurring tasks, too.
@@ -91,7 +92,8 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	if err != nil {
 		return err
 	}
-	run := &command{args, killAfter, a}
+	// The claim is not trusted for the last tenth of its time, after which others may have it.
+	run := &command{args, min(killAfter, o.Visibility/10), a}
 	a.log.InfoContext(ctx, "waits for tasks", "queue", name)
 	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
 		return run.run(ctx, task.Payload, taskVariables(task))

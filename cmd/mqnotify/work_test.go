@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func TestWorkConcurrency(t *testing.T) {
 }
 
 // A command whose task was cancelled is ended, with what it has started. Ctrl-C lets
-// one finish, a worker that is killed leaves its task to another.
+// one finish.
 func TestWorkEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -112,6 +113,49 @@ func TestWorkEnds(t *testing.T) {
 		require.Equal(t, exitDone, w.wait(t).code)
 		require.Contains(t, w.out.String(), "ended\n")
 		states(t, db, "dead", "done")
+	})
+}
+
+// A worker that is killed leaves its task to another, and takes its command with it.
+func TestWorkKilled(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := queueDatabase(t, s)
+		succeed(t, config, "enqueue", "mail", "x")
+		args := []string{"work", "mail", "--visibility", "2s", "--", "sh", "-c", "echo $$; exec sleep 1000"}
+		p := launch(t, config, nil, args...)
+		p.out.contains(t, "\n")
+		p.signal(t, os.Kill)
+		<-p.ended
+		if runtime.GOOS == "linux" {
+			requireGone(t, words(p.out.String())[0])
+		}
+		other := launch(t, config, nil, args...)
+		other.out.contains(t, "\n")
+		other.signal(t, os.Kill)
+		<-other.ended
+	})
+}
+
+// A command of a worker that is cut off is gone before another worker has the task, though it does
+// not end when it is asked to.
+func TestWorkCutOff(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		proxy := s.Proxy(t)
+		file := filepath.Join(t.TempDir(), "lines")
+		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "3s", "--", "sh", "-c",
+			`trap '' TERM; echo $$; while :; do echo first >> `+file+`; sleep 0.01; done`)
+		succeed(t, config, "enqueue", "mail", "x")
+		cut.out.contains(t, "\n")
+		proxy.Down()
+		other := background(t, config, "work", "mail", "--", "sh", "-c", "echo second >> "+file)
+		states(t, db, "done")
+		requireGone(t, words(cut.out.String())[0])
+		lines := linesOf(t, file)
+		require.Equal(t, "second", lines[len(lines)-1], "both at once")
+		require.Equal(t, exitDone, other.interrupt(t).code)
+		proxy.Up()
+		require.Equal(t, exitDone, cut.interrupt(t).code)
 	})
 }
 
@@ -164,7 +208,7 @@ func TestInitQueue(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s, "--ordered")
 		succeed(t, config, "init", "--queue", "mail", "--queue", "other", "--ordered")
-		require.Contains(t, fail(t, exitUsage, config, "init", "--queue", "mail"), "Ordered true")
+		require.Contains(t, fail(t, exitUsage, config, "init", "--queue", "mail"), "is ordered")
 		require.Contains(t, fail(t, exitUsage, config, "enqueue", "mail", "x", "--delay", "1s"), "ordered queue")
 		require.Contains(t, fail(t, exitUsage, config, "work", "mail", "--visibility", "1ms", "--", "true"), "Visibility 1ms: 100ms or more")
 		w := background(t, config, "work", "mail", "--concurrency", "4", "--", "sh", "-c", `echo $(cat); sleep 0.05`)

@@ -18,7 +18,7 @@ import (
 
 // scenes are what is typed, and in which of the two terminals.
 var scenes = []scene{
-	{terminal: 0, text: "mqnotify consume orders --group mailer", until: "waits for"},
+	{terminal: 0, text: "mqnotify consume orders --group mailer", until: "msg=waiting"},
 	{terminal: 1, text: "mqnotify produce orders 'hello'", then: `"hello"`},
 	{terminal: 1, text: `echo "INSERT INTO orders (payload) VALUES ('from SQL')" | mysql shop`, then: `"from SQL"`},
 	{terminal: 1, text: "mqnotify status orders"},

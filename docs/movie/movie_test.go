@@ -46,6 +46,7 @@ func TestDemo(t *testing.T) {
 	for _, s := range scenes {
 		require.Contains(t, all, "$ "+s.text)
 		require.Contains(t, strings.Join(all, "\n"), s.then)
+		require.Contains(t, strings.Join(all, "\n"), s.until)
 	}
 }
 
