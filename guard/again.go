@@ -3,16 +3,11 @@ package guard
 import (
 	"context"
 	"crypto/rand"
-	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 )
-
-// attempts is how often a statement is run at most.
-const attempts = 12
 
 var retried atomic.Uint64
 
@@ -29,27 +24,22 @@ func again(ctx context.Context, f func() error) error {
 	}, f)
 }
 
+// repeat is server.Again, but counted, and of a ctx that has ended only the cause is told.
 func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
-	waits := notify.Exponential(5*time.Millisecond, 500*time.Millisecond)
-	for attempt := 1; ; attempt++ {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		err := f()
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case attempt == attempts || !mends(err):
-			return err
-		}
-		retried.Add(1)
-		// The whole wait is random: two that met would meet again.
-		if err := pause(ctx, mathrand.N(waits.NextBackOff())); err != nil {
-			return err
-		}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	err := server.Again(ctx, func(err error) bool {
+		again := ctx.Err() == nil && mends(err)
+		if again {
+			retried.Add(1)
+		}
+		return again
+	}, f)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // pause waits, unless ctx ends: then it returns the cause.

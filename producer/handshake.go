@@ -10,6 +10,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -218,7 +219,7 @@ func (h *Handshake) insert(ctx context.Context, session *notify.Session) (stored
 		rows = append(rows, r.rows...)
 	}
 	var ids []uint64
-	err = retry(ctx, func() error {
+	err = server.Again(ctx, server.Retryable, func() error {
 		return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
 			ids, err = h.producer.commit(ctx, conn.Conn, rows)
 			return err

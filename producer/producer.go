@@ -160,7 +160,7 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 	if ids, rung, err = p.ringing(ctx, rows); rung || err != nil {
 		return ids, rung, err
 	}
-	err = retry(ctx, func() error {
+	err = server.Again(ctx, server.Retryable, func() error {
 		// A connection first, in a step of its own: what fails here has sent nothing.
 		conn, err := p.db.Pool().Conn(ctx)
 		if err != nil {

@@ -5,13 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Tx is a transaction of the caller's: *sql.Tx, *sqlx.Tx, or a *sql.Conn or
@@ -81,7 +78,7 @@ func (p *Producer) Transact(ctx context.Context, f func(ctx context.Context, tx 
 	if p.closed.Load() {
 		return p.explain(ErrClosed)
 	}
-	if err := retry(ctx, func() error { return p.transact(ctx, f) }); err != nil {
+	if err := server.Again(ctx, server.Retryable, func() error { return p.transact(ctx, f) }); err != nil {
 		return err
 	}
 	p.Notify(ctx)
@@ -104,27 +101,4 @@ func (p *Producer) transact(ctx context.Context, f func(ctx context.Context, tx 
 		return p.explain(p.doubt(fmt.Errorf("commit: %w", err)))
 	}
 	return nil
-}
-
-// attempts is how often a transaction is run at most.
-const attempts = 5
-
-// retry runs f again while what stopped it is another transaction's doing, which
-// an attempt a little later won't meet.
-func retry(ctx context.Context, f func() error) error {
-	waits := notify.Exponential(5*time.Millisecond, 500*time.Millisecond)
-	for attempt := 1; ; attempt++ {
-		err := f()
-		if err == nil || attempt == attempts || !server.Retryable(err) {
-			return err
-		}
-		// The whole wait is random: two that met would meet again.
-		timer := time.NewTimer(rand.N(waits.NextBackOff()))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
 }

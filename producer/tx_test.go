@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -209,26 +208,6 @@ func TestTransactRunsAgainAfterADeadlock(t *testing.T) {
 		require.NoError(t, db.Pool().Select(&committed, "SELECT runs FROM account"))
 		assert.Equal(t, []int{2, 2}, committed)
 	})
-}
-
-func TestRetryIsBounded(t *testing.T) {
-	runs := 0
-	deadlock := &mysql.MySQLError{Number: server.ErrDeadlock}
-	err := retry(t.Context(), func() error { runs++; return fmt.Errorf("insert: %w", deadlock) })
-	require.ErrorIs(t, err, deadlock)
-	assert.Equal(t, attempts, runs)
-
-	runs = 0
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	err = retry(ctx, func() error { runs++; return deadlock })
-	require.ErrorIs(t, err, deadlock)
-	assert.Less(t, runs, attempts)
-
-	runs = 0
-	other := &mysql.MySQLError{Number: server.ErrDuplicate}
-	require.ErrorIs(t, retry(t.Context(), func() error { runs++; return other }), other)
-	assert.Equal(t, 1, runs)
 }
 
 // A publish that waits too long for a lock is tried again.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -184,7 +185,7 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 		}
 		after = ids[len(ids)-1]
 		// With the condition once more: a worker may have been faster.
-		err = retry(ctx, nil, func() error {
+		err = server.Again(ctx, server.Retryable, func() error {
 			changed, err := q.changeSome(ctx, ids, "SET "+set+where, slices.Concat(args, condition)...)
 			n += changed
 			return err
@@ -223,7 +224,7 @@ func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args .
 // execute runs a statement that may meet others' locks, and returns how many rows it
 // has changed.
 func (q *Queue) execute(ctx context.Context, query string, args ...any) (changed int, err error) {
-	err = retry(ctx, nil, func() error {
+	err = server.Again(ctx, server.Retryable, func() error {
 		result, err := q.db.Pool().ExecContext(ctx, query, args...)
 		if err != nil {
 			return err

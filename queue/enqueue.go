@@ -2,14 +2,10 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -38,7 +34,7 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 	}
 	ids, rung, err := q.ringing(ctx, rows)
 	if err == nil && !rung {
-		err = retry(ctx, nil, func() (err error) {
+		err = server.Again(ctx, server.Retryable, func() (err error) {
 			ids, err = q.commit(ctx, rows)
 			return err
 		})
@@ -192,33 +188,4 @@ func (q *Queue) insert(ctx context.Context, tx Tx, rows []row) ([]uint64, error)
 		order = order[len(batch):]
 	}
 	return ids, nil
-}
-
-// attempts is how often a transaction is run at most.
-const attempts = 8
-
-// retry runs f again while what stopped it is another transaction's doing, and counts
-// that with met, which may be nil.
-func retry(ctx context.Context, met func(), f func() error) error {
-	waits := notify.Exponential(2*time.Millisecond, 500*time.Millisecond)
-	for attempt := 1; ; attempt++ {
-		err := f()
-		if err == nil || !server.Retryable(err) {
-			return err
-		}
-		if met != nil {
-			met()
-		}
-		if attempt == attempts {
-			return err
-		}
-		// The whole wait is random: two that met would meet again.
-		timer := time.NewTimer(rand.N(waits.NextBackOff()))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
 }

@@ -95,7 +95,14 @@ func (l *line) stay(f func() error) error {
 // transact runs f, which begins a transaction and ends it, until no other transaction
 // is in its way.
 func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
-	return retry(context.WithoutCancel(ctx), func() { l.retried.Add(1) }, func() error {
+	mends := func(err error) bool {
+		again := server.Retryable(err)
+		if again {
+			l.retried.Add(1)
+		}
+		return again
+	}
+	return server.Again(context.WithoutCancel(ctx), mends, func() error {
 		return l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 			err := f(ctx, conn)
 			if server.Number(err) != 0 { // of a lost connection nothing is left to be rolled back

@@ -107,7 +107,7 @@ func (r *Ring) Append(ctx context.Context, payloads ...[]byte) (last uint64, err
 	if len(payloads) == 0 {
 		return 0, nil
 	}
-	err = retry(ctx, nil, func() error {
+	err = server.Again(ctx, server.Retryable, func() error {
 		last, err = r.append(ctx, payloads)
 		return err
 	})

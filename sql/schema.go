@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // The tables of the state, made by Init in the database of the topics.
@@ -62,12 +63,19 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 		return err
 	}
 	var have sql.NullInt64
+	exec := func(statement string, args ...any) error {
+		// Two who make the same table at once may deadlock, on MySQL.
+		return server.Again(ctx, server.Retryable, func() error {
+			_, err := db.ExecContext(ctx, statement, args...)
+			return err
+		})
+	}
 	for i, m := range migrations {
 		if i > 0 && have.Valid && int64(m.version) <= have.Int64 {
 			continue
 		}
 		for _, statement := range m.statements {
-			if _, err := db.ExecContext(ctx, statement); err != nil {
+			if err := exec(statement); err != nil {
 				return fmt.Errorf("schema: apply %s: %w", m.name, err)
 			}
 		}
@@ -78,12 +86,12 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			}
 			continue
 		}
-		if _, err := db.ExecContext(ctx, "INSERT IGNORE INTO "+VersionTable+" (version) VALUES (?)", m.version); err != nil {
+		if err := exec("INSERT IGNORE INTO "+VersionTable+" (version) VALUES (?)", m.version); err != nil {
 			return fmt.Errorf("schema: note version %d: %w", m.version, err)
 		}
 	}
 	for _, topic := range topics {
-		if _, err := db.ExecContext(ctx, Topic(topic)); err != nil {
+		if err := exec(Topic(topic)); err != nil {
 			return fmt.Errorf("schema: make topic %s: %w", ident.Quote(topic), err)
 		}
 	}
