@@ -1,8 +1,13 @@
 package guard_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -73,5 +78,87 @@ func TestEvery(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, ran)
 		})
+	})
+}
+
+// everyMain asks again and again, and says when it got through: between which two times
+// of the machine, which has the server too.
+func everyMain(ctx context.Context, db *notify.DB, t told) error {
+	every, err := guard.NewEvery(db, t.Name, t.TTL)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			asked := time.Now()
+			switch through, err := every.Try(ctx); {
+			case err != nil:
+				say("failed: %v", err)
+			case through:
+				say("through %d %d", asked.UnixNano(), time.Now().UnixNano())
+			}
+			<-time.After(time.Duration(rand.N(4)) * time.Millisecond)
+		}
+	}()
+	return obey(func(string) error { return nil })
+}
+
+// Processes that are killed in the middle, and lose their connections, get through once an
+// interval, all of them together.
+func TestEveryProcesses(t *testing.T) {
+	rounds := 3
+	if long {
+		rounds = 60
+	}
+	const racers, interval = 8, 100 * time.Millisecond
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openState(t, s)
+		times := func() int { return value[int](t, db, "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval") }
+
+		proxy := s.Proxy(t)
+		dsn := halfThrough(s, proxy)
+		begin := func(n int) *party {
+			return startParty(t, told{Role: "every", DSN: dsn(n, config.FormatDSN()), Name: "report", TTL: interval})
+		}
+		var running, ended []*party
+		for n := range racers {
+			running = append(running, begin(n))
+		}
+		for range rounds {
+			want := times() + 5
+			require.Eventually(t, func() bool { return times() >= want }, patience, tick, "nobody gets through")
+			proxy.Down()
+			proxy.Up()
+			victim := rand.N(racers)
+			running[victim].kill()
+			ended = append(ended, running[victim])
+			running[victim] = begin(victim)
+		}
+		type passed struct{ asked, told int64 }
+		var all []passed
+		failed := 0
+		for _, p := range append(ended, running...) {
+			p.kill()
+			for line := range p.lines {
+				var at passed
+				switch n, _ := fmt.Sscanf(line, "through %d %d", &at.asked, &at.told); {
+				case n == 2:
+					all = append(all, at)
+				case strings.HasPrefix(line, "failed"):
+					failed++
+				}
+			}
+		}
+		slices.SortFunc(all, func(a, b passed) int { return cmp.Compare(a.told, b.told) })
+		const slack = 2 * time.Millisecond // for a machine's clock that is corrected
+		for i := 1; i < len(all); i++ {
+			// The one that was told later may have been through first.
+			apart := time.Duration(max(all[i].told-all[i-1].asked, all[i-1].told-all[i].asked))
+			require.GreaterOrEqual(t, apart, interval-slack, "two got through in one interval")
+		}
+		require.LessOrEqual(t, len(all), times(), "somebody got through of whom the server knows nothing")
+		require.GreaterOrEqual(t, len(all), times()-failed-2*rounds-1, "some got through and were not told")
+		t.Logf("%d intervals, %d processes told, %d of them killed with kill -9, connections of half of them cut %d times, %d tries failed",
+			times(), len(all), rounds, rounds, failed)
 	})
 }

@@ -32,6 +32,7 @@ type event struct {
 	Begun bool
 	Token uint64 // that it has, or got: 0 if it was refused
 	Done  bool
+	Again bool // its connection was lost: it was sent more than once
 	At    int64
 }
 
@@ -50,11 +51,12 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 			say("%s", text)
 		}
 		tell(event{Begun: true, Token: token})
+		before := guard.Retried()
 		token, err := f()
 		if err != nil && !errors.Is(err, guard.ErrNotAcquired) && !errors.Is(err, guard.ErrNotHolder) {
 			return 0 // nobody knows: it goes on for ever
 		}
-		tell(event{Token: token, Done: err == nil})
+		tell(event{Token: token, Done: err == nil, Again: guard.Retried() > before})
 		return token
 	}
 	go func() {
@@ -125,6 +127,7 @@ type operation struct {
 	got    uint64 // by take
 	done   bool
 	known  bool // it has ended
+	again  bool // it was sent more than once
 	call   int64
 	answer int64
 }
@@ -140,7 +143,8 @@ type leaseState struct {
 // leaseModel is what a lease promises: a token larger by one for each taking; nobody
 // takes it while it is held; who holds it can renew and release it, and nobody else. It
 // is held until it is released, or until ttl after it was taken or renewed, which the
-// server did at some time between call and answer.
+// server did at some time between call and answer. One whose connection was lost may have
+// taken a token before the one that it was told of, or released before it was refused.
 func leaseModel(ttl time.Duration) porcupine.Model {
 	const slack = int64(2 * time.Millisecond) // for a machine's clock that is corrected
 	return (&porcupine.NondeterministicModel{
@@ -160,17 +164,21 @@ func leaseModel(ttl time.Duration) porcupine.Model {
 				}
 				return !s.held || s.token != o.token || mayBeOver
 			}
-			if could(true) && (o.done || !o.known) {
-				next := s
+			if could(true) && (o.done || !o.known || o.again) {
+				next, fits := s, true
 				switch o.does {
 				case take:
 					next = leaseState{s.token + 1, true, o.call, o.answer}
+					if o.again {
+						next.token = max(next.token, o.got)
+					}
+					fits = !o.known || o.got == next.token
 				case renew:
 					next.call, next.answer = o.call, o.answer
 				case release:
 					next.held = false
 				}
-				if o.does != take || !o.known || o.got == next.token {
+				if fits {
 					states = append(states, next)
 				}
 			}
@@ -183,32 +191,49 @@ func leaseModel(ttl time.Duration) porcupine.Model {
 	}).ToModel()
 }
 
-// histories runs processes that share a lease, kills and replaces some, and returns what
-// they did.
-func histories(t *testing.T, db *notify.DB, told told, processes, most int, kills int) (all []porcupine.Operation) {
+// faults are what processes meet that share a lease.
+type faults struct {
+	kills, cuts int
+	proxy       *mysqltest.Proxy
+	dsn         func(n int, direct string) string
+}
+
+// histories runs processes that share a lease, kills and replaces some, cuts their
+// connections, and returns what they did.
+func histories(t *testing.T, db *notify.DB, told told, processes, most int, faults faults) (all []porcupine.Operation) {
 	t.Helper()
 	counted := func() int {
 		return value[int](t, db, "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
 	}
 	var running, ended []*party
-	for range processes {
-		running = append(running, startParty(t, told))
+	begin := func(n int) *party {
+		told := told
+		told.DSN = faults.dsn(n, told.DSN)
+		return startParty(t, told)
 	}
-	for kill := range kills + 1 {
-		want := most * (kill + 1) / (kills + 1)
+	for n := range processes {
+		running = append(running, begin(n))
+	}
+	steps := max(faults.kills, faults.cuts) + 1
+	for step := range steps {
+		want := most * (step + 1) / steps
 		require.Eventually(t, func() bool { return counted() >= want }, 10*patience, tick)
-		if kill < kills {
+		if step < faults.kills {
 			victim := rand.N(processes)
 			running[victim].kill()
 			ended = append(ended, running[victim])
-			running[victim] = startParty(t, told)
+			running[victim] = begin(victim)
+		}
+		if step < faults.cuts {
+			faults.proxy.Down()
+			faults.proxy.Up()
 		}
 	}
 	for client, p := range append(ended, running...) {
 		p.kill()
 		var begun *event
 		end := func(e event, known bool) {
-			o := operation{does: begun.Does, token: begun.Token, call: begun.At, answer: math.MaxInt64, known: known}
+			o := operation{does: begun.Does, token: begun.Token, call: begun.At, answer: math.MaxInt64, known: known, again: e.Again}
 			if known {
 				o.got, o.done, o.answer = e.Token, e.Done, e.At
 			}
@@ -237,25 +262,34 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, kill
 	return all
 }
 
-// Histories of processes that take, renew and release leases at the same time, and are
-// killed in the middle, are those of one lease: a linearizability checker says so.
+// Histories of processes that take, renew and release leases at the same time, are killed
+// in the middle and lose their connections, are those of one lease: a linearizability
+// checker says so.
 func TestLeaseLinearizable(t *testing.T) {
-	most, kills := 120, 2
+	most, kills, cuts := 120, 2, 4
 	if long {
-		most, kills = 3000, 20
+		most, kills, cuts = 3000, 20, 60
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		for _, ttl := range []time.Duration{time.Hour, 60 * time.Millisecond} {
-			n := kills
+			proxy := s.Proxy(t)
+			faults := faults{kills: kills, cuts: cuts, proxy: proxy, dsn: halfThrough(s, proxy)}
 			if ttl == time.Hour {
-				n = 0 // or the lease of one that was killed would be the last thing that happens
+				faults.kills = 0 // or the lease of one that was killed would be the last thing that happens
 			}
 			told := told{Role: "history", DSN: config.FormatDSN(), Name: "ttl " + ttl.String(), TTL: ttl}
-			history := histories(t, db, told, 5, most, n)
+			history := histories(t, db, told, 5, most, faults)
 			judged := porcupine.CheckOperationsTimeout(leaseModel(ttl), history, 10*time.Minute) // some seconds, on a machine with nothing else to do
 			require.Equal(t, porcupine.Ok, judged, "%s", shownHistory(history))
-			t.Logf("ttl %v: %d operations of %d processes, %d of them killed with kill -9: linearizable", ttl, len(history), 5+n, n)
+			again := 0
+			for _, o := range history {
+				if o.Input.(operation).again {
+					again++
+				}
+			}
+			t.Logf("ttl %v: %d operations of %d processes, %d of them killed with kill -9, connections of half of them cut %d times, %d sent again: linearizable",
+				ttl, len(history), 5+faults.kills, faults.kills, cuts, again)
 		}
 	})
 }
@@ -268,7 +302,7 @@ func TestLeaseLinearizableShowsTwo(t *testing.T) {
 		told := told{Role: "history", Kind: "broken", DSN: config.FormatDSN(), TTL: ttl}
 		require.Eventually(t, func() bool {
 			told.Name += "x"
-			history := histories(t, db, told, 5, 150, 0)
+			history := histories(t, db, told, 5, 150, faults{dsn: same})
 			return porcupine.CheckOperationsTimeout(leaseModel(ttl), history, time.Minute) == porcupine.Illegal
 		}, 10*patience, tick)
 	})

@@ -34,6 +34,7 @@ var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
 	"row":     rowMain,
 	"history": historyMain,
 	"clock":   clockMain,
+	"every":   everyMain,
 }
 
 // party is such a process, seen from the test.
