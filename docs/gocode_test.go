@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,38 +29,66 @@ var packages = map[string]string{
 
 const module = "github.com/mqnotify/mqnotify"
 
-// usual is what every piece of code has at hand.
+// usual is what every piece of code has at hand, and what runs one: while it runs, what
+// the page gives as meanwhile is done again and again. What the page gives and a piece
+// calls may end it.
 const usual = `
 var (
-	ctx context.Context
-	db  *notify.DB
-	tx  *sql.Tx
+	ctx, end  = context.WithCancel(context.Background())
+	db, _     = notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	meanwhile = func() {}
 )
+
+func must(err error) {
+	if err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+func run(piece func(), ends bool) {
+	go func() {
+		for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+			meanwhile()
+		}
+	}()
+	piece()
+	if ends && ctx.Err() == nil {
+		log.Fatal("what it calls was not called")
+	}
+}
 `
 
-// Go code in the pages compiles, and vet finds nothing. What is no whole program is the
-// body of a function, with the declarations that the page gives, and imports by the
-// packages' names.
+// Go code in the pages compiles, and vet finds nothing. TestPages runs it.
 func TestGo(t *testing.T) {
-	dir := t.TempDir()
+	for _, folder := range writeGo(t, t.TempDir()) {
+		vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
+		vet.Dir = folder
+		said, err := vet.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+	}
+}
+
+// writeGo makes a module of dir, with a program for each page that has code that is no
+// whole program, and a module for each whole program. It returns their folders, dir first.
+// A piece of code is the body of a function, with the declarations that the page gives,
+// and imports by the packages' names; its program runs the one of the line that it is told.
+func writeGo(t *testing.T, dir string) []string {
+	t.Helper()
 	makeModule(t, dir, "")
-	folders := []string{dir} // each a module
+	folders := []string{dir}
 	pieces := 0
 	for _, page := range pages(t) {
-		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(page), ".md"), "-", "")
-		folder := filepath.Join(dir, name)
-		var declarations string
+		folder := filepath.Join(dir, programOf(page))
+		var declarations, functions, choices string
 		for _, b := range blocks(t, page) {
 			switch {
 			case b.language != "go" || b.notRun != "":
 				continue
 			case b.given:
-				declarations += b.text
+				declarations += b.text + "\n"
 				continue
 			}
 			pieces++
-			require.NoError(t, os.MkdirAll(folder, 0o700))
-			file := filepath.Join(folder, fmt.Sprintf("line%d.go", b.line))
 			if program(b.text) {
 				alone := filepath.Join(folder, fmt.Sprintf("program%d", b.line))
 				require.NoError(t, os.MkdirAll(alone, 0o700))
@@ -68,20 +97,34 @@ func TestGo(t *testing.T) {
 				folders = append(folders, alone)
 				continue
 			}
-			body, defined := function(t, b)
-			require.NoError(t, os.WriteFile(file, source(t, name, fmt.Sprintf("func line%d() {\n//line %s\n%s\n%s}\n", b.line, b.at(), body, defined)), 0o600))
+			functions += function(t, b)
+			choices += fmt.Sprintf("\tcase \"%d\":\n\t\trun(line%[1]d, %v)\n", b.line, ends(t, declarations, b.text))
 		}
-		if _, err := os.Stat(folder); err == nil {
-			require.NoError(t, os.WriteFile(filepath.Join(folder, "given.go"), source(t, name, usual+declarations), 0o600))
+		if choices != "" {
+			code := usual + declarations + functions + "\nfunc main() {\n\tswitch os.Args[1] {\n" + choices + "\t}\n}\n"
+			require.NoError(t, os.MkdirAll(folder, 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), source(t, code), 0o600))
 		}
 	}
 	require.Greater(t, pieces, 4)
-	for _, folder := range folders {
-		vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
-		vet.Dir = folder
-		said, err := vet.CombinedOutput()
-		require.NoError(t, err, "%s", said)
-	}
+	return folders
+}
+
+// programOf is the name of the program that runs a page's pieces of code.
+func programOf(page string) string {
+	return "page-" + strings.ToLower(strings.TrimSuffix(filepath.Base(page), ".md"))
+}
+
+// ends tells whether the code calls a function of the page's that ends it.
+func ends(t *testing.T, declarations, code string) bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+declarations, parser.SkipObjectResolution)
+	require.NoError(t, err, declarations)
+	return slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+		f, is := d.(*ast.FuncDecl)
+		return is && strings.Contains(code, f.Name.Name+"(") &&
+			strings.Contains(("package p\n" + declarations)[f.Body.Pos()-1:f.Body.End()-1], "end()")
+	})
 }
 
 // program tells a whole program from a part of one.
@@ -119,27 +162,41 @@ func makeModule(t *testing.T, dir, program string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 }
 
-// function returns the code, and statements that use the variables that it does not.
-func function(t *testing.T, b block) (body, defined string) {
+// function is the code as a function, which uses all its variables and stops at an error
+// that one of its statements is assigned.
+func function(t *testing.T, b block) string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "", "package p; func _() {\n//line "+b.at()+"\n"+b.text+"\n}", parser.SkipObjectResolution)
+	const before = "package p; func _() {"
+	file, err := parser.ParseFile(token.NewFileSet(), "", before+b.text+"\n}", parser.SkipObjectResolution)
 	require.NoError(t, err, b.at())
 	names := map[string]bool{}
+	body, done := "", 0
 	for _, statement := range file.Decls[0].(*ast.FuncDecl).Body.List {
-		if assign, is := statement.(*ast.AssignStmt); is && assign.Tok == token.DEFINE {
-			for _, left := range assign.Lhs {
-				names[left.(*ast.Ident).Name] = true
+		assign, is := statement.(*ast.AssignStmt)
+		if !is {
+			continue
+		}
+		for _, left := range assign.Lhs {
+			name := left.(*ast.Ident).Name
+			names[name] = names[name] || assign.Tok == token.DEFINE
+			if name == "err" {
+				end := int(assign.End()) - 1 - len(before)
+				body += b.text[done:end] + "; must(err)"
+				done = end
 			}
 		}
 	}
+	body += b.text[done:]
+	defined := ""
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		defined += "\t_ = " + name + "\n"
 	}
-	return b.text, defined
+	body = strings.ReplaceAll(body, strconv.Quote(dsn), `os.Getenv("MQNOTIFY_DSN")`)
+	return fmt.Sprintf("\nfunc line%d() {\n//line %s\n%s\n%s}\n", b.line, b.at(), body, defined)
 }
 
-// source is a file with the imports that the code needs.
-func source(t *testing.T, name, code string) []byte {
+// source is a program with the imports that its code needs.
+func source(t *testing.T, code string) []byte {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+code, parser.SkipObjectResolution)
 	require.NoError(t, err, code)
@@ -153,7 +210,7 @@ func source(t *testing.T, name, code string) []byte {
 		return true
 	})
 	var all strings.Builder
-	fmt.Fprintf(&all, "package %s\n\n", name)
+	all.WriteString("package main\n\n")
 	for _, used := range slices.Sorted(maps.Keys(imports)) {
 		fmt.Fprintf(&all, "import %s %q\n", used, packages[used])
 	}

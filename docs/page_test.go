@@ -21,7 +21,7 @@ const root = ".."
 
 // How a page says what becomes of its code. The language is the fence's first word:
 //
-//	sh, sql, go      are run, or compiled
+//	sh, sql, go      are run
 //	text, json, ...  are for reading; with "output" behind it, it is what a command of the
 //	                 last sh block prints
 //

@@ -39,12 +39,7 @@ func TestPages(t *testing.T) {
 		_, err := exec.LookPath(tool)
 		require.NoError(t, err, "the pages use %s: install it", tool)
 	}
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "nodemo", "-o", bin, "./cmd/mqnotify") // as releases are
-	build.Dir = root
-	said, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", said)
-	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+	environ := []string{"PATH=" + build(t) + ":" + buildGo(t) + ":" + os.Getenv("PATH")}
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY"} { // the folders are below HOME otherwise
 		value, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
 		require.NoError(t, err)
@@ -60,6 +55,18 @@ func TestPages(t *testing.T) {
 			})
 		})
 	}
+}
+
+// buildGo builds the pages' pieces of Go code, and returns the folder of their programs.
+func buildGo(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	writeGo(t, dir)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/bin/", "./...")
+	build.Dir = dir
+	said, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	return dir + "/bin"
 }
 
 func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
@@ -79,6 +86,8 @@ func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
 		case b.language == "go" && program(b.text):
 			makeModule(t, reader.dir, b.text)
 			require.NoError(t, os.WriteFile(filepath.Join(reader.dir, "main.go"), []byte(replace(b.text)), 0o600))
+		case b.language == "go" && !b.given:
+			reader.block(t, block{page: b.page, line: b.line, language: "sh", text: fmt.Sprintf("%s %d", programOf(b.page), b.line)}, replace)
 		case b.output:
 			reader.shows(t, b)
 		case b.language == "sh":

@@ -15,7 +15,7 @@ type amounts struct {
 	turns, samples int           // messages of a turn, of which a peer has several
 	warm, turn     time.Duration // messages before, which don't count; the longest turn
 	settle, window time.Duration // before idle statements are counted, and while
-	sleep          time.Duration // the window of one that does not poll, whose statements are far apart
+	sleep          time.Duration // the window of one that does not poll, whose statements are up to a minute apart
 	listeners      int
 	rates          time.Duration // for which rows are published, and read
 	rows           int           // the most that are published so
@@ -25,7 +25,7 @@ type amounts struct {
 
 var (
 	usual = amounts{
-		turns: 6, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: 20 * time.Second, listeners: 6,
+		turns: 6, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: time.Minute, listeners: 6,
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{

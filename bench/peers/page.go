@@ -111,7 +111,7 @@ From the call of Publish, which commits, to the handler's, one message at a time
 ## What waiting costs
 
 A publisher and its listeners wait, for %v, those that poll for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
-connections of its own. What comes less often falls out: a parked listener's statement a minute. [Over a whole minute](measurements.md#what-waiting-costs) a listener makes 0.12.
+connections of its own.
 
 %s
 ## Rows a second

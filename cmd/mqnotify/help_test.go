@@ -23,7 +23,7 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, string(want), help)
 }
 
-// Every command has examples, each of which the command line takes.
+// Every command has examples; docs/help_test.go tries them.
 func TestExamples(t *testing.T) {
 	root := newRoot(newApp(streams{}))
 	for _, cmd := range append(root.Commands(), root) {
