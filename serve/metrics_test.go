@@ -2,9 +2,13 @@ package serve
 
 import (
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,6 +24,35 @@ func (s *site) more(tb testing.TB, name string, cause func()) {
 		cause()
 		return counted(tb, s, name) > before
 	}, long, 50*time.Millisecond, name)
+}
+
+// The page names each metric, and the alerts ask for none that is not there.
+func TestMetricsInDocs(t *testing.T) {
+	descriptions := make(chan *prometheus.Desc, 256)
+	newMetrics(&Server{}).registry.Describe(descriptions)
+	close(descriptions)
+	names := map[string]bool{}
+	for description := range descriptions {
+		name := regexp.MustCompile(`fqName: "(\w+)"`).FindStringSubmatch(description.String())
+		if require.NotNil(t, name); strings.HasPrefix(name[1], "mqnotify_") {
+			names[name[1]] = true
+		}
+	}
+	named := func(page, from, to string) []string {
+		text, err := os.ReadFile("../docs/" + page)
+		require.NoError(t, err)
+		_, after, has := strings.Cut(string(text), from)
+		require.True(t, has, from)
+		section, _, _ := strings.Cut(after, to)
+		return regexp.MustCompile(`mqnotify_[a-z_]+`).FindAllString(section, -1)
+	}
+	page := named("serve.md", "## Metrics\n", "\n## ")
+	for name := range names {
+		assert.Contains(t, page, name)
+	}
+	for _, name := range append(page, named("operations.md", "- name: mqnotify\n", "```")...) {
+		assert.True(t, names[strings.TrimSuffix(name, "_bucket")], "%s is no metric", name)
+	}
 }
 
 // Wakes are counted by what they were.
