@@ -115,10 +115,12 @@ func (c *Claims) Next(ctx context.Context, key string) (string, error) {
 }
 
 // Forget deletes a claim, so that it can be claimed again, and tells whether it was
-// there. What follows it must be forgotten before.
+// there. What follows it must be forgotten before. When the connection ends it is an
+// error, after which the claim may be forgotten, and another one be there.
 func (c *Claims) Forget(ctx context.Context, key string) (bool, error) {
 	var deleted int64
-	err := again(ctx, func() (err error) {
+	// Not after a lost connection: what is there by then may be the next one's.
+	err := repeat(ctx, server.Retryable, func() (err error) {
 		deleted, err = affected(ctx, c.db.Pool(), "DELETE FROM "+schema.ClaimTable+" WHERE claim_key = ?", key)
 		return err
 	})

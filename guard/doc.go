@@ -67,7 +67,9 @@
 // An attempt writes a random mark of its own beside what it takes. When the connection
 // ends before the answer, it is run again on another one, and recognises itself. So a
 // lost connection costs no key and no lock. Deadlocks and lock timeouts are run again
-// too; see [Retried].
+// too; see [Retried]. What makes somebody else's key or lock free (Reset, Forget, Break) is
+// not run again after a lost connection: that would free it for a second time, when the
+// next one has it.
 //
 // Nothing here depends on whether the connection counts changed or found rows
 // (clientFoundRows): each WHERE leaves out what is so already, or the answer is in the

@@ -263,6 +263,77 @@ func TestReleaseAgain(t *testing.T) {
 	})
 }
 
+// What frees a key or a lock whoever has it is not run again after a lost answer: by then it may be
+// the next one's.
+func TestFreedOnce(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		type breakable interface {
+			guard.Mutex
+			Break(ctx context.Context) (bool, error)
+		}
+		// take takes it, and fails if somebody has it; free makes it free.
+		type made struct {
+			take func() error
+			free func(ctx context.Context) (bool, error)
+		}
+		mutex := func(kind string) func(t *testing.T, db *notify.DB) made {
+			return func(t *testing.T, db *notify.DB) made {
+				m, err := mutexes[kind](db, "x")
+				require.NoError(t, err)
+				return made{
+					take: func() error { _, err := m.TryLock(t.Context()); return err },
+					free: m.(breakable).Break,
+				}
+			}
+		}
+		through := func(ours bool, err error) error {
+			if err == nil && !ours {
+				err = guard.ErrNotAcquired
+			}
+			return err
+		}
+		for kind, test := range map[string]struct {
+			table, statement, taken string
+			open                    func(t *testing.T, db *notify.DB) made
+		}{
+			"row":  {schema.RowMutexTable, "DELETE%", "TRUE", mutex("row")},
+			"flag": {schema.FlagMutexTable, "UPDATE%", "held", mutex("flag")},
+			"claim": {schema.ClaimTable, "DELETE%", "TRUE", func(t *testing.T, db *notify.DB) made {
+				claims := guard.NewClaims(db)
+				return made{
+					take: func() error { return through(claims.Claim(t.Context(), "x")) },
+					free: func(ctx context.Context) (bool, error) { return claims.Forget(ctx, "x") },
+				}
+			}},
+			"once": {schema.OnceTable, "UPDATE%", "done_at IS NOT NULL", func(t *testing.T, db *notify.DB) made {
+				once := guard.NewOnce(db)
+				return made{
+					take: func() error { return through(once.Try(t.Context(), "x")) },
+					free: func(ctx context.Context) (bool, error) { return once.Reset(ctx, "x") },
+				}
+			}},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				config := s.Database(t)
+				direct := openDB(t, config)
+				require.NoError(t, schema.Init(t.Context(), direct.Pool()))
+				proxy := s.Proxy(t)
+				next, cut := test.open(t, direct), test.open(t, openDB(t, proxy.Config(config)))
+				require.NoError(t, next.take())
+				freed := neverAnswered(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.statement,
+					"SELECT COUNT(*) FROM "+test.table+" WHERE "+test.taken, 0, func() error {
+						_, err := cut.free(t.Context())
+						return err
+					})
+				require.NoError(t, next.take())
+				proxy.Up()
+				assert.Error(t, mysqltest.Receive(t, freed), "nobody knows")
+				require.ErrorIs(t, next.take(), guard.ErrNotAcquired, "two have it")
+			})
+		}
+	})
+}
+
 // An advisory lock whose connection ends is lost at once, with a cause, and another's.
 func TestAdvisoryLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

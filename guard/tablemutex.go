@@ -107,10 +107,12 @@ func (s *simple) TryLock(ctx context.Context) (Held, error) {
 func (s *simple) Lock(ctx context.Context) (Held, error) { return persist(ctx, s.TryLock) }
 
 // Break releases the lock whoever holds it, and tells whether anybody did: for one
-// whose holder is known to be dead.
+// whose holder is known to be dead. When the connection ends it is an error, after which
+// the lock may be broken: look who holds it before you break it again.
 func (s *simple) Break(ctx context.Context) (bool, error) {
 	var broke int64
-	err := again(ctx, func() (err error) {
+	// Not after a lost connection: the lock may be broken by then, and the next holder's.
+	err := repeat(ctx, server.Retryable, func() (err error) {
 		broke, err = affected(ctx, s.db.Pool(), s.release, s.name)
 		return err
 	})
