@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -26,6 +27,9 @@ const (
 	busyLook = time.Second
 	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
 	waitBound = time.Minute
+	// keyAgain is how long an outcome waits whose unique key somebody has locked: each try keeps
+	// everything else waiting for 2 s.
+	keyAgain = time.Second
 )
 
 // dispatcher is a worker while a session lives: one goroutine makes all statements, and
@@ -50,6 +54,7 @@ type dispatcher struct {
 	// claim though one is ready, and of who can't make ready what is overdue.
 	contended, blocked backoff.BackOff
 	overdue            time.Time // until when what is overdue is left alone
+	again              time.Time // when outcomes are tried again that had to wait for somebody's transaction
 }
 
 // run works until ctx has ended and all is written down, or the session is lost.
@@ -81,7 +86,7 @@ func (d *dispatcher) run(ctx context.Context, waiter notify.Waiter) error {
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 {
+		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.aside == 0 {
 			return nil
 		}
 		// Idle: the session is watched meanwhile, and others may use it, who poll.
@@ -197,6 +202,9 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	if now.outcomes > 0 {
 		earlier(now.oldest.Add(settleAfter))
 	}
+	if now.aside > 0 {
+		earlier(d.again)
+	}
 	if now.claims > 0 {
 		earlier(d.renewed.Add(d.options.Visibility / 3))
 	}
@@ -225,6 +233,9 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 // round writes down outcomes and claims tasks, in one transaction, if it is time for
 // either.
 func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
+	if !time.Now().Before(d.again) {
+		d.hands.bringBack()
+	}
 	now := d.hands.state(d.options.Batch)
 	want := 0
 	if now.hungry && !stopping {
@@ -238,7 +249,17 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		want = min(want, 1)
 	}
 	outcomes := d.hands.pending()
-	claimed, started, err := d.line.round(ctx, outcomes, want)
+	var claimed []Task
+	var started time.Time
+	locked, err := d.briefly(now.claims > 0 || !stopping, func() (err error) {
+		claimed, started, err = d.line.round(ctx, outcomes, want)
+		return err
+	})
+	if locked {
+		d.hands.setAside()
+		d.again = time.Now().Add(keyAgain)
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -273,6 +294,17 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.contended.Reset()
 	}
 	return true, err
+}
+
+// briefly runs f, whose transactions, if brief, are not run again after a lock wait in vain: while they
+// waited, once more and once more, nobody would renew the claims.
+func (d *dispatcher) briefly(brief bool, f func() error) (locked bool, err error) {
+	d.line.brief = brief
+	defer func() { d.line.brief = false }()
+	if err = f(); brief && server.Is(err, server.ErrLockWaitTimeout) {
+		return true, nil
+	}
+	return false, err
 }
 
 func (d *dispatcher) count(outcomes []outcome) {
@@ -325,8 +357,7 @@ func (d *dispatcher) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.hands.renewed(tasks, lost, started, d.options.Visibility)
-	for _, t := range lost {
+	for _, t := range d.hands.renewed(tasks, lost, started, d.options.Visibility) {
 		d.log.WarnContext(ctx, "the claim on a task is lost", "task", t.ID, "attempt", t.Attempt)
 	}
 	return nil

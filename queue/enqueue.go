@@ -85,8 +85,9 @@ func (q *Queue) ringing(ctx context.Context, rows []row) (ids []uint64, ok bool,
 // it. After an error the caller rolls back. Where the queue is ordered, others who enter
 // tasks wait for that commit.
 //
-// While that transaction is open a task can't end whose unique key it has found taken, and its
-// worker waits for that: make it one of the last things before the commit. MariaDB since 11.6.2
+// While that transaction is open a task can't end whose unique key it has found taken: its worker tries
+// again and again, for 2 s in which it does nothing else. Make it one of the last things before the
+// commit. MariaDB since 11.6.2
 // (innodb_snapshot_isolation) may end the transaction with error 1020 when the task that has the
 // key was entered, or claimed, after its first read: begin it anew.
 func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {

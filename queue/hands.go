@@ -32,6 +32,7 @@ type hands struct {
 	waiting  []*held // claimed, and not begun
 	held     map[uint64]*held
 	outcomes []outcome // not written down yet
+	aside    []outcome // the same, while somebody has their unique keys locked
 	oldest   time.Time // when the first of them came
 	running  int
 	quick    bool // the last handler to end had taken no time
@@ -210,10 +211,11 @@ func lastError(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
 }
 
-// state is what the worker decides on.
+// handsState is what the worker decides on.
 type handsState struct {
 	outcomes int
 	oldest   time.Time
+	aside    int  // outcomes that wait for a unique key
 	free     int  // how many claims there is room for, of batch
 	hungry   bool // a handler has nothing to do
 	claims   int  // that are not settled
@@ -223,7 +225,7 @@ type handsState struct {
 func (h *hands) state(batch int) handsState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := handsState{outcomes: len(h.outcomes), oldest: h.oldest, quick: h.quick}
+	s := handsState{outcomes: len(h.outcomes), oldest: h.oldest, aside: len(h.aside), quick: h.quick}
 	s.claims = len(h.waiting) + h.running
 	s.free = max(0, max(batch, h.most)-s.claims)
 	s.hungry = len(h.waiting) == 0 && h.running < h.most
@@ -250,6 +252,27 @@ func (h *hands) wrote(outcomes []outcome) {
 	}
 }
 
+// setAside keeps back the outcomes that free a unique key, until bringBack: whoever has found the key
+// taken may have it locked for long, and nothing else is to wait for that.
+func (h *hands) setAside() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.outcomes = slices.DeleteFunc(h.outcomes, func(o outcome) bool {
+		aside := o.freesKey()
+		if aside {
+			h.aside = append(h.aside, o)
+		}
+		return aside
+	})
+}
+
+func (h *hands) bringBack() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.outcomes = append(h.outcomes, h.aside...)
+	h.aside = nil
+}
+
 // owes notes whether there are tasks that only this worker knows to be there, or when they
 // fall due: it tells the others when it stops. told tells whether it is to.
 func (h *hands) owes(some bool) {
@@ -266,21 +289,22 @@ func (h *hands) told() (was bool) {
 }
 
 // claims are those that the worker knows of; those that are to be renewed without what
-// is settled.
-func (h *hands) claims(settled bool) []Task {
+// is lost. What is settled is, until that is written down, which may have to wait.
+func (h *hands) claims(lost bool) []Task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var tasks []Task
 	for _, claim := range h.held {
-		if settled || !claim.settled && !claim.lost {
+		if lost || !claim.lost {
 			tasks = append(tasks, claim.task)
 		}
 	}
 	return tasks
 }
 
-// renewed takes the answer to a renewal.
-func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) {
+// renewed takes the answer to a renewal, and returns what was lost in the middle: what is
+// settled may be done, by the handler's own transaction.
+func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) (losses []Task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	gone := map[uint64]bool{}
@@ -290,13 +314,15 @@ func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time
 	for _, t := range renewed {
 		claim := h.held[t.ID]
 		switch {
-		case claim == nil || claim.task.Attempt != t.Attempt || claim.lost || claim.settled:
-		case gone[t.ID]:
-			h.lose(claim)
-		default:
+		case claim == nil || claim.task.Attempt != t.Attempt || claim.lost:
+		case !gone[t.ID]:
 			claim.trusted = trustedUntil(started, visibility)
+		case !claim.settled:
+			h.lose(claim)
+			losses = append(losses, t)
 		}
 	}
+	return losses
 }
 
 // release gives back what no handler has begun.

@@ -43,6 +43,8 @@ type line struct {
 	swept  time.Time // when a claim was one
 
 	conn *sqlx.Conn // while it keeps the session's turn
+
+	brief bool // a transaction whose lock wait ends in vain is not run again
 }
 
 // skipLocked finds out whether the server has it. The statements touch no row, and fail
@@ -96,7 +98,7 @@ func (l *line) stay(f func() error) error {
 // is in its way.
 func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	mends := func(err error) bool {
-		again := server.Retryable(err)
+		again := server.Retryable(err) && (!l.brief || !server.Is(err, server.ErrLockWaitTimeout))
 		if again {
 			l.retried.Add(1)
 		}

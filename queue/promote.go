@@ -56,16 +56,17 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if d.due.IsZero() || now.Before(d.due) {
 		return nil
 	}
-	ready, err := d.line.promote(ctx)
-	if err != nil {
-		return err
-	}
-	if d.recurs {
-		entered, err := d.line.enterDue(ctx)
-		if err != nil {
+	ready := 0
+	_, err := d.briefly(true, func() (err error) { // what is locked stays overdue
+		if ready, err = d.line.promote(ctx); err != nil || !d.recurs {
 			return err
 		}
+		entered, err := d.line.enterDue(ctx)
 		ready += entered
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	d.overdue = time.Time{}
 	soon := d.nextLook // for what is ready and locked, perhaps

@@ -22,6 +22,11 @@ type outcome struct {
 	wait time.Duration // until the next attempt
 }
 
+// freesKey tells whether it ends a task that has a unique key.
+func (o outcome) freesKey() bool {
+	return o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal)
+}
+
 type outcomeKind int
 
 const (
@@ -56,7 +61,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 		case wasReleased:
 			released.add(o.held.task)
 		}
-		if o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal) {
+		if o.freesKey() {
 			unique = append(unique, o.held.task.ID)
 		}
 	}

@@ -214,3 +214,54 @@ func TestUniqueKeepsNobody(t *testing.T) {
 		assert.Zero(t, l.retried.Load(), "it waited for a lock")
 	})
 }
+
+// Nor that task's worker from renewing its claims, from claiming others and from ending them; and when
+// the key is free, the task ends as well.
+func TestUniqueKeepsNoWorker(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Payload: []byte("long")})
+		require.NoError(t, err)
+		begun, ends, end := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
+		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 8 * time.Second}
+		w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(ctx context.Context, task Task) error {
+			waits := ends
+			switch {
+			case string(task.Payload) == "long":
+				waits = end
+			case task.Unique == "":
+				return nil
+			}
+			begun <- struct{}{}
+			select {
+			case <-waits:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		<-begun
+		<-begun
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		ids, err := q.EnqueueTx(t.Context(), tx, Entry{Unique: "key"})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{0}, ids)
+		lapse := value[string](t, db, "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
+		close(ends)
+		enqueue(t, q, "other")
+		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the other task is not done")
+		eventually(t, func() bool { return value[bool](t, db, "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse) }, "time stands still")
+		assert.Equal(t, 2, inState(t, db, InProgress), "their claims hold")
+		close(end)
+		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "the long task is not done")
+		require.NoError(t, tx.Rollback())
+		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "the task with the key is not done")
+		assert.Empty(t, keysOf(t, db))
+		assert.Equal(t, 1, value[int](t, db, "SELECT MAX(attempts) FROM mqnotify_task"))
+		require.NoError(t, w.end(t))
+		assert.Equal(t, WorkerStats{Done: 3, Retried: w.Stats().Retried}, w.Stats())
+	})
+}
