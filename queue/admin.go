@@ -149,8 +149,9 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 
 // Cancel makes tasks dead that are not done, whatever retries they have left, and returns
 // how many there were. The claim on one in progress is lost with it, which its worker
-// learns when it renews the claim: the handler's context ends then. Without ids and
-// without states in the filter nothing is cancelled.
+// learns when it renews the claim, up to a third of Visibility later: the handler's context ends
+// then. In an ordered queue the next task may begin before that. Without ids and without states in
+// the filter nothing is cancelled.
 func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if len(f.States) == 0 {
 		if len(f.IDs) == 0 {
@@ -161,7 +162,11 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if slices.ContainsFunc(f.States, func(s State) bool { return s == Done || s == Dead }) {
 		return 0, optionsf("what is done or dead can't be cancelled")
 	}
-	return q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), last_error = 'cancelled'")
+	n, err = q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), last_error = 'cancelled'")
+	if n > 0 { // an ordered queue's next may be ready now
+		q.Notify(ctx)
+	}
+	return n, err
 }
 
 // rowsAtOnce is how many rows a transaction changes or deletes, when there are many.

@@ -47,7 +47,8 @@
 //     token decides.
 //   - Unique: of tasks with the same key, one at most is neither done nor dead.
 //   - Ordered: one task at a time, in the order of entry, the next when the one before is
-//     done or dead. One that fails holds up the others until then.
+//     done or dead. One that fails holds up the others until then. When the one in progress is
+//     cancelled the next begins, and the cancelled handler may run on, up to Visibility/3.
 //   - Recurring: each due time makes one task at most, whoever schedules. Times that pass
 //     while no worker runs make one task together.
 //   - Clocks of clients decide nothing; At is the only time that a client names.

@@ -141,3 +141,30 @@ func TestStopTells(t *testing.T) {
 		}
 	})
 }
+
+// An ordered queue goes on when its head dies without an outcome: by a lapse, or cancelled.
+func TestOrderedHeadDies(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, c := range map[string]struct {
+			lapse int // seconds until the head's claim lapses
+			die   func(q *Queue, head uint64) error
+		}{
+			"lapse":  {8, func(*Queue, uint64) error { return nil }},
+			"cancel": {3600, func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db, config := database(t, s, Settings{Ordered: true})
+				q := newQueue(t, db, Options{})
+				head := enqueue(t, q, "head", "next")[0]
+				execute(t, db, "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
+					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE id = ?", c.lapse, head)
+				var got collected
+				waiting(t, config, WorkerOptions{}, got.handle)
+				require.Empty(t, got.payloads())
+				require.NoError(t, c.die(q, head))
+				got.waitFor(t, "next")
+			})
+		}
+	})
+}

@@ -70,11 +70,15 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	}
 	d.overdue = time.Time{}
 	soon := d.nextLook // for what is ready and locked, perhaps
-	if _, err := d.look(ctx); err != nil {
+	head, err := d.look(ctx)
+	if err != nil {
 		return err
 	}
 	if soon.Before(d.nextLook) {
 		d.nextLook = soon
+	}
+	if d.line.ordered && head { // what was before it may have died
+		d.empty = false
 	}
 	if ready > 0 {
 		d.empty = false
