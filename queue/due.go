@@ -50,7 +50,9 @@ func (l *line) look(ctx context.Context) (v view, err error) {
 		}
 		v.recurs = in[3].Valid
 		for _, micros := range in {
-			if due := time.Duration(micros.Int64) * time.Microsecond; micros.Valid && (!v.any || due < v.due) {
+			const most = int64(maxDelay / time.Microsecond) // At may be thousands of years off, a Duration has 292
+			due := time.Duration(min(max(micros.Int64, -most), most)) * time.Microsecond
+			if micros.Valid && (!v.any || due < v.due) {
 				v.any, v.due = true, due
 			}
 		}

@@ -168,3 +168,23 @@ func TestOrderedHeadDies(t *testing.T) {
 		}
 	})
 }
+
+// A task of the far future is due then: no idle worker takes it for overdue, and looks all the time. One of
+// the far past is overdue.
+func TestFarFuture(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q, l := newQueue(t, db, Options{NoGate: true}), newLine(t, db, true)
+		due := func(at time.Time) time.Duration {
+			_, err := q.Enqueue(t.Context(), Entry{At: at})
+			require.NoError(t, err)
+			v, err := l.look(t.Context())
+			require.NoError(t, err)
+			require.True(t, v.any)
+			return v.due
+		}
+		require.Equal(t, maxDelay, due(time.Date(8999, 12, 31, 0, 0, 0, 0, time.UTC)))
+		require.Less(t, due(time.Now().Add(time.Hour)), 26*time.Hour, "the first counts, in any time zone")
+		require.Equal(t, -maxDelay, due(time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC)))
+	})
+}
