@@ -79,6 +79,8 @@ func explain(what, name string, err error) error {
 		err = fmt.Errorf("%w: `mqnotify grants --role guard` shows what it needs: %w", ErrDenied, err)
 	case server.ReadOnly(err):
 		err = fmt.Errorf("%w: connect to the primary: %w", ErrReadOnly, err)
+	case server.Is(err, server.ErrCheckRead):
+		err = fmt.Errorf("begin the transaction READ COMMITTED: a row has changed since its first read: %w", err)
 	}
 	return fmt.Errorf("guard: %s %q: %w", what, name, err)
 }

@@ -203,6 +203,10 @@ func (l *Lease) release(ctx context.Context, token uint64, trusted time.Time) er
 // holds up renewals. A *TokenError, ErrNotHolder, says that the token does not hold the
 // lease; the caller rolls back.
 //
+// Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
+// (innodb_snapshot_isolation) refuses it, with error 1020, once the lease was renewed after
+// the transaction's first read.
+//
 // On Galera, or a group with several primaries, others can take the lease on another
 // server meanwhile. What is committed later is refused there: this transaction, at its
 // commit, or that.

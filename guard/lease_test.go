@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -254,6 +256,33 @@ func errs(err error) int {
 		return 1000
 	}
 	return 0
+}
+
+// What was renewed after a transaction's first read is fenced all the same, if that is READ COMMITTED. The
+// default is refused by some servers, which the error says how to mend.
+func TestLeaseFenceAfterARenewal(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		lease := newLease(t, db, "x", time.Minute)
+		token, err := lease.Take(t.Context())
+		require.NoError(t, err)
+		fence := func(isolation sql.IsolationLevel) error {
+			tx, err := db.Pool().BeginTxx(t.Context(), &sql.TxOptions{Isolation: isolation})
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback() }()
+			var n int
+			require.NoError(t, tx.GetContext(t.Context(), &n, "SELECT COUNT(*) FROM mqnotify_once"))
+			held, err := lease.Resume(t.Context(), token)
+			require.NoError(t, err)
+			guard.Abandon(held)
+			return lease.Fence(t.Context(), tx, token)
+		}
+		require.NoError(t, fence(sql.LevelReadCommitted))
+		if err := fence(sql.LevelRepeatableRead); err != nil {
+			require.True(t, server.Is(err, server.ErrCheckRead), err)
+			require.ErrorContains(t, err, "begin the transaction READ COMMITTED")
+		}
+	})
 }
 
 func TestLeaseRefuses(t *testing.T) {

@@ -99,6 +99,10 @@ func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 // and not done if it does not. Others who try meanwhile wait for its end. After an
 // error the caller rolls back. The table is InnoDB's: another engine's rows stay done
 // whatever becomes of the transaction, and are refused with ErrOptions.
+//
+// Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
+// (innodb_snapshot_isolation) refuses it, with error 1020, where somebody got through, or
+// was let through again, after the transaction's first read.
 func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
 	if err := checkTx(tx); err != nil {
 		return false, err

@@ -88,7 +88,7 @@ func (q *Queue) ringing(ctx context.Context, rows []row) (ids []uint64, ok bool,
 // While that transaction is open a task can't end whose unique key it has found taken: its worker tries
 // again and again, for 2 s in which it does nothing else. Make it one of the last things before the
 // commit. MariaDB since 11.6.2 (innodb_snapshot_isolation) may end the transaction with error 1020 when
-// the task that has the key was entered, or claimed, after its first read: begin it anew.
+// the task that has the key was entered, or claimed, after its first read: begin it READ COMMITTED.
 func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil

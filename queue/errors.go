@@ -81,6 +81,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: `mqnotify grants --role enqueuer,worker,tasks,scheduler,ring` shows what it needs: %w", ErrDenied, err)
 	case server.ReadOnly(err):
 		return fmt.Errorf("the server is read-only: connect to the primary: %w", err)
+	case server.Is(err, server.ErrCheckRead):
+		return fmt.Errorf("begin the transaction READ COMMITTED: a row has changed since its first read: %w", err)
 	case server.Is(err, server.ErrPacketTooLarge), errors.Is(err, mysql.ErrPktTooLarge):
 		return fmt.Errorf("the payload is too large: raise the server's max_allowed_packet: %w", err)
 	}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // A queue is made once, and its settings are what all agree on.
@@ -333,5 +335,36 @@ func TestFinishTx(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		require.ErrorIs(t, FinishTx(t.Context(), tx, Task{ID: 1, Attempt: 1}), ErrClaimLost)
+	})
+}
+
+// A task whose claim was renewed after the transaction's first read is finished all the same, if that is
+// READ COMMITTED. The default is refused by some servers, which the error says how to mend.
+func TestFinishTxAfterARenewal(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		enqueue(t, newQueue(t, db, Options{}), "task")
+		l := newLine(t, db, true)
+		tasks, _, err := l.round(t.Context(), nil, 1)
+		require.NoError(t, err)
+		finish := func(isolation sql.IsolationLevel) error {
+			tx, err := db.Pool().BeginTxx(t.Context(), &sql.TxOptions{Isolation: isolation})
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback() }()
+			var n int
+			require.NoError(t, tx.GetContext(t.Context(), &n, "SELECT COUNT(*) FROM mqnotify_queue"))
+			lost, _, err := l.renew(t.Context(), tasks)
+			require.NoError(t, err)
+			require.Empty(t, lost)
+			return FinishTx(t.Context(), tx, tasks[0])
+		}
+		require.NoError(t, finish(sql.LevelReadCommitted))
+		err = finish(sql.LevelRepeatableRead)
+		if snapshotIsolation(t, s, db) {
+			require.True(t, server.Is(err, server.ErrCheckRead), err)
+			require.ErrorContains(t, err, "begin the transaction READ COMMITTED")
+		} else {
+			require.NoError(t, err)
+		}
 	})
 }

@@ -46,6 +46,10 @@ type Task struct {
 //
 // Make it the last statement before the commit: it locks the task's row, and while that is
 // locked the worker can't renew the claims of all its tasks, waits for it, and claims nothing.
+//
+// Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
+// (innodb_snapshot_isolation) refuses it, with error 1020, once the worker has renewed the claim
+// after the transaction's first read.
 func FinishTx(ctx context.Context, tx Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+
