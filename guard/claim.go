@@ -30,12 +30,21 @@ func (c *Claims) Claim(ctx context.Context, key string) (bool, error) {
 
 // Follow claims key as what comes after the claim of previous: true once for all
 // callers, and false as well if anything else follows previous already.
-// ErrNoPredecessor says that nobody claimed previous.
+// ErrNoPredecessor says that nobody claimed previous; ErrOptions that it is key itself.
 func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error) {
-	if err := checkName("key", previous); err != nil {
+	if err := checkStep(previous, key); err != nil {
 		return false, err
 	}
 	return c.claim(ctx, key, previous)
+}
+
+// checkStep refuses what is no step of a chain: InnoDB takes a row that references itself, though nobody
+// had claimed it before. The column, too, compares byte by byte.
+func checkStep(previous, key string) error {
+	if previous == key {
+		return wrongf("key %s follows itself: give each step a key of its own", shown(key))
+	}
+	return checkName("key", previous)
 }
 
 func (c *Claims) claim(ctx context.Context, key string, follows any) (bool, error) {
@@ -71,7 +80,7 @@ func (c *Claims) ClaimTx(ctx context.Context, tx Tx, key string) (bool, error) {
 // FollowTx is Follow inside a transaction of the caller's, as ClaimTx is Claim: the
 // step and what it does are committed together.
 func (c *Claims) FollowTx(ctx context.Context, tx Tx, previous, key string) (bool, error) {
-	if err := checkName("key", previous); err != nil {
+	if err := checkStep(previous, key); err != nil {
 		return false, err
 	}
 	return c.claimTx(ctx, tx, key, previous)

@@ -75,6 +75,17 @@ func TestClaims(t *testing.T) {
 			}
 			_, err = claims.ClaimTx(t.Context(), db.Pool(), "k")
 			require.ErrorIs(t, err, guard.ErrOptions)
+
+			// Nothing follows itself. What differs in a byte is another key.
+			_, err = claims.Follow(t.Context(), "k", "k")
+			require.ErrorIs(t, err, guard.ErrOptions)
+			err = inTx(t, db, func(tx guard.Tx) error {
+				_, err := claims.FollowTx(t.Context(), tx, "k", "k")
+				return err
+			})
+			require.ErrorIs(t, err, guard.ErrOptions)
+			_, err = claims.Follow(t.Context(), "k", "K")
+			require.ErrorIs(t, err, guard.ErrNoPredecessor)
 		})
 	})
 }
