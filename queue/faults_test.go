@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -249,5 +251,34 @@ func TestLateResult(t *testing.T) {
 		assert.Equal(t, old, lost)
 		require.ErrorIs(t, FinishTx(t.Context(), db.Pool(), old[0]), ErrClaimLost)
 		require.NoError(t, FinishTx(t.Context(), db.Pool(), now[0]))
+	})
+}
+
+// More failures than a packet takes, of the time when the server was out of reach, are written down by
+// several.
+func TestManyFailures(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, "--max-allowed-packet=8M")
+		db, config := database(t, own)
+		proxy := own.Proxy(t)
+		const tasks = 1100
+		enqueue(t, newQueue(t, db, Options{NoGate: true}), make([]string, tasks)...)
+		begun, cut := make(chan struct{}), make(chan struct{})
+		var failed atomic.Int32
+		text := strings.Repeat("x", 8<<10)
+		options := WorkerOptions{Batch: tasks, Visibility: time.Hour, Backoff: func(int) time.Duration { return time.Hour }}
+		work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), options, func(context.Context, Task) error {
+			if failed.Add(1) == 1 {
+				close(begun)
+				<-cut
+			}
+			return errors.New(text)
+		})
+		mysqltest.Await(t, begun, "the first task")
+		proxy.Down()
+		close(cut)
+		eventually(t, func() bool { return failed.Load() == tasks }, "not all have failed")
+		proxy.Up()
+		eventually(t, func() bool { return inState(t, db, Failed) == tasks }, "not all are written down")
 	})
 }

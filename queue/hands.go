@@ -232,11 +232,12 @@ func (h *hands) state(batch int) handsState {
 	return s
 }
 
-// pending are the outcomes to be written down now; wrote says that they were.
+// pending are the outcomes to be written down now; wrote says that they were. More than that, each with a
+// long error, might fit into no packet.
 func (h *hands) pending() []outcome {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.outcomes)
+	return slices.Clone(h.outcomes[:min(len(h.outcomes), rowsAtOnce)])
 }
 
 func (h *hands) wrote(outcomes []outcome) {
