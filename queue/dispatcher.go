@@ -110,7 +110,7 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	}
 	worked, err = d.round(ctx, stopping)
 	if err == nil && stopping {
-		err = d.tell(ctx)
+		d.tell(ctx)
 	}
 	return worked, err
 }
@@ -118,20 +118,19 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 // tell tells other workers of what this one leaves to them: they would find it when they look,
 // later. By the queue's flag, since a ring may end with this process. Not being able to is no
 // reason not to stop.
-func (d *dispatcher) tell(ctx context.Context) error {
+func (d *dispatcher) tell(ctx context.Context) {
 	if !d.hands.told() || d.queue.gate == nil {
-		return nil
+		return
 	}
 	err := d.line.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error { return d.queue.flag().Set(ctx, conn) })
-	if err == nil {
-		return nil
+	if server.ConnectionLost(err) { // there may be no next session to do it over
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
+		defer cancel()
+		err = d.queue.flag().Set(ctx, d.queue.db.Pool())
 	}
-	if d.line.session.Err() != nil { // over the next one, if there is one
-		d.hands.owes(true)
-		return err
+	if err != nil {
+		d.log.WarnContext(ctx, "the queue's flag is not set: other workers find what this one leaves to them by themselves, later", "error", err)
 	}
-	d.log.WarnContext(ctx, "the queue's flag is not set: other workers find what this one leaves to them by themselves, later", "error", err)
-	return nil
 }
 
 // gather waits for quick handlers: one transaction for all of them costs about what one

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -139,6 +140,48 @@ func TestStopTells(t *testing.T) {
 				got.waitFor(t, c.ends...)
 			})
 		}
+	})
+}
+
+// It tells them, too, when its connection ends in that moment.
+func TestStopTellsAfterALoss(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{NoGate: true})
+		require.NoError(t, q.flag().Set(t.Context(), db.Pool()))
+		var got collected
+		waiting(t, config, WorkerOptions{}, got.handle) // and keeps the gate: another keeper's end would wake it
+		enqueue(t, q, "1", "2", "3")
+		begun, end := make(chan struct{}), make(chan struct{})
+		w := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Batch: 3, Visibility: time.Hour, StopTimeout: patience},
+			func(context.Context, Task) error {
+				close(begun)
+				<-end
+				return nil
+			})
+		ends := sync.OnceFunc(func() { close(end) })
+		t.Cleanup(ends)
+		mysqltest.Await(t, begun, "the first task")
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(t.Context(), "SELECT * FROM mqnotify_flag FOR UPDATE")
+		require.NoError(t, err)
+		w.stop()
+		var setting []uint64
+		eventually(t, func() bool {
+			require.NoError(t, db.Pool().Select(&setting, "SELECT ID FROM information_schema.PROCESSLIST"+
+				" WHERE DB = DATABASE() AND INFO LIKE 'INSERT INTO mqnotify_flag%'"))
+			return len(setting) == 1
+		}, "it does not set the flag")
+		execute(t, db, fmt.Sprintf("KILL %d", setting[0]))
+		eventually(t, func() bool {
+			return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ?", setting[0]) == 0
+		}, "it was not killed")
+		require.NoError(t, tx.Rollback())
+		got.waitFor(t, "2", "3")
+		ends()
+		require.NoError(t, w.wait(t))
 	})
 }
 
