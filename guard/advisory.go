@@ -38,7 +38,7 @@ func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, 
 func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	session, err := a.db.Session(ctx, a.options)
 	if err != nil {
-		return nil, a.explain(ctx, timeout, err)
+		return nil, a.explain(ctx, 0, err) // nobody else has the lock, for all we know
 	}
 	lock, err := a.acquire(ctx, session, timeout)
 	if err == nil {
@@ -48,7 +48,8 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 	return nil, a.explain(ctx, timeout, err)
 }
 
-// explain gives an error that the end of ctx brought about its cause.
+// explain gives an error that the end of ctx brought about its cause: who waited for the
+// lock until then did not get it.
 func (a *Advisory) explain(ctx context.Context, timeout time.Duration, err error) error {
 	switch {
 	case ctx.Err() == nil:

@@ -3,6 +3,8 @@ package guard
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -24,22 +26,31 @@ func again(ctx context.Context, f func() error) error {
 	}, f)
 }
 
-// repeat is server.Again, but counted, and of a ctx that has ended only the cause is told.
+// errAfter is in the error of a ctx that ended after an attempt had failed by itself.
+var errAfter = errors.New("after")
+
+// repeat is server.Again, but counted. When ctx has ended the error is its cause, with the last
+// error that it had no part in, if there was one.
 func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	var last error
 	err := server.Again(ctx, func(err error) bool {
 		again := ctx.Err() == nil && mends(err)
 		if again {
+			last = err
 			retried.Add(1)
 		}
 		return again
 	}, f)
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return err
+	case last != nil:
+		return fmt.Errorf("%w, %w: %w", context.Cause(ctx), errAfter, last)
 	}
-	return err
+	return context.Cause(ctx)
 }
 
 // pause waits, unless ctx ends: then it returns the cause.

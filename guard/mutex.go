@@ -16,8 +16,8 @@ import (
 type Mutex interface {
 	// TryLock takes the lock if it is free. ErrNotAcquired says that it is not.
 	TryLock(ctx context.Context) (Held, error)
-	// Lock waits for the lock until ctx ends; the error then is ErrNotAcquired with
-	// the cause of ctx, also if it ended before anybody was asked.
+	// Lock waits for the lock until ctx ends; the error then has the cause of ctx, and
+	// ErrNotAcquired if somebody else held the lock, or the error that kept it from asking.
 	Lock(ctx context.Context) (Held, error)
 }
 
@@ -63,14 +63,13 @@ func With(ctx context.Context, m Mutex, f func(ctx context.Context) error) error
 // wait all at once, and nobody is first in a queue.
 func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (Held, error) {
 	waits := &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
-	refused := ErrNotAcquired
+	var refused error
 	for {
 		held, err := try(ctx)
 		switch {
 		case errors.Is(err, ErrNotAcquired):
 			refused = err
-		case err != nil && ctx.Err() != nil:
-		default:
+		case err == nil || ctx.Err() == nil || refused == nil || errors.Is(err, errAfter):
 			return held, err
 		}
 		if cause := pause(ctx, waits.NextBackOff()); cause != nil {

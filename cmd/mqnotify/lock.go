@@ -41,8 +41,8 @@ func newLock(a *app) *cobra.Command {
 machines that have the database in common. NAME is any name, of 1 to 255 characters.
 
 It waits for the lock, or for --timeout at most; 0s is a try. The exit code is that of
-COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if the
-lock was not got. COMMAND gets mqnotify's stdin and the signals that mqnotify gets, and
+COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if
+somebody else holds the lock; 1 if the server can't be reached. COMMAND gets mqnotify's stdin and the signals that mqnotify gets, and
 the lock's name in MQNOTIFY_LOCK.
 
 A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as mqnotify or
@@ -135,7 +135,7 @@ func (o lockOptions) take(ctx context.Context, mutex guard.Mutex) (guard.Held, e
 	case o.timeout == 0:
 		return mutex.TryLock(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("no answer within --timeout %v", o.timeout))
 	defer cancel()
 	return mutex.Lock(ctx)
 }

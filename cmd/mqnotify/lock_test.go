@@ -42,7 +42,7 @@ func TestLockHeld(t *testing.T) {
 			}
 			first := background(t, config, lock("--", "sh", "-c", "echo has it; exec sleep 1000")...)
 			first.out.contains(t, "has it\n")
-			for _, args := range [][]string{lock("--timeout", "0s", "--", "echo", "ran"), lock("--timeout", "100ms", "--", "echo", "ran")} {
+			for _, args := range [][]string{lock("--timeout", "0s", "--", "echo", "ran"), lock("--timeout", "1s", "--", "echo", "ran")} {
 				r := mqnotify(t, config, "", args...)
 				require.Equal(t, exitNotGot, r.code, r.err)
 				require.Empty(t, r.out)
@@ -56,6 +56,27 @@ func TestLockHeld(t *testing.T) {
 			r := first.interrupt(t)
 			require.Equal(t, 128+15, r.code, "what ended the command")
 			require.Equal(t, result{exitDone, "ran\n", ""}, second.wait(t))
+		}
+	})
+}
+
+// A server that is away, or says nothing, is a failure: nobody said that the lock is held.
+func TestLockServerAway(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		proxy := s.Proxy(t)
+		through := proxy.Config(config)
+		for _, kind := range lockKinds {
+			lock := []string{"lock", "x", "--kind", kind, "-E", "0", "--timeout", "500ms", "--", "echo", "ran"}
+			proxy.Down()
+			message := fail(t, exitFailed, through, lock...)
+			require.Contains(t, message, "refused")
+			require.Contains(t, message, "is the server running there?")
+			proxy.Up()
+			proxy.Freeze()
+			require.Contains(t, fail(t, exitFailed, through, lock...), "no answer within --timeout 500ms")
+			proxy.Thaw()
+			require.Equal(t, "ran\n", succeed(t, through, append([]string{"lock", "-E", "1"}, lock[1:]...)...))
 		}
 	})
 }
