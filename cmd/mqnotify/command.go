@@ -38,22 +38,26 @@ type child struct {
 	got       os.Signal // that signal, nil before
 }
 
-// runs notes a command that has begun; the caller calls ended when it has ended.
-func (c *child) runs(p *os.Process) (ended func()) {
+// start begins a command, which gets all signals from then on; the caller calls ended when
+// it has ended.
+func (c *child) start(cmd *exec.Cmd) (ended func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
 	if c.processes == nil {
 		c.processes = make(map[*os.Process]bool)
 	}
-	c.processes[p] = true
-	if c.got != nil { // it came while the command was started
-		signalGroup(p, c.got)
+	c.processes[cmd.Process] = true
+	if c.got != nil { // it came just before
+		signalGroup(cmd.Process, c.got)
 	}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.processes, p)
-	}
+		delete(c.processes, cmd.Process)
+	}, nil
 }
 
 // passOn makes the signal that ends mqnotify the command's.
@@ -106,10 +110,11 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	cmd.WaitDelay = c.patience
 	setGroup(cmd)
 	endWithUs(cmd)
-	if err := cmd.Start(); err != nil {
+	ended, err := c.child.start(cmd)
+	if err != nil {
 		return err
 	}
-	defer c.child.runs(cmd.Process)()
+	defer ended()
 	if err := cmd.Wait(); err != nil {
 		if ctx.Err() != nil {
 			killGroup(cmd.Process) // what it has left running

@@ -23,5 +23,8 @@ var passedOn []os.Signal
 // signalGroup ends the command: there is no other signal. It may have ended already.
 func signalGroup(p *os.Process, _ os.Signal) { _ = p.Kill() }
 
+// stopWithUs does nothing: nobody is stopped here.
+func (*child) stopWithUs() {}
+
 // exitCode is the command's.
 func exitCode(state *os.ProcessState) int { return state.ExitCode() }

@@ -5,7 +5,9 @@ package main
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
+	"time"
 )
 
 // setGroup gives the command a process group of its own, so that Ctrl-C does not
@@ -25,6 +27,41 @@ var passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, sys
 func signalGroup(p *os.Process, s os.Signal) {
 	if number, ok := s.(syscall.Signal); ok {
 		_ = syscall.Kill(-p.Pid, number)
+	}
+}
+
+// stopWithUs makes Ctrl-Z, which does not reach the commands, stop them as long as it stops
+// us: nobody renews their lock, or their task, meanwhile, and others get it.
+func (c *child) stopWithUs() {
+	if signal.Ignored(syscall.SIGTSTP) {
+		return
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTSTP)
+	go func() {
+		for range stop {
+			c.mu.Lock() // no command begins while we are stopped
+			c.signal(syscall.SIGSTOP)
+			goOn := make(chan os.Signal, 1)
+			signal.Notify(goOn, syscall.SIGCONT)
+			// Go does not give SIGTSTP's own action back, and SIGSTOP stops even those whom no
+			// shell can continue, as after `ssh -t`. This one does what SIGTSTP would.
+			_ = syscall.Kill(syscall.Getpid(), syscall.SIGTTOU)
+			select {
+			case <-goOn:
+			case <-time.After(time.Second): // we were not stopped
+			}
+			signal.Stop(goOn)
+			c.signal(syscall.SIGCONT)
+			c.mu.Unlock()
+		}
+	}()
+}
+
+// signal sends a signal to the commands that run now. The caller holds mu.
+func (c *child) signal(s os.Signal) {
+	for p := range c.processes {
+		signalGroup(p, s)
 	}
 }
 

@@ -43,17 +43,18 @@ func (a *app) guarded(ctx context.Context, args, variables []string, lost <-chan
 		}
 	}
 	defer signal.Stop(others)
-	if err := cmd.Start(); err != nil {
+	gone, err := a.child.start(cmd)
+	if err != nil {
 		return err
 	}
-	defer a.child.runs(cmd.Process)()
+	defer gone()
 	ended := make(chan struct{})
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
 		a.watch(ctx, cmd.Process, others, lost, ended)
 	}()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	close(ended)
 	<-watched
 	var failed *exec.ExitError

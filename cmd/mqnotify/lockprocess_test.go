@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
@@ -48,6 +49,52 @@ func TestLockPassesSignalsOn(t *testing.T) {
 		p.signal(t, ends.signal)
 		require.Equal(t, 9, p.code(t), p.err.String())
 		require.Equal(t, "begun\nUSR1\nQUIT\nended\n", p.out.String())
+	})
+}
+
+// Ctrl-Z stops the command too: it does nothing while others have its lock, or its task. When
+// it is continued it is ended, since that is lost.
+func TestLockStopped(t *testing.T) {
+	type job struct {
+		args []string
+		code int
+	}
+	rotated(t, []job{
+		{[]string{"lock", "x", "--kind", "lease", "--ttl", "3s"}, 3},
+		{[]string{"work", "mail", "--visibility", "3s"}, exitDone},
+	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
+		config, _ := queueDatabase(t, s)
+		succeed(t, config, "enqueue", "mail", "x")
+		file := filepath.Join(t.TempDir(), "lines")
+		shell := &syscall.SysProcAttr{Setpgid: true} // as one starts its jobs
+		p := launchIn(t, shell, config, nil, append(stopped.args, "--", "sh", "-c",
+			"trap 'echo asked; exit 3' TERM; while :; do echo first >> "+file+"; [ $said ] || echo $$; said=1; sleep 0.01; done")...)
+		p.out.contains(t, "\n")
+		p.signal(t, syscall.SIGTSTP)
+		requireStopped(t, words(p.out.String())[0])
+		before := linesOf(t, file)
+		other := background(t, config, append(stopped.args, "--", "sh", "-c", "echo second >> "+file+"; echo has it")...)
+		other.out.contains(t, "has it\n")
+		require.Equal(t, append(before, "second"), linesOf(t, file), "both at once")
+		p.signal(t, syscall.SIGCONT)
+		p.out.contains(t, "asked\n")
+		_ = p.Process.Signal(syscall.SIGTERM) // lock ends by itself
+		require.Equal(t, stopped.code, p.code(t), p.err.String())
+	})
+}
+
+// Who is not stopped by Ctrl-Z, as without a shell that could continue it, does not leave its
+// command stopped.
+func TestLockNotStopped(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		p := launchIn(t, &syscall.SysProcAttr{Setsid: true}, config, nil, "lock", "x", "--", "sh", "-c",
+			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.01; done")
+		p.out.contains(t, "begun\n")
+		p.signal(t, syscall.SIGTSTP)
+		p.out.contains(t, "goes on\n")
+		p.signal(t, syscall.SIGTERM)
+		require.Equal(t, 9, p.code(t), p.err.String())
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,9 +28,16 @@ type process struct {
 
 func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
+	return launchIn(tb, nil, config, stdin, args...)
+}
+
+// launchIn is launch in another process group, or session.
+func launchIn(tb testing.TB, attributes *syscall.SysProcAttr, config *mysql.Config, stdin io.Reader, args ...string) *process {
+	tb.Helper()
 	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
 	p.Env = processEnvironment(tb, config)
 	p.Stdin, p.Stdout, p.Stderr = stdin, &p.out, &p.err
+	p.SysProcAttr = attributes
 	p.start(tb)
 	return p
 }
@@ -245,8 +253,21 @@ func TestExitCodes(t *testing.T) {
 // code, which nobody may be there to ask for.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool {
-		out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
-		return err != nil || strings.HasPrefix(string(out), "Z")
-	}, patience, 10*time.Millisecond)
+	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 10*time.Millisecond)
+}
+
+// requireStopped waits until the process is stopped.
+func requireStopped(tb testing.TB, pid string) {
+	tb.Helper()
+	require.Eventually(tb, func() bool { return state(tb, pid) == "T" }, patience, 10*time.Millisecond)
+}
+
+// state is ps's letter for the process's, "" if there is none.
+func state(tb testing.TB, pid string) string {
+	tb.Helper()
+	out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
+	if err != nil {
+		return ""
+	}
+	return string(out[:1])
 }

@@ -18,11 +18,12 @@ const sameSignal = 100 * time.Millisecond
 
 // stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
 // second ends the process. The goroutine that waits for them lives as long as the
-// process does.
+// process does. Ctrl-Z stops the commands that run, too.
 func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	// Noted rather than ignored, which children would inherit: a write to a pipe that
 	// nobody reads then fails, instead of ending the process in the middle.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	a.child.stopWithUs()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(ctx)
