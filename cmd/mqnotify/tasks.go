@@ -53,7 +53,7 @@ with --dead the dead ones too, in small batches. These print how many tasks it w
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.states, "state", nil, "only tasks in these states, with commas between them")
+	flags.StringSliceVar(&o.states, "state", nil, "list only tasks in these states, with commas between them")
 	flags.IntVar(&o.limit, "limit", 100, "list at most this many")
 	flags.Uint64Var(&o.after, "after", 0, "list tasks after this `id`")
 	flags.BoolVar(&o.json, "json", false, "a line of JSON for each task")
@@ -83,6 +83,12 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	switch {
 	case actions > 1:
 		return usagef("--retry, --retry-dead, --cancel, --prune and --count: give one of them")
+	case actions > 0 && changed("state"):
+		return usagef("--state is for lists: --retry and --cancel have ids, and the others their own states")
+	case actions > 0 && (changed("limit") || changed("after")):
+		return usagef("--limit and --after are for lists")
+	case changed("retry") && len(o.retry) == 0, changed("cancel") && len(o.cancel) == 0:
+		return usagef("--retry and --cancel: give the ids of tasks, with commas between them")
 	case o.limit < 1:
 		return usagef("--limit %d: 1 or more", o.limit)
 	case o.retries < 0:
@@ -134,9 +140,6 @@ func (o *tasksOptions) filter() (f queue.Filter, err error) {
 		f.IDs = append(f.IDs, id)
 	}
 	if len(f.IDs) > 0 || o.retryDead {
-		if len(o.states) > 0 {
-			return f, usagef("--state is for lists: --retry and --cancel have ids")
-		}
 		return f, nil
 	}
 	for _, s := range o.states {
