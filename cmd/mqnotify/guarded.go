@@ -20,8 +20,8 @@ func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) 
 
 // guarded runs a command under a guard, with the process's own streams, to its end. Its
 // exit code, if it is not 0, comes as an *exitError. Signals are passed on to it. When
-// lost is closed it gets SIGTERM, and SIGKILL after a while; nil is never.
-func (a *app) guarded(ctx context.Context, args, variables []string, lost <-chan struct{}) error {
+// lost is closed it gets SIGTERM, and SIGKILL when patience has passed; nil is never.
+func (a *app) guarded(ctx context.Context, args, variables []string, lost <-chan struct{}, patience time.Duration) error {
 	// The kernel ends the command with the thread that started it, where it can.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -52,7 +52,7 @@ func (a *app) guarded(ctx context.Context, args, variables []string, lost <-chan
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		a.watch(ctx, cmd.Process, others, lost, ended)
+		a.watch(ctx, cmd.Process, others, lost, ended, patience)
 	}()
 	err = cmd.Wait()
 	close(ended)
@@ -69,7 +69,7 @@ func (a *app) guarded(ctx context.Context, args, variables []string, lost <-chan
 
 // watch passes signals on to the command until it has ended, and ends it when the lock
 // is lost.
-func (a *app) watch(ctx context.Context, process *os.Process, others <-chan os.Signal, lost, ended <-chan struct{}) {
+func (a *app) watch(ctx context.Context, process *os.Process, others <-chan os.Signal, lost, ended <-chan struct{}, patience time.Duration) {
 	stopped := ctx.Done()
 	var late <-chan time.Time
 	for {
@@ -85,7 +85,7 @@ func (a *app) watch(ctx context.Context, process *os.Process, others <-chan os.S
 			lost = nil
 			a.log.ErrorContext(ctx, "the lock is lost: the command is ended")
 			signalGroup(process, terminate)
-			late = time.After(killAfter)
+			late = time.After(patience)
 		case <-late:
 			killGroup(process)
 		}

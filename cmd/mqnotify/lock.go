@@ -52,7 +52,8 @@ shared by many servers (Galera), and has a fencing token, in MQNOTIFY_TOKEN, whi
 with each holder.
 
 When the lock is lost, because the server can't be reached for instance, COMMAND gets
-SIGTERM, and SIGKILL 5 s later: somebody else may have the lock then.`,
+SIGTERM, and then SIGKILL: 5 s later if it is an advisory lock, which somebody else may
+have by then, and before anybody can have it if it is a lease that was not renewed.`,
 		Example: `  mqnotify lock nightly-report -- ./report
   mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
   mqnotify lock import --kind lease --ttl 1m -- sh -c './import --fence "$MQNOTIFY_TOKEN"'`,
@@ -112,7 +113,12 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	if token := held.Token(); token != 0 {
 		variables = append(variables, "MQNOTIFY_TOKEN="+strconv.FormatUint(token, 10))
 	}
-	err = a.guarded(ctx, args, variables, held.Lost())
+	patience := killAfter
+	if o.kind == kindLease {
+		// It is not trusted for the last sixth of its time; the rest of that is for the kill itself.
+		patience = min(killAfter, o.ttl/10)
+	}
+	err = a.guarded(ctx, args, variables, held.Lost(), patience)
 	released := held.Release(ctx)
 	if err == nil { // the command's own code says more, if it has one
 		err = released

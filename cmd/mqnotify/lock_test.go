@@ -116,6 +116,24 @@ func TestLockLost(t *testing.T) {
 	})
 }
 
+// The command of a lease that can't be renewed is gone before another one has the lease, though
+// it does not end when it is asked to.
+func TestLockCutOff(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		proxy := s.Proxy(t)
+		file := filepath.Join(t.TempDir(), "lines")
+		lock := []string{"lock", "x", "--kind", "lease", "--ttl", "3s", "--", "sh", "-c"}
+		cut := background(t, proxy.Config(config), append(lock, "trap '' TERM; echo $$; while :; do echo first >> "+file+"; sleep 0.01; done")...)
+		cut.out.contains(t, "\n")
+		proxy.Down()
+		succeed(t, config, append(lock, "echo second >> "+file+"; while kill -0 "+words(cut.out.String())[0]+"; do sleep 0.01; done")...)
+		require.Equal(t, 128+9, cut.wait(t).code)
+		lines := linesOf(t, file)
+		require.Equal(t, "second", lines[len(lines)-1], "both at once")
+	})
+}
+
 // A key is done once, or once in a time; its command's failure makes it no less done.
 func TestOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

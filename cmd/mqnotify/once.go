@@ -77,7 +77,7 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 		}
 		return nil
 	}
-	return a.guarded(ctx, args, []string{"MQNOTIFY_KEY=" + key}, nil)
+	return a.guarded(ctx, args, []string{"MQNOTIFY_KEY=" + key}, nil, 0)
 }
 
 func (o onceOptions) try(ctx context.Context, db *notify.DB, periodic bool, key string) (bool, error) {
