@@ -206,7 +206,7 @@ func TestUsage(t *testing.T) {
 		"enqueue q --unique k":                             "one PAYLOAD",
 		"enqueue q x y --unique k":                         "one PAYLOAD",
 		"work":                                             "QUEUE is missing",
-		"work q":                                           "-- COMMAND",
+		"work q":                                           "give the command to run after --",
 		"work q r -- true":                                 "one QUEUE only",
 		"work q --concurrency 0 -- true":                   "1 or more",
 		"work q --concurrency -1 -- true":                  "--concurrency -1: 1 or more",

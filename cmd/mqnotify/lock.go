@@ -42,8 +42,10 @@ machines that have the database in common. NAME is any name, of 1 to 255 charact
 
 It waits for the lock, or for --timeout at most; 0s is a try. The exit code is that of
 COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if
-somebody else holds the lock; 1 if the server can't be reached. COMMAND gets mqnotify's stdin and the signals that mqnotify gets, and
-the lock's name in MQNOTIFY_LOCK.
+somebody else holds the lock; 1 if the server can't be reached.
+
+COMMAND gets mqnotify's stdin (it can't read from a terminal: that would stop it, with the
+lock held), the signals that mqnotify gets, and the lock's name in MQNOTIFY_LOCK.
 
 A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as mqnotify or
 its connection ends, and goes to who has waited longest. One of the kind lease is a row

@@ -28,7 +28,8 @@ server's clock: for a task that many machines schedule. KEY is 1 to 255 characte
 
 At most once: KEY is used up before COMMAND runs, and stays so if it fails, or if the
 machine dies. --reset makes KEY new. The exit code is that of COMMAND (128 and the
-signal's number if a signal ended it), which gets mqnotify's stdin and signals.
+signal's number if a signal ended it), which gets mqnotify's stdin and signals; it can't
+read from a terminal: that would stop it.
 
 It needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -60,10 +58,8 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	return cmd
 }
 
-func (o *workOptions) check(command []string) error {
+func (o *workOptions) check() error {
 	switch {
-	case len(command) == 0:
-		return usagef("end the line with -- COMMAND")
 	case o.Concurrency < 1:
 		return usagef("--concurrency %d: 1 or more", o.Concurrency)
 	case o.Visibility <= 0:
@@ -77,11 +73,11 @@ func (o *workOptions) check(command []string) error {
 }
 
 func (a *app) work(ctx context.Context, o workOptions, name string, args []string) error {
-	if err := o.check(args); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
-	if _, err := exec.LookPath(args[0]); err != nil {
-		return fmt.Errorf("find the command: %w", err)
+	if err := findCommand(args); err != nil {
+		return err
 	}
 	q, done, err := a.openQueue(ctx, name)
 	if err != nil {
