@@ -25,7 +25,8 @@ type Recurring struct {
 	Name string
 	// Cron says when, in the five fields of crontab(5) and in UTC ("0 3 * * *", "*/5 * * * MON-FRI"),
 	// or @hourly, @daily, "@every 90s". With "CRON_TZ=Europe/Berlin " in front it is that
-	// zone's time.
+	// zone's time: a time that the zone's clocks skip is left out that day, and one that
+	// they show twice comes twice.
 	Cron string
 	// Entry is the task, without Delay and At. With Unique set, it is not entered while
 	// the one before is not finished.

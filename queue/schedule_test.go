@@ -62,6 +62,21 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// Times that a zone's clocks skip are left out, and those that they show twice come twice.
+func TestScheduleClocksChanged(t *testing.T) {
+	for _, test := range []struct{ cron, now, next string }{
+		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2027-03-27 01:30:00", "2027-03-29 00:30:00"},
+		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-24 00:30:00", "2026-10-25 00:30:00"},
+		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25 00:30:00", "2026-10-25 01:30:00"},
+		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25 01:30:00", "2026-10-26 01:30:00"},
+		{"30 2 * * *", "2026-10-25 00:30:00", "2026-10-25 02:30:00"},
+	} {
+		next, err := nextTime(test.cron, test.now)
+		require.NoError(t, err)
+		assert.Contains(t, next, test.next, "%s after %s", test.cron, test.now)
+	}
+}
+
 // One due time makes one task, whoever asks at the same moment; with a unique key, none
 // while the one before is unfinished.
 func TestEnterDueRaces(t *testing.T) {

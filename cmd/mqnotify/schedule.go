@@ -33,8 +33,9 @@ they are, by the server's clock. Times that pass while no worker runs make one t
 together. One of the same NAME is replaced; with the same --cron it keeps the time it is due.
 
 --cron has the five fields of crontab(5), in UTC, or is @hourly, @daily, "@every 90s". With
-"CRON_TZ=Europe/Berlin " in front it is that zone's time. With --unique the task is not
-entered while the one before is neither done nor dead.
+"CRON_TZ=Europe/Berlin " in front it is that zone's time: in the nights when the clocks are
+changed, a time that they skip is left out, and one that they show twice comes twice. With
+--unique the task is not entered while the one before is neither done nor dead.
 
 With QUEUE alone it lists the recurring tasks by their names, with the time each is due next;
 with --json each is a line of JSON, with its payload in payload, or in payload_base64 if
