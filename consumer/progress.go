@@ -33,6 +33,9 @@ func (p *Progress) Settle(id uint64) { p.p.settle(id) }
 // Clone is a copy that changes on its own.
 func (p *Progress) Clone() Progress { return Progress{p.p.clone()} }
 
+// Union is what either has.
+func (p *Progress) Union(q *Progress) Progress { return Progress{p.p.union(&q.p)} }
+
 // Text is the progress as a short text, such as "1041" or "1041+1043-1050,1052", for a
 // reader that keeps it elsewhere; see ParseProgress. Of runs of ids above the watermark
 // only the lowest most are in it: those that are not come again.

@@ -33,6 +33,13 @@ func TestProgressText(t *testing.T) {
 	clone.Settle(11)
 	assert.Equal(t, "12", clone.Text(10))
 	assert.Equal(t, "5+7-8,10,12", p.Text(10))
+	for text, want := range map[string]string{"0+2,9,14": "5+7-10,12,14", "8+10": "8+10,12", "20": "20"} {
+		q, err := ParseProgress(text)
+		require.NoError(t, err)
+		one, other := p.Union(&q), q.Union(&p)
+		assert.Equal(t, want, one.Text(10))
+		assert.Equal(t, want, other.Text(10))
+	}
 
 	for text, want := range map[string]string{
 		"0": "0", "18446744073709551615": "18446744073709551615", "5+6": "6", "5+6-9,11": "9+11", "1+3-18446744073709551615": "1+3-18446744073709551615",

@@ -40,7 +40,8 @@
 //     back; requests in hand are answered; then it ends.
 //   - The server, otherwise: clients come back with their cursors, to it or to another one:
 //     servers of the same topic know nothing of each other, and need not.
-//   - The table, emptied (TRUNCATE): cursors are past its end, and are refused with 409.
+//   - The table, emptied by TRUNCATE: cursors are past its next id, and are refused with 409.
+//     By DELETE: ids go on, and so do cursors.
 //
 // # Publishing
 //

@@ -73,7 +73,9 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 	events, at, ok := f.hub.kept(&has)
 	if ok {
 		f.seq = at.seq
-		return at.cursor, f.missed(events, &has, &at, give)
+		err = f.missed(events, &has, &at, give)
+		has = has.Union(&at.progress) // the client may have what the hub has not
+		return has.Text(maxRuns), err
 	}
 	for {
 		if err := f.backfill(ctx, &has, &at.progress, give); err != nil {
@@ -81,7 +83,7 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 		}
 		f.seq = at.seq
 		if _, _, err := f.hub.since(at.seq); err == nil {
-			return at.cursor, nil
+			return has.Text(maxRuns), nil
 		}
 		// It took so long that what came meanwhile is kept no more.
 		if at, err = f.hub.now(ctx); err != nil {
@@ -110,8 +112,18 @@ func (f *feed) missed(events []event, has *consumer.Progress, at *snapshot, give
 	return nil
 }
 
-// caughtUp waits until the hub knows the id.
+// caughtUp waits until the hub knows the id, or the table counts past it: its newest rows
+// may be deleted, and another server's hub may have been quicker.
 func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
+	at, err := f.hub.now(ctx)
+	if err != nil || id <= at.progress.Largest() {
+		return at, err
+	}
+	err = f.read(ctx, id, func([]consumer.Message) error { return consumer.ErrStop })
+	if !errors.Is(err, consumer.ErrBelowOffset) {
+		return at, err
+	}
+	// Or this hub reads a replica, which is behind.
 	late := time.NewTimer(f.hub.options.patience)
 	defer late.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -140,22 +152,9 @@ func advance(has, hub *consumer.Progress, id uint64) {
 
 // backfill reads from the table what the hub has and the client lacks.
 func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give func([]item) error) error {
-	select { // a few at a time: all clients may come back at once
-	case f.hub.options.backfills <- struct{}{}:
-		defer func() { <-f.hub.options.backfills }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
-		From: consumer.FromID(has.Settled() + 1), StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger,
-		MaxAttempts: 1,
-	})
-	if err != nil {
-		return err
-	}
 	f.hub.metrics.backfills.Inc()
 	end := hub.Largest()
-	err = c.Run(ctx, consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+	err := f.read(ctx, has.Settled(), func(messages []consumer.Message) error {
 		var items []item
 		for _, m := range messages {
 			if m.ID > end {
@@ -178,7 +177,31 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 			return consumer.ErrStop
 		}
 		return nil
-	}))
+	})
+	if err != nil {
+		return err
+	}
+	// All that the hub had is here now; what it has had since is the next round's.
+	*has = has.Union(hub)
+	return nil
+}
+
+// read gives the rows above an id, a page at a time, until take says consumer.ErrStop.
+func (f *feed) read(ctx context.Context, after uint64, take func([]consumer.Message) error) error {
+	select { // a few at a time: all clients may come back at once
+	case f.hub.options.backfills <- struct{}{}:
+		defer func() { <-f.hub.options.backfills }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	from := consumer.FromID(max(after, after+1)) // the largest number has none after it
+	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
+		From: from, StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
+	})
+	if err != nil {
+		return err
+	}
+	err = c.Run(ctx, consumer.Batch(func(_ context.Context, messages []consumer.Message) error { return take(messages) }))
 	var failed *consumer.HandlerError
 	if errors.As(err, &failed) {
 		return failed.Err
@@ -189,12 +212,7 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 	if errors.Is(err, consumer.ErrBelowOffset) {
 		return cursorError{err}
 	}
-	if err != nil {
-		return err
-	}
-	// All that the hub had is here now; what it has had since is the next round's.
-	*has = hub.Clone()
-	return nil
+	return err
 }
 
 // next returns what came after, a piece of it, until the next call of it, and what is

@@ -76,6 +76,32 @@ func TestResumeLosesNoLateRow(t *testing.T) {
 	})
 }
 
+// Rows that are deleted take nothing from the cursor of who has had them, to a server that has
+// never seen them either.
+func TestResumeAfterDelete(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		first := start(t, db, Options{Topics: []string{"orders"}})
+		r := first.events(t, "/topics/orders/events").joined()
+		insert(t, db, "orders", "1", "2", "3")
+		require.Equal(t, numbered(1, 3), r.payloads(3))
+		r.cancel()
+		exec(t, db, "DELETE FROM orders")
+		first.end(t)
+		second := start(t, db, Options{Topics: []string{"orders"}, patience: long}) // nothing is waited for
+		stays := second.events(t, "/topics/orders/events", "Last-Event-ID: "+r.cursor).joined()
+		leaves := second.events(t, "/topics/orders/events?after=3").joined()
+		assert.Equal(t, "3", leaves.cursor)
+		leaves.cancel()
+		status, answer := second.ask(t, http.MethodGet, "/topics/orders/messages?after=3", "")
+		assert.Equal(t, http.StatusOK, status)
+		assert.Equal(t, `{"messages":[],"next":"3"}`, strings.TrimSpace(answer))
+		insert(t, db, "orders", "4")
+		assert.Equal(t, []string{"4"}, stays.payloads(1))
+		assert.Equal(t, []string{"4"}, second.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor).payloads(1))
+	})
+}
+
 // Clients that are cut off all the time, under writers that commit out of order and roll
 // back, to a server that keeps few messages, get every row once, whatever is kept and read again.
 func TestResumeUnderLoad(t *testing.T) {
