@@ -37,7 +37,8 @@
 //   - The hub's connection: it reconnects and goes on where it was; streams stay.
 //   - The database: the same, when it is back. Publishing answers 503 meanwhile.
 //   - The server, orderly: streams get an event "end" with the reason and when to come
-//     back; requests in hand are answered; then it ends.
+//     back; requests in hand are answered; then it ends. Who comes to the next one before
+//     that has begun to read waits.
 //   - The server, otherwise: clients come back with their cursors, to it or to another one:
 //     servers of the same topic know nothing of each other, and need not.
 //   - The table, emptied by TRUNCATE: cursors are past its next id, and are refused with 409.

@@ -52,6 +52,22 @@ type cursorError struct{ error }
 
 func (e cursorError) Unwrap() error { return e.error }
 
+// begun waits until the hub has begun. Beat is called now and then meanwhile.
+func (f *feed) begun(ctx context.Context, often <-chan time.Time, beat func() error) error {
+	for {
+		select {
+		case <-f.hub.begun:
+			return nil
+		case <-often:
+			if err := beat(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // join gives the client what it lacks; give returns an error to end it. A nil progress
 // means from now on. cursor is what the client has when join returns.
 func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]item) error) (cursor string, err error) {

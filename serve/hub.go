@@ -286,13 +286,13 @@ func (h *hub) state() (clients int, perSecond float64, err error) {
 	return h.clients, h.rate.per(time.Now()), err
 }
 
-// open tells whether clients are let in. They are while the reader looks for another
-// connection: they wait with those who are there, and a browser's EventSource would not
-// come back after a refusal.
+// open tells whether clients are let in. They are before the reader has begun, and while it looks
+// for another connection: they wait with those who are there, and a browser's EventSource
+// would not come back after a refusal.
 func (h *hub) open() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.closed()
+	return h.err
 }
 
 func (h *hub) closed() error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,5 +123,59 @@ func TestStateOfAFrozenServer(t *testing.T) {
 		assert.Contains(t, answer, `"topic":"invoices"`)
 		status, _ = site.ask(t, http.MethodGet, "/metrics", "")
 		assert.Equal(t, http.StatusOK, status)
+	})
+}
+
+// Who comes before the topic is being read waits: a browser would not come back after a refusal. A
+// stream has its heartbeats meanwhile, and a poll ends in time.
+func TestComesBeforeTheFirstRead(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", "1")
+		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet, Heartbeat: 10 * time.Millisecond, patience: 50 * time.Millisecond})
+		require.NoError(t, err)
+		listens := httptest.NewServer(server.Handler())
+		t.Cleanup(listens.Close)
+		site := &site{Server: server, url: listens.URL, client: listens.Client()}
+		live, all := site.events(t, "/topics/orders/events"), site.events(t, "/topics/orders/events?after=beginning")
+		line, _ := live.line()
+		assert.Equal(t, ":", line)
+		status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages", "")
+		assert.Equal(t, http.StatusServiceUnavailable, status, answer)
+		status, _ = site.ask(t, http.MethodGet, "/readyz", "")
+		assert.Equal(t, http.StatusServiceUnavailable, status)
+		polled := site.polls(t, "/topics/orders/messages?after=beginning&wait=1m")
+		site.entered(t, "orders", 3)
+
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		ran := make(chan error, 1)
+		defer cancel()
+		go func() { ran <- server.Run(ctx) }()
+		assert.Contains(t, <-polled, `"payload":"1"`)
+		live.joined()
+		insert(t, db, "orders", "2")
+		assert.Equal(t, []string{"2"}, live.payloads(1))
+		assert.Equal(t, []string{"1", "2"}, all.payloads(2))
+		cancel()
+		require.NoError(t, <-ran)
+	})
+}
+
+// A poll that can't be answered yet ends in time, and when the server ends.
+func TestPollThatWaitsForTheTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", numbered(1, 10)...)
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, patience: 100 * time.Millisecond})
+		for range cap(site.options.backfills) {
+			site.options.backfills <- struct{}{}
+		}
+		site.client.Timeout = long
+		status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?after=beginning&wait=1ms", "")
+		assert.Equal(t, http.StatusServiceUnavailable, status, answer)
+		polled := site.polls(t, "/topics/orders/messages?after=beginning&wait=5m")
+		site.entered(t, "orders", 1)
+		site.end(t)
+		assert.Contains(t, <-polled, "can't be read now")
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
@@ -115,6 +116,12 @@ func run(tb testing.TB, db *notify.DB, options Options, listener net.Listener, s
 	return running
 }
 
+// entered waits until so many clients of a topic are there.
+func (s *site) entered(tb testing.TB, topic string, want int) {
+	tb.Helper()
+	require.Eventually(tb, func() bool { clients, _, _ := s.topics[topic].hub.state(); return clients == want }, long, time.Millisecond)
+}
+
 // end ends the server as the first Ctrl-C does.
 func (s *site) end(tb testing.TB) {
 	tb.Helper()
@@ -164,6 +171,24 @@ func (s *site) askAll(tb testing.TB, method, path, body string, headers ...strin
 	all, err := io.ReadAll(response.Body)
 	require.NoError(tb, err)
 	return response.StatusCode, string(all), response.Header
+}
+
+// polls asks while the test does something else.
+func (s *site) polls(tb testing.TB, path string) (answer <-chan string) {
+	tb.Helper()
+	answers := make(chan string, 1)
+	go func() {
+		defer close(answers)
+		response, err := s.client.Get(s.url + path)
+		if !assert.NoError(tb, err) {
+			return
+		}
+		defer response.Body.Close()
+		all, err := io.ReadAll(response.Body)
+		assert.NoError(tb, err)
+		answers <- string(all)
+	}()
+	return answers
 }
 
 // message is what of an event's data a test looks at.

@@ -122,15 +122,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 
 // follow gives the client its events until it is to end, and returns why.
 func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Progress) (reason string) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // a join may take long
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := s.untilStop(ctx)
+	defer cancel()
 	sent := s.metrics.sent.WithLabelValues(t.name, "stream")
 	started := false
 	start := func() {
@@ -146,8 +139,19 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 		sent.Add(float64(len(items)))
 		return c.items(ctx, items)
 	}
+	heartbeat := time.NewTicker(s.options.Heartbeat)
+	defer heartbeat.Stop()
+	beat := func() error {
+		start()
+		c.buffer.WriteString(":\n\n")
+		return c.send()
+	}
 	f := feed{hub: t.hub}
-	cursor, err := f.join(ctx, from, give)
+	err := f.begun(ctx, heartbeat.C, beat)
+	var cursor string
+	if err == nil {
+		cursor, err = f.join(ctx, from, give)
+	}
 	if err != nil && !started && errors.As(err, &cursorError{}) {
 		fail(c.w, http.StatusConflict, err.Error())
 		return endCursor
@@ -159,8 +163,6 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 		fmt.Fprintf(&c.buffer, "retry: %d\nid: %s\n\n", s.options.Retry.Milliseconds(), cursor)
 		err = c.send()
 	}
-	heartbeat := time.NewTicker(s.options.Heartbeat)
-	defer heartbeat.Stop()
 	for err == nil {
 		var items []item
 		var more <-chan struct{}
@@ -177,8 +179,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 		select {
 		case <-more:
 		case <-heartbeat.C:
-			c.buffer.WriteString(":\n\n")
-			err = c.send()
+			err = beat()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
@@ -202,6 +203,19 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 
 // errStopping ends streams and long polls when the server ends.
 var errStopping = errors.New("the server ends")
+
+// untilStop is a context that ends with the server, too: a join may take long.
+func (s *Server) untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-s.stopping:
+			cancel(errStopping)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
 
 // startOf is where a client wants to begin; nil means now. A browser's Last-Event-ID,
 // which it sends when it comes back, goes before what the address says.
@@ -282,8 +296,11 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 	_, _ = w.Write(body.Bytes()) // a client that is gone comes back with the cursor it had
 }
 
-// errFull ends a collection.
-var errFull = errors.New("enough")
+// What ends a collection.
+var (
+	errFull = errors.New("enough")
+	errLate = errors.New("it takes too long")
+)
 
 // collect returns what there is, or waits for the first.
 func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
@@ -301,16 +318,20 @@ func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress,
 			cursor = all[len(all)-1].cursor
 		}
 	}()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	joining, cancel := s.untilStop(ctx)
+	defer cancel()
+	joining, giveUp := context.WithTimeoutCause(joining, wait+2*s.options.patience, errLate) // the second is the join's own
+	defer giveUp()
 	f := feed{hub: t.hub}
-	cursor, err = f.join(ctx, from, give)
-	if errors.Is(err, errFull) || errors.Is(err, errBehind) {
+	cursor, err = f.join(joining, from, give)
+	if err != nil && len(all) > 0 {
 		return all, "", nil // the cursor is that of the last
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	late := time.NewTimer(wait)
-	defer late.Stop()
 	for {
 		items, more, err := f.next()
 		if err != nil {
