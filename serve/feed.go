@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -41,8 +42,8 @@ func (i item) size() int { return len(i.sse) }
 type feed struct {
 	hub *hub
 	seq uint64 // of the last event that it has had
-	// ahead, if not nil, is what the client has and the hub may not have had yet:
-	// another server's hub was quicker.
+	// ahead, if not nil, is what the client came with, of which the hub may not have had all
+	// yet: another server's hub was quicker.
 	ahead *consumer.Progress
 	items []item // of the last next
 }
@@ -83,9 +84,7 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 		return "", err
 	}
 	has := from.Clone()
-	if from.Largest() > at.progress.Settled() {
-		f.ahead = from
-	}
+	f.ahead = from
 	events, at, ok := f.hub.kept(&has)
 	if ok {
 		f.seq = at.seq
@@ -242,10 +241,33 @@ func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	for size := 0; len(events) > 0 && size < piece; events = events[1:] {
 		e := events[0]
 		f.seq = e.seq
-		if f.ahead == nil || !f.ahead.Has(e.id) {
-			f.items = append(f.items, e.item)
-			size += e.size()
+		if f.ahead != nil && f.ahead.Has(e.id) {
+			continue
 		}
+		i, err := f.own(e.item)
+		if err != nil {
+			return nil, nil, err
+		}
+		f.items = append(f.items, i)
+		size += i.size()
 	}
 	return f.items, more, nil
+}
+
+// own is a message with this client's cursor, which is the hub's as soon as that has all
+// that the client came with.
+func (f *feed) own(i item) (item, error) {
+	if f.ahead == nil {
+		return i, nil
+	}
+	hub, err := consumer.ParseProgress(i.cursor)
+	if err != nil {
+		return i, err
+	}
+	has := f.ahead.Union(&hub)
+	if has.Text(math.MaxInt) == hub.Text(math.MaxInt) {
+		f.ahead = nil
+		return i, nil
+	}
+	return newItem(i.json, has.Text(maxRuns)), nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -99,6 +100,42 @@ func TestResumeAfterDelete(t *testing.T) {
 		insert(t, db, "orders", "4")
 		assert.Equal(t, []string{"4"}, stays.payloads(1))
 		assert.Equal(t, []string{"4"}, second.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor).payloads(1))
+	})
+}
+
+// A client that has more than the server to which it comes, since another one was quicker, keeps
+// that: in the cursor that it begins with, and in those of the events that follow.
+func TestResumeAtASlowerServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", numbered(1, 3)...)
+		begin := func(payload string) *sqlx.Tx {
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES (?)", payload)
+			require.NoError(t, err)
+			return tx
+		}
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		site.knows(t, "orders", 3)
+		fourth, fifth := begin("4"), begin("5") // which the other server has read
+		begun := site.events(t, "/topics/orders/events", "Last-Event-ID: 3+5").joined()
+		begun.cancel()
+		followed := site.events(t, "/topics/orders/events", "Last-Event-ID: 3+5").joined()
+		insert(t, db, "orders", "6")
+		require.Equal(t, []string{"6"}, followed.payloads(1))
+		followed.cancel()
+		stays := site.events(t, "/topics/orders/events", "Last-Event-ID: 3+5").joined()
+		require.NoError(t, fifth.Commit())
+		insert(t, db, "orders", "7")
+		site.knows(t, "orders", 5)
+		require.NoError(t, fourth.Commit())
+		site.knows(t, "orders", 4)
+		insert(t, db, "orders", "8")
+		again := func(cursor string) *stream { return site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursor) }
+		assert.ElementsMatch(t, []string{"4", "6", "7", "8"}, again(begun.cursor).payloads(4))
+		assert.ElementsMatch(t, []string{"4", "7", "8"}, again(followed.cursor).payloads(3))
+		assert.ElementsMatch(t, []string{"4", "6", "7", "8"}, stays.payloads(4))
 	})
 }
 
