@@ -19,8 +19,9 @@
 // appear any more, and the runs of ids above it that this client has, such as
 // "1041+1043-1050". A browser sends it back as Last-Event-ID. The server then gives the
 // client every row that its cursor lacks: from memory, or, for one that was away for
-// longer, from the table, in pages, for that client alone and a few clients at a time. Then
-// it goes on with what comes. Each row comes once.
+// longer, from the table, in portions, for that client alone; a few clients read at a
+// time, and none while it is given what was read. Then it goes on with what comes. Each row
+// comes once.
 //
 // Twice may come what a cursor has no room for: it has 128 runs at most, and where more
 // gaps than that are open at once, the highest ids are left out of it. Missed by a client

@@ -165,36 +165,43 @@ func advance(has, hub *consumer.Progress, id uint64) {
 	has.Add(id)
 }
 
+// portion is about how much is read from the table for a client at a time. It is given to the
+// client when others may read again, and so is in memory for each that is slow.
+const portion = 4 * piece
+
 // backfill reads from the table what the hub has and the client lacks.
 func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give func([]item) error) error {
 	f.hub.metrics.backfills.Inc()
 	end := hub.Largest()
-	err := f.read(ctx, has.Settled(), func(messages []consumer.Message) error {
+	for after, full := has.Settled(), true; full; {
+		full = false
 		var items []item
-		for _, m := range messages {
-			if m.ID > end {
-				break
+		size := 0
+		err := f.read(ctx, after, func(messages []consumer.Message) error {
+			for _, m := range messages {
+				if full = size >= portion; full || m.ID > end {
+					return consumer.ErrStop
+				}
+				after = m.ID
+				if has.Has(m.ID) || !hub.Has(m.ID) {
+					continue
+				}
+				line, err := m.MarshalJSON()
+				if err != nil {
+					return err
+				}
+				advance(has, hub, m.ID)
+				items = append(items, newItem(line, has.Text(maxRuns)))
+				size += items[len(items)-1].size()
 			}
-			if has.Has(m.ID) || !hub.Has(m.ID) {
-				continue
-			}
-			line, err := m.MarshalJSON()
-			if err != nil {
-				return err
-			}
-			advance(has, hub, m.ID)
-			items = append(items, newItem(line, has.Text(maxRuns)))
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		if err := give(items); err != nil {
 			return err
 		}
-		if messages[len(messages)-1].ID >= end {
-			return consumer.ErrStop
-		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	// All that the hub had is here now; what it has had since is the next round's.
 	*has = has.Union(hub)

@@ -159,3 +159,33 @@ func TestSlowClientCatchesUp(t *testing.T) {
 		}
 	})
 }
+
+// Clients that read nothing of what they lack keep nobody else from reading it from the table.
+func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		var want []string
+		for _, n := range numbered(1, 50) {
+			want = append(want, n+strings.Repeat(".", 20_000)) // several portions in all
+		}
+		insert(t, db, "orders", want...)
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, WriteTimeout: 2 * long})
+		var slow []*bufio.Reader
+		for range cap(site.options.backfills) {
+			slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning"))
+		}
+		site.client.Timeout = long
+		assert.Equal(t, want, site.events(t, "/topics/orders/events?after=beginning").payloads(len(want)))
+		status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?after=beginning&limit=1", "")
+		assert.Equal(t, http.StatusOK, status, answer)
+		assert.Empty(t, site.options.backfills, "somebody is reading")
+		for _, r := range slow {
+			var all []string
+			for range want {
+				payloads, _ := payloadsOf(t, lines(t, r, "data: "))
+				all = append(all, payloads...)
+			}
+			assert.Equal(t, want, all, "it goes on")
+		}
+	})
+}
