@@ -104,7 +104,7 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 // at once; one that goes away later is waited for. Other errors are those of
 // consumer.Consumer.Run, a PermanentError, and with StopOnPoison a PoisonError.
 func (b *Bridge) Run(ctx context.Context) error {
-	s := &shell{Bridge: b, recent: map[uint64]bool{}, waits: b.options.Retry()}
+	s := &shell{Bridge: b, waits: b.options.Retry()}
 	defer s.close()
 	if err := s.open(ctx); err != nil {
 		return &OpenError{b.to.Name, err}

@@ -46,7 +46,7 @@ type field struct{ name, value string }
 // says no are together in one: what a broker would take for an order to itself, or
 // refuse, must not be lost, nor obeyed.
 func fields(m consumer.Message, fits func(name, value string) bool) []field {
-	all := make([]field, 0, 4+len(m.Headers))
+	all := make([]field, 0, 5+len(m.Headers)) // and one of the destination's
 	all = append(all, field{fieldID, strconv.FormatUint(m.ID, 10)}, field{fieldTopic, m.Topic})
 	if !m.CreatedAt.IsZero() {
 		all = append(all, field{fieldCreatedAt, m.CreatedAt.Format(time.RFC3339Nano)})

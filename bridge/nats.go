@@ -32,7 +32,15 @@ type natsSink struct {
 	end     jetstream.Stream
 	last    map[string]string // when those at the stream's end were inserted, by MessageID
 	looked  bool
+	stored  atomic.Int64 // of what Send publishes, confirmed as new
 	closed  atomic.Bool
+}
+
+// confirmed is called for each acknowledgement.
+func (s *natsSink) confirmed(_ jetstream.JetStream, _ *nats.Msg, ack *jetstream.PubAck) {
+	if !ack.Duplicate {
+		s.stored.Add(1)
+	}
 }
 
 func parseNATS(p *params) (*Destination, error) {
@@ -76,7 +84,8 @@ func newNATS(p *params) (*natsDestination, error) {
 }
 
 func (d *natsDestination) open(ctx context.Context) (Sink, error) {
-	c, err := d.connect(ctx)
+	s := &natsSink{natsDestination: d}
+	c, err := d.connect(ctx, jetstream.WithPublishAsyncAckHandler(s.confirmed))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +94,8 @@ func (d *natsDestination) open(ctx context.Context) (Sink, error) {
 		c.conn.Close()
 		return nil, err
 	}
-	return &natsSink{natsDestination: d, natsConn: c, maxSize: int64(info.Config.MaxMsgSize)}, nil
+	s.natsConn, s.maxSize = c, int64(info.Config.MaxMsgSize)
+	return s, nil
 }
 
 // makeStream makes the stream if it is not there. One that is there stays as it is,
@@ -227,7 +237,8 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 		s.looked = true
 	}
-	acks := make([]jetstream.PubAckFuture, 0, len(messages))
+	acks, sent := make([]jetstream.PubAckFuture, 0, len(messages)), int64(0)
+	s.stored.Store(0)
 	var refused error
 	for _, m := range messages {
 		id := MessageID(m)
@@ -250,11 +261,15 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			break
 		}
 		acks = append(acks, ack)
+		sent++
 	}
 	select { // for all at once: a wait for each costs more
 	case <-s.js.PublishAsyncComplete():
 	case <-s.gone:
 	case <-ctx.Done():
+	}
+	if s.stored.Load() == sent && refused == nil {
+		return len(acks), nil
 	}
 	for i, ack := range acks {
 		if ack == nil {
@@ -321,11 +336,14 @@ func (s *natsSink) checkDuplicate(ctx context.Context, m consumer.Message, seque
 }
 
 func (s *natsSink) message(m consumer.Message, id string) *nats.Msg {
-	message := &nats.Msg{Subject: s.subject, Data: m.Payload, Header: nats.Header{nats.MsgIdHdr: {id}}}
-	for _, f := range fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") }) {
-		message.Header[f.name] = append(message.Header[f.name], f.value)
+	all := fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") })
+	all = append(all, field{nats.MsgIdHdr, id})
+	header, values := make(nats.Header, len(all)), make([]string, len(all)) // no slice for each
+	for i, f := range all {
+		values[i] = f.value
+		header[f.name] = values[i : i+1 : i+1]
 	}
-	return message
+	return &nats.Msg{Subject: s.subject, Data: m.Payload, Header: header}
 }
 
 // codeTooLarge is the server's JSStreamMessageExceedsMaximumErr, which the client

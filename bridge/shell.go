@@ -24,7 +24,7 @@ type shell struct {
 	tries int // of the message in hand, that the destination refused
 	// recent are the ids that were confirmed and whose offset may not be stored: they come
 	// again when the database went away in between.
-	recent map[uint64]bool
+	recent idSet
 	meter
 }
 
@@ -57,7 +57,7 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 	s.begin(hands)
 	// A page comes when the offset past the one before is stored, or instead of it.
 	if !slices.ContainsFunc(messages, s.wasConfirmed) {
-		clear(s.recent)
+		s.recent.clear()
 	}
 	for done := 0; done < len(messages); {
 		if s.wasConfirmed(messages[done]) {
@@ -69,7 +69,7 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 		}
 		n, err := s.send(hands, messages[done:])
 		for _, m := range messages[done : done+n] {
-			s.recent[m.ID] = true
+			s.recent.add(m)
 		}
 		done += n
 		s.sent += n
@@ -88,7 +88,7 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 			return consumer.Handled(done, err)
 		}
 		if passed {
-			s.recent[messages[done].ID] = true
+			s.recent.add(messages[done])
 			done++
 			s.buried++
 			s.tries = 0
@@ -98,7 +98,22 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 	return nil
 }
 
-func (s *shell) wasConfirmed(m consumer.Message) bool { return s.recent[m.ID] }
+func (s *shell) wasConfirmed(m consumer.Message) bool { return s.recent.has(m.ID) }
+
+// idSet are a page's ids, nearly always in order.
+type idSet struct {
+	ids     []uint64
+	largest uint64
+}
+
+func (s *idSet) add(m consumer.Message) {
+	s.ids, s.largest = append(s.ids, m.ID), max(s.largest, m.ID)
+}
+
+func (s *idSet) clear() { s.ids, s.largest = s.ids[:0], 0 }
+
+// has costs nothing for what comes after them all, as the next page does.
+func (s *idSet) has(id uint64) bool { return id <= s.largest && slices.Contains(s.ids, id) }
 
 // send gives the sink some of the messages.
 func (s *shell) send(hands context.Context, messages []consumer.Message) (int, error) {
