@@ -25,6 +25,7 @@ type amqpDestination struct {
 	exchange, key string
 	queue         string // made when it is not there; empty with an exchange
 	arguments     amqp.Table
+	was           atomic.Bool // there: the broker has let us in
 }
 
 // amqpSink publishes persistent messages with the MessageID as message-id, mandatory
@@ -80,10 +81,15 @@ func newAMQP(p *params) *amqpDestination {
 // connect opens a connection and a channel.
 func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.Channel, error) {
 	config := amqp.Config{Properties: amqp.Table{"connection_name": "mqnotify"}, Heartbeat: 10 * time.Second, TLSClientConfig: d.tls}
+	stop := func() bool { return true }
+	defer func() { stop() }()
 	config.Dial = func(network, addr string) (net.Conn, error) {
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, network, addr)
-		if deadline, has := ctx.Deadline(); err == nil && has { // until the handshake is done
+		if err == nil { // until the handshake is done
+			stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		if deadline, has := ctx.Deadline(); err == nil && has {
 			err = conn.SetDeadline(deadline)
 		}
 		return conn, err
@@ -94,6 +100,11 @@ func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.
 		if errors.As(err, &said) && said.Code == amqp.FrameError { // the client's own, for a connection that ended too
 			err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 		}
+		// The client takes a connection that ends in the handshake for a refusal. Of a broker that
+		// has let us in before it is one that dies.
+		if d.was.Load() && (errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)) {
+			return nil, nil, fmt.Errorf("connect: the broker went away in the handshake, or refuses what it took before: %w", err)
+		}
 		return nil, nil, amqpError("connect", err)
 	}
 	channel, err := conn.Channel()
@@ -101,6 +112,7 @@ func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.
 		_ = conn.Close()
 		return nil, nil, amqpError("open a channel", err)
 	}
+	d.was.Store(true)
 	return conn, channel, nil
 }
 
@@ -119,6 +131,7 @@ func (d *amqpDestination) open(ctx context.Context) (Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // which ends a wait for a frozen broker
 	s := &amqpSink{amqpDestination: d, conn: conn, channel: channel, gone: make(chan struct{}), noted: make(chan struct{}), returned: map[string]amqp.Return{}}
 	if err := s.prepare(ctx); err != nil {
 		_ = conn.Close()

@@ -94,20 +94,23 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		text = append(text, l...)
 	}
 	if len(text) > 0 {
-		n, err := s.file.Write(text)
-		s.size += int64(n)
+		_, err := s.file.Write(text)
 		if err == nil {
-			err = s.file.Sync()
+			err = fsync(s.file)
 		}
-		if err != nil {
-			return 0, err // the next sink looks what of it is there
+		if err != nil { // the next sink must not take for stored what may never reach the disk
+			return 0, errors.Join(err, s.file.Truncate(s.size))
 		}
+		s.size += int64(len(text))
 	}
 	for _, m := range messages {
 		delete(s.last, MessageID(m))
 	}
 	return len(messages), nil
 }
+
+// fsync is a variable for the tests, which fail it.
+var fsync = (*os.File).Sync
 
 // begin opens the file for the first time: what was stored before must be known.
 func (s *fileSink) begin() error {
@@ -141,6 +144,9 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 	}
 	if err == nil {
 		err = file.Truncate(end)
+	}
+	if err == nil { // one that was killed may have written what is not on the disk yet
+		err = fsync(file)
 	}
 	if err == nil {
 		_, err = file.Seek(end, io.SeekStart)

@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -117,6 +118,40 @@ func TestFileTornLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, text[:len(text)-7], 0o600))
 	send(t, to.open(t, "t"), all[5:], 5)
 	require.Equal(t, wanted(all), readLines(t, path))
+}
+
+// What may not be on the disk does not pass for stored: it is written again after an fsync that
+// failed, and is made durable before it is believed.
+func TestFileSync(t *testing.T) {
+	was := fsync
+	defer func() { fsync = was }()
+	synced, fail := 0, false
+	fsync = func(file *os.File) error {
+		if fail {
+			return errors.New("the disk has gone")
+		}
+		synced++
+		return was(file)
+	}
+	path := filepath.Join(t.TempDir(), "f.jsonl")
+	to := target{url: func(string) string { return "file://" + path }}
+	all := messages("t", 1, 10)
+	sink := to.open(t, "t")
+	send(t, sink, all[:5], 5)
+	fail = true
+	n, err := sink.Send(t.Context(), all[5:])
+	require.Zero(t, n)
+	requireTransient(t, err)
+	require.NoError(t, sink.Close())
+	require.Equal(t, wanted(all[:5]), readLines(t, path))
+
+	n, err = to.open(t, "t").Send(t.Context(), all[:5])
+	require.Zero(t, n, "they are there, and may not be on the disk")
+	requireTransient(t, err)
+	fail, synced = false, 0
+	send(t, to.open(t, "t"), all[:5], 5)
+	require.Equal(t, 1, synced)
+	require.Equal(t, wanted(all[:5]), readLines(t, path))
 }
 
 // A file has one writer: another one waits until the first is gone. The ids of another

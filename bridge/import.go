@@ -47,13 +47,14 @@ type Import struct {
 	from     *Origin
 	options  ImportOptions
 	producer *producer.Producer
+	most     int  // of messages in a transaction, less after one that took too long
 	warned   bool // of messages without an id
 	pruned   time.Time
 	behind   bool // there are more old ids than were deleted then
 }
 
-// importPatience bounds one open, one transaction and one acknowledgement.
-const importPatience = 30 * time.Second
+// importPatience bounds one open, one transaction and one acknowledgement. A variable for the tests.
+var importPatience = 30 * time.Second
 
 // NewImport prepares an import. It does not connect. The caller keeps and closes the DB.
 func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions) (*Import, error) {
@@ -78,7 +79,7 @@ func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions)
 		return nil, err
 	}
 	options.Logger = options.Logger.With("topic", topic)
-	return &Import{db: db, topic: topic, from: from, options: options, producer: p}, nil
+	return &Import{db: db, topic: topic, from: from, options: options, producer: p, most: options.Batch}, nil
 }
 
 // Run imports until the context ends, and then returns nil. A broker that is away at
@@ -181,7 +182,7 @@ func unmendable(err error) bool {
 // pass takes what the source has over. What was received is stored even when the
 // context ends meanwhile: it is there already.
 func (i *Import) pass(ctx context.Context, source Source) error {
-	got, err := source.Receive(ctx, i.options.Batch)
+	got, err := source.Receive(ctx, i.most)
 	if err != nil {
 		return fmt.Errorf("bridge: receive: %w", err)
 	}
@@ -195,9 +196,13 @@ func (i *Import) pass(ctx context.Context, source Source) error {
 	if errors.As(err, &large) && large.at > 0 { // what is in front of it is not its fault; it comes again, and is known then
 		err = errors.Join(err, i.put(hands, got[:large.at]))
 	}
+	if hands.Err() != nil { // large ones, or a slow database
+		i.most = max(1, i.most/2)
+	}
 	if err != nil {
 		return fmt.Errorf("bridge: store: %w", err)
 	}
+	i.most = min(2*i.most, i.options.Batch)
 	if err := source.Ack(hands); err != nil {
 		return fmt.Errorf("bridge: acknowledge: %w", err)
 	}

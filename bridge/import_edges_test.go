@@ -55,6 +55,32 @@ func TestImportTooLarge(t *testing.T) {
 	})
 }
 
+// Messages that take longer to be stored than a transaction may come in fewer at a time, until
+// they are.
+func TestImportSlowDatabase(t *testing.T) {
+	was := importPatience
+	importPatience = time.Second
+	defer func() { importPatience = was }()
+	b := brokertest.Redis(t)
+	client := openRedis(t, b)
+	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+	require.NoError(t, err)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		require.NoError(t, client.FlushAll(t.Context()).Err())
+		const count = 100
+		for n := range count {
+			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", n}}).Err())
+		}
+		db := openTopic(t, s)
+		_, err := db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.05), '', NEW.payload)")
+		require.NoError(t, err)
+		r := runImport(t, db, origin, ImportOptions{})
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == count }, patience, 10*time.Millisecond)
+		r.stop()
+		require.NoError(t, r.wait(t))
+	})
+}
+
 // An entry that is deleted while an import has it in hand becomes no row, and is not in hand
 // any more.
 func TestImportRedisDeleted(t *testing.T) {

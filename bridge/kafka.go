@@ -41,7 +41,7 @@ func parseKafka(p *params) (*Destination, error) {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchMaxBytes(int32(min(p.size("max", 1_000_000), 1<<30))),
 	}
-	if config := p.tls(p.text("tls", "false") == "true", "add tls=true"); config != nil {
+	if config := p.tls(p.flag("tls"), "add tls=true"); config != nil {
 		options = append(options, kgo.DialTLSConfig(config))
 	}
 	mechanism := p.text("sasl", "plain")

@@ -53,7 +53,7 @@ type mqttConn struct {
 func parseMQTT(p *params) (*Destination, error) {
 	d := newMQTT(p)
 	d.topic = p.text("topic", p.topic)
-	d.retain = p.text("retain", "false") == "true"
+	d.retain = p.flag("retain")
 	if !topicName(d.topic) {
 		p.note("topic=%q: a name without # and +", d.topic)
 	}

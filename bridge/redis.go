@@ -81,6 +81,7 @@ func newRedis(p *params) *redis.Options {
 func connectRedis(ctx context.Context, options *redis.Options) (*redis.Client, error) {
 	own := *options
 	client := redis.NewClient(&own)
+	defer context.AfterFunc(ctx, func() { _ = client.Close() })() // it heeds a deadline and no other end
 	if err := client.Ping(ctx).Err(); err != nil {
 		_ = client.Close()
 		return nil, redisError("connect", err)
@@ -213,6 +214,8 @@ func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal err
 	id := entryID(m.ID)
 	entries, err := s.client.XRange(ctx, s.key, id, id).Result()
 	switch {
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return permanent(fmt.Errorf("the key %q is there and is no stream: name another one with stream=: %w", s.key, err))
 	case err != nil:
 		return redisError("XRANGE", errors.Join(err, refusal))
 	case len(entries) == 1 && entries[0].Values[fieldMessageID] == MessageID(m):

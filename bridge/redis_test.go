@@ -92,7 +92,8 @@ func TestRedisStreamOfOthers(t *testing.T) {
 	require.NoError(t, client.Set(t.Context(), "text", "x", 0).Err())
 	n, err := target{url: func(string) string { return b.URL("stream=text") }}.open(t, "t").Send(t.Context(), messages("t", 1, 5))
 	require.Zero(t, n)
-	requireTransient(t, err)
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.ErrorContains(t, err, "is no stream")
 }
 
 // A server that is out of memory takes none of what was sent at once: order holds.

@@ -180,6 +180,15 @@ func (p *params) text(name, otherwise string) string {
 	return p.query.Get(name)
 }
 
+// flag is true or false, which it is without being named.
+func (p *params) flag(name string) bool {
+	text := p.text(name, "false")
+	if text != "true" && text != "false" {
+		p.note("%s=%q: true or false", name, text)
+	}
+	return text == "true"
+}
+
 // number is a whole number from least on.
 func (p *params) number(name string, least, otherwise int64) int64 {
 	text := p.text(name, "")

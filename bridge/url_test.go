@@ -27,6 +27,8 @@ func TestParseRefuses(t *testing.T) {
 		"file:///tmp/x?rotate=many":          "a size such as",
 		"file:///tmp/x?rotate=99999999999GB": "a size such as",
 		"exec:":                              "exec:PROGRAM",
+		"kafka://me:s3cret@host/?tls=1":      "true or false",
+		"mqtt://host/?retain=yes":            "true or false",
 		"exec:load?x=1":                      "%3F",
 		"nats://me:s3cret@ho st/":            "can't be read",
 		"nats://me:s3%cret@host/":            "can't be read",

@@ -29,7 +29,8 @@ import (
 // the payload, ce-id the MessageID. With a secret it is signed as Standard Webhooks
 // describe: webhook-signature is HMAC-SHA256 over "id.timestamp.body".
 //
-// Any 2xx confirms. 410 Gone, 401, 403 and a redirect to another host stop the bridge;
+// Any 2xx confirms. 410 Gone, 401, 403 and a redirect to another host, or one that drops
+// the body, stop the bridge;
 // 408, 425, 429 and 5xx, with Retry-After, 404 and no answer are tried again; any other
 // answer refuses the message.
 type webhookSink struct {
@@ -126,7 +127,10 @@ func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-var errOtherHost = errors.New("it redirects to another host")
+var (
+	errOtherHost = errors.New("it redirects to another host")
+	errDropsBody = errors.New("it redirects with 301, 302 or 303, after which a client sends no body: give the address that it redirects to, or have it answer 308")
+)
 
 func (w *webhook) open(context.Context) (Sink, error) {
 	transport, ok := http.DefaultTransport.(*http.Transport)
@@ -143,8 +147,8 @@ func (w *webhook) open(context.Context) (Sink, error) {
 			// The body, its signature and the path's secrets are for the host that was named.
 			case req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme:
 				return errOtherHost
-			case req.Method != http.MethodPost: // a 301 to 303 would make it a GET
-				return fmt.Errorf("it redirects with %s, which drops the body", via[len(via)-1].Method)
+			case req.Method != http.MethodPost: // after a 301 to 303
+				return errDropsBody
 			case len(via) > 5:
 				return errors.New("it redirects too often")
 			}
@@ -197,7 +201,7 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
-		if errors.Is(err, errOtherHost) {
+		if errors.Is(err, errOtherHost) || errors.Is(err, errDropsBody) {
 			return permanent(s.hide(err))
 		}
 		return s.hide(err)
@@ -235,7 +239,7 @@ func (e *hiddenError) Unwrap() error { return e.err }
 // event is a message as a CloudEvent.
 func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
 	e := event.New()
-	e.SetID(MessageID(m))
+	e.SetID(encoded(MessageID(m)))
 	e.SetSource(s.source)
 	e.SetType(s.kind)
 	e.SetSubject(strconv.FormatUint(m.ID, 10))
@@ -252,17 +256,31 @@ func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
 	for _, f := range fields(m, extension) {
 		switch f.name {
 		case fieldHeaders:
-			e.SetExtension("mqnotifyheaders", f.value)
+			e.SetExtension("mqnotifyheaders", encoded(f.value))
 		case fieldTopic:
-			e.SetExtension("mqnotifytopic", f.value)
+			e.SetExtension("mqnotifytopic", encoded(f.value))
 		case fieldID, fieldCreatedAt: // the subject, and the time
 		default:
-			e.SetExtension(f.name, f.value)
+			e.SetExtension(f.name, encoded(f.value))
 		}
 	}
 	e.SetDataContentType(kind)
 	e.DataEncoded = m.Payload
 	return e, e.Validate()
+}
+
+// encoded is a value as it stands in a header: section 3.1.3.2 of CloudEvents' HTTP binding has
+// what is no visible ASCII, quotation marks and percent signs as %XX.
+func encoded(value string) string {
+	var b strings.Builder
+	for _, c := range []byte(value) {
+		if c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+			_, _ = fmt.Fprintf(&b, "%%%02X", c) // a Builder takes all
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
 }
 
 // extension tells whether a header may be an attribute of a CloudEvent.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	neturl "net/url"
 	"strings"
 	"sync"
@@ -171,7 +172,8 @@ func TestWebhookAnswers(t *testing.T) {
 		{status: 503, header: "Retry-After", value: "Wed, 21 Oct 2015 07:28:00 GMT", wait: true},
 		{status: 307, header: "Location", value: other.URL, stop: true},
 		{status: 307, header: "Location", value: "/moved", ok: true},
-		{status: 302, header: "Location", value: "/moved", wait: true},
+		{status: 302, header: "Location", value: "/moved", stop: true},
+		{status: 308, header: "Location", value: "/moved", ok: true},
 		{status: 307, header: "Location", value: "", wait: false, poison: true},
 	} {
 		r.answer = func(w http.ResponseWriter, req *http.Request) bool {
@@ -396,5 +398,17 @@ func TestWebhookHeaders(t *testing.T) {
 	require.Equal(t, "a=1,b=2", state)
 	send(t, sink, all[1:], 1)
 	require.Empty(t, trace)
-	require.Equal(t, MessageID(all[1]), r.got["in"][1].id)
+	require.Equal(t, "100%25%20of%20%C3%BC?#:2", r.got["in"][1].id)
+}
+
+// What no header can have, or a receiver reads in another way, is encoded as CloudEvents say.
+func TestEncoded(t *testing.T) {
+	for value, want := range map[string]string{
+		"orders:1": "orders:1", "a b": "a%20b", `{"a":1}`: `{%22a%22:1}`, "50%": "50%25", "line\nbreak:2": "line%0Abreak:2", "größe": "gr%C3%B6%C3%9Fe", "\x7f": "%7F",
+	} {
+		require.Equal(t, want, encoded(value))
+		back, err := url.PathUnescape(want)
+		require.NoError(t, err)
+		require.Equal(t, value, back)
+	}
 }
