@@ -1,9 +1,15 @@
 package bridge
 
 import (
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
@@ -46,6 +52,64 @@ func TestAMQP(t *testing.T) {
 	}
 	conform(t, to)
 	t.Run("exchange", func(t *testing.T) { testExchange(t, b) })
+}
+
+// A broker that ends the connection in the middle of the handshake does not refuse the password
+// that it took before.
+func TestAMQPHandshakeEnds(t *testing.T) {
+	b := brokertest.RabbitMQ(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var cuts atomic.Bool
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			relays.Go(func() {
+				defer func() { _ = client.Close() }()
+				broker, err := net.Dial("tcp", b.Addr())
+				if !assert.NoError(t, err) {
+					return
+				}
+				relays.Go(func() {
+					_, _ = io.Copy(client, broker)
+					_ = client.Close()
+				})
+				defer func() { _ = broker.Close() }()
+				if cuts.Load() { // after the protocol's header, and with START-OK
+					_, _ = io.CopyN(broker, client, 8)
+					_, _ = client.Read(make([]byte, 1))
+					return
+				}
+				_, _ = io.Copy(broker, client)
+			})
+		}
+	})
+	defer relays.Wait()
+	defer func() { _ = listener.Close() }()
+	to := target{url: func(string) string { return strings.Replace(b.URL(""), b.Addr(), listener.Addr().String(), 1) }}
+	d, err := Parse(to.url("cut"), "cut")
+	require.NoError(t, err)
+	sink, err := d.Open(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+	cuts.Store(true)
+	_, err = d.Open(t.Context())
+	requireTransient(t, err)
+	require.ErrorIs(t, err, amqp.ErrCredentials)
+	cuts.Store(false)
+	sink, err = d.Open(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+	// What it says itself counts, whenever it does; and nobody knows it who was never let in.
+	cuts.Store(true)
+	never, err := Parse(to.url("cut"), "cut")
+	require.NoError(t, err)
+	_, err = never.Open(t.Context())
+	require.ErrorAs(t, err, new(*PermanentError))
 }
 
 // What goes to an exchange and no queue takes is an error, and waits until one does. An

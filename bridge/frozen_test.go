@@ -12,7 +12,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
+
+// A broker that is frozen while it is opened holds nobody up: the context's end ends that.
+func TestOpenFrozen(t *testing.T) {
+	for name, b := range map[string]*brokertest.Broker{
+		"NATS": brokertest.NATS(t), "Redis": brokertest.Redis(t), "RabbitMQ": brokertest.RabbitMQ(t), "Mosquitto": brokertest.Mosquitto(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer b.Freeze()()
+			d, err := Parse(b.URL(""), "orders")
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := d.Open(ctx)
+				ended <- err
+			}()
+			pause(t.Context(), 200*time.Millisecond) // until it hangs, most likely
+			cancel(errors.New("the end"))
+			select {
+			case err := <-ended:
+				requireTransient(t, err)
+			case <-time.After(patience):
+				t.Fatal("Open does not end with its context")
+			}
+		})
+	}
+}
 
 // Send heeds its context where the destination says nothing, and where it reads nothing either, and Close
 // does not wait for it; what was not confirmed comes again.

@@ -170,6 +170,7 @@ func TestWebhookAnswers(t *testing.T) {
 		{status: 503, header: "Retry-After", value: "86400", wait: true, after: time.Hour},
 		{status: 503, header: "Retry-After", value: "-5", wait: true},
 		{status: 503, header: "Retry-After", value: "Wed, 21 Oct 2015 07:28:00 GMT", wait: true},
+		{status: 503, header: "Retry-After", value: "Wed, 21 Oct 2315 07:28:00 GMT", wait: true, after: time.Hour},
 		{status: 307, header: "Location", value: other.URL, stop: true},
 		{status: 307, header: "Location", value: "/moved", ok: true},
 		{status: 302, header: "Location", value: "/moved", stop: true},

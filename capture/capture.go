@@ -220,11 +220,17 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 		return fmt.Errorf("capture: %w: a table can't take its own changes: name another (--into)", ErrOptions)
 	case err != nil, !topic.IsMessageTable():
 		return fmt.Errorf("capture: %s: %w: name another (--into), or let install make it", topic, ErrNotTopic)
-	case payload.DataType != "longblob" && payload.DataType != "longtext":
+	case !takesRows(topic):
 		return fmt.Errorf("capture: %s: %w: its payload is a %s, a LONGBLOB is needed", topic, ErrNotTopic, payload.ColumnType)
 	}
 	p.Topic = topic.Name
 	return nil
+}
+
+// takesRows tells whether a table can take messages of any length.
+func takesRows(topic *table.Table) bool {
+	payload, err := topic.Column("payload")
+	return err == nil && topic.IsMessageTable() && (payload.DataType == "longblob" || payload.DataType == "longtext")
 }
 
 // checkFree sees to it that no other trigger is in the way.

@@ -189,6 +189,10 @@ func TestStatusTellsWhatChanged(t *testing.T) {
 		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (2)")
 		require.Equal(t, uint16(server.ErrNoSuchTable), server.Number(err), "%v", err)
 		exec(t, db, "RENAME TABLE elsewhere TO orders_changes")
+		exec(t, db, "ALTER TABLE orders_changes MODIFY payload TINYBLOB NOT NULL")
+		assert.True(t, state().NoTopic)
+		exec(t, db, "ALTER TABLE orders_changes MODIFY payload LONGBLOB NOT NULL")
+		assert.False(t, state().Broken())
 
 		_, err = db.Pool().ExecContext(t.Context(), "ALTER TABLE orders DROP paid")
 		if err != nil { // MySQL 8 and later refuse, or not: whatever they do, nothing is lost unseen

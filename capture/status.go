@@ -26,7 +26,7 @@ type State struct {
 	Missed []string
 	// Gone are captured columns that the table has no more: every such write fails.
 	Gone []string
-	// NoTopic tells that the topic is not there: every such write fails.
+	// NoTopic tells that the topic is not there, or can't take every row: such writes fail.
 	NoTopic bool
 }
 
@@ -173,7 +173,7 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 	}
 	if ident.Check(state.Topic) == nil {
 		topic, err := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
-		state.NoTopic = err != nil || !topic.IsMessageTable()
+		state.NoTopic = err != nil || !takesRows(topic)
 	}
 	return state, nil
 }
