@@ -80,8 +80,9 @@ const undoing = time.Second
 // TryLock implements Mutex. When ctx, or every connection, ends in the middle it tries
 // for a second to take back what it may have got; if that fails too the lock may stay
 // taken.
-func (s *simple) TryLock(ctx context.Context) (Held, error) {
-	taker := newTaker()
+func (s *simple) TryLock(ctx context.Context) (Held, error) { return s.try(ctx, newTaker()) }
+
+func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	var token uint64
 	var ours bool
 	err := again(ctx, func() (err error) {
@@ -104,7 +105,12 @@ func (s *simple) TryLock(ctx context.Context) (Held, error) {
 
 // Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms; nobody
 // is first in a queue.
-func (s *simple) Lock(ctx context.Context) (Held, error) { return persist(ctx, s.TryLock) }
+func (s *simple) Lock(ctx context.Context) (Held, error) {
+	// One mark for all tries: a statement whose connection was lost may run still, when others
+	// have let go, and then has taken the lock for the next try and not for nobody.
+	taker := newTaker()
+	return persist(ctx, func(ctx context.Context) (Held, error) { return s.try(ctx, taker) })
+}
 
 // Break releases the lock whoever holds it, and tells whether anybody did: for one
 // whose holder is known to be dead. When the connection ends it is an error, after which
