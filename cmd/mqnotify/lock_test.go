@@ -123,7 +123,7 @@ func TestLockCutOff(t *testing.T) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		lock := []string{"lock", "x", "--kind", "lease", "--ttl", "3s", "--", "sh", "-c"}
+		lock := []string{"lock", "x", "--kind", "lease", "--ttl", "6s", "--", "sh", "-c"}
 		cut := background(t, proxy.Config(config), append(lock, "trap '' TERM; echo $$; while :; do echo first >> "+file+"; sleep 0.01; done")...)
 		cut.out.contains(t, "\n")
 		proxy.Down()

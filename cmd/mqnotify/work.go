@@ -88,8 +88,9 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	if err != nil {
 		return err
 	}
-	// The claim is not trusted for the last tenth of its time, after which others may have it.
-	run := &command{args, min(killAfter, o.Visibility/10), a}
+	// The claim is not trusted for the last tenth of its time, after which others may have it; half
+	// of that is for the kill itself.
+	run := &command{args, min(killAfter, o.Visibility/20), a}
 	a.log.InfoContext(ctx, "waits for tasks", "queue", name)
 	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
 		return run.run(ctx, task.Payload, taskVariables(task))

@@ -143,7 +143,7 @@ func TestWorkCutOff(t *testing.T) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "3s", "--", "sh", "-c",
+		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "8s", "--", "sh", "-c",
 			`trap '' TERM; echo $$; while :; do echo first >> `+file+`; sleep 0.01; done`)
 		succeed(t, config, "enqueue", "mail", "x")
 		cut.out.contains(t, "\n")
