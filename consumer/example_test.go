@@ -313,10 +313,16 @@ func ExampleProgress() {
 	later := back.Clone()
 	later.Settle(1044)
 	fmt.Println(back.Settled(), later.Settled(), later.Largest())
+
+	var other consumer.Progress // what somebody else has
+	other.Settle(1042)
+	both := back.Union(&other)
+	fmt.Println(both.Text(1000))
 	// Output:
 	// 1041+1043-1044
 	// false true <nil>
 	// 1041 1044 1044
+	// 1044
 }
 
 func ExampleMessage_MarshalJSON() {
