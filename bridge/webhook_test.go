@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	neturl "net/url"
 	"strings"
 	"sync"
@@ -412,7 +411,7 @@ func TestEncoded(t *testing.T) {
 		"orders:1": "orders:1", "a b": "a%20b", `{"a":1}`: `{%22a%22:1}`, "50%": "50%25", "line\nbreak:2": "line%0Abreak:2", "größe": "gr%C3%B6%C3%9Fe", "\x7f": "%7F",
 	} {
 		require.Equal(t, want, encoded(value))
-		back, err := url.PathUnescape(want)
+		back, err := neturl.PathUnescape(want)
 		require.NoError(t, err)
 		require.Equal(t, value, back)
 	}
