@@ -32,11 +32,12 @@ type natsSink struct {
 	end     jetstream.Stream
 	last    map[string]string // when those at the stream's end were inserted, by MessageID
 	looked  bool
-	stored  atomic.Int64 // of what Send publishes, confirmed as new
+	sent    int64        // so far
+	stored  atomic.Int64 // of these: as many says that all of them are there
 	closed  atomic.Bool
 }
 
-// confirmed is called for each acknowledgement.
+// confirmed is called for each acknowledgement. What was there already is for Send to look at.
 func (s *natsSink) confirmed(_ jetstream.JetStream, _ *nats.Msg, ack *jetstream.PubAck) {
 	if !ack.Duplicate {
 		s.stored.Add(1)
@@ -237,8 +238,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 		s.looked = true
 	}
-	acks, sent := make([]jetstream.PubAckFuture, 0, len(messages)), int64(0)
-	s.stored.Store(0)
+	acks := make([]jetstream.PubAckFuture, 0, len(messages))
 	var refused error
 	for _, m := range messages {
 		id := MessageID(m)
@@ -261,14 +261,15 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			break
 		}
 		acks = append(acks, ack)
-		sent++
+		s.sent++
 	}
 	select { // for all at once: a wait for each costs more
 	case <-s.js.PublishAsyncComplete():
 	case <-s.gone:
 	case <-ctx.Done():
 	}
-	if s.stored.Load() == sent && refused == nil {
+	// Never counted anew: the client may confirm one to us after its future, when Send has ended.
+	if s.stored.Load() == s.sent && refused == nil {
 		return len(acks), nil
 	}
 	for i, ack := range acks {
@@ -281,6 +282,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 				if err := s.checkDuplicate(ctx, messages[i], got.Sequence); err != nil {
 					return i, err
 				}
+				s.stored.Add(1)
 			}
 		default:
 			return i, s.unconfirmed(ctx, messages[i], ack)

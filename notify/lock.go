@@ -280,7 +280,8 @@ func (l *Lock) Release(ctx context.Context) error {
 // Turn lets the lock go and takes it again in one statement. Whoever waits for
 // it has it in between: the server hands a lock to its waiters in the order they
 // came. taken is false when nobody waited: the release woke nobody, and whoever
-// comes to wait an instant later has missed it.
+// comes to wait an instant later has missed it. It is false as well when all who
+// waited had let the lock go again before this session's next look.
 //
 // ErrNotAcquired says that after timeout another session holds the lock, and this
 // one does not any more; ErrLockLost that it was not held before, or was lost in
@@ -300,7 +301,8 @@ func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err
 			}
 			released = true
 			var was, holder sql.NullInt64
-			// The server hands the lock over as it is released, so its holder is known here.
+			// The server hands the lock over as it is released, so its holder is known here,
+			// unless a busy machine gives it all its turns in between.
 			err := s.get(ctx, conn, l, timeout, "RELEASE_LOCK(?), IS_USED_LOCK(?), ", &was, &holder)
 			taken = holder.Valid
 			if was.Int64 != 1 && (err == nil || errors.Is(err, ErrNotAcquired)) {

@@ -111,6 +111,7 @@ func TestTurn(t *testing.T) {
 			all.Go(func() {
 				lock := mustLock(t, session, name)
 				order = append(order, who)
+				awaitState(t, admin, first.ID(), waiting) // it has looked who holds the lock
 				assert.NoError(t, lock.Release(t.Context()))
 			})
 			awaitState(t, admin, session.ID(), waiting)

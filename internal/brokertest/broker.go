@@ -161,8 +161,8 @@ func (b *Broker) Restart() {
 	}
 }
 
-// Freeze stops the broker's process (SIGSTOP), which then neither answers nor reads, until
-// the function that it returns is called.
+// Freeze stops the broker's process (SIGSTOP) and returns when it has stopped: it neither
+// answers nor reads until the function that Freeze returns is called.
 func (b *Broker) Freeze() (thaw func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,6 +176,7 @@ func (b *Broker) Freeze() (thaw func()) {
 		}
 	}
 	tell(syscall.SIGSTOP)
+	b.process.AwaitStopped()
 	return func() { tell(syscall.SIGCONT) }
 }
 

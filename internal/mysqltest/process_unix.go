@@ -7,6 +7,3 @@ import "syscall"
 // processAttributes leaves the server in the test's process group: without Linux's signal at the
 // parent's death, the terminal's Ctrl-C is what ends it with the test.
 func processAttributes() *syscall.SysProcAttr { return nil }
-
-// awaitStopped does nothing here: a frozen server may answer for an instant.
-func awaitStopped(int) {}

@@ -96,7 +96,7 @@ func (s *Server) Freeze() {
 	defer s.mu.Unlock()
 	if s.mayBeStopped() && s.process != nil && !s.frozen {
 		s.report(s.process.signal(signalFreeze))
-		awaitStopped(s.process.Pid)
+		s.process.AwaitStopped()
 		s.frozen = true
 	}
 }

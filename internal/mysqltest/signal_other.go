@@ -15,5 +15,3 @@ var (
 )
 
 func processAttributes() *syscall.SysProcAttr { return nil }
-
-func awaitStopped(int) {}
