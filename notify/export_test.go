@@ -49,3 +49,11 @@ func (s *Session) Retime(ctx context.Context, idle time.Duration) error { return
 
 // Lanes is for a floor that waits in as many.
 const Lanes = lanes
+
+// Concludes is what ends the keeping of a keeper with that lock whose look sees another session
+// as the keeper, nil if nothing does.
+func (s *Session) Concludes(ctx context.Context, lock *Lock) (verdict error) {
+	l := &look{keeping: &keeping{session: s, lock: lock}, stop: func(cause error) { verdict = cause }}
+	l.take(ctx, view{keeper: s.ID() + 1})
+	return verdict
+}

@@ -182,3 +182,17 @@ func TestGateKilled(t *testing.T) {
 		whole()
 	})
 }
+
+// A keeper whose session was killed loses the gate. One that lives and whose lock another session
+// sees with somebody else is behind a proxy, where no gate is possible.
+func TestGateKilledIsNoProxy(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openProcess(t, tidy(t, s))
+		session := openSession(t, db, never)
+		lock := mustLock(t, session, lockName(db))
+		require.ErrorIs(t, session.Concludes(t.Context(), lock), notify.ErrNoGate)
+		kill(t, s.Admin(t), "CONNECTION", session.ID())
+		mysqltest.Await(t, lock.Lost(), "the loss")
+		require.NoError(t, session.Concludes(t.Context(), lock))
+	})
+}

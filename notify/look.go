@@ -152,8 +152,8 @@ func (l *look) take(ctx context.Context, now view) {
 		return
 	}
 	if now.keeper != l.session.ID() {
-		// A session that has ended since is no sign of anything.
-		if _, err := l.lock.Held(context.WithoutCancel(ctx)); err == nil {
+		// A session that has ended since is no sign of anything: Held fails, or knows of the end.
+		if _, err := l.lock.Held(context.WithoutCancel(ctx)); err == nil && l.session.Err() == nil {
 			l.stop(noGatef("session %d took the keeper's lock and lives, and another session sees the lock held by %d: "+
 				"the two are on different servers, or a proxy is between", l.session.ID(), now.keeper))
 		}
