@@ -180,10 +180,11 @@ func (b *bell) ring(ctx context.Context) error {
 		return askOne(ctx, b.session, "SELECT "+who+", CONNECTION_ID()",
 			[]any{b.names.keeper(), b.names.claim()}, &b.alone, &b.claimed)
 	}
-	// The server hands a lock over as it is released, so whoever waited has it now.
+	// The server hands a lock over as it is released, so whoever waited has it now, or has let
+	// it go already, on a busy machine; but he keeps his ear.
 	phase := b.turner.name(b.session.ID(), 0, b.turner.phase)
-	err := b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL, "+who,
-		[]any{phase, b.names.keeper(), b.names.claim()}, &b.heard, &b.alone, &b.claimed)
+	err := b.turner.turn(ctx, ", IS_USED_LOCK(?) IS NOT NULL OR IS_USED_LOCK(?) IS NOT NULL, "+who,
+		[]any{phase, b.turner.ear(b.session.ID()), b.names.keeper(), b.names.claim()}, &b.heard, &b.alone, &b.claimed)
 	if err != nil {
 		return err
 	}

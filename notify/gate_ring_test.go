@@ -207,3 +207,31 @@ func TestGateRingAlone(t *testing.T) {
 func unjoined(t *testing.T, config *mysql.Config, _ *notify.DB) *notify.Gate {
 	return openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
 }
+
+// A producer is heard by who has lent his ear to its bell, also when he is about to wait again.
+func TestGateEar(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		admin := s.Admin(t)
+		keeper := openSession(t, openProcess(t, config), never) // in no hurry to wait
+		mustLock(t, keeper, gateLock(config, "keeper"))
+		mustLock(t, keeper, gateLock(config, "claim"))
+		producer := openGate(t, openProcess(t, config), "orders", notify.GateOptions{})
+		joined := mysqltest.Result(func() error { return producer.Join(t.Context()) })
+		var bell string
+		var owner uint64
+		require.Eventually(t, func() bool {
+			for i := range int64(32) {
+				bell = gateLock(config, "bell"+strconv.FormatInt(i, 36))
+				if owner = holder(t, admin, bell); owner != 0 {
+					return true
+				}
+			}
+			return false
+		}, patience, tick)
+		require.Empty(t, joined)
+		mustLock(t, keeper, bell+":"+strconv.FormatUint(owner, 36)+":1:0")
+		require.NoError(t, mysqltest.Receive(t, joined))
+		require.True(t, producer.Heard())
+	})
+}
