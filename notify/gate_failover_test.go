@@ -230,12 +230,12 @@ func TestGateJoinWithoutAnAnswer(t *testing.T) {
 		require.NoError(t, vanishes.Join(t.Context()))
 		awaitHandover(t, s, config)
 		listener, _ := listen(t, config)
+		head := settle(t, listener)
 		proxy.Freeze()
 		defer proxy.Thaw()
 		joined := mysqltest.Result(func() error {
 			return openGate(t, openProcess(t, config), "orders", options).Join(t.Context())
 		})
-		head := settle(t, listener)
 		woken(t, listener, head) // another keeps the gate
 		require.NoError(t, mysqltest.Receive(t, joined))
 	})

@@ -107,8 +107,8 @@ func TestGateAlter(t *testing.T) {
 		awaitHandover(t, s, config)
 		keeper := holder(t, admin, gateLock(config, "keeper"))
 		ring(producer)
-		for begun := time.Now(); time.Since(begun) < 5*time.Second; {
-			require.Empty(t, sessions(t, admin, config, ours+" AND TIME > 3 AND INFO LIKE '%IS_USED_LOCK%'", alterer))
+		for begun := time.Now(); time.Since(begun) < 8*time.Second; {
+			require.Empty(t, sessions(t, admin, config, ours+" AND TIME > 6 AND INFO LIKE '%IS_USED_LOCK%'", alterer))
 			head := settle(t, listener)
 			_, err := listener.Wait(t.Context(), head, 10*tick)
 			require.NoError(t, err)

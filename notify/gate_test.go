@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -85,7 +84,7 @@ func settle(tb testing.TB, gate notify.Waiter) notify.Head {
 // is 200 ms old.
 func calm[W notify.Waiter](tb testing.TB, gates ...W) []notify.Head {
 	tb.Helper()
-	const quiet = 500 * time.Millisecond
+	const quiet = time.Second
 	heads := make([]notify.Head, len(gates))
 	for i, gate := range gates {
 		heads[i] = settle(tb, gate)
@@ -279,24 +278,26 @@ func TestGateHandover(t *testing.T) {
 			settle(t, gate)
 		}
 		keeper := func() uint64 { return holder(t, admin, gateLock(config, "keeper")) }
-		var gaps []time.Duration
-		for range 3 {
+		const rounds = 3
+		thirds := 0 // handovers in which a third party kept it in between
+		for range rounds {
 			before := keeper()
 			require.NotZero(t, before)
 			require.Zero(t, holder(t, admin, gateLock(config, "claim")))
 			producer := openGate(t, db, "orders", options)
 			joined := mysqltest.Result(func() error { return producer.Join(t.Context()) })
-			last, claimant := time.Now(), uint64(0) // when the listener was seen to keep it
+			claimant, third := uint64(0), 0
 			require.Eventually(t, func() bool {
 				now := keeper()
-				if now == before {
-					last = time.Now()
+				if now == 0 || now == before {
 					return false
 				}
-				claimant = holder(t, admin, gateLock(config, "claim"))
-				return now != 0 && now == claimant
+				if claimant = holder(t, admin, gateLock(config, "claim")); now != claimant {
+					third = 1
+				}
+				return now == claimant
 			}, patience, time.Millisecond)
-			gaps = append(gaps, time.Since(last))
+			thirds += third
 			require.NoError(t, mysqltest.Receive(t, joined))
 
 			wake := func(ring func()) {
@@ -316,8 +317,7 @@ func TestGateHandover(t *testing.T) {
 				return now != 0 && now != claimant && holder(t, admin, gateLock(config, "claim")) == 0
 			}, patience, tick)
 		}
-		slices.Sort(gaps)
-		t.Log("for so long nobody kept it, or a third party did, at most:", gaps)
-		assert.Less(t, gaps[0], 500*time.Millisecond, "a listener keeps it then: the claimant, which tries each 25 ms, came too late")
+		// For half a second they leave it to the claimant, which tries each 25 ms, but for a stall.
+		assert.Less(t, thirds, rounds, "another listener keeps it")
 	})
 }

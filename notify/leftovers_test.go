@@ -16,9 +16,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// atOnce is how long the server may take to end the sessions that a Close has closed.
-// One that it cut off would live for 0.6 s and more, if it waits in the server.
-const atOnce = 2 * time.Second
+// atOnce is how long the server may take to end the sessions that a Close has closed: less
+// than what ends one that was forgotten, its wait in the server or its wait_timeout.
+const atOnce = 5 * time.Second
 
 // tidy makes a database in which the test leaves nothing behind: no session, running
 // statement or lock, and no goroutine of this package, as soon as all is closed that

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -128,8 +129,18 @@ const waiting = "User lock"
 
 func kill(tb testing.TB, admin *sql.DB, what string, id uint64) {
 	tb.Helper()
+	require.True(tb, killIfThere(tb, admin, what, id), "session %d is gone", id)
+}
+
+// killIfThere tells whether there was such a session.
+func killIfThere(tb testing.TB, admin *sql.DB, what string, id uint64) bool {
+	tb.Helper()
 	_, err := admin.ExecContext(tb.Context(), fmt.Sprintf("KILL %s %d", what, id))
+	if server.Is(err, server.ErrNoSuchThread) {
+		return false
+	}
 	require.NoError(tb, err)
+	return true
 }
 
 // serverTime waits until the server has lived on for d.
