@@ -104,10 +104,12 @@ func TestGateInsertRefused(t *testing.T) {
 		refuses(left, two)
 		inserted(t, gate) // that one did not ask the server
 		head = calm(t, listener)[0]
-		for range 20 { // the first that finds the gate ready again after a ring asks the server
-			refuses(t.Context(), "INSERT INTO missing (v) VALUES (?), (2)")
-			<-time.After(10 * time.Millisecond)
-		}
+		// The first that finds the gate ready again after a ring asks the server, and leaves a lock there.
+		const twins = "INSERT INTO others (id, v) VALUES (1, GET_LOCK(CONCAT(DATABASE(), '.asked'), ? - 1)), (1, 2)"
+		require.Eventually(t, func() bool {
+			refuses(t.Context(), twins)
+			return holder(t, s.Admin(t), config.DBName+".asked") != 0
+		}, patience, tick)
 		refuses(t.Context(), two)
 		require.Equal(t, head, settle(t, listener))
 		gate.Ring(0)
@@ -161,8 +163,11 @@ func TestGateInsertKilled(t *testing.T) {
 				}
 				return err
 			})
-			keeper := holder(t, admin, gateLock(config, "keeper"))
-			awaitState(t, admin, keeper, "User sleep")
+			var keeper uint64
+			require.Eventually(t, func() bool {
+				keeper = holder(t, admin, gateLock(config, "keeper"))
+				return len(sessions(t, admin, config, "ID = ? AND STATE = ?", keeper, "User sleep")) == 1
+			}, patience, tick)
 			kill(t, admin, what, keeper)
 			require.Error(t, mysqltest.Receive(t, failed))
 			gate.Ring(0)
