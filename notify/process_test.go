@@ -62,7 +62,8 @@ func TestHandshakeOfProcesses(t *testing.T) {
 		require.Eventually(t, func() bool { return count("SELECT COALESCE(MAX(last_id), 0) FROM turns") >= all }, patience, tick)
 		killProducer = start("producer")
 		more(turns, 30)
-		assert.Less(t, count("SELECT FLOOR(AVG(found)) FROM turns"), 5)
+		// Of most turns: while a consumer that has let the lock go is held up the producer goes on alone.
+		assert.Equal(t, 1, count("SELECT 2 * SUM(found < 5) > COUNT(*) FROM turns"))
 
 		killConsumer()
 		more(rows, 30)
