@@ -101,14 +101,18 @@ func commitsOfABusyServer(t *testing.T, own *mysqltest.Server) {
 	defer user.Close()
 	told(t, user)
 	commits := keepCommitting(t, db, 3)
-	begun, tells := time.Now(), 0
-	for commits.Load() < 300 || time.Since(begun) < 20*floor {
-		told(t, user)
-		tells++
+	most := 0
+	for range 3 { // the writers alone may have the processors once or twice
+		begun, before, tells := time.Now(), commits.Load(), 0
+		for commits.Load()-before < 300 || time.Since(begun) < 20*floor {
+			told(t, user)
+			tells++
+		}
+		// Thrice, since a look that takes as long as the floor lets the waits begin anew, at 1 ms.
+		assert.LessOrEqual(t, float64(tells), 3*time.Since(begun).Seconds()/floor.Seconds()+8)
+		most = max(most, tells)
 	}
-	// Thrice, since a look that takes as long as the floor lets the waits begin anew, at 1 ms.
-	assert.LessOrEqual(t, float64(tells), 3*time.Since(begun).Seconds()/floor.Seconds()+8)
-	assert.Greater(t, tells, 5)
+	assert.Greater(t, most, 5)
 }
 
 func commitsComeAndGo(t *testing.T, own *mysqltest.Server) {
@@ -206,9 +210,8 @@ func TestCommitsAfterARestart(t *testing.T) {
 		own.Kill()
 		timer := time.NewTimer(1500 * time.Millisecond)
 		<-timer.C
-		tries := dials.Load() - before
-		assert.Greater(t, tries, int64(1))
-		assert.LessOrEqual(t, tries, int64(8), "50, 100, 200, 400, 800 ms, each a fifth shorter at most")
+		assert.LessOrEqual(t, dials.Load()-before, int64(8), "50, 100, 200, 400, 800 ms, each a fifth shorter at most")
+		require.Eventually(t, func() bool { return dials.Load()-before > 1 }, patience, tick)
 		own.Restart(t)
 		select { // the next try may be 5 s away, and the server slow
 		case <-user.C:

@@ -48,11 +48,12 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 					require.Equal(t, growing, all[begun:begun+len(growing)])
 
 					// At the maximum there is one look in each, and nothing else.
-					start, questions := time.Now(), own.Questions(t)
+					start, before, questions := time.Now(), len(waits.given()), own.Questions(t)
 					n := len(waits.given())
 					all = waits.await(t, n+5)
 					asked := int(own.Questions(t)-questions) - 1 // this question itself
-					assert.InDelta(t, len(all)-n, asked, 2)
+					assert.GreaterOrEqual(t, asked, len(all)-n-1)
+					assert.LessOrEqual(t, asked, len(waits.given())-before+1)
 					assert.Greater(t, time.Since(start), 4*most)
 					require.Equal(t, most, all[len(all)-1])
 
@@ -96,9 +97,10 @@ func TestPollDefaults(t *testing.T) {
 		questions := own.Questions(t)
 		_, err := waiter.Wait(t.Context(), notify.Head{}, 4*time.Second)
 		require.NoError(t, err)
-		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s; then it is one a second.
+		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s, or in all of the time on a busy
+		// machine; then it is one a second.
 		asked := own.Questions(t) - questions - 1
-		assert.GreaterOrEqual(t, asked, uint64(12))
+		assert.GreaterOrEqual(t, asked, uint64(10))
 		assert.LessOrEqual(t, asked, uint64(15))
 	})
 }
