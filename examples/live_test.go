@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -116,7 +118,10 @@ func TestLivePage(t *testing.T) {
 	browser := chromium(t)
 	each(t, "live", func(t *testing.T, s *mysqltest.Server, binary string) {
 		config := s.Database(t)
-		p, url := serve(t, config, binary)
+		port, err := child.FreePort() // it comes back to it
+		require.NoError(t, err)
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		p, url := serve(t, config, binary, "-listen", address)
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
 		allocator, endBrowser := chromedp.NewExecAllocator(context.Background(), options...)
 		defer endBrowser()
@@ -142,7 +147,7 @@ func TestLivePage(t *testing.T) {
 		db := openDB(t, config)
 		run(t, db, "INSERT INTO board (payload) VALUES ('second')")
 		// Something in the server's place answers, as a proxy does: a browser gives up then.
-		address, asked := strings.TrimPrefix(url, "http://"), make(chan bool, 1)
+		asked := make(chan bool, 1)
 		listener, err := net.Listen("tcp", address)
 		require.NoError(t, err)
 		proxy := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -18,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 // envBrokers names the folder with the brokers' programs.
@@ -78,8 +79,8 @@ func start(tb testing.TB, k kind, options []string) *Broker {
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(b.folder) })
 	tb.Cleanup(func() { b.end(syscall.SIGKILL) })
-	if b.port, err = freePort(); err != nil {
-		tb.Fatal(err)
+	if b.port, err = child.FreePort(); err != nil {
+		tb.Fatalf("brokertest: %v", err)
 	}
 	if err := b.run(options); err != nil {
 		tb.Fatal(err)
@@ -208,20 +209,6 @@ func program(name string) (string, error) {
 		return "", fmt.Errorf("brokertest: no %s in %s: run scripts/brokers, or name the folder that has it in %s", name, folder, envBrokers)
 	}
 	return path, nil
-}
-
-// freePort finds a port below those that the system gives to outgoing connections: a
-// stopped broker gets it back.
-func freePort() (int, error) {
-	const low, high = 10000, 32000
-	for range 100 {
-		port := low + rand.IntN(high-low)
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, listener.Close()
-		}
-	}
-	return 0, errors.New("brokertest: no free port")
 }
 
 // accepts returns nil when something listens.

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 // NATS starts nats-server with JetStream. It takes messages of MaxMessage bytes.
@@ -104,8 +106,8 @@ func RabbitMQ(tb testing.TB) *Broker {
 	var other [2]int
 	for i := range other {
 		var err error
-		if other[i], err = freePort(); err != nil {
-			tb.Fatal(err)
+		if other[i], err = child.FreePort(); err != nil {
+			tb.Fatalf("brokertest: %v", err)
 		}
 	}
 	return start(tb, kind{program: "rabbitmq-server", scheme: "amqp", secure: "amqps", path: "/", prepare: func(b *Broker, _ []string) ([]string, []string, error) {

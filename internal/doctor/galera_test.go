@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -22,10 +24,9 @@ func TestGaleraNode(t *testing.T) {
 		if !shared.IsMariaDB() {
 			t.Skip("MySQL has no Galera")
 		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := child.FreePort()
 		require.NoError(t, err)
-		peers := listener.Addr().String()
-		listener.Close()
+		peers := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		s := shared.Start(t, "--wsrep-on=ON", "--wsrep-provider="+provider, "--wsrep-cluster-address=gcomm://",
 			"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-node-address=127.0.0.1",
 			fmt.Sprintf("--wsrep-provider-options=gmcast.listen_addr=tcp://%s;gcache.size=1M", peers))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/user"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 // launch makes the instance's data folder and starts it. On an error nothing is left of it.
@@ -33,7 +34,7 @@ func (s *Server) launch(flags ...string) error {
 	return nil
 }
 
-// portAttempts is how often a free port is looked for: another process may take one before it is used.
+// portAttempts is how often a free port is looked for: another process, that is no test, may take one before it is used.
 const portAttempts = 3
 
 func (s *Server) firstRun(template string) error {
@@ -42,8 +43,8 @@ func (s *Server) firstRun(template string) error {
 	}
 	for attempt := 1; ; attempt++ {
 		var err error
-		if s.port, err = freePort(); err != nil {
-			return err
+		if s.port, err = child.FreePort(); err != nil {
+			return fmt.Errorf("mysqltest: %w", err)
 		}
 		if s.admin, err = openPool(s.config()); err != nil {
 			return fmt.Errorf("mysqltest: %w", err)
@@ -51,7 +52,7 @@ func (s *Server) firstRun(template string) error {
 		if err = s.run(); err == nil {
 			return nil
 		}
-		if attempt == portAttempts || portIsFree(s.port) {
+		if attempt == portAttempts || child.PortIsFree(s.port) {
 			return err
 		}
 		closePool(s.admin)
@@ -145,27 +146,6 @@ func (s *Server) logTail() []byte {
 		return []byte(err.Error())
 	}
 	return tail(log)
-}
-
-// freePort finds a port below the range from which the system takes ports for outgoing connections: one
-// from that range could be gone when a stopped server wants it again, and a client that keeps dialling
-// a stopped server there can end up connected to itself.
-func freePort() (int, error) {
-	const low, high, attempts = 10000, 32000, 100
-	for range attempts {
-		if port := low + rand.IntN(high-low); portIsFree(port) {
-			return port, nil
-		}
-	}
-	return 0, fmt.Errorf("mysqltest: none of %d ports between %d and %d is free", attempts, low, high)
-}
-
-func portIsFree(port int) bool {
-	listener, err := net.Listen("tcp", loopback(port))
-	if err != nil {
-		return false
-	}
-	return listener.Close() == nil
 }
 
 func loopback(port int) string {

@@ -14,6 +14,8 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/go-sql-driver/mysql"
 	"github.com/rs/zerolog"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 func init() { toxics.Register("freeze", new(freezeToxic)) }
@@ -48,15 +50,15 @@ func (s *Server) Proxy(tb testing.TB) *Proxy {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Proxy{tb: tb, toxics: map[string]bool{}}
 	for attempt := 1; ; attempt++ {
-		port, err := freePort()
+		port, err := child.FreePort()
 		if err != nil {
-			tb.Fatal(err)
+			tb.Fatalf("mysqltest: %v", err)
 		}
 		p.proxy = toxiproxy.NewProxy(server, s.name, loopback(port), cfg.Addr)
 		if err = p.proxy.Start(); err == nil {
 			break
 		}
-		if attempt == portAttempts || portIsFree(port) {
+		if attempt == portAttempts || child.PortIsFree(port) {
 			tb.Fatalf("mysqltest: start the proxy: %v", err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 // open returns a pool for cfg that is closed at the test's end.
@@ -72,7 +74,7 @@ func TestDataOutlivesTheServer(t *testing.T) {
 		}
 		s.Kill()
 		require.False(t, answers(t, db))
-		require.True(t, portIsFree(s.port))
+		require.True(t, child.PortIsFree(s.port))
 	})
 }
 

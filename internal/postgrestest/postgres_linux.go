@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -16,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/child"
 )
 
 // ErrNone is returned where no PostgreSQL is installed.
@@ -77,14 +78,11 @@ func (s *server) start(ctx context.Context, flags []string) error {
 	if out, err := s.command(ctx, "initdb", "-D", "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C").CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	free, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	port, err := child.FreePort()
 	if err != nil {
 		return err
 	}
-	s.port = strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
-	if err := free.Close(); err != nil {
-		return err
-	}
+	s.port = strconv.Itoa(port)
 	if err := s.run(flags); err != nil {
 		return err
 	}
