@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // Each broker starts, comes back after a stop and a kill on the same port, and is gone
 // at the end.

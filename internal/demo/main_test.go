@@ -5,8 +5,8 @@ package demo
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// No goroutine is ignored: an engine that was closed leaves none.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// An engine that was closed leaves no goroutine.
+func TestMain(m *testing.M) { mysqltest.Main(m) }
