@@ -29,7 +29,7 @@ var (
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{
-		turns: 1, samples: 5, turn: time.Minute, settle: 100 * time.Millisecond, window: 300 * time.Millisecond, sleep: 300 * time.Millisecond, listeners: 2,
+		turns: 1, samples: 5, turn: time.Minute, settle: 100 * time.Millisecond, window: time.Second, sleep: time.Second, listeners: 2,
 		rates: 2 * time.Second, rows: 2000, late: 2, slowest: 100 * time.Millisecond,
 	}
 )
@@ -294,9 +294,13 @@ func (r *result) throughput(ctx context.Context, a amounts) error {
 		return nil
 	}
 	var read atomic.Int64
-	done := make(chan struct{})
+	some, done := make(chan time.Time, 1), make(chan struct{})
 	handler := func([]byte) {
-		if read.Add(1) == int64(r.rows) {
+		n := read.Add(1)
+		if n == 1 {
+			some <- time.Now()
+		}
+		if n == int64(r.rows) {
 			close(done)
 		}
 	}
@@ -307,6 +311,9 @@ func (r *result) throughput(ctx context.Context, a amounts) error {
 		select {
 		case <-done:
 		case <-late.C:
+			if _, err := receive(ctx, some); err != nil { // a busy machine may have taken all of the time
+				return err
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
