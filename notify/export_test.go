@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -56,4 +57,12 @@ func (s *Session) Concludes(ctx context.Context, lock *Lock) (verdict error) {
 	l := &look{keeping: &keeping{session: s, lock: lock}, stop: func(cause error) { verdict = cause }}
 	l.take(ctx, view{keeper: s.ID() + 1})
 	return verdict
+}
+
+// Bears tells whether a keeper goes on after a look that failed so.
+func Bears(failure error) bool {
+	bears := true
+	l := &look{keeping: &keeping{gate: &gate{log: slog.New(slog.DiscardHandler)}}, stop: func(error) { bears = false }}
+	l.failed(context.Background(), failure)
+	return bears
 }

@@ -198,5 +198,8 @@ func TestGateKilledIsNoProxy(t *testing.T) {
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		mysqltest.Await(t, lock.Lost(), "the loss")
 		require.NoError(t, session.Concludes(t.Context(), lock))
+		// Were it the session of the looks, there would be another one.
+		require.True(t, notify.Bears(session.Err()), session.Err())
+		require.False(t, notify.Bears(errOurs))
 	})
 }

@@ -117,7 +117,8 @@ func (l *look) run(ctx context.Context) {
 // failed decides what a look that failed means.
 func (l *look) failed(ctx context.Context, err error) {
 	switch {
-	case ctx.Err() != nil, server.Retryable(err), server.ConnectionLost(err): // behind an ALTER TABLE that waits, say
+	case ctx.Err() != nil, server.Retryable(err), // behind an ALTER TABLE that waits, say
+		server.ConnectionLost(err), errors.Is(err, errEnded):
 		l.log.DebugContext(ctx, "the keeper's look failed", "error", err)
 	case server.Is(err, server.ErrNoSuchTable, server.ErrBadField): // dropped, or changed
 		l.head = ""
