@@ -122,7 +122,7 @@ func TestMail(t *testing.T) {
 		config := s.Database(t)
 		post := newPost(t)
 		sender := func() *process {
-			return start(t, config, binary, "-smtp", post.listener.Addr().String(), "-visibility", "5s")
+			return start(t, config, binary, "-smtp", post.listener.Addr().String(), "-visibility", "10s")
 		}
 		require.Zero(t, start(t, config, binary, "Later <later@example.com>", "Später\r\nBcc: everybody@example.com").code())
 		require.NotZero(t, start(t, config, binary, "nobody", "Hello").code())

@@ -50,7 +50,7 @@ func TestWorker(t *testing.T) {
 		links := &site{times: map[string]int{}, asked: make(chan string, 1), release: make(chan struct{})}
 		server := httptest.NewServer(links)
 		t.Cleanup(server.Close)
-		work := func() *process { return start(t, config, binary, "-visibility", "5s", "-retry", "10ms") }
+		work := func() *process { return start(t, config, binary, "-visibility", "10s", "-retry", "10ms") }
 		enter := func(paths ...string) *process {
 			for i := range paths {
 				paths[i] = server.URL + paths[i]

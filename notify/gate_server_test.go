@@ -154,7 +154,7 @@ func TestGateOfAServerThatRestarts(t *testing.T) {
 		for _, flush := range []string{"FLUSH TABLES", "FLUSH TABLES " + config.DBName + ".orders WITH READ LOCK", "FLUSH TABLES WITH READ LOCK"} {
 			conn, err := own.Admin(t).Conn(t.Context())
 			require.NoError(t, err)
-			_, err = conn.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 5")
+			_, err = conn.ExecContext(t.Context(), "SET SESSION lock_wait_timeout = 30")
 			require.NoError(t, err)
 			_, err = conn.ExecContext(t.Context(), flush)
 			require.NoError(t, err)

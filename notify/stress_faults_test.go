@@ -302,7 +302,7 @@ func (f *faults) measure(what string, id uint64, ring func(id uint64)) {
 	all := f.expect(id)
 	begun := time.Now()
 	ring(id)
-	if !arrived(f.t.Context(), all, stressOptions.KeeperTimeout+10*time.Second) {
+	if !arrived(f.t.Context(), all, stressOptions.KeeperTimeout+20*time.Second) {
 		f.t.Logf("%s: row %d is lost to %v; the keeper is %s", what, id, f.who(id), f.user(f.keeper))
 		f.lost += len(f.who(id))
 		for begun := time.Now(); !arrived(f.t.Context(), all, time.Second); {

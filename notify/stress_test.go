@@ -35,7 +35,7 @@ func TestGateStress(t *testing.T) {
 		stress := func(t *testing.T, s *mysqltest.Server) {
 			all := newStress(t, s, notify.GateLoss{Delay: seldomLate})
 			all.invite(s)
-			figures := all.run(stressOptions.KeeperTimeout+10*time.Second, func(f stressFigures) bool {
+			figures := all.run(stressOptions.KeeperTimeout+20*time.Second, func(f stressFigures) bool {
 				if os.Getenv("MQNOTIFY_LONG") != "" {
 					return f.waits >= 500_000
 				}
