@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,7 +135,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 	}
 	if held.Token() == 0 {
 		// What a dead holder had sent may run still: without a token, wait for that.
-		if _, err := hands.ExecContext(ctx, "DO SLEEP(0.02)"); err != nil {
+		if _, err := hands.ExecContext(ctx, "DO SLEEP(0.1)"); err != nil {
 			return err
 		}
 	}
@@ -147,14 +148,16 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 	}
 	select {
 	case order := <-orders:
-		signal := syscall.SIGKILL
-		if order == "stop" {
-			signal = syscall.SIGSTOP
-			ctx = context.WithoutCancel(ctx)
-		}
 		say("in the middle")
-		_ = syscall.Kill(os.Getpid(), signal)
-		<-time.After(50 * time.Millisecond) // it takes effect in here
+		if order != "stop" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		ctx = context.WithoutCancel(ctx)
+		continued := make(chan os.Signal, 1)
+		signal.Notify(continued, syscall.SIGCONT)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-continued // the stop takes effect in here, on a busy machine later than at once
 	default:
 	}
 	if _, err := hands.ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
