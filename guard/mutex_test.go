@@ -71,13 +71,19 @@ func TestMutex(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, other.Release(t.Context()))
 
-		// A wait ends with its context, and with its cause.
+		// A wait ends with its context, and with its cause. On a busy machine a short one ends before the
+		// server has refused it.
 		enough := errors.New("enough")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, enough)
-		defer cancel()
-		_, err = open("A name: ☃").Lock(ctx)
-		require.ErrorIs(t, err, guard.ErrNotAcquired)
-		require.ErrorIs(t, err, enough)
+		ctx := t.Context()
+		err = nil
+		for wait := 50 * time.Millisecond; !errors.Is(err, guard.ErrNotAcquired); wait *= 2 {
+			require.Less(t, wait, patience, "%v", err)
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(t.Context(), wait, enough) //nolint:fatcontext // it is made of the test's, not of the one before
+			defer cancel()
+			_, err = open("A name: ☃").Lock(ctx)
+			require.ErrorIs(t, err, enough)
+		}
 		_, err = open("free").Lock(ctx)
 		require.ErrorIs(t, err, enough, "a context that had ended before")
 		require.NotErrorIs(t, err, guard.ErrNotAcquired)
@@ -124,7 +130,7 @@ func TestMutexServerAway(t *testing.T) {
 				require.Eventually(t, func() bool { return through.Pool().Stats().OpenConnections > 0 }, patience, tick)
 				retried := guard.Retried()
 				proxy.Down()
-				require.Eventually(t, func() bool { return guard.Retried() > retried+1 }, patience, tick)
+				require.Eventually(t, func() bool { return guard.Retried() > retried+3 }, patience, tick)
 				cancel(enough)
 				err = mysqltest.Receive(t, failed)
 				require.ErrorIs(t, err, enough)
