@@ -95,8 +95,8 @@ func TestLeaseTokens(t *testing.T) {
 func TestLeaseExpires(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		const ttl = 1500 * time.Millisecond
-		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", ttl)
+		const ttl, longer = 3 * time.Second, 6 * time.Second // a stall loses none that is renewed
+		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", longer)
 		renewed := mustLock(t, other)
 		begun := time.Now()
 		token, err := lease.Take(t.Context())
@@ -111,7 +111,7 @@ func TestLeaseExpires(t *testing.T) {
 		requireToken(t, err, refused)
 		require.NoError(t, next.Release(t.Context()))
 
-		require.Eventually(t, func() bool { return time.Since(begun) > 3*ttl }, patience, tick)
+		require.Eventually(t, func() bool { return time.Since(begun) > 2*longer }, patience, tick)
 		require.NoError(t, renewed.Err())
 		_, err = other.TryLock(t.Context())
 		require.ErrorIs(t, err, guard.ErrNotAcquired)
@@ -143,7 +143,7 @@ func TestLeaseLost(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				proxy := s.Proxy(t)
-				const ttl = time.Second
+				const ttl = 3 * time.Second
 				held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), name, ttl))
 				working, cancel := held.Context(t.Context())
 				defer cancel()
@@ -168,7 +168,7 @@ func TestLeaseLost(t *testing.T) {
 func TestLeaseTakenAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		lease := newLease(t, db, "x", 3*time.Second)
+		lease := newLease(t, db, "x", 6*time.Second) // or a stall would lose it before the renewal does
 		held := mustLock(t, lease)
 		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
 		mysqltest.Await(t, held.Lost(), "the loss")
@@ -193,7 +193,7 @@ func TestLeaseSurvives(t *testing.T) {
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
 		proxy := own.Proxy(t)
-		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 3*time.Second))
+		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 6*time.Second))
 		renewals := func() int { return value[int](t, direct, "SELECT renewals FROM mqnotify_lease") }
 		for range 3 {
 			before := renewals()
@@ -220,7 +220,7 @@ func TestLeaseFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		execute(t, db, "CREATE TABLE resource (n INT)")
-		lease := newLease(t, db, "x", 2*time.Second)
+		lease := newLease(t, db, "x", 3*time.Second)
 		token, err := lease.Take(t.Context())
 		require.NoError(t, err)
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
@@ -230,7 +230,7 @@ func TestLeaseFence(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lease.Fence(t.Context(), tx, token))
 		next := mysqltest.Result(func() int {
-			held := mustLock(t, lease)
+			held := mustLock(t, newLease(t, db, "x", time.Minute)) // which is not renewed in here
 			n := value[int](t, db, "SELECT COUNT(*) FROM resource")
 			return n + errs(held.Release(context.Background()))
 		})
