@@ -3,6 +3,8 @@ package producer
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -213,11 +215,8 @@ func TestHandshakeGathers(t *testing.T) {
 
 		const publishers = 20
 		var wg sync.WaitGroup
-		var entered sync.WaitGroup
-		entered.Add(publishers)
 		for i := range publishers {
 			wg.Go(func() {
-				entered.Done()
 				ids, err := h.Publish(ctx, payload(2*i), payload(2*i+1))
 				if assert.NoError(t, err) && assert.Len(t, ids, 2) {
 					var got []string
@@ -226,8 +225,8 @@ func TestHandshakeGathers(t *testing.T) {
 				}
 			})
 		}
-		entered.Wait()
-		<-time.After(300 * time.Millisecond) // the consumer works on
+		// The consumer works on.
+		require.Eventually(t, func() bool { return waiting() == publishers }, 30*time.Second, 10*time.Millisecond)
 		assert.Equal(t, 1, count(t, db, "x"), "inserted in the consumer's turn")
 		all, turns, err := r.read(ctx, 2*publishers)
 		require.NoError(t, err)
@@ -235,6 +234,13 @@ func TestHandshakeGathers(t *testing.T) {
 		assert.Equal(t, 1, turns)
 		wg.Wait()
 	})
+}
+
+// waiting is how many callers of Publish wait for their turn.
+func waiting() int {
+	all := make([]byte, 16<<20)
+	all = all[:runtime.Stack(all, true)]
+	return len(regexp.MustCompile(`(?m)^goroutine \d+ \[select.*\]:\n.*\(\*Handshake\)\.publish\(`).FindAll(all, -1))
 }
 
 // publishing publishes and tells how it went.
@@ -257,10 +263,14 @@ func TestHandshakeIdleCostsNoStatement(t *testing.T) {
 		_, err := h.Publish(t.Context(), Message{})
 		require.NoError(t, err)
 		before := own.Questions(t)
-		<-time.After(3 * time.Second) // 1 ms, 2 ms, ... 1 s
-		rest := own.Questions(t)
-		assert.Less(t, rest-before, uint64(15))
-		<-time.After(2 * time.Second)
-		assert.LessOrEqual(t, own.Questions(t)-rest-1, uint64(1))
+		looks := uint64(0)
+		require.Eventually(t, func() bool { // it rests: 1 ms, 2 ms, ... 1 s, and no turn after that
+			begun := own.Questions(t)
+			<-time.After(2 * time.Second)
+			now := own.Questions(t)
+			looks += 2
+			assert.Less(t, now-before-looks, uint64(15))
+			return now-begun-1 <= 1
+		}, 30*time.Second, 10*time.Millisecond)
 	})
 }
