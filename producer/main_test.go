@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
@@ -54,6 +55,16 @@ func count(tb testing.TB, db *notify.DB, topic string) (n int) {
 	tb.Helper()
 	require.NoError(tb, db.Pool().GetContext(tb.Context(), &n, "SELECT COUNT(*) FROM "+ident.Quote(topic)))
 	return n
+}
+
+// inserting waits until a session runs an INSERT, and is its id.
+func inserting(tb testing.TB, db *notify.DB) (session uint64) {
+	tb.Helper()
+	require.Eventually(tb, func() bool {
+		return db.Pool().GetContext(tb.Context(), &session, "SELECT id FROM information_schema.processlist "+
+			"WHERE db = ? AND info LIKE 'INSERT%' AND state = 'User sleep'", db.Name()) == nil
+	}, 30*time.Second, 10*time.Millisecond)
+	return session
 }
 
 // stored is the topic's rows as messages, by id.
