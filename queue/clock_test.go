@@ -42,7 +42,7 @@ func TestWrongClock(t *testing.T) {
 }
 
 func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
-	const visibility, takes = 3 * time.Second, 4 * time.Second
+	const visibility, takes = 5 * time.Second, 6 * time.Second // a stall loses no claim
 	db, config := database(t, s)
 	makeRuns(t, db)
 	q := newQueue(t, db, Options{})
@@ -94,7 +94,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		}, "each has some")
 	}
 	killWorker(t, db, wrong)
-	eventually(t, func() bool { return done("long") == tasks }, "all are done")
+	require.Eventually(t, func() bool { return done("long") == tasks }, 4*patience, tick, "all are done")
 	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
 	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), "who holds a task renews in time")
 	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM runs r JOIN mqnotify_task t ON t.id = r.task WHERE t.payload IN ('hour', 'claimed')"))

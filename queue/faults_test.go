@@ -78,7 +78,7 @@ func TestCutOff(t *testing.T) {
 		db, config := database(t, s)
 		proxy := s.Proxy(t)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		const visibility = time.Second
+		const visibility = 8 * time.Second // of which a tenth is between the two on a busy machine
 		var mu sync.Mutex
 		at := map[string]time.Time{}
 		note := func(what string) {
@@ -115,7 +115,7 @@ func TestCutOff(t *testing.T) {
 				close(again)
 				return errors.New("so that the late result would show")
 			})
-		<-again
+		mysqltest.Await(t, again, "the second attempt")
 		proxy.Thaw()
 		eventually(t, func() bool { return inState(t, db, Failed) == 1 }, "not failed")
 		require.NoError(t, cut.end(t))
