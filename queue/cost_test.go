@@ -170,9 +170,8 @@ func idle(tb testing.TB, s *mysqltest.Server, workers int) *mysqltest.Server {
 	quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 	for range workers {
 		var got collected
-		q := newQueue(tb, openConfig(tb, config), quiet)
-		work(tb, q, WorkerOptions{}, got.handle)
-		enqueue(tb, newQueue(tb, db, Options{NoGate: true, Logger: quiet.Logger}), "x")
+		enqueue(tb, newQueue(tb, db, Options{NoGate: true, Logger: quiet.Logger}), "x") // which it finds when it begins
+		work(tb, newQueue(tb, openConfig(tb, config), quiet), WorkerOptions{}, got.handle)
 		eventually(tb, func() bool { return inState(tb, db, Ready) == 0 }, "no work")
 	}
 	eventually(tb, func() bool {
