@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -203,8 +204,14 @@ func TestOrderedHeadDies(t *testing.T) {
 				execute(t, db, "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
 					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE id = ?", c.lapse, head)
 				var got collected
-				waiting(t, config, WorkerOptions{}, got.handle)
-				require.Empty(t, got.payloads())
+				waiting(t, config, WorkerOptions{}, func(ctx context.Context, task Task) error {
+					var state State
+					if err := db.Pool().GetContext(ctx, &state, "SELECT state FROM mqnotify_task WHERE id = ?", head); err != nil {
+						return err
+					}
+					assert.Equal(t, Dead, state, "not its turn")
+					return got.handle(ctx, task)
+				})
 				require.NoError(t, c.die(q, head))
 				got.waitFor(t, "next")
 			})
