@@ -50,6 +50,8 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 		}, handler))
 		names = append(names, name)
 	}
+	// A first connection that fails would end them.
+	eventually(tb, func() bool { return get[int](tb, setup, "SELECT COUNT(*) FROM mqnotify_offset") == len(names) }, "they do not begin")
 	return names, func() {
 		for _, r := range all {
 			r.stop()

@@ -284,6 +284,7 @@ func TestHandlerNeverTwiceAtOnce(t *testing.T) {
 			run(t, far, "orders", Options{Group: "g", From: Beginning(), Logger: quiet}, handler)
 			proxies = append(proxies, proxy)
 		}
+		standingBy(t, db, 1) // a first connection that fails would end a member
 		rows := 0
 		count := func() int {
 			mu.Lock()
