@@ -219,7 +219,7 @@ func TestStrictOrderUnderLoad(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
 		db := openTopic(t, s)
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: time.Second}, got.handler())
+		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: 5 * time.Second}, got.handler())
 		var load sync.WaitGroup
 		for n := range 4 {
 			conn := newConn(t, db)
@@ -269,6 +269,7 @@ func TestStaleView(t *testing.T) {
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')", "ROLLBACK")
 		insert(t, db, "orders", "four")
 		got.waitFor(t, "two", "late", "four")
+		eventually(t, func() bool { return stored(t, db, "g") > 0 }, "the offset is not stored")
 		looks.wait(t)
 		require.Equal(t, uint64(2), stored(t, db, "g"))
 		looks.stale.Store(false)

@@ -22,6 +22,7 @@ func TestStaleInnoDBTrx(t *testing.T) {
 		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
 		insert(t, db, "orders", "one")
 		got.waitFor(t, "one")
+		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
 
 		reads, stop := make(chan struct{}), make(chan struct{})
 		var monitor sync.WaitGroup
