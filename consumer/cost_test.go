@@ -34,8 +34,9 @@ func TestOpenTransactionCostsNoMore(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "first")
+		looks := newLooks()
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{From: Beginning(), wrap: looks.wrap}, got.handler())
 		got.waitFor(t, "first")
 		late, aside := newConn(t, db), newConn(t, db)
 		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
@@ -48,16 +49,22 @@ func TestOpenTransactionCostsNoMore(t *testing.T) {
 			}
 			got.waitFor(t, want...)
 		}
+		// Of each look, since a busy machine makes fewer of them.
+		perLook := func() float64 {
+			during(t, s, window) // the looks become fewer again
+			before, statements := looks.n.Load(), s.Questions(t)
+			eventually(t, func() bool { return looks.n.Load() >= before+4 }, "the reader does not look at its gaps")
+			return float64(s.Questions(t)-statements-1) / float64(looks.n.Load()-before)
+		}
 		more()
-		during(t, s, window) // the looks become fewer again
-		begin := during(t, s, window)
+		begin := perLook()
 		more()
 		more()
-		during(t, s, window)
-		end := during(t, s, window)
-		t.Logf("statements a second while a transaction is open: %.1f at its begin, %.1f at its end", begin, end)
+		end := perLook()
+		rate := during(t, s, window)
+		t.Logf("statements a look while a transaction is open: %.1f at its begin, %.1f at its end, then %.1f a second", begin, end, rate)
 		require.LessOrEqual(t, end, begin*1.5+1)
-		require.Less(t, end, 30.0)
+		require.Less(t, rate, 30.0)
 		onConn(t, late, "COMMIT")
 		got.waitFor(t, append(want, "late")...)
 		require.NoError(t, c.end(t))
@@ -137,14 +144,16 @@ func TestAlterBehindWriter(t *testing.T) {
 		const behind = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table%' AND INFO LIKE ?"
 		eventually(t, func() bool { return get[int](t, db, behind, "ALTER%") == 1 }, "the ALTER does not wait")
 		const reader = "SELECT COALESCE(MAX(TIME), -1) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table%' AND INFO LIKE 'SELECT%'"
-		longest, waits := 0, 0
-		for until := time.Now().Add(5 * time.Second); time.Now().Before(until); {
-			if time := get[int](t, db, reader); time >= 0 {
-				longest, waits = max(longest, time), waits+1
+		longest, last, gaveUp := 0, -1, 0
+		eventually(t, func() bool {
+			now := get[int](t, db, reader)
+			if now < last {
+				gaveUp++
 			}
-		}
-		require.Positive(t, waits, "no statement of the reader waited: the test shows nothing")
-		require.LessOrEqual(t, longest, 3, "seconds that a statement of the reader waited")
+			longest, last = max(longest, now), now
+			return gaveUp == 3
+		}, "a statement of the reader waits on, or none does")
+		require.LessOrEqual(t, longest, 10, "seconds that a statement of the reader waited")
 		onConn(t, writer, "COMMIT")
 		require.NoError(t, <-altered)
 		got.waitFor(t, "first", "second")
