@@ -320,7 +320,7 @@ func (w *tortureWriter) transaction(ctx context.Context, db *sql.DB) (err error)
 		}
 		w.sleep(ctx, conn, 0.2)
 	}
-	for range 100 { // the server may not have let the first session go yet (1397)
+	for begun := time.Now(); time.Since(begun) < patience; { // the server may not have let the first session go yet (1397)
 		if _, err = conn.ExecContext(ctx, end); err == nil {
 			return nil
 		}
