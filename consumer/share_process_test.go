@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -46,12 +47,13 @@ func TestShareProcesses(t *testing.T) {
 		db := openConfig(t, config, "orders")
 		do(t, db,
 			"CREATE TABLE state_tx (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL)",
-			"CREATE TABLE state_once (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL)",
+			"CREATE TABLE state_once (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL, member INT NULL, at DATETIME(6) NULL)",
+			"CREATE TABLE killed (member INT PRIMARY KEY, at DATETIME(6) NOT NULL)",
 			"CREATE TABLE work_once (id BIGINT UNSIGNED NOT NULL, KEY (id))",
 			"CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, KEY (id))",
 			"CREATE TABLE wrong (what TEXT)")
 		for k := range shareWriters * shareKeys {
-			do(t, db, fmt.Sprintf("INSERT INTO state_tx VALUES (%d, 0, 0)", k), fmt.Sprintf("INSERT INTO state_once VALUES (%d, 0, 0)", k))
+			do(t, db, fmt.Sprintf("INSERT INTO state_tx VALUES (%d, 0, 0)", k), fmt.Sprintf("INSERT INTO state_once (k, seq, version) VALUES (%d, 0, 0)", k))
 		}
 		told, err := json.Marshal(shareMember{config.FormatDSN()})
 		require.NoError(t, err)
@@ -83,6 +85,7 @@ func TestShareProcesses(t *testing.T) {
 				members[pick].end(t)
 				ends++
 			} else {
+				do(t, db, fmt.Sprintf("INSERT INTO killed VALUES (%d, UTC_TIMESTAMP(6))", members[pick].command.Process.Pid))
 				members[pick].kill()
 				kills++
 			}
@@ -303,11 +306,17 @@ func shareOnce(ctx context.Context, db *notify.DB, m Message, wrong func(string,
 		return context.Cause(ctx)
 	}
 	var result sql.Result
-	if result, err = db.Pool().ExecContext(ctx, "UPDATE state_once SET seq = GREATEST(seq, ?), version = version + 1 WHERE k = ? AND version = ?",
-		seq, key, state.Version); err != nil {
+	if result, err = db.Pool().ExecContext(ctx, "UPDATE state_once SET seq = GREATEST(seq, ?), version = version + 1,"+
+		" member = ?, at = UTC_TIMESTAMP(6) WHERE k = ? AND version = ?", seq, os.Getpid(), key, state.Version); err != nil {
 		return err
 	}
 	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		// A busy server may run later what one had sent that was killed: it was no handler any more.
+		var late bool
+		const query = "SELECT EXISTS (SELECT 1 FROM state_once s JOIN killed k ON k.member = s.member WHERE s.k = ? AND s.at >= k.at)"
+		if err := db.Pool().GetContext(ctx, &late, query, key); err != nil || late {
+			return errors.Join(err, errors.New("a dead member's statement came late"))
+		}
 		return wrong("once: key %s is handled twice at once (id %d): %v", key, m.ID, err)
 	}
 	_, err = db.Pool().ExecContext(ctx, "INSERT INTO work_once VALUES (?)", m.ID)
