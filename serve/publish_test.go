@@ -255,10 +255,12 @@ func TestStateAndMetrics(t *testing.T) {
 			`mqnotify_gate_kept{topic="orders"}`: 1, `mqnotify_reader_lost_total{topic="orders"}`: 0,
 			"mqnotify_locks_lost_total": 0,
 		} {
-			assert.InDelta(t, want, counted(t, site, name), 0, name)
+			require.Eventually(t, func() bool { // a scrape leaves out what the database does not tell within 2 s
+				return counted(t, site, name) == want
+			}, long, 50*time.Millisecond, name)
 		}
 		assert.Positive(t, counted(t, site, "mqnotify_statements_total"))
-		assert.Less(t, counted(t, site, `mqnotify_latency_seconds_sum{topic="orders"}`), 5.0)
+		assert.Less(t, counted(t, site, `mqnotify_latency_seconds_sum{topic="orders"}`), long.Seconds())
 		_, text := site.ask(t, "GET", "/metrics", "")
 		assert.Contains(t, text, "go_goroutines")
 	})

@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +26,40 @@ import (
 type pipes struct {
 	conns chan net.Conn
 	ended chan struct{}
+	pace  pace
+}
+
+// pace is how slowly a client reads, and how long a write to it may take. Both are on a clock
+// of the connection's own: nothing waits for it, and a machine that stands still is not slow.
+type pace struct{ perByte, most time.Duration }
+
+// paced is a connection that goes by it.
+type paced struct {
+	net.Conn
+	pace
+	mu        sync.Mutex
+	now, late time.Duration // late is when a write that is under way takes too long, 0 for never
+}
+
+func (c *paced) SetWriteDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = 0
+	if !at.IsZero() {
+		c.late = c.now + c.most
+	}
+	return nil
+}
+
+func (c *paced) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.now += time.Duration(len(p)) * c.perByte
+	tooLate := c.late > 0 && c.now > c.late
+	c.mu.Unlock()
+	if tooLate {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.Conn.Write(p)
 }
 
 func (p *pipes) Accept() (net.Conn, error) {
@@ -36,6 +73,9 @@ func (p *pipes) Accept() (net.Conn, error) {
 
 func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
+	if p.pace.most > 0 {
+		server = &paced{Conn: server, pace: p.pace}
+	}
 	select {
 	case p.conns <- server:
 		return client, nil
@@ -48,9 +88,9 @@ func (p *pipes) Close() error   { close(p.ended); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // slowly follows a topic's events over pipes, and reads no more than what is asked of it.
-func (s *site) slowly(tb testing.TB, path string) *bufio.Reader {
+func (s *site) slowly(tb testing.TB, path string, pace pace) *bufio.Reader {
 	tb.Helper()
-	network := &pipes{make(chan net.Conn), make(chan struct{})}
+	network := &pipes{make(chan net.Conn), make(chan struct{}), pace}
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: long}
 	done := make(chan struct{})
 	go func() {
@@ -101,12 +141,62 @@ func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
 	return all, cursor
 }
 
+// A client that does not read holds nobody up, and is ended, with a reason.
+func TestSlowClient(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config, "orders")
+		// To one server it is slow for longer than the test waits for anything; the other ends it.
+		patient := start(t, db, Options{Topics: []string{"orders"}, Buffer: 100, WriteTimeout: 2 * long})
+		strict := start(t, openDB(t, config), Options{Topics: []string{"orders"}, Buffer: 20, WriteTimeout: 2 * time.Second})
+		for _, site := range []*site{patient, strict} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4096))
+			_, err = fmt.Fprintf(conn, "GET /topics/orders/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			require.NoError(t, err)
+			site.entered(t, "orders", 1)
+		}
+		fast := patient.events(t, "/topics/orders/events").joined()
+		large := strings.Repeat("x", 200_000)
+		for range 60 {
+			insert(t, db, "orders", large)
+			require.Equal(t, []string{large}, fast.payloads(1))
+		}
+		ended := func(site *site) float64 {
+			return counted(t, site, `mqnotify_streams_ended_total{reason="behind",topic="orders"}`) +
+				counted(t, site, `mqnotify_streams_ended_total{reason="slow",topic="orders"}`)
+		}
+		require.Eventually(t, func() bool { return ended(strict) == 1 }, long, 10*time.Millisecond)
+		assert.Zero(t, ended(patient), "it was not slow")
+	})
+}
+
+// A client that reads, but is further behind than what is kept, is told so, and loses
+// nothing when it comes back.
+func TestBehind(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10})
+		hub := site.topics["orders"].hub
+		f := feed{hub: hub}
+		cursor, err := f.join(t.Context(), nil, func([]item) error { return nil })
+		require.NoError(t, err)
+		insert(t, db, "orders", numbered(1, 30)...)
+		require.Eventually(t, func() bool { at, err := hub.now(t.Context()); return err == nil && at.seq == f.seq+30 }, long, time.Millisecond)
+		_, _, err = f.next()
+		require.ErrorIs(t, err, errBehind)
+		assert.Equal(t, numbered(1, 30), site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursor).payloads(30))
+	})
+}
+
 // A client that is too far behind is told why its stream ends, and comes back for the rest.
 func TestToldThatItIsBehind(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, Retry: 1234 * time.Millisecond, WriteTimeout: long})
-		slow := site.slowly(t, "/topics/orders/events")
+		slow := site.slowly(t, "/topics/orders/events", pace{})
 		_, cursor := payloadsOf(t, lines(t, slow, "id: "))
 		var want []string
 		for _, n := range numbered(1, 30) {
@@ -139,17 +229,13 @@ func TestSlowClientCatchesUp(t *testing.T) {
 		insert(t, db, "orders", want...)
 		for name, buffer := range map[string]int{"kept": 0, "table": 1} {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer, WriteTimeout: time.Second})
-				slow := site.slowly(t, "/topics/orders/events?after=beginning")
-				const step = 16 << 10
+				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer, WriteTimeout: long})
+				const most = time.Second // for a write: 2 s for the large message alone, 0.2 s for a piece
+				slow := site.slowly(t, "/topics/orders/events?after=beginning", pace{perByte: most / (300 << 10), most: most})
 				var all []byte
-				for buffer := make([]byte, step); bytes.Count(all, []byte("\n\n")) < len(want); {
+				for buffer := make([]byte, piece); bytes.Count(all, []byte("\n\n")) < len(want); {
 					n, err := slow.Read(buffer)
 					require.NoError(t, err, "after %d bytes", len(all))
-					if (len(all)+n)/step > len(all)/step {
-						<-time.After(20 * time.Millisecond) // its slowness: 2 s for all, 0.1 s for a piece
-					}
 					all = append(all, buffer[:n]...)
 				}
 				got, _ := payloadsOf(t, strings.Split(string(all), "\n"))
@@ -172,7 +258,7 @@ func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, WriteTimeout: 2 * long})
 		var slow []*bufio.Reader
 		for range cap(site.options.backfills) {
-			slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning"))
+			slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning", pace{}))
 		}
 		site.client.Timeout = long
 		assert.Equal(t, want, site.events(t, "/topics/orders/events?after=beginning").payloads(len(want)))
