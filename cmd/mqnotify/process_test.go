@@ -50,7 +50,7 @@ func processEnvironment(tb testing.TB, config *mysql.Config) []string {
 
 func (p *process) start(tb testing.TB) {
 	tb.Helper()
-	p.WaitDelay = time.Second // a command of its own may have stdout still
+	p.WaitDelay = 10 * time.Second // a command of its own may have stdout still
 	require.NoError(tb, p.Start())
 	go func() {
 		defer close(p.ended)

@@ -8,16 +8,13 @@ import (
 	"time"
 )
 
-// hintAfter is how long a command may take to end before the user is told that it can
-// be ended at once.
-const hintAfter = 700 * time.Millisecond
-
-// sameSignal is for how long another signal is taken for the same: timeout(1) sends its
-// to the process, and then to the group that it is in.
-const sameSignal = 100 * time.Millisecond
+// hintAfter is how long a command may take to end before the user is told that it can be ended
+// at once. Until then all signals are one: timeout(1) sends its to the process, and then to the
+// group that it is in, which on a busy machine may be a good while later.
+const hintAfter = 1500 * time.Millisecond
 
 // stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
-// second ends the process. The goroutine that waits for them lives as long as the
+// next after the hint ends the process. The goroutine that waits for them lives as long as the
 // process does. Ctrl-Z stops the commands that run, too.
 func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	// Noted rather than ignored, which children would inherit: a write to a pipe that
@@ -30,19 +27,15 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	go func() {
 		a.child.passed(<-signals)
 		stop()
-		for same := time.After(sameSignal); same != nil; {
+		for hint := time.After(hintAfter); hint != nil; {
 			select {
 			case <-signals:
-			case <-same:
-				same = nil
+			case <-hint:
+				hint = nil
 			}
 		}
-		select {
-		case <-time.After(hintAfter):
-			a.note("mqnotify: finishing what is in hand; once more stops at once\n")
-			<-signals
-		case <-signals:
-		}
+		a.note("mqnotify: finishing what is in hand; once more stops at once\n")
+		<-signals
 		a.child.kill()
 		a.note("mqnotify: stopped at once: what was in hand is not finished\n")
 		os.Exit(exitFailed)
