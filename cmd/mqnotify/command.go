@@ -107,15 +107,27 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = c.out, c.err
 	cmd.Env = append(slices.Clip(c.environ), variables...)
-	cmd.WaitDelay = c.patience
+	// For what it has said and nobody has read yet when it ends: to a machine that is busy the time
+	// until SIGKILL may be too short for that, and would make a failure of a success.
+	cmd.WaitDelay = killAfter
 	setGroup(cmd)
+	ask := cmd.Cancel
+	var late *time.Timer
+	cmd.Cancel = func() error {
+		late = time.AfterFunc(c.patience, func() { killGroup(cmd.Process) })
+		return ask()
+	}
 	endWithUs(cmd)
 	ended, err := c.child.start(cmd)
 	if err != nil {
 		return err
 	}
 	defer ended()
-	if err := cmd.Wait(); err != nil {
+	err = cmd.Wait()
+	if late != nil {
+		late.Stop()
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			killGroup(cmd.Process) // what it has left running
 			return fmt.Errorf("%s was ended: %w", c.args[0], context.Cause(ctx))

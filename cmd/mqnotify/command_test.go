@@ -82,6 +82,16 @@ func TestCommandKilled(t *testing.T) {
 	requireGone(t, linesOf(t, pids)[0])
 }
 
+// A command that exits with 0 has succeeded, however little time it would get to end, and whatever still has
+// its stdout then.
+func TestCommandThatLeavesItsStdout(t *testing.T) {
+	var out text
+	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
+	run := &command{[]string{"sh", "-c", "sleep 1 & echo done"}, time.Millisecond, a}
+	require.NoError(t, run.handle(t.Context(), consumer.Message{ID: 1}))
+	require.Equal(t, "done\n", out.String())
+}
+
 // Ctrl-C lets the command in hand finish, and stores that it did.
 func TestConsumeCommandInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
