@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 // setGroup gives the command a process group of its own, so that Ctrl-C does not
@@ -42,16 +41,7 @@ func (c *child) stopWithUs() {
 		for range stop {
 			c.mu.Lock() // no command begins while we are stopped
 			c.signal(syscall.SIGSTOP)
-			goOn := make(chan os.Signal, 1)
-			signal.Notify(goOn, syscall.SIGCONT)
-			// Go does not give SIGTSTP's own action back, and SIGSTOP stops even those whom no
-			// shell can continue, as after `ssh -t`. This one does what SIGTSTP would.
-			_ = syscall.Kill(syscall.Getpid(), syscall.SIGTTOU)
-			select {
-			case <-goOn:
-			case <-time.After(time.Second): // we were not stopped
-			}
-			signal.Stop(goOn)
+			stopUs()
 			c.signal(syscall.SIGCONT)
 			c.mu.Unlock()
 		}
