@@ -146,6 +146,10 @@ func subjectMatches(pattern, subject string) bool {
 // bridge can have sent since it stored its offset, unless its pages were made larger.
 const remembered = 2 * pageRows
 
+// portion is how many of them are asked for at a time, which has to come within seconds: over a slow
+// network all of them may take longer.
+const portion = 1000
+
 // look reads the ids at the stream's end.
 func (s *natsSink) look(ctx context.Context) error {
 	s.last = map[string]string{}
@@ -163,7 +167,7 @@ func (s *natsSink) look(ctx context.Context) error {
 		return err
 	}
 	for left > 0 {
-		got, err := s.fetch(ctx, reader, min(left, remembered))
+		got, err := s.fetch(ctx, reader, min(left, portion))
 		if err != nil {
 			return err
 		}
