@@ -322,8 +322,11 @@ func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	}
 	select {
 	case <-s.gone:
-	case <-time.After(time.Second): // a nack of a channel that goes on
-		return err
+	case <-time.After(time.Second):
+		if !s.channel.IsClosed() { // a nack of a channel that goes on
+			return err
+		}
+		<-s.gone
 	}
 	why := s.why.Load()
 	switch {

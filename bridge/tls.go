@@ -42,7 +42,7 @@ var withTLS = map[string]string{"redis": "rediss://", "amqp": "amqps://", "mqtt"
 // openError says what mends the failure of a connection's beginning.
 func (p *params) openError(err error) error {
 	remedy := withTLS[p.url.Scheme]
-	if remedy != "" && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)) {
+	if remedy != "" && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
 		return fmt.Errorf("%w: it hung up: does it want TLS? Then write %s", err, remedy)
 	}
 	return tlsError(err)
