@@ -59,7 +59,7 @@ func TestImportTooLarge(t *testing.T) {
 // they are.
 func TestImportSlowDatabase(t *testing.T) {
 	was := importPatience
-	importPatience = time.Second
+	importPatience = 2 * time.Second
 	defer func() { importPatience = was }()
 	b := brokertest.Redis(t)
 	client := openRedis(t, b)
@@ -67,14 +67,14 @@ func TestImportSlowDatabase(t *testing.T) {
 	require.NoError(t, err)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		require.NoError(t, client.FlushAll(t.Context()).Err())
-		const count = 100
+		const count = 30
 		for n := range count {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", n}}).Err())
 		}
 		db := openTopic(t, s)
-		_, err := db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.05), '', NEW.payload)")
+		_, err := db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.1), '', NEW.payload)")
 		require.NoError(t, err)
-		r := runImport(t, db, origin, ImportOptions{})
+		r := runImport(t, db, origin, ImportOptions{Batch: count})
 		require.Eventually(t, func() bool { return len(payloads(t, db)) == count }, patience, 10*time.Millisecond)
 		r.stop()
 		require.NoError(t, r.wait(t))

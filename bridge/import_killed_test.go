@@ -94,10 +94,19 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	kills, crashes := 0, 0 // of the import, and of the database
+	kills, crashes := 0, 0                                   // of the import, and of the database
+	enough, over := make(chan struct{}), make(chan struct{}) // closed when there were some of both, and when there are no more
 	var killing sync.WaitGroup
 	killing.Go(func() {
+		defer close(over)
 		for seen := 0; kills+crashes < most && ctx.Err() == nil; {
+			if kills+crashes == 3 {
+				select {
+				case <-enough:
+				default:
+					close(enough)
+				}
+			}
 			now := there()
 			if now > seen { // it is at work
 				pause(ctx, time.Duration(rand.IntN(30))*time.Millisecond)
@@ -110,13 +119,24 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 					kills++
 				}
 			}
-			if seen = now; seen >= want {
-				return
-			}
+			seen = now
 			pause(ctx, time.Millisecond)
 		}
 	})
 	from.publish(t, first, want)
+	for more, late := true, time.After(2*time.Minute); more; { // until there were enough messages come, but few
+		select {
+		case <-enough:
+			more = false
+		case <-over:
+			more = false
+		case <-late:
+			t.Fatalf("the import is not at work: %d of %d messages", there(), want)
+		case <-time.After(20 * time.Millisecond):
+			from.publish(t, want+1, want+5)
+			want += 5
+		}
+	}
 	require.Eventually(t, func() bool { return there() >= want }, 2*time.Minute, 10*time.Millisecond)
 	stop()
 	killing.Wait()

@@ -51,7 +51,7 @@ func legs(t *testing.T, all bool) []*leg {
 			}
 			return all
 		}},
-		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.got["orders"] }},
+		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.stored("orders") }},
 	}
 	if !all {
 		return legs
@@ -72,18 +72,13 @@ func legs(t *testing.T, all bool) []*leg {
 
 // away cuts the receiver's connections, and takes nothing for a moment.
 func (r *receiver) away() {
-	answer := func(a func(http.ResponseWriter, *http.Request) bool) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.answer = a
-	}
-	answer(func(w http.ResponseWriter, _ *http.Request) bool {
+	r.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return true
 	})
 	r.server.CloseClientConnections()
 	pause(context.Background(), 100*time.Millisecond)
-	answer(nil)
+	r.answers(nil)
 }
 
 // drain takes what comes, from whichever run of the broker, so that it has little to save,

@@ -13,10 +13,10 @@ import (
 
 func openJetStream(tb testing.TB, b *brokertest.Broker) jetstream.JetStream {
 	tb.Helper()
-	conn, err := nats.Connect(b.URL(""))
+	conn, err := nats.Connect(b.URL(""), nats.Timeout(patience))
 	require.NoError(tb, err)
 	tb.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(patience))
 	require.NoError(tb, err)
 	return js
 }
