@@ -16,10 +16,10 @@ import (
 // The command line takes each example of the help: it gets as far as a server that is
 // not there, and none ends as a wrong command line does.
 func TestHelpExamples(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	bin := build(t)
 	run := func(line string) (said string, status int) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		cmd := exec.CommandContext(ctx, "bash", "-c", line)
 		cmd.Dir = t.TempDir()
 		cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "HOME=" + cmd.Dir, "MQNOTIFY_DSN=user@tcp(127.0.0.1:1)/shop"}

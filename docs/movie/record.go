@@ -56,7 +56,7 @@ func record(ctx context.Context, scenes []scene) ([]line, time.Duration, error) 
 		r.typed(s)
 		cmd := exec.CommandContext(ctx, "sh", "-c", s.text) //nolint:gosec // the scenes above
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		cmd.WaitDelay = time.Second
+		cmd.WaitDelay = patience
 		out := &printed{recorder: r, terminal: s.terminal}
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {
