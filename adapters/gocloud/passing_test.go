@@ -18,7 +18,7 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // kept is a visibility timeout that no test outlives.
 const kept = time.Hour

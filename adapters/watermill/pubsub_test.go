@@ -26,7 +26,7 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // restartCommand is what this binary is called with to restart the server of the test
 // that called it.
