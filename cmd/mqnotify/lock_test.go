@@ -34,7 +34,7 @@ func TestLockRuns(t *testing.T) {
 // One at a time, of both kinds; who does not get the lock ends with 75, or as it is told,
 // and runs nothing.
 func TestLockHeld(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		for _, kind := range lockKinds {
 			lock := func(args ...string) []string {
@@ -42,12 +42,14 @@ func TestLockHeld(t *testing.T) {
 			}
 			first := background(t, config, lock("--", "sh", "-c", "echo has it; exec sleep 1000")...)
 			first.out.contains(t, "has it\n")
-			for _, args := range [][]string{lock("--timeout", "0s", "--", "echo", "ran"), lock("--timeout", "1s", "--", "echo", "ran")} {
+			for _, timeout := range []string{"0s", "5s"} { // time to connect first, on a busy machine
+				args := lock("--timeout", timeout, "--", "echo", "ran")
+				other := background(t, config, append([]string{"lock", "-E", "7"}, args[1:]...)...)
 				r := mqnotify(t, config, "", args...)
 				require.Equal(t, exitNotGot, r.code, r.err)
 				require.Empty(t, r.out)
 				require.Contains(t, r.err, "somebody else holds the lock")
-				require.Equal(t, 7, mqnotify(t, config, "", append([]string{"lock", "-E", "7"}, args[1:]...)...).code)
+				require.Equal(t, 7, other.wait(t).code)
 			}
 			succeed(t, config, "lock", "another", "--kind", kind, "--timeout", "0s", "--", "true")
 			interrupted := background(t, config, lock("--", "echo", "ran")...)
@@ -67,16 +69,18 @@ func TestLockServerAway(t *testing.T) {
 		proxy := s.Proxy(t)
 		through := proxy.Config(config)
 		for _, kind := range lockKinds {
-			lock := []string{"lock", "x", "--kind", kind, "-E", "0", "--timeout", "500ms", "--", "echo", "ran"}
+			lock := func(timeout, notGot string) []string {
+				return []string{"lock", "x", "--kind", kind, "-E", notGot, "--timeout", timeout, "--", "echo", "ran"}
+			}
 			proxy.Down()
-			message := fail(t, exitFailed, through, lock...)
+			message := fail(t, exitFailed, through, lock("30s", "0")...)
 			require.Contains(t, message, "refused")
 			require.Contains(t, message, "is the server running there?")
 			proxy.Up()
 			proxy.Freeze()
-			require.Contains(t, fail(t, exitFailed, through, lock...), "no answer within --timeout 500ms")
+			require.Contains(t, fail(t, exitFailed, through, lock("500ms", "0")...), "no answer within --timeout 500ms")
 			proxy.Thaw()
-			require.Equal(t, "ran\n", succeed(t, through, append([]string{"lock", "-E", "1"}, lock[1:]...)...))
+			require.Equal(t, "ran\n", succeed(t, through, lock("30s", "1")...))
 		}
 	})
 }
@@ -84,33 +88,37 @@ func TestLockServerAway(t *testing.T) {
 // A command whose lock is lost gets SIGTERM. One that does not care ends with an error of
 // ours.
 func TestLockLost(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		lose := map[string]func(){
-			kindAdvisory: func() {
-				name := notify.LockName("mutex", config.DBName, "x")
-				execute(t, db, "KILL "+column(t, db, "SELECT IS_USED_LOCK(?)", name)[0])
+		lose := map[string]func(name string){
+			kindAdvisory: func(name string) {
+				execute(t, db, "KILL "+column(t, db, "SELECT IS_USED_LOCK(?)", notify.LockName("mutex", config.DBName, name))[0])
 			},
-			kindLease: func() { execute(t, db, "UPDATE mqnotify_lease SET token = token + 1") },
+			kindLease: func(name string) { execute(t, db, "UPDATE mqnotify_lease SET token = token + 1 WHERE name = ?", name) },
+		}
+		codes := map[string]int{
+			"echo has it; exec sleep 1000":                                   128 + 15,
+			"trap 'echo asked; exit 3' TERM; echo has it; sleep 1000 & wait": 3,
+			"trap 'echo asked; exit 0' TERM; echo has it; sleep 1000 & wait": exitFailed,
 		}
 		for _, kind := range lockKinds {
-			for script, code := range map[string]int{
-				"echo has it; exec sleep 1000":                                   128 + 15,
-				"trap 'echo asked; exit 3' TERM; echo has it; sleep 1000 & wait": 3,
-				"trap 'echo asked; exit 0' TERM; echo has it; sleep 1000 & wait": exitFailed,
-			} {
-				args := []string{"lock", "x", "--kind", kind}
+			all := map[string]*running{}
+			for script := range codes {
+				args := []string{"lock", script, "--kind", kind}
 				if kind == kindLease {
-					args = append(args, "--ttl", "3s")
+					args = append(args, "--ttl", "30s") // a tenth of that is between SIGTERM and SIGKILL
 				}
-				l := background(t, config, append(args, "--", "sh", "-c", script)...)
+				all[script] = background(t, config, append(args, "--", "sh", "-c", script)...)
+			}
+			for script, l := range all {
 				l.out.contains(t, "has it\n")
-				lose[kind]()
+				lose[kind](script)
+			}
+			for script, l := range all {
 				r := l.wait(t)
-				require.Equal(t, code, r.code, "%s %s", kind, r.err)
+				require.Equal(t, codes[script], r.code, "%s %s", kind, r.err)
 				require.Equal(t, strings.Contains(script, "trap"), strings.Contains(r.out, "asked\n"))
 				require.Contains(t, r.err, "the lock is lost")
-				execute(t, db, "UPDATE mqnotify_lease SET expires_at = NULL")
 			}
 		}
 	})
@@ -119,12 +127,12 @@ func TestLockLost(t *testing.T) {
 // The command of a lease that can't be renewed is gone before another one has the lease, though
 // it does not end when it is asked to.
 func TestLockCutOff(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		lock := []string{"lock", "x", "--kind", "lease", "--ttl", "6s", "--", "sh", "-c"}
-		cut := background(t, proxy.Config(config), append(lock, "trap '' TERM; echo $$; while :; do echo first >> "+file+"; sleep 0.01; done")...)
+		lock := []string{"lock", "x", "--kind", "lease", "--ttl", "30s", "--", "sh", "-c"} // a fifteenth of that is for the kill itself
+		cut := background(t, proxy.Config(config), append(lock, "trap '' TERM; echo $$; while :; do echo first >> "+file+"; sleep 0.05; done")...)
 		cut.out.contains(t, "\n")
 		proxy.Down()
 		succeed(t, config, append(lock, "echo second >> "+file+"; while kill -0 "+words(cut.out.String())[0]+"; do sleep 0.01; done")...)

@@ -59,11 +59,12 @@ func TestLockStopped(t *testing.T) {
 		args []string
 		code int
 	}
-	rotated(t, []job{
-		{[]string{"lock", "x", "--kind", "lease", "--ttl", "3s"}, 3},
-		{[]string{"work", "mail", "--visibility", "3s"}, exitDone},
+	rotated(t, []job{ // with two seconds between SIGTERM and SIGKILL
+		{[]string{"lock", "x", "--kind", "lease", "--ttl", "20s"}, 3},
+		{[]string{"work", "mail", "--visibility", "40s"}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
-		config, _ := queueDatabase(t, s)
+		t.Parallel() // it mostly waits
+		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		file := filepath.Join(t.TempDir(), "lines")
 		shell := &syscall.SysProcAttr{Setpgid: true} // as one starts its jobs
@@ -73,6 +74,9 @@ func TestLockStopped(t *testing.T) {
 		p.signal(t, syscall.SIGTSTP)
 		requireStopped(t, words(p.out.String())[0])
 		before := linesOf(t, file)
+		for _, held := range []string{"mqnotify_lease SET expires_at", "mqnotify_task SET state_at"} { // they run out
+			execute(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+		}
 		other := background(t, config, append(stopped.args, "--", "sh", "-c", "echo second >> "+file+"; echo has it")...)
 		other.out.contains(t, "has it\n")
 		require.Equal(t, append(before, "second"), linesOf(t, file), "both at once")
@@ -105,7 +109,7 @@ func TestLockKilled(t *testing.T) {
 		config, _ := database(t, s)
 		args := []string{"lock", "x", "--kind", kind}
 		if kind == kindLease {
-			args = append(args, "--ttl", "2s")
+			args = append(args, "--ttl", "5s")
 		}
 		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
 		p.out.contains(t, "\n")

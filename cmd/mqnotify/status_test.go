@@ -95,10 +95,12 @@ func TestStatus(t *testing.T) {
 		assert.Regexp(t, `^some\|none; the last was [^|]+:\d+\|1\|0\|0\|2\|2d ago\|0$`, strings.Join(fields(lines[9]), "|"))
 		assert.Equal(t, []string{""}, lines[10:])
 
-		out := succeed(t, config, "status", "orders", "--json")
-		require.Equal(t, 1, strings.Count(out, "\n"))
 		var view statusJSON
-		require.NoError(t, json.Unmarshal([]byte(out), &view))
+		require.Eventually(t, func() bool { // it waits again, if it has just looked after its session
+			out := mqnotify(t, config, "", "status", "orders", "--json").out
+			view = statusJSON{}
+			return json.Unmarshal([]byte(out), &view) == nil && strings.Count(out, "\n") == 1 && len(view.Listeners) == 1
+		}, patience, 10*time.Millisecond)
 		assert.Contains(t, lines[1], fmt.Sprintf("session %d (", view.Keeper.Session))
 		assert.True(t, view.Keeper.Producer)
 		assert.NotNil(t, view.Keeper.Phase)

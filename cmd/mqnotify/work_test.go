@@ -93,10 +93,11 @@ func TestWorkConcurrency(t *testing.T) {
 // A command whose task was cancelled is ended, with what it has started. Ctrl-C lets
 // one finish.
 func TestWorkEnds(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
-		w := background(t, config, "work", "mail", "--visibility", "10s", "--", "sh", "-c",
+		// A twentieth of that is between SIGTERM and SIGKILL.
+		w := background(t, config, "work", "mail", "--visibility", "40s", "--", "sh", "-c",
 			`p=$(cat); [ $p = hangs ] || { echo begun $p; while ! [ -e `+gate+` ]; do sleep 0.01; done; echo ended; exit 0; }
 			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; echo begun $p; wait`)
 		succeed(t, config, "enqueue", "mail", "hangs")
@@ -139,12 +140,12 @@ func TestWorkKilled(t *testing.T) {
 // A command of a worker that is cut off is gone before another worker has the task, though it does
 // not end when it is asked to.
 func TestWorkCutOff(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "8s", "--", "sh", "-c",
-			`trap '' TERM; echo $$; while :; do echo first >> `+file+`; sleep 0.01; done`)
+		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "30s", "--", "sh", "-c",
+			`trap '' TERM; echo $$; while :; do echo first >> `+file+`; sleep 0.05; done`)
 		succeed(t, config, "enqueue", "mail", "x")
 		cut.out.contains(t, "\n")
 		proxy.Down()
