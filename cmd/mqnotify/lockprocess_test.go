@@ -69,7 +69,7 @@ func TestLockStopped(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "lines")
 		shell := &syscall.SysProcAttr{Setpgid: true} // as one starts its jobs
 		p := launchIn(t, shell, config, nil, append(stopped.args, "--", "sh", "-c",
-			"trap 'echo asked; exit 3' TERM; while :; do echo first >> "+file+"; [ $said ] || echo $$; said=1; sleep 0.01; done")...)
+			"trap 'echo asked; exit 3' TERM; while :; do echo first >> "+file+"; [ $said ] || echo $$; said=1; sleep 0.05; done")...)
 		p.out.contains(t, "\n")
 		p.signal(t, syscall.SIGTSTP)
 		requireStopped(t, words(p.out.String())[0])
