@@ -141,7 +141,7 @@ func (u *unhurried) Subscribe(ctx context.Context, topic string) (<-chan *messag
 		came := make(map[string]bool)
 		for m := range in {
 			if came[m.UUID] = true; len(came) == last {
-				<-time.After(time.Second)
+				<-time.After(5 * time.Second)
 			}
 			select {
 			case out <- m:
