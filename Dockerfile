@@ -1,6 +1,6 @@
 # mqnotify, static and without a shell:
 #
-#   docker build -t mqnotify .
+#   docker build -t mqnotify --build-arg VERSION="$(git describe --tags --always)" .
 #   docker run --rm mqnotify demo
 #   docker run --rm -e MQNOTIFY_DSN mqnotify consume orders --group mailer
 FROM golang:1.26 AS build
@@ -8,7 +8,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /mqnotify ./cmd/mqnotify
+ARG VERSION
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.released=$VERSION" -o /mqnotify ./cmd/mqnotify
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

@@ -111,6 +111,7 @@ func TestDockerfile(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "mqnotify")
 	command := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(build, program, built, 1)) //nolint:gosec // the project's own
 	command.Dir = root
+	command.Env = append(os.Environ(), "VERSION=v1.2.3-image")
 	if said, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -124,7 +125,7 @@ func TestDockerfile(t *testing.T) {
 			t.Error("it needs shared libraries")
 		}
 	}
-	if said, err := exec.CommandContext(t.Context(), built, "--version").CombinedOutput(); err != nil {
+	if said, err := exec.CommandContext(t.Context(), built, "--version").CombinedOutput(); err != nil || !strings.Contains(string(said), "v1.2.3-image go") {
 		t.Errorf("%v\n%s", err, said)
 	}
 }

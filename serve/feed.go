@@ -46,6 +46,10 @@ type feed struct {
 	// yet: another server's hub was quicker.
 	ahead *consumer.Progress
 	items []item // of the last next
+	// beat is called whenever often says so, while the hub has not begun and while other clients
+	// read the table. A nil often never does.
+	often <-chan time.Time
+	beat  func() error
 }
 
 // cursorError is a cursor that can't be resumed from.
@@ -53,14 +57,14 @@ type cursorError struct{ error }
 
 func (e cursorError) Unwrap() error { return e.error }
 
-// begun waits until the hub has begun. Beat is called now and then meanwhile.
-func (f *feed) begun(ctx context.Context, often <-chan time.Time, beat func() error) error {
+// begun waits until the hub has begun.
+func (f *feed) begun(ctx context.Context) error {
 	for {
 		select {
 		case <-f.hub.begun:
 			return nil
-		case <-often:
-			if err := beat(); err != nil {
+		case <-f.often:
+			if err := f.beat(); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -134,7 +138,8 @@ func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 	if err != nil || id <= at.progress.Largest() {
 		return at, err
 	}
-	err = f.read(ctx, id, func([]consumer.Message) error { return consumer.ErrStop })
+	// Without a heartbeat: it may yet be refused.
+	err = f.read(ctx, nil, id, func([]consumer.Message) error { return consumer.ErrStop })
 	if !errors.Is(err, consumer.ErrBelowOffset) {
 		return at, err
 	}
@@ -177,7 +182,7 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 		full = false
 		var items []item
 		size := 0
-		err := f.read(ctx, after, func(messages []consumer.Message) error {
+		err := f.read(ctx, f.often, after, func(messages []consumer.Message) error {
 			for _, m := range messages {
 				if full = size >= portion; full || m.ID > end {
 					return consumer.ErrStop
@@ -208,14 +213,28 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 	return nil
 }
 
-// read gives the rows above an id, a page at a time, until take says consumer.ErrStop.
-func (f *feed) read(ctx context.Context, after uint64, take func([]consumer.Message) error) error {
-	select { // a few at a time: all clients may come back at once
-	case f.hub.options.backfills <- struct{}{}:
-		defer func() { <-f.hub.options.backfills }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// turn waits until this client may read the table: all may come back at once.
+func (f *feed) turn(ctx context.Context, often <-chan time.Time) error {
+	for {
+		select {
+		case f.hub.options.backfills <- struct{}{}:
+			return nil
+		case <-often:
+			if err := f.beat(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+}
+
+// read gives the rows above an id, a page at a time, until take says consumer.ErrStop.
+func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error) error {
+	if err := f.turn(ctx, often); err != nil {
+		return err
+	}
+	defer func() { <-f.hub.options.backfills }()
 	from := consumer.FromID(max(after, after+1)) // the largest number has none after it
 	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
 		From: from, StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,

@@ -161,6 +161,29 @@ func TestComesBeforeTheFirstRead(t *testing.T) {
 	})
 }
 
+// A stream that waits for its turn at the table has its heartbeats meanwhile.
+func TestHeartbeatBeforeItsTurn(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		insert(t, db, "orders", numbered(1, 10)...)
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, Heartbeat: 10 * time.Millisecond})
+		for range cap(site.options.backfills) {
+			site.options.backfills <- struct{}{}
+		}
+		r := site.events(t, "/topics/orders/events?after=beginning")
+		for range 3 {
+			line, _ := r.line()
+			assert.Equal(t, ":", line)
+			line, _ = r.line()
+			assert.Empty(t, line)
+		}
+		for range cap(site.options.backfills) {
+			<-site.options.backfills
+		}
+		assert.Equal(t, numbered(1, 10), r.payloads(10))
+	})
+}
+
 // A poll that can't be answered yet ends in time, and when the server ends.
 func TestPollThatWaitsForTheTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -146,8 +146,8 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 		c.buffer.WriteString(":\n\n")
 		return c.send()
 	}
-	f := feed{hub: t.hub}
-	err := f.begun(ctx, heartbeat.C, beat)
+	f := feed{hub: t.hub, often: heartbeat.C, beat: beat}
+	err := f.begun(ctx)
 	var cursor string
 	if err == nil {
 		cursor, err = f.join(ctx, from, give)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 
@@ -80,11 +81,14 @@ exits with 0; a second one stops at once.`,
 	return root
 }
 
+// released is the version of a build that has no repository to ask, such as the image's.
+var released string // -ldflags "-X main.released=v1.2.3"
+
 // version is the module's version, as the build noted it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
 		return "(unknown) " + runtime.Version()
 	}
-	return info.Main.Version + " " + info.GoVersion
+	return cmp.Or(released, info.Main.Version) + " " + info.GoVersion
 }
