@@ -170,6 +170,7 @@ func TestHeartbeatBeforeItsTurn(t *testing.T) {
 		for range cap(site.options.backfills) {
 			site.options.backfills <- struct{}{}
 		}
+		site.client.Timeout = long
 		r := site.events(t, "/topics/orders/events?after=beginning")
 		for range 3 {
 			line, _ := r.line()
