@@ -239,7 +239,7 @@ func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, e
 				return err
 			}
 		}
-		if err := queryAll(ctx, conn, results, carried, packet, args...); err != nil {
+		if err := g.queryAll(ctx, conn, results, carried, packet, args...); err != nil {
 			return err
 		}
 		return g.source.taken(ctx, conn, value.Valid)
@@ -280,7 +280,7 @@ func (g *GTID) trust(ctx context.Context, bound time.Duration) error {
 		if err != nil {
 			return err
 		}
-		return queryAll(ctx, conn, [][]any{{&value, &ended}}, carried, packet, args...)
+		return g.queryAll(ctx, conn, [][]any{{&value, &ended}}, carried, packet, args...)
 	})
 	if err != nil {
 		return err
@@ -351,8 +351,8 @@ func (g *GTID) rest(begun, deadline time.Time) {
 }
 
 // queryAll runs a packet of statements and scans one row of each result; what is
-// beyond them is carry's.
-func queryAll(ctx context.Context, conn *sqlx.Conn, results [][]any, carry Piggyback, query string, args ...any) error {
+// beyond them is the piggyback's.
+func (g *GTID) queryAll(ctx context.Context, conn *sqlx.Conn, results [][]any, carried Piggyback, query string, args ...any) error {
 	rows, err := conn.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -366,8 +366,8 @@ func queryAll(ctx context.Context, conn *sqlx.Conn, results [][]any, carry Piggy
 			return err
 		}
 	}
-	if carry != nil {
-		return deliver(rows, carry)
+	if carried != nil {
+		return g.carry.deliver(rows, carried)
 	}
 	rows.NextResultSet() // meets an error after the last one
 	return rows.Err()

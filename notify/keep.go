@@ -49,7 +49,7 @@ func (s *Session) keep() {
 func (s *Session) schedule() (due, trusted time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = s.checked.Add(s.idle / 3)
+	due = s.checked.Add(s.idle * 2 / 5)
 	if len(s.locks) == 0 {
 		return due, time.Now().Add(s.idle / 6)
 	}

@@ -318,7 +318,7 @@ func (w *watcher) ask(ctx context.Context, args []any, into ...any) error {
 	}
 	if carried != nil {
 		w.carried = true
-		return deliver(rows, carried)
+		return w.carry.deliver(rows, carried)
 	}
 	return rows.Close()
 }

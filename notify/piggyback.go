@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"database/sql"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -68,7 +69,8 @@ func (g *gate) outdate() {
 // carrying is what a session takes along.
 type carrying struct {
 	Piggyback
-	prepared string
+	prepared  string
+	set, sent []any // what its arguments are in the session, nil for unknown, and in the last packet
 }
 
 // with is the packet of a wait with the query, and whose it is; nil when that is not to be.
@@ -93,8 +95,12 @@ func (c *carrying) with(ctx context.Context, conn *sqlx.Conn, wait string, waitA
 		set += ", " + name + " = ?"
 		using += ", " + name
 	}
-	packet = "SET" + set[1:] + "; " + wait + "; EXECUTE mqnotify_carried USING" + using[1:]
-	return packet, slices.Concat(values, waitArgs), c.Piggyback, nil
+	packet = wait + "; EXECUTE mqnotify_carried USING" + using[1:]
+	if c.set == nil || !reflect.DeepEqual(c.set, values) { // an idle listener's stay the same
+		packet, waitArgs = "SET"+set[1:]+"; "+packet, slices.Concat(values, waitArgs)
+	}
+	c.set, c.sent = nil, values
+	return packet, waitArgs, c.Piggyback, nil
 }
 
 // scanResult scans the one row of a result.
@@ -110,7 +116,8 @@ func scanResult(rows *sql.Rows, into ...any) error {
 
 // deliver hands on what a packet has for p beyond the results that were read. A query
 // that fails is none of the wait's concern.
-func deliver(rows *sql.Rows, p Piggyback) error {
+func (c *carrying) deliver(rows *sql.Rows, p Piggyback) error {
+	c.set = c.sent // or the packet would have ended before
 	if rows.NextResultSet() {
 		if err := p.Result(rows); err != nil {
 			return err

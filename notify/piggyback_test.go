@@ -11,17 +11,25 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// newest is a piggyback whose rows are ids.
+// newest is a piggyback whose rows are the ids after the largest that was shown.
 type newest struct {
 	query string
 
 	mu      sync.Mutex
 	results int
+	largest int
+	asked   int  // what it was when the last wait began
+	again   bool // an id that was shown came again
 	shown   int  // the largest id of the last result
 	stale   bool // that is out of date
 }
 
-func (n *newest) Query() (query string, args []any) { return n.query, []any{0} }
+func (n *newest) Query() (query string, args []any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = n.largest
+	return n.query, []any{n.asked}
+}
 
 func (n *newest) Result(rows *sql.Rows) error {
 	n.mu.Lock()
@@ -35,6 +43,8 @@ func (n *newest) Result(rows *sql.Rows) error {
 		if err := rows.Scan(&n.shown); err != nil {
 			return err
 		}
+		n.again = n.again || n.shown <= n.asked
+		n.largest = max(n.largest, n.shown)
 	}
 	return nil
 }
@@ -69,6 +79,9 @@ func showsAll(t *testing.T, db *notify.DB, waiter notify.Carrier, p *newest, rin
 		}
 	}
 	_, _, after := p.last()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.False(t, p.again, "the query has older arguments than its wait")
 	return after - before
 }
 

@@ -37,9 +37,9 @@ const (
 type SessionOptions struct {
 	// IdleTimeout is the session's wait_timeout, in whole seconds: how long the
 	// server keeps it, and the locks it holds, when its host vanishes without
-	// closing the connection. The session is touched three times as often, and
-	// counts its locks as lost when nothing was heard for five sixths of it. 0
-	// means 30 s, 3 s is the least.
+	// closing the connection. The session is touched when two fifths of it have
+	// passed, and counts its locks as lost when nothing was heard for five sixths.
+	// 0 means 30 s, 3 s is the least.
 	IdleTimeout time.Duration
 }
 
@@ -186,7 +186,7 @@ func (s *Session) Err() error {
 // keep it nor call the session's other methods. A context that ends while a
 // statement runs costs the session: the driver closes the connection.
 //
-// While the session holds locks f takes less than half of IdleTimeout, or the
+// While the session holds locks f takes less than two fifths of IdleTimeout, or the
 // session counts as lost: nobody can ask for the locks meanwhile.
 func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if ctx.Err() != nil {
