@@ -11,7 +11,7 @@ import (
 // hintAfter is how long a command may take to end before the user is told that it can be ended
 // at once. Until then all signals are one: timeout(1) sends its to the process, and then to the
 // group that it is in, which on a busy machine may be a good while later.
-const hintAfter = 1500 * time.Millisecond
+const hintAfter = 700 * time.Millisecond
 
 // stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
 // next after the hint ends the process. The goroutine that waits for them lives as long as the
