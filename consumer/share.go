@@ -137,7 +137,7 @@ func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Ta
 // deserted returns nil when the group has no active member. It bears one that is just leaving.
 func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
-	for until := time.Now().Add(time.Second); ; {
+	for until := time.Now().Add(5 * time.Second); ; {
 		now, err := look(ctx, l.db.Pool(), s, prefix)
 		if err != nil || len(now.fair()) == 0 {
 			return err
