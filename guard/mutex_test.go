@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -107,51 +106,6 @@ func TestMutex(t *testing.T) {
 	})
 }
 
-// A wait that ends while the server is away does not say that somebody has the lock, but why
-// nobody could be asked: also if somebody had it before.
-func TestMutexServerAway(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		direct := openDB(t, config)
-		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
-		enough := errors.New("enough")
-		for kind, open := range mutexes {
-			proxy := s.Proxy(t)
-			through := openDB(t, proxy.Config(config))
-			m, err := open(through, kind)
-			require.NoError(t, err)
-			holder, err := open(direct, kind)
-			require.NoError(t, err)
-			held := mustLock(t, holder)
-
-			if kind != "advisory" { // which waits in the server, and fails with the connection
-				ctx, cancel := context.WithCancelCause(t.Context())
-				failed := mysqltest.Result(func() error { _, err := m.Lock(ctx); return err })
-				require.Eventually(t, func() bool { return through.Pool().Stats().OpenConnections > 0 }, patience, tick)
-				retried := guard.Retried()
-				proxy.Down()
-				require.Eventually(t, func() bool { return guard.Retried() > retried+3 }, patience, tick)
-				cancel(enough)
-				err = mysqltest.Receive(t, failed)
-				require.ErrorIs(t, err, enough)
-				var refused *net.OpError
-				require.ErrorAs(t, err, &refused)
-				require.NotErrorIs(t, err, guard.ErrNotAcquired, kind)
-				proxy.Up()
-			}
-
-			// Nobody answers at all.
-			proxy.Freeze()
-			ctx, stop := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, enough)
-			_, err = m.Lock(ctx)
-			stop()
-			require.ErrorIs(t, err, enough)
-			require.NotErrorIs(t, err, guard.ErrNotAcquired, kind)
-			require.NoError(t, held.Release(t.Context()))
-		}
-	})
-}
-
 // One at a time: what two did at once would show in the count.
 func TestMutexExcludes(t *testing.T) {
 	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex) {
@@ -237,49 +191,6 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// Whoever loses the connection while it takes a lock, or releases it, has what the
-// server did: no lock stays taken by nobody.
-func TestMutexConnectionLost(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
-		for kind, test := range map[string]struct{ table, blocksTaking, taken, release, free string }{
-			// An INSERT waits for the end of whoever deletes the row.
-			"row":   {schema.RowMutexTable, "DELETE FROM mqnotify_mutex_row", "taker <> 'somebody'", "DELETE", "TRUE"},
-			"flag":  {schema.FlagMutexTable, "SELECT * FROM mqnotify_mutex_flag FOR UPDATE", "held", "UPDATE", "held"},
-			"lease": {schema.LeaseTable, "SELECT * FROM mqnotify_lease FOR UPDATE", "expires_at > UTC_TIMESTAMP(6)", "UPDATE", "expires_at IS NOT NULL"},
-		} {
-			t.Run(kind, func(t *testing.T) {
-				config := s.Database(t)
-				direct := openDB(t, config)
-				require.NoError(t, schema.Init(t.Context(), direct.Pool()))
-				proxy := s.Proxy(t)
-				m, err := mutexes[kind](openDB(t, proxy.Config(config)), "x")
-				require.NoError(t, err)
-				require.NoError(t, mustLock(t, m).Release(t.Context())) // connected, and the row made
-				if kind == "row" {
-					execute(t, direct, "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
-				}
-				count := "SELECT COUNT(*) FROM " + test.table + " WHERE "
-
-				held := answerLost(t, direct, proxy, test.blocksTaking, "INSERT%", count+test.taken, 1, func() guard.Held {
-					held, err := m.TryLock(t.Context())
-					assert.NoError(t, err)
-					return held
-				})
-				require.NotNil(t, held)
-				require.NoError(t, held.Err())
-				_, err = m.TryLock(t.Context())
-				require.ErrorIs(t, err, guard.ErrNotAcquired)
-
-				released := answerLost(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.release+"%", count+test.free, 0, func() error {
-					return held.Release(t.Context())
-				})
-				require.NoError(t, released, "the very call that released it")
-				require.NoError(t, mustLock(t, m).Release(t.Context()))
-			})
-		}
-	})
-}
-
 // A release that got no answer, and gave up, may have released the lock: the next one does
 // not take that for a loss. One that finds somebody else there does.
 func TestReleaseAgain(t *testing.T) {
@@ -310,77 +221,6 @@ func TestReleaseAgain(t *testing.T) {
 				proxy.Up()
 				require.NoError(t, held.Release(t.Context()), "the lock that it had not")
 				require.NoError(t, mustLock(t, m).Release(t.Context()))
-			})
-		}
-	})
-}
-
-// What frees a key or a lock whoever has it is not run again after a lost answer: by then it may be
-// the next one's.
-func TestFreedOnce(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
-		type breakable interface {
-			guard.Mutex
-			Break(ctx context.Context) (bool, error)
-		}
-		// take takes it, and fails if somebody has it; free makes it free.
-		type made struct {
-			take func() error
-			free func(ctx context.Context) (bool, error)
-		}
-		mutex := func(kind string) func(t *testing.T, db *notify.DB) made {
-			return func(t *testing.T, db *notify.DB) made {
-				m, err := mutexes[kind](db, "x")
-				require.NoError(t, err)
-				return made{
-					take: func() error { _, err := m.TryLock(t.Context()); return err },
-					free: m.(breakable).Break,
-				}
-			}
-		}
-		through := func(ours bool, err error) error {
-			if err == nil && !ours {
-				err = guard.ErrNotAcquired
-			}
-			return err
-		}
-		for kind, test := range map[string]struct {
-			table, statement, taken string
-			open                    func(t *testing.T, db *notify.DB) made
-		}{
-			"row":  {schema.RowMutexTable, "DELETE%", "TRUE", mutex("row")},
-			"flag": {schema.FlagMutexTable, "UPDATE%", "held", mutex("flag")},
-			"claim": {schema.ClaimTable, "DELETE%", "TRUE", func(t *testing.T, db *notify.DB) made {
-				claims := guard.NewClaims(db)
-				return made{
-					take: func() error { return through(claims.Claim(t.Context(), "x")) },
-					free: func(ctx context.Context) (bool, error) { return claims.Forget(ctx, "x") },
-				}
-			}},
-			"once": {schema.OnceTable, "UPDATE%", "done_at IS NOT NULL", func(t *testing.T, db *notify.DB) made {
-				once := guard.NewOnce(db)
-				return made{
-					take: func() error { return through(once.Try(t.Context(), "x")) },
-					free: func(ctx context.Context) (bool, error) { return once.Reset(ctx, "x") },
-				}
-			}},
-		} {
-			t.Run(kind, func(t *testing.T) {
-				config := s.Database(t)
-				direct := openDB(t, config)
-				require.NoError(t, schema.Init(t.Context(), direct.Pool()))
-				proxy := s.Proxy(t)
-				next, cut := test.open(t, direct), test.open(t, openDB(t, proxy.Config(config)))
-				require.NoError(t, next.take())
-				freed := neverAnswered(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.statement,
-					"SELECT COUNT(*) FROM "+test.table+" WHERE "+test.taken, 0, func() error {
-						_, err := cut.free(t.Context())
-						return err
-					})
-				require.NoError(t, next.take())
-				proxy.Up()
-				assert.Error(t, mysqltest.Receive(t, freed), "nobody knows")
-				require.ErrorIs(t, next.take(), guard.ErrNotAcquired, "two have it")
 			})
 		}
 	})
@@ -430,31 +270,4 @@ func TestAdvisoryUnsafe(t *testing.T) {
 			require.ErrorIs(t, err, guard.ErrUnsafe, name)
 		}
 	})
-}
-
-// answerLost runs act and cuts its connection after the server has done what act asked
-// for, and before it is told: block, run in a transaction, makes act's statement wait,
-// until the proxy forwards nothing more.
-func answerLost[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) T {
-	t.Helper()
-	acted := neverAnswered(t, direct, proxy, block, statement, done, want, act)
-	proxy.Up()
-	return mysqltest.Receive(t, acted)
-}
-
-// neverAnswered is answerLost with a network that stays down.
-func neverAnswered[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) <-chan T {
-	t.Helper()
-	tx, err := direct.Pool().BeginTxx(t.Context(), nil)
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(t.Context(), block)
-	require.NoError(t, err)
-	acted := mysqltest.Result(act)
-	require.Eventually(t, func() bool { return waiting(t, direct, statement) > 0 }, patience, tick)
-	proxy.Freeze()
-	require.NoError(t, tx.Commit())
-	require.Eventually(t, func() bool { return value[int](t, direct, done) == want }, patience, tick)
-	proxy.Down()
-	return acted
 }
