@@ -139,8 +139,9 @@ type bell struct {
 	session *Session
 	turner  *turner // nil while there is no free slot
 	rung    time.Time
-	// What the last ring told: a keeper waited for it, there is none, a producer
-	// claims the gate.
+	// What the last ring told: a keeper waited for it, or has lent it his ear (the server keeps
+	// that for a while when his host vanishes: whoever keeps the gate next rings when he
+	// begins to listen), there is none, a producer claims the gate.
 	heard, alone, claimed bool
 }
 

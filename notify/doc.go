@@ -146,7 +146,7 @@
 // A parked listener: a packet a minute. A wake: one, with the rows that it is for. A ring:
 // a statement, whatever it announces, none with an INSERT that takes it along, and another
 // after it; rings are coalesced, and no publish waits for one. A keeper: its looks, one a
-// second when nothing happens, and a touch each 3 s. Measured on 2 cores
+// second when nothing happens, and a touch each 4 s. Measured on 2 cores
 // (docs/measurements.md): the ring wakes a listener in about the time of a bare lock
 // hand-over, 0.2 ms, and the last of 1000 after 55 ms.
 //

@@ -41,7 +41,7 @@ const (
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
 	// seen by the watch of the socket.
 	never = 8 * time.Hour
-	// short is an IdleTimeout that is soon over: touched each 2 s, trusted for 5, so that
+	// short is an IdleTimeout that is soon over: touched each 2.4 s, trusted for 5, so that
 	// a stall of 2 s loses nothing.
 	short = 6 * time.Second
 )

@@ -55,7 +55,7 @@ const (
 	// A turn that nobody took woke nobody. A consumer may have been about to queue,
 	// and would sleep through what it has not seen: so the producer turns again,
 	// after waits that double from againFirst to againLast, and then rests.
-	againFirst, againLast = time.Millisecond, 4 * time.Second
+	againFirst, againLast = time.Millisecond, 4096 * time.Millisecond
 	// insertPatience bounds the inserts of a turn. A server that takes longer
 	// counts as lost.
 	insertPatience = 30 * time.Second

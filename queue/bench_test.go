@@ -214,16 +214,17 @@ func mergedLoop(tb testing.TB, db *notify.DB) time.Duration {
 	for _, session := range sessions {
 		all.Go(func() {
 			assert.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
-				for id := uint64(0); ; {
-					next, err := mergedStep(tb.Context(), conn, id)
+				for done, after := uint64(0), uint64(0); ; {
+					next, err := mergedStep(tb.Context(), conn, done, after)
 					if server.Retryable(err) {
-						_, err = conn.ExecContext(tb.Context(), "ROLLBACK")
-						next = id
+						if _, err = conn.ExecContext(tb.Context(), "ROLLBACK"); err == nil {
+							continue
+						}
 					}
-					if err != nil || next == 0 {
+					if err != nil || next == 0 && after == 0 {
 						return err
 					}
-					id = next
+					done, after = next, next // after none, from the first on
 				}
 			}))
 		})
@@ -232,14 +233,14 @@ func mergedLoop(tb testing.TB, db *notify.DB) time.Duration {
 	return time.Since(begun)
 }
 
-func mergedStep(ctx context.Context, conn *sqlx.Conn, id uint64) (next uint64, err error) {
+func mergedStep(ctx context.Context, conn *sqlx.Conn, done, after uint64) (next uint64, err error) {
 	var p packet
 	p.add(nil, "START TRANSACTION")
-	p.add(nil, "DELETE FROM bare WHERE id = ?", id)
+	p.add(nil, "DELETE FROM bare WHERE id = ?", done)
 	p.add(func(rows *sql.Rows) error {
 		var payload []byte
 		return rows.Scan(&next, &payload)
-	}, "SELECT LAST_INSERT_ID(id), payload FROM bare WHERE state = 0 ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED")
+	}, "SELECT LAST_INSERT_ID(id), payload FROM bare WHERE state = 0 AND id > ? ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED", after)
 	p.add(nil, "UPDATE bare SET state = 1 WHERE id = LAST_INSERT_ID()") // if there was none, of one that is gone
 	p.add(nil, "COMMIT")
 	return next, p.send(ctx, conn)

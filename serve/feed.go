@@ -47,7 +47,7 @@ type feed struct {
 	ahead *consumer.Progress
 	items []item // of the last next
 	// beat is called whenever often says so, while the hub has not begun and while other clients
-	// read the table. A nil often never does.
+	// read the table, unless this one may yet be refused. A nil often never does.
 	often <-chan time.Time
 	beat  func() error
 }

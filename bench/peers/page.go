@@ -111,8 +111,8 @@ From the call of Publish, which commits, to the handler's, one message at a time
 ## What waiting costs
 
 A publisher and its listeners wait, for %v, those that poll for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
-connections of its own. The first one's figure has the keeper's, which a topic has once, however many listen: touches, by which the server notices a keeper that
-vanished, and a look each second for rows of writers that ring for nobody. Without GTIDs no statement ends at another writer's commit, and so a row of theirs that
+connections of its own. The first one's figure has the keeper's, which a topic has once, however many listen: touches, without which the server takes the
+keeper for gone, and a look each second for rows of writers that ring for nobody. Without GTIDs no statement ends at another writer's commit, and so a row of theirs that
 comes within a second takes a look each second; `+"`--look`"+` says how late it may come.
 
 %s

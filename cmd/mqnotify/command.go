@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -126,6 +127,9 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	err = cmd.Wait()
 	if late != nil {
 		late.Stop()
+	}
+	if errors.Is(err, exec.ErrWaitDelay) { // it has exited with 0, and another program still has its stdout
+		err = nil
 	}
 	if err != nil {
 		if ctx.Err() != nil {

@@ -87,7 +87,7 @@ func TestCommandKilled(t *testing.T) {
 func TestCommandThatLeavesItsStdout(t *testing.T) {
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
-	run := &command{[]string{"sh", "-c", "sleep 1 & echo done"}, time.Millisecond, a}
+	run := &command{[]string{"sh", "-c", "sleep 6 & echo done"}, time.Millisecond, a}
 	require.NoError(t, run.handle(t.Context(), consumer.Message{ID: 1}))
 	require.Equal(t, "done\n", out.String())
 }

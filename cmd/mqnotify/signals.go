@@ -34,6 +34,9 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 				hint = nil
 			}
 		}
+		for len(signals) > 0 { // what came before the hint was due, while we stood still
+			<-signals
+		}
 		a.note("mqnotify: finishing what is in hand; once more stops at once\n")
 		<-signals
 		a.child.kill()
