@@ -28,7 +28,7 @@ const benchWorkers = 4
 // on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
 // worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
 // and claims for all that are free in one transaction, and, apart, 4 Workers again; merged is
-// what these can come to at most. Rounds
+// about what these can come to. Rounds
 // take turns, on a server with its default durability, and begin when the server has purged
 // what the one before has left; medians. Retried are the transactions that met a deadlock,
 // which no caller sees.
@@ -198,8 +198,8 @@ func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
 }
 
 // mergedLoop is bareLoop with the queue's own technique: the task before is deleted in the transaction that claims the
-// next, and all of that is one packet. It has no owners, attempts, retries, priorities and times, and so is as much as
-// four connections that claim one task each can come to.
+// next, and all of that is one packet. It has no owners, attempts, retries, priorities and times, and so is about as much
+// as four connections that claim one task each can come to.
 func mergedLoop(tb testing.TB, db *notify.DB) time.Duration {
 	tb.Helper()
 	sessions := make([]*notify.Session, benchWorkers)
@@ -240,7 +240,7 @@ func mergedStep(ctx context.Context, conn *sqlx.Conn, done, after uint64) (next 
 	p.add(func(rows *sql.Rows) error {
 		var payload []byte
 		return rows.Scan(&next, &payload)
-	}, "SELECT LAST_INSERT_ID(id), payload FROM bare WHERE state = 0 AND id > ? ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED", after)
+	}, "SELECT LAST_INSERT_ID(id), payload FROM bare FORCE INDEX (state) WHERE state = 0 AND id > ? ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED", after)
 	p.add(nil, "UPDATE bare SET state = 1 WHERE id = LAST_INSERT_ID()") // if there was none, of one that is gone
 	p.add(nil, "COMMIT")
 	return next, p.send(ctx, conn)
