@@ -28,10 +28,9 @@ const benchWorkers = 4
 // on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
 // worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
 // and claims for all that are free in one transaction, and, apart, 4 Workers again; merged is
-// about what these can come to. Rounds
-// take turns, on a server with its default durability, and begin when the server has purged
-// what the one before has left; medians. Retried are the transactions that met a deadlock,
-// which no caller sees.
+// about what these can come to. Rounds take turns, on a server with its default durability,
+// and begin when the server has purged what the one before has left; medians. Retried are the
+// transactions that met a deadlock, which no caller sees.
 //
 //	go test ./queue -run - -bench Claim -benchtime 5x
 func BenchmarkClaim(b *testing.B) {

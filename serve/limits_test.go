@@ -161,15 +161,26 @@ func TestComesBeforeTheFirstRead(t *testing.T) {
 	})
 }
 
+// occupy takes all turns at the tables, until leave is called.
+func (s *site) occupy() (leave func()) {
+	turns := s.options.backfills
+	for range cap(turns) {
+		turns <- struct{}{}
+	}
+	return func() {
+		for range cap(turns) {
+			<-turns
+		}
+	}
+}
+
 // A stream that waits for its turn at the table has its heartbeats meanwhile.
 func TestHeartbeatBeforeItsTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, Heartbeat: 10 * time.Millisecond})
-		for range cap(site.options.backfills) {
-			site.options.backfills <- struct{}{}
-		}
+		leave := site.occupy()
 		site.client.Timeout = long
 		r := site.events(t, "/topics/orders/events?after=beginning")
 		for range 3 {
@@ -178,9 +189,7 @@ func TestHeartbeatBeforeItsTurn(t *testing.T) {
 			line, _ = r.line()
 			assert.Empty(t, line)
 		}
-		for range cap(site.options.backfills) {
-			<-site.options.backfills
-		}
+		leave()
 		assert.Equal(t, numbered(1, 10), r.payloads(10))
 	})
 }
@@ -191,9 +200,7 @@ func TestPollThatWaitsForTheTable(t *testing.T) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, patience: 100 * time.Millisecond})
-		for range cap(site.options.backfills) {
-			site.options.backfills <- struct{}{}
-		}
+		site.occupy()
 		site.client.Timeout = long
 		status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?after=beginning&wait=1ms", "")
 		assert.Equal(t, http.StatusServiceUnavailable, status, answer)
