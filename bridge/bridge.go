@@ -19,10 +19,10 @@ type Options struct {
 	// Consumer is how the topic is read. A group's one active member sends; others
 	// stand by. Its From, for a group that is new, is the end of the topic by default.
 	// Its MaxAttempts, HandlerTimeout and FlushInterval are the bridge's own affair: the
-	// offset is stored after each page. PageRows is 4000 by default.
+	// offset is stored after each page. PageRows is 8000 by default.
 	Consumer consumer.Options
 	// InFlight is how many messages may be under way unconfirmed, 0 the destination's
-	// own number: 100 to 4000, 1 for a webhook.
+	// own number: 100 to 8000, 1 for a webhook.
 	InFlight int
 	// Attempts is how often a message that the destination refuses (PoisonError) is
 	// sent before it goes to the group's dead letters. 0 means 3.
@@ -45,7 +45,7 @@ type Options struct {
 
 // pageRows is how many rows a page has, after which the offset is stored: it costs a
 // commit, and what a crash repeats is a page at most.
-const pageRows = 4000
+const pageRows = 8000
 
 // Bridge takes a topic's rows to a destination.
 type Bridge struct {

@@ -22,26 +22,18 @@ type natsDestination struct {
 	options                  []nats.Option
 }
 
-// natsSink publishes asynchronously, each message with its MessageID as Nats-Msg-Id,
+// natsSink publishes a page at once, each message with its MessageID as Nats-Msg-Id,
 // by which the stream drops duplicates within its window. What the stream's end has
 // is not sent again however long ago that was: the ids there are read first.
 type natsSink struct {
 	*natsDestination
 	*natsConn
-	maxSize int64 // of a message in the stream, -1 for none
-	end     jetstream.Stream
-	last    map[string]string // when those at the stream's end were inserted, by MessageID
-	looked  bool
-	sent    int64        // so far
-	stored  atomic.Int64 // of these: as many says that all of them are there
-	closed  atomic.Bool
-}
-
-// confirmed is called for each acknowledgement. What was there already is for Send to look at.
-func (s *natsSink) confirmed(_ jetstream.JetStream, _ *nats.Msg, ack *jetstream.PubAck) {
-	if !ack.Duplicate {
-		s.stored.Add(1)
-	}
+	publisher *natsPublisher
+	maxSize   int64 // of a message in the stream, -1 for none
+	end       jetstream.Stream
+	last      map[string]string // when those at the stream's end were inserted, by MessageID
+	looked    bool
+	closed    atomic.Bool
 }
 
 func parseNATS(p *params) (*Destination, error) {
@@ -86,7 +78,7 @@ func newNATS(p *params) (*natsDestination, error) {
 
 func (d *natsDestination) open(ctx context.Context) (Sink, error) {
 	s := &natsSink{natsDestination: d}
-	c, err := d.connect(ctx, jetstream.WithPublishAsyncAckHandler(s.confirmed))
+	c, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,6 +88,10 @@ func (d *natsDestination) open(ctx context.Context) (Sink, error) {
 		return nil, err
 	}
 	s.natsConn, s.maxSize = c, int64(info.Config.MaxMsgSize)
+	if s.publisher, err = newNATSPublisher(c, d.stream); err != nil {
+		c.conn.Close()
+		return nil, fmt.Errorf("listen to answers: %w", err)
+	}
 	return s, nil
 }
 
@@ -242,93 +238,64 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 		s.looked = true
 	}
-	acks := make([]jetstream.PubAckFuture, 0, len(messages))
-	var refused error
-	for _, m := range messages {
-		id := MessageID(m)
-		if createdAt, there := s.last[id]; there {
-			if refused = checkSame(m, createdAt); refused != nil {
-				break
+	s.publisher.begin(len(messages))
+	sent, refused := s.publishAll(ctx, messages)
+	s.publisher.wait(ctx) // for all at once: a wait for each costs more
+	for i, answer := range s.publisher.answers[:sent] {
+		switch {
+		case answer.stored:
+		case answer.duplicate > 0:
+			if err := s.checkDuplicate(ctx, messages[i], answer.duplicate); err != nil {
+				return i, err
 			}
-			delete(s.last, id)
-			acks = append(acks, nil)
-			continue
-		}
-		message := s.message(m, id)
-		if size, fits := s.fits(message); !fits {
-			refused = poison(m, "%d bytes are more than the server or the stream takes", size)
-			break
-		}
-		ack, err := s.js.PublishMsgAsync(message)
-		if err != nil {
-			refused = err
-			break
-		}
-		acks = append(acks, ack)
-		s.sent++
-	}
-	select { // for all at once: a wait for each costs more
-	case <-s.js.PublishAsyncComplete():
-	case <-s.gone:
-	case <-ctx.Done():
-	}
-	// Never counted anew: the client may confirm one to us after its future, when Send has ended.
-	if s.stored.Load() == s.sent && refused == nil {
-		return len(acks), nil
-	}
-	for i, ack := range acks {
-		if ack == nil {
-			continue
-		}
-		select {
-		case got := <-ack.Ok():
-			if got.Duplicate {
-				if err := s.checkDuplicate(ctx, messages[i], got.Sequence); err != nil {
-					return i, err
-				}
-				s.stored.Add(1)
-			}
+		case answer.err != nil:
+			return i, s.explain(messages[i], answer.err)
+		case ctx.Err() != nil:
+			return i, context.Cause(ctx)
 		default:
-			return i, s.unconfirmed(ctx, messages[i], ack)
+			return i, s.explain(messages[i], nats.ErrConnectionClosed)
 		}
 	}
 	if refused != nil && s.closed.Load() {
 		refused = ErrClosed
 	}
-	return len(acks), refused
+	return sent, refused
 }
 
-// unconfirmed tells why a message is not.
-func (s *natsSink) unconfirmed(ctx context.Context, m consumer.Message, ack jetstream.PubAckFuture) error {
-	select {
-	case err := <-ack.Err():
-		return s.explain(m, err)
-	default:
+// publishAll publishes what is not at the stream's end, up to a message that can't be.
+func (s *natsSink) publishAll(ctx context.Context, messages []consumer.Message) (int, error) {
+	for i, m := range messages {
+		id := MessageID(m)
+		if createdAt, there := s.last[id]; there {
+			if err := checkSame(m, createdAt); err != nil {
+				return i, err
+			}
+			delete(s.last, id)
+			s.publisher.answers[i].stored = true
+			continue
+		}
+		all := fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") })
+		all = append(all, field{nats.MsgIdHdr, id})
+		if size, fits := s.fits(all, m.Payload); !fits {
+			return i, poison(m, "%d bytes are more than the server or the stream takes", size)
+		}
+		if err := s.publisher.publish(ctx, i, s.subject, all, m.Payload); err != nil {
+			return i, err
+		}
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return s.explain(m, nats.ErrConnectionClosed)
+	return len(messages), nil
 }
 
-// fits tells whether the server and the stream take a message of its size. Its exact size
-// means to encode its header, and is seldom needed.
-func (s *natsSink) fits(message *nats.Msg) (size int64, fits bool) {
+// fits tells whether the server and the stream take a message of its size.
+func (s *natsSink) fits(all []field, payload []byte) (size int64, fits bool) {
 	most := s.conn.MaxPayload()
 	if s.maxSize > 0 {
 		most = min(most, s.maxSize)
 	}
-	const around = 64 // the first line and the end of the header
-	size = int64(len(message.Subject) + len(message.Data) + around)
-	for name, values := range message.Header {
-		for _, value := range values {
-			size += int64(len(name) + len(": ") + len(value) + len("\r\n"))
-		}
+	size = int64(len("NATS/1.0\r\n") + len("\r\n") + len(payload))
+	for _, f := range all {
+		size += int64(len(f.name) + len(": ") + len(f.value) + len("\r\n"))
 	}
-	if size <= most {
-		return size, true
-	}
-	size = int64(message.Size())
 	return size, size <= most
 }
 
@@ -339,17 +306,6 @@ func (s *natsSink) checkDuplicate(ctx context.Context, m consumer.Message, seque
 		return nil //nolint:nilerr // it is gone, or this account may not read it
 	}
 	return checkSame(m, there.Header.Get(fieldCreatedAt))
-}
-
-func (s *natsSink) message(m consumer.Message, id string) *nats.Msg {
-	all := fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") })
-	all = append(all, field{nats.MsgIdHdr, id})
-	header, values := make(nats.Header, len(all)), make([]string, len(all)) // no slice for each
-	for i, f := range all {
-		values[i] = f.value
-		header[f.name] = values[i : i+1 : i+1]
-	}
-	return &nats.Msg{Subject: s.subject, Data: m.Payload, Header: header}
 }
 
 // codeTooLarge is the server's JSStreamMessageExceedsMaximumErr, which the client

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -77,24 +78,25 @@ func TestNATSOtherSubjects(t *testing.T) {
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}, Duplicates: 100 * time.Millisecond})
 	require.NoError(t, err)
 	to := natsTarget(b, "stream=shop&subject=shop.orders")
-	all := messages("orders", 1, 12_000)
+	const rows = remembered + 4000
+	all := messages("orders", 1, rows)
 	other := func(n int) { publishMany(t, js, "shop.other", n) }
 	other(100)
-	send(t, to.open(t, "orders"), all[:11_900], 4000)
+	send(t, to.open(t, "orders"), all[:rows-100], 4000)
 	other(40_000)
-	send(t, to.open(t, "orders"), all[11_900:], 100)
+	send(t, to.open(t, "orders"), all[rows-100:], 100)
 	other(1)
 	require.Eventually(t, func() bool { // until the window is past
-		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "shop.other", Header: nats.Header{nats.MsgIdHdr: {"orders:12000"}}})
+		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "shop.other", Header: nats.Header{nats.MsgIdHdr: {fmt.Sprint("orders:", rows)}}})
 		return err == nil && !ack.Duplicate
 	}, patience, 20*time.Millisecond)
 	sink := to.open(t, "orders")
-	send(t, sink, all[12_000-remembered:], 4000)
+	send(t, sink, all[rows-remembered:], 4000)
 	stream, err := js.Stream(t.Context(), "shop")
 	require.NoError(t, err)
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("shop.orders"))
 	require.NoError(t, err)
-	require.Equal(t, uint64(12_000), info.State.Subjects["shop.orders"], "one came twice")
+	require.Equal(t, uint64(rows), info.State.Subjects["shop.orders"], "one came twice")
 }
 
 // Of a subject that fills the stream before others no more is read than some of its end.
@@ -103,12 +105,13 @@ func TestNATSReadsNoMoreThanTheEnd(t *testing.T) {
 	js := openJetStream(t, b)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}})
 	require.NoError(t, err)
-	publishMany(t, js, "shop.orders", 40_000)
-	publishMany(t, js, "shop.other", 30_000)
+	const many, others = 5 * remembered, 30_000
+	publishMany(t, js, "shop.orders", many)
+	publishMany(t, js, "shop.other", others)
 	publishMany(t, js, "shop.orders", 100)
 	sink, ok := natsTarget(b, "stream=shop&subject=shop.orders").open(t, "orders").(*natsSink)
 	require.True(t, ok)
-	_, left, err := sink.beforeEnd(t.Context(), 1, 70_100)
+	_, left, err := sink.beforeEnd(t.Context(), 1, many+others+100)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, left, remembered)
 	require.LessOrEqual(t, left, 4*remembered)

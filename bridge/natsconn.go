@@ -16,7 +16,7 @@ import (
 type natsConn struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
-	gone <-chan struct{} // closed with it: acknowledgements that are under way then never come
+	gone <-chan struct{} // closed with it: answers that are under way then never come
 	wire *wire
 }
 
@@ -47,7 +47,7 @@ func (w *wire) cut() {
 
 // connect makes a connection that does not come back by itself: the shell does that,
 // and knows then what is in doubt.
-func (d *natsDestination) connect(ctx context.Context, more ...jetstream.JetStreamOpt) (*natsConn, error) {
+func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
 	gone := make(chan struct{})
 	dialer := &net.Dialer{Timeout: nats.DefaultTimeout}
 	w := &wire{dial: func(network, addr string) (net.Conn, error) { return dialer.DialContext(ctx, network, addr) }}
@@ -69,7 +69,7 @@ func (d *natsDestination) connect(ctx context.Context, more ...jetstream.JetStre
 		}
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	js, err := jetstream.New(conn, append(more, jetstream.WithPublishAsyncMaxPending(1<<20))...)
+	js, err := jetstream.New(conn)
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -65,7 +65,7 @@ of the log every 10 s. It can be stopped and goes on there.`,
 	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
 	flags.StringVar(&o.from, "from", fromBeginning, "where a new group begins: beginning, end, an id,\n"+
 		"a time (2026-01-31T08:00:00Z), or a time ago (90m)")
-	flags.IntVar(&o.inFlight, "in-flight", 0, "how many rows may be under way unconfirmed; 0 is the destination's\nown number (100 to 4000, 1 for a webhook)")
+	flags.IntVar(&o.inFlight, "in-flight", 0, "how many rows may be under way unconfirmed; 0 is the destination's\nown number (100 to 8000, 1 for a webhook)")
 	flags.IntVar(&o.attempts, "attempts", 3, "how often a row that is refused is sent")
 	flags.BoolVar(&o.stopOnRefusal, "stop-on-refusal", false, "end at a row that is refused, with the offset before it")
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
