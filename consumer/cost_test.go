@@ -125,6 +125,30 @@ func TestSparseTable(t *testing.T) {
 	})
 }
 
+// Whoever reads a backlog that is settled asks now and then who is writing, not with each page.
+func TestBacklogLooksSeldom(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		const rows = 6000
+		fill(t, db, rows)
+		looks, n := newLooks(), 0
+		began := time.Now()
+		options := Options{From: Beginning(), StopAtEnd: true, PageRows: 100, wrap: looks.wrap}
+		c := run(t, db, "orders", options, Batch(func(_ context.Context, messages []Message) error {
+			n += len(messages)
+			timer := time.NewTimer(12 * time.Millisecond) // longer than the least time between two looks
+			defer timer.Stop()
+			<-timer.C
+			return nil
+		}))
+		require.NoError(t, c.wait(t))
+		require.Equal(t, rows, n)
+		most := 4 + int64(time.Since(began)/backlogWait)
+		t.Logf("%d looks in %v", looks.n.Load(), time.Since(began))
+		require.LessOrEqual(t, looks.n.Load(), most)
+	})
+}
+
 // An ALTER TABLE that waits behind a writer keeps every other statement on the
 // table waiting. A reader's give up after lock_wait_timeout (2 s) and come again.
 func TestAlterBehindWriter(t *testing.T) {

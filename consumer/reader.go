@@ -22,6 +22,8 @@ const (
 	checkWait = 5 * time.Minute
 	// maxGapWait is the longest time between two looks at open gaps.
 	maxGapWait = time.Second
+	// backlogWait is put between two looks where all that is to be read next is settled.
+	backlogWait = 200 * time.Millisecond
 )
 
 // batch is what the reader hands out at once.
@@ -157,7 +159,7 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 		}
 		found = found || p.handed
 		r.withheld = p.withheld
-		if (r.wm.waiting() || p.head > r.wm.settled) && (!p.more || !time.Now().Before(r.nextLook)) {
+		if (r.wm.waiting() || p.head > r.wm.settled) && (!p.more || r.due()) {
 			head := p.head
 			if p.full { // what is settled up to the end is read without keeping gaps in mind
 				end, err := r.head(ctx)
@@ -177,6 +179,16 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 			return found, nil
 		}
 	}
+}
+
+// due tells whether to look while there are pages to read. Short of the horizon nothing is waited
+// for: a look then only keeps it ahead, and takes the server as long as a fifth of a page.
+func (r *reader) due() bool {
+	next := r.nextLook
+	if r.wm.frontier < r.wm.horizon {
+		next = next.Add(backlogWait)
+	}
+	return !time.Now().Before(next)
 }
 
 // reading is what came of reading a page.
