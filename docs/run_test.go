@@ -3,12 +3,12 @@ package docs
 import (
 	"database/sql"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -143,13 +144,9 @@ func url(config *mysql.Config) string {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	var config net.ListenConfig
-	free, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	port, err := child.FreePort()
 	require.NoError(t, err)
-	require.NoError(t, free.Close())
-	_, port, err := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, err)
-	return port
+	return strconv.Itoa(port)
 }
 
 func open(t *testing.T, config *mysql.Config) *sql.DB {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -34,10 +34,9 @@ func primaries(t *testing.T, shared *mysqltest.Server, count int) []*mysqltest.S
 		s.Stop()
 		require.NoError(t, os.Remove(filepath.Join(folder, "auto.cnf")), "which has the name that all copies have")
 		s.Restart(t)
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := child.FreePort()
 		require.NoError(t, err)
-		seeds = append(seeds, listener.Addr().String())
-		require.NoError(t, listener.Close())
+		seeds = append(seeds, fmt.Sprintf("127.0.0.1:%d", port))
 		all = append(all, s)
 	}
 	for n, s := range all {

@@ -29,6 +29,7 @@ type Multiplexer struct {
 	mu     sync.Mutex
 	idle   []*sharedSession // the one used last comes last
 	sticky bool
+	pongs  bool
 }
 
 // Multiplexer starts a multiplexer with n sessions, gone at the test's end. A statement waits while all of them
@@ -89,6 +90,19 @@ func (m *Multiplexer) OnlyWhenBusy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sticky = true
+}
+
+// AnswersPings makes it answer clients' pings itself: no session has them.
+func (m *Multiplexer) AnswersPings() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pongs = true
+}
+
+func (m *Multiplexer) answersPings() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pongs
 }
 
 // take waits for an idle session.
@@ -195,6 +209,10 @@ func (m *Multiplexer) answer(ctx context.Context, client *bufio.Writer, command 
 		kind, text = commandInitDB, use[1]
 	}
 	wanted := *database
+	if kind == commandPing && m.answersPings() {
+		_, err := client.Write(packet(1, answerOK, 0, 0, autocommit, 0, 0, 0))
+		return err
+	}
 	switch kind {
 	case commandInitDB:
 		wanted, command = text, packet(0, commandPing) // which the session answers in that database
