@@ -36,7 +36,7 @@ func openAuto(tb testing.TB, db *notify.DB, again time.Duration) *auto {
 // is none better.
 func (a *auto) awaitMode(tb testing.TB, want string) string {
 	tb.Helper()
-	late := time.After(patience)
+	late := time.After(2 * patience) // a keeper that sleeps looks whether the server is read-only each 30 s
 	for {
 		head, err := a.Head(tb.Context())
 		require.NoError(tb, err)

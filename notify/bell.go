@@ -12,8 +12,11 @@ import (
 
 const (
 	// unheard is for how long a bell is rung again and again while no keeper waits for
-	// it: one that is there finds a new bell within its longest wait between two looks.
+	// it: one that is there finds a new bell within its longest wait between two looks, and
+	// one that sleeps until the next commit is woken by a knock.
 	unheard = 3 * time.Second
+	// unknocked is how long Join waits for a keeper that this account can't wake by a knock.
+	unknocked = 1500 * time.Millisecond
 	// unanswered is how often it is rung after that: the keeper does not answer, and
 	// another will come.
 	unanswered = time.Second
@@ -47,12 +50,12 @@ func (g *gate) bell(ctx context.Context) error {
 	g.produces(session.ID())
 	defer g.produces(0)
 	work := context.WithoutCancel(ctx)
-	bell := &bell{gate: g, session: session}
+	bell := &bell{gate: g, session: session, door: knocker{session: session}}
 	// Well inside claimed, and nobody keeps a gate that is handed over until it is tried for.
 	keeping := &Fibonacci{Min: 5 * time.Millisecond, Max: 25 * time.Millisecond}
 	hearing := &Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	var claim *Lock
-	patience := time.Now().Add(unheard)
+	begun, patience := time.Now(), time.Now().Add(unheard)
 	for {
 		if claim == nil && !bell.claimed && g.fit() {
 			claim, err = session.TryLock(work, g.names.claim())
@@ -67,7 +70,11 @@ func (g *gate) bell(ctx context.Context) error {
 				return err
 			}
 			if g.fit() {
-				again = time.After(keeping.NextBackOff())
+				wait := keeping.NextBackOff()
+				if time.Now().After(patience) {
+					wait = claimed / 2
+				}
+				again = time.After(wait)
 			} else if err := claim.Release(work); err != nil {
 				return err
 			} else {
@@ -77,9 +84,11 @@ func (g *gate) bell(ctx context.Context) error {
 		if err := bell.take(work); err != nil {
 			return err
 		}
-		if bell.heard || bell.alone || bell.turner == nil {
-			g.update(func(s *gateState) { s.joined, s.heard, s.unjoined = true, bell.turner != nil, nil })
-		} else if again == nil {
+		known := bell.heard || bell.alone
+		if known || bell.turner == nil || bell.door.mute && time.Since(begun) > unknocked {
+			g.update(func(s *gateState) { s.joined, s.heard, s.unjoined = true, known && bell.turner != nil, nil })
+		}
+		if !known && bell.turner != nil && again == nil {
 			wait := hearing.NextBackOff()
 			if time.Now().After(patience) {
 				wait = unanswered
@@ -94,6 +103,7 @@ func (g *gate) bell(ctx context.Context) error {
 			return nil
 		}
 		if wanted {
+			keeping.Reset()
 			hearing.Reset()
 			patience = time.Now().Add(unheard)
 		}
@@ -101,6 +111,9 @@ func (g *gate) bell(ctx context.Context) error {
 			if err = bell.ring(work); err != nil {
 				return err
 			}
+		}
+		if !bell.heard && !bell.alone && time.Now().Before(patience) {
+			bell.door.knock(work)
 		}
 	}
 }
@@ -139,6 +152,7 @@ type bell struct {
 	session *Session
 	turner  *turner // nil while there is no free slot
 	rung    time.Time
+	door    knocker
 	// What the last ring told: a keeper waited for it, or has lent it his ear (the server keeps
 	// that for a while when his host vanishes: whoever keeps the gate next rings when he
 	// begins to listen), there is none, a producer claims the gate.
@@ -218,7 +232,13 @@ func (b *bellWatch) ended() bool {
 // run hears the bell until ctx ends or its producer lets it go. After an error the
 // next look begins anew.
 func (b *bellWatch) run(ctx context.Context) {
-	defer close(b.done)
+	defer func() {
+		close(b.done)
+		select {
+		case b.deaf <- struct{}{}:
+		default:
+		}
+	}()
 	defer func() {
 		if ctx.Err() == nil && !b.heard {
 			b.ring(0)

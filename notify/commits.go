@@ -22,14 +22,16 @@ type commitWatch struct {
 
 	// These belong to the mutex of commits.
 	users map[*commitUser]struct{}
+	waits bool // for the next commit, and knows which that is
+	news  bool // one of the last commits was what a user had waited for
 	err   error
 }
 
 // commitUser is one of those who want to know.
 type commitUser struct {
 	// C gets something after a commit, once for any number that nobody fetched, and
-	// after each connect, the first one too, for what may have been missed. It is
-	// closed when no more will come; Err says why.
+	// when tells has changed: after each connect, the first one too, for what may have
+	// been missed, and after each loss. It is closed when no more will come; Err says why.
 	C <-chan struct{}
 
 	c       chan struct{} // one slot
@@ -39,7 +41,7 @@ type commitUser struct {
 
 // commits begins to tell of commits; the caller closes what it returns. A commit that
 // becomes visible after the return is told, as far as [GTID] says, and of a busy
-// server at least each 10 ms.
+// server at least each 100 ms, or sooner while commits bring news.
 func (db *DB) commits() *commitUser {
 	c := &db.commitsSeen
 	c.mu.Lock()
@@ -83,16 +85,33 @@ func (u *commitUser) Err() error {
 	return u.watch.err
 }
 
+// tells is whether a commit is told from now on, as far as [GTID] says, until C gets
+// something.
+func (u *commitUser) tells() bool {
+	u.commits.mu.Lock()
+	defer u.commits.mu.Unlock()
+	return u.watch.waits
+}
+
+// brought says that a commit brought what the user waits for: others like it may follow. All others
+// are a busy server's, and not worth a look each.
+func (u *commitUser) brought() {
+	u.commits.mu.Lock()
+	defer u.commits.mu.Unlock()
+	u.watch.news = true
+}
+
 func (c *commits) run(ctx context.Context, db *DB, watch *commitWatch) {
 	waits := Exponential(50*time.Millisecond, 5*time.Second)
 	for {
-		err := db.eachCommit(ctx, func() {
+		err := db.eachCommit(ctx, func(sure bool) (news bool) {
 			waits.Reset()
-			c.tell(watch)
+			return c.tell(watch, sure)
 		})
 		if ctx.Err() != nil {
 			return
 		}
+		c.tell(watch, false)
 		if errors.Is(err, ErrNoGTID) {
 			c.fail(watch, err)
 			return
@@ -107,15 +126,18 @@ func (c *commits) run(ctx context.Context, db *DB, watch *commitWatch) {
 	}
 }
 
-func (c *commits) tell(watch *commitWatch) {
+func (c *commits) tell(watch *commitWatch, waits bool) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	watch.waits = waits
+	news, watch.news = watch.news, false
 	for user := range watch.users {
 		select {
 		case user.c <- struct{}{}:
 		default:
 		}
 	}
+	return news
 }
 
 // fail lets the next one who comes try anew.
@@ -132,15 +154,16 @@ func (c *commits) fail(watch *commitWatch, err error) {
 }
 
 // eachCommit calls tell when it is connected, and after commits, until ctx ends or
-// something fails.
-func (db *DB) eachCommit(ctx context.Context, tell func()) error {
-	session, err := db.Session(ctx, SessionOptions{})
+// something fails. sure says that it knows which commit comes next, whoever makes it, and news
+// that those before were worth it.
+func (db *DB) eachCommit(ctx context.Context, tell func(sure bool) (news bool)) error {
+	session, err := db.Session(ctx, SessionOptions{IdleTimeout: untouched})
 	if err != nil {
 		return err
 	}
 	// A head that never moves: what it waits for is commits alone.
-	waiter := NewGTID(db, session, Source{query: "SELECT NULL"})
-	waiter.floor.Max = 10 * time.Millisecond
+	waiter := NewGTID(db, session, Source{query: "SELECT NULL", still: true})
+	waiter.floor.Max = 100 * time.Millisecond
 	defer func() { _ = waiter.Close() }()
 	return waiter.within(ctx, func(ctx context.Context) error {
 		for first := true; ; first = false {
@@ -149,8 +172,8 @@ func (db *DB) eachCommit(ctx context.Context, tell func()) error {
 			if err != nil {
 				return err
 			}
-			if first || committed {
-				tell()
+			if (first || committed) && tell(waiter.next.sure && !waiter.next.others) {
+				waiter.floor.Reset()
 			}
 			waiter.rest(begun, begun.Add(gtidWait))
 		}

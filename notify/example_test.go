@@ -48,6 +48,7 @@ func TestExamples(t *testing.T) {
 			"a primary: true\n":                        ExampleOpenConfig,
 			"still held: true, others waited: false\n": ExampleLock_Turn,
 			"in the session's own time zone: true\n":   ExampleSession_Do,
+			"it answered in time: true\n":              ExampleSession_Within,
 		})
 	})
 }

@@ -340,3 +340,26 @@ func ExampleSession_Do() {
 		fmt.Println(err)
 	}
 }
+
+// A limit to how long the server may take, that costs no goroutine.
+func ExampleSession_Within() {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = session.Close() }()
+	err = session.Do(ctx, func(conn *sqlx.Conn) error {
+		return session.Within(context.WithoutCancel(ctx), 10*time.Second, func(ctx context.Context) error {
+			var version string
+			if err := conn.GetContext(ctx, &version, "SELECT VERSION()"); err != nil {
+				return err
+			}
+			fmt.Println("it answered in time:", version != "")
+			return nil
+		})
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+}

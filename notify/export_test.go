@@ -15,6 +15,8 @@ func (db *DB) Commits() *CommitUser { return db.commits() }
 
 func (u *commitUser) Close() { u.close() }
 
+func (u *commitUser) Brought() { u.brought() }
+
 // DB is the gate's.
 func (g *Gate) DB() *DB { return g.db }
 

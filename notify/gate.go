@@ -14,9 +14,11 @@ import (
 // GateOptions are the settings of a process's part in a gate.
 type GateOptions struct {
 	// Look makes the waits between two looks of a keeper for what writers did that
-	// know nothing of the gate; nil means Fibonacci from 10 ms to 1 s. With GTIDs a
-	// commit ends such a wait at once. The bound on the wake for such a row is the
-	// longest of them. A keeper looks at the table's own key, and at its flag.
+	// know nothing of the gate; nil means Fibonacci from 10 ms to 1 s. The bound on the
+	// wake for such a row is the longest of them. A keeper looks at the table's own key,
+	// and at its flag. With GTIDs a commit makes it look at once, and while it is told of
+	// those it waits for 45 s, if that is longer: the bound for a row that is committed
+	// without one, after the first of which it waits as without GTIDs.
 	Look func() backoff.BackOff
 	// Coalesce is the least time between two rings, 1 ms or more; 0 means 1 ms. What
 	// is published meanwhile is announced together.
@@ -133,8 +135,10 @@ func (g *Gate) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 // Join takes part as a producer, and returns when it keeps the gate, a keeper has
 // heard its bell, or there is none to hear it: what is published before that is
 // found by a keeper's look, and rings from then on wake at once. Where more than 32
-// other processes publish it returns without a bell, and Heard says so. Its errors are
-// those of Head.
+// other processes publish it returns without a bell, and Heard says so; likewise after
+// 1.5 s where the keeper sleeps until a commit (GTIDs) and this account can't set a flag
+// to make one: the next commit on the server, that of its first row say, has it heard.
+// Its errors are those of Head.
 func (g *Gate) Join(ctx context.Context) error {
 	g.rings()
 	return g.await(ctx, nil, func(s gateState) (bool, error) {
@@ -155,8 +159,9 @@ func (g *Gate) Joined() bool {
 // Heard tells whether a Ring wakes for certain from now on, even if Close follows it at
 // once: this process keeps the gate, or has a bell that a keeper waits on, or will when
 // one comes. Before that, and with more than 32 other producers, a keeper may learn of
-// the Ring late or never: where no table has what is announced set the topic's [Flag]
-// besides, which its look sees. Also true on a server where nobody can keep a gate.
+// the Ring late or never, if no commit goes before it: where no table has what is
+// announced set the topic's [Flag] besides, which its look sees. Also true on a server
+// where nobody can keep a gate.
 func (g *Gate) Heard() bool {
 	state, _ := g.gate.now()
 	return state.hears() || errors.Is(state.unjoined, errGalera) || errors.Is(state.unjoined, errPrimaries)
@@ -165,7 +170,8 @@ func (g *Gate) Heard() bool {
 // Ring wakes the topic's listeners, soon: it only notes that they are to be woken,
 // and many calls may make one ring. Call it after a commit. upTo is the largest id
 // that it announces, so that the keeper's look is not surprised by it; 0 if that is
-// not known. The first Ring joins, beside the caller.
+// not known. The first Ring joins, beside the caller. One that announces nothing in any
+// table waits until Heard for the keeper's next look.
 func (g *Gate) Ring(upTo uint64) {
 	g.rings()
 	g.gate.ring(upTo)

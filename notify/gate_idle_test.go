@@ -33,7 +33,13 @@ func TestGateIdle(t *testing.T) {
 			looks := &spy{policy: &notify.Fibonacci{Jitter: 0.1}}
 			return openGate(t, openProcess(t, config), "orders", notify.GateOptions{Look: func() backoff.BackOff { return looks }}), looks
 		}
+		caps, err := db.Capabilities(t.Context())
+		require.NoError(t, err)
 		slowest := func(looks *spy) {
+			if caps.GTID {
+				require.Eventually(t, looks.sleeps, patience, tick)
+				return
+			}
 			require.Eventually(t, func() bool {
 				given := looks.given()
 				return len(given) > 0 && given[len(given)-1] > 800*time.Millisecond
@@ -104,8 +110,6 @@ func TestGateIdle(t *testing.T) {
 			woken(t, gate, heads[i])
 		}
 		t.Log("a row of a writer that rings for nobody came after", time.Since(begun))
-		caps, err := db.Capabilities(t.Context())
-		require.NoError(t, err)
 		if !caps.GTID { // where each commit makes a look
 			// One look may have begun before the commit. The next finds it, and others follow soon.
 			assert.Less(t, slices.Min(looks.await(t, after+2)[before:after+2]), 100*time.Millisecond)
@@ -124,5 +128,25 @@ func TestGateIdle(t *testing.T) {
 		require.NoError(t, err)
 		// It is written when the client has its answer already.
 		require.Eventually(t, func() bool { return logged("DO GET_LOCK%") > 0 }, patience, tick, "a wait of anybody else")
+	})
+}
+
+// A keeper that looks does not ask for its locks besides: each look shows them.
+func TestGateKeeperIsShownItsLocks(t *testing.T) {
+	eachOwn(t, []string{"--log-output=TABLE", "--general-log=ON"}, func(t *testing.T, own *mysqltest.Server) {
+		config := tidy(t, own)
+		admin := own.Admin(t)
+		makeTopic(t, openProcess(t, config))
+		keeper := publish(t, config) // with a claim
+		require.True(t, keeper.Heard())
+		asked := func() (n int) {
+			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM mysql.general_log"+
+				" WHERE command_type = 'Query' AND argument LIKE 'SELECT 1, IS_USED_LOCK%<=>%'").Scan(&n))
+			return n
+		}
+		require.Eventually(t, func() bool { return asked() > 1 }, patience, tick, "when it began, and at the first touch")
+		before := asked()
+		serverTime(t, admin, 70*time.Second)
+		assert.Equal(t, before, asked())
 	})
 }

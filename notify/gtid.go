@@ -225,9 +225,14 @@ func (g *GTID) look(ctx context.Context, bound time.Duration) (committed bool, e
 	waits := g.next.known() && bound > 0 // 0 would be for ever
 	if waits {
 		moved, movedArgs := g.source.moved(g.known)
+		ask := "SELECT " + moved + " INTO @mqnotify_moved; "
+		wait := "SELECT IF(@mqnotify_moved, 2, " + untilCommit + "); "
+		if g.source.still {
+			ask, wait, movedArgs = "", "SELECT "+untilCommit+"; ", nil
+		}
 		// Statements of their own: one alone would keep the table, and its view of it, for the whole wait. No SET:
 		// it would read with a lock, and wait for the transaction whose row is the last.
-		query = "SELECT " + moved + " INTO @mqnotify_moved; SELECT IF(@mqnotify_moved, 2, " + untilCommit + "); " + query
+		query = ask + wait + query
 		args = slices.Concat(movedArgs, []any{g.next.gtid(), bound.Seconds()}, args)
 		results = append([][]any{{&ended}}, results...)
 	}

@@ -67,6 +67,10 @@ func (s gtidSet) of(origin string) []gtidInterval {
 	return nil
 }
 
+func (s gtidSet) without(origin string) gtidSet {
+	return slices.DeleteFunc(slices.Clone(s), func(o gtidOrigin) bool { return o.name == origin })
+}
+
 // missing is the least number that is in none of the intervals.
 func missing(intervals []gtidInterval) uint64 {
 	if len(intervals) == 0 || intervals[0].first > 1 {
@@ -83,6 +87,7 @@ func missing(intervals []gtidInterval) uint64 {
 type gtidNext struct {
 	server string // its UUID
 	sure   bool   // the origin waited for was seen to grow, or should be the one
+	others bool   // other origins than the server itself were seen to grow
 	origin string // what to wait for, empty until the first look
 	number uint64
 
@@ -123,6 +128,9 @@ func (n *gtidNext) see(text string) (changed bool, err error) {
 		n.origin, n.number = origin, number
 	}
 	n.sure = n.sure && len(own) > 0 || !first
+	if _, _, grown := set.without(n.server).grown(n.set); grown && !first {
+		n.others = true
+	}
 	n.text, n.set = text, set
 	return !first, nil
 }

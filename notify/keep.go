@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -10,6 +11,10 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
+// askAgain is how often a session asks for its locks that is kept by pings: a proxy may
+// have dealt a statement out, which nothing else tells.
+const askAgain = time.Minute
+
 var (
 	errEnded   = errors.New("the server closed the connection")
 	errTooLong = errors.New("a statement kept the session from asking for its locks")
@@ -17,8 +22,7 @@ var (
 )
 
 // keep looks after the session until it is closed or lost: it watches the idle
-// connection, which costs no statement, and touches it well inside wait_timeout,
-// asking whether the locks are still the session's.
+// connection, which costs no statement, and touches it well inside wait_timeout.
 func (s *Session) keep() {
 	for s.Err() == nil {
 		due, trusted := s.schedule()
@@ -57,7 +61,8 @@ func (s *Session) schedule() (due, trusted time.Time) {
 }
 
 // touch keeps the server from closing the session and checks that its locks are
-// still its own. The caller has the turn.
+// still its own: an answered ping of the session does both, unless the connection was
+// used since the locks were asked for. The caller has the turn.
 func (s *Session) touch() {
 	deadline := time.Now().Add(answer)
 	if _, trusted := s.schedule(); len(s.held()) > 0 && trusted.Before(deadline) {
@@ -65,10 +70,103 @@ func (s *Session) touch() {
 	}
 	ctx, cancel := context.WithDeadlineCause(context.Background(), deadline, errNoAnswer)
 	defer cancel()
-	err := s.use(ctx, func(conn *sqlx.Conn) error { return s.check(ctx, conn) })
+	err := s.use(ctx, func(conn *sqlx.Conn) error {
+		if s.pings == pingsArrive && !s.used && s.sinceAsked() < askAgain {
+			return s.ping(ctx, conn)
+		}
+		if err := s.check(ctx, conn); err != nil {
+			return err
+		}
+		return s.tryPing(ctx, conn)
+	})
 	if err != nil { // a session that can't answer this is in doubt, whatever the error
 		s.fail(err)
 	}
+}
+
+// shown says that another session saw the locks to be this one's, by a statement that began
+// then. That it lives to hear of it is not said.
+func (s *Session) shown(start time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = start
+}
+
+func (s *Session) sinceAsked() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.asked)
+}
+
+// What is known of a session's pings. A proxy may answer them itself, while the server
+// closes the session behind it and gives its locks away.
+const (
+	pingsUntried = iota
+	pingsArrive
+	pingsInVain
+)
+
+func (s *Session) ping(ctx context.Context, conn *sqlx.Conn) error {
+	start := time.Now()
+	if err := conn.PingContext(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked = start
+	return nil
+}
+
+// tryPing finds out once whether the session itself gets the pings: it counts them. Some
+// of them, since a proxy may send one of its own. A session without locks that is touched is
+// one that waits, and has used the connection by its next touch.
+func (s *Session) tryPing(ctx context.Context, conn *sqlx.Conn) error {
+	if s.pings != pingsUntried || len(s.held()) == 0 {
+		return nil
+	}
+	s.pings = pingsInVain
+	const tries = 3
+	before, err := s.commands(ctx, conn)
+	for i := 0; i < tries && err == nil; i++ {
+		err = conn.PingContext(ctx)
+	}
+	var after uint64
+	if err == nil {
+		err = conn.QueryRowxContext(ctx, otherCommands).Scan(new(string), &after)
+	}
+	if err != nil && !s.sound() {
+		return err
+	}
+	if err == nil && after == before+tries {
+		s.pings = pingsArrive
+	}
+	return nil // of a proxy that knows no pings, say
+}
+
+// otherCommands counts those of a session that are no statements.
+const otherCommands = "SHOW SESSION STATUS LIKE 'Com_admin_commands'"
+
+// commands counts them, if it is this session that answers.
+func (s *Session) commands(ctx context.Context, conn *sqlx.Conn) (n uint64, err error) {
+	rows, err := conn.QueryContext(ctx, otherCommands+"; SELECT CONNECTION_ID()")
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	if err := scanResult(rows, new(string), &n); err != nil {
+		return 0, err
+	}
+	if !rows.NextResultSet() {
+		return 0, cmp.Or(rows.Err(), errNoResult)
+	}
+	var id uint64
+	if err := scanResult(rows, &id); err != nil {
+		return 0, err
+	}
+	if id != s.id {
+		return 0, errNotOurs
+	}
+	return n, nil
 }
 
 // check asks whether the locks are still the session's. The caller has the turn.
@@ -78,8 +176,10 @@ func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
 	if err != nil {
 		return err
 	}
+	s.used = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked = start
 	s.checked = start // later would trust the server for the time the answer took
 	for i, name := range names {
 		if lock := s.locks[name]; !held[i] && lock != nil {

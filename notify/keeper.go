@@ -181,6 +181,13 @@ func (k *keeping) claimIt(ctx context.Context) error {
 	return err
 }
 
+// claims tells whether the session has the claim besides.
+func (k *keeping) claims() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.claim != nil
+}
+
 // yields tells whether the gate is to be handed over to the session that claims it:
 // not to one of this process, which makes room. One that did not take it is not
 // asked again for a while.

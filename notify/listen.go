@@ -44,7 +44,9 @@ func Listen(ctx context.Context, db *DB, topic string) (<-chan struct{}, error) 
 
 // Notify wakes who listens to the topic, once, and returns when the keeper has heard
 // it: at most as long as a keeper waits between two looks, a second unless it is told
-// otherwise. When nobody listens it returns at once. It connects for that, unless this
+// otherwise. One that sleeps until a commit (GTIDs, and there is a table of that name) it
+// wakes by setting a flag; an account that may not do so waits for the next commit on the
+// server, 45 s at most. When nobody listens it returns at once. It connects for that, unless this
 // DB takes part in the topic's gate already: a program that notifies more than once
 // keeps a [Gate] and calls Ring, which takes no time. The errors are ErrNoGate, that of
 // a connection that fails, and the cause of ctx.
@@ -70,7 +72,7 @@ func (g *gate) announce(ctx context.Context) error {
 	if err != nil || keeper == 0 { // whoever comes rings when it begins
 		return err
 	}
-	bell := &bell{gate: g, session: session}
+	bell := &bell{gate: g, session: session, door: knocker{session: session}}
 	waits := &Fibonacci{Min: 5 * time.Millisecond, Max: 100 * time.Millisecond}
 	for {
 		if err := bell.take(ctx); err != nil {
@@ -79,6 +81,7 @@ func (g *gate) announce(ctx context.Context) error {
 		if done, err := bell.ringOnce(ctx, keeper); done || err != nil {
 			return err
 		}
+		bell.door.knock(ctx)
 		if pause(ctx, waits.NextBackOff()); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

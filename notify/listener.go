@@ -10,7 +10,7 @@ import (
 
 const (
 	// parked is a listener's longest wait in the server: one statement.
-	parked = time.Minute
+	parked = 90 * time.Second
 	// untouched is the IdleTimeout of sessions that hold nothing which anybody waits
 	// for: idle, they send no statement.
 	untouched = 8 * time.Hour

@@ -19,6 +19,10 @@ import (
 // topic's table, while there is none, or it is no topic, and the flag's.
 const describeAgain = 30 * time.Second
 
+// unseen is how long a keeper waits for a commit, where it is told of those, before it
+// looks for what comes without: bells and claims of accounts that can't knock, read_only.
+const unseen = 45 * time.Second
+
 // look is what a keeper sees by looking: what was inserted by writers that know
 // nothing of the gate, producers that come and go, and a claim.
 type look struct {
@@ -30,12 +34,16 @@ type look struct {
 	head      string // the expression of the head, empty when there is no table to look at
 	flag      bool   // the flag's table is there
 	described time.Time
+	blind     bool          // the last view had neither
+	untold    bool          // a row came without a commit that was told
+	deaf      chan struct{} // one slot: a bell's watch ended
 	seen      view
 	counted   uint64 // the rings at the last view
 }
 
 // view is what one look sees.
 type view struct {
+	at            time.Time
 	head, flag    sql.Null[uint64]
 	keeper, claim uint64
 	readOnly      string
@@ -44,7 +52,9 @@ type view struct {
 
 func newLook(k *keeping, stop context.CancelCauseFunc) *look {
 	k.db.looks.join()
-	return &look{keeping: k, stop: stop, bells: make(map[int]*bellWatch), flag: true}
+	return &look{
+		keeping: k, stop: stop, bells: make(map[int]*bellWatch), flag: true, deaf: make(chan struct{}, 1),
+	}
 }
 
 // close returns when nothing of the look runs any more; its context has ended.
@@ -71,35 +81,59 @@ func (l *look) first(ctx context.Context) error {
 func (l *look) run(ctx context.Context) {
 	waits := l.options.Look()
 	waits.Reset()
+	var user *commitUser
 	var commits <-chan struct{}
 	if l.session.Capabilities().GTID {
-		user := l.db.commits()
+		user = l.db.commits()
 		defer user.close()
 		commits = user.C
 	}
-	for {
-		timer := time.NewTimer(waits.NextBackOff())
+	for soon := false; ; {
+		wait := waits.NextBackOff()
+		told := !soon && commits != nil && l.byCommits() && user.tells()
+		var deaf <-chan struct{}
+		if told {
+			wait, deaf = max(wait, unseen), l.deaf // else it would put the look off
+		}
+		soon = false
+		timer := time.NewTimer(wait)
+		committed := false
 		select {
 		case <-timer.C:
 		case _, ok := <-commits:
+			committed = true
 			if !ok { // switched off
 				commits = nil
 			}
+		case <-deaf:
+			soon = true
 		case <-ctx.Done():
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
 			return
 		}
+		if soon { // not at once, which would be again and again
+			continue
+		}
 		now, err := l.view(ctx)
 		if err != nil {
+			l.blind = true
 			l.failed(ctx, err)
 			continue
 		}
 		if surprised, foreign := l.surprised(now); surprised {
 			l.want()
-			if foreign && commits == nil {
+			switch {
+			case !foreign:
+			case commits == nil:
 				waits.Reset()
+			default:
+				user.brought()
+			}
+			if foreign && told && !committed && !l.untold {
+				l.untold = true
+				l.log.DebugContext(ctx, "a row came without a commit that was told: looks go on as without GTIDs")
 			}
 		}
 		l.take(ctx, now)
@@ -113,6 +147,10 @@ func (l *look) run(ctx context.Context) {
 		}
 	}
 }
+
+// byCommits tells whether what is looked for comes with a commit. Without a table it is
+// bells.
+func (l *look) byCommits() bool { return l.head != "" && !l.blind && !l.untold }
 
 // failed decides what a look that failed means.
 func (l *look) failed(ctx context.Context, err error) {
@@ -160,6 +198,9 @@ func (l *look) take(ctx context.Context, now view) {
 		}
 		return
 	}
+	if !l.claims() || now.claim == l.session.ID() {
+		l.session.shown(now.at)
+	}
 	for slot, holder := range now.slots {
 		// It may have been rung before it was let go, and a watch that had not begun heard neither.
 		if bell := l.bells[slot]; before[slot] != 0 && before[slot] != holder && (bell == nil || bell.ended() && !bell.heard) {
@@ -186,6 +227,7 @@ func on(value string) bool { return value != "" && value != "0" && !strings.Equa
 // was inserted, and nothing else.
 func (l *look) view(ctx context.Context) (view, error) {
 	now, err := l.viewOf(ctx, l.head, l.flag)
+	l.blind = false
 	switch {
 	case l.flag && (server.Is(err, server.ErrNoSuchTable) || server.NoPrivilege(err)): // or it is the topic's table, as the next one tells
 		l.flag = false
@@ -193,6 +235,7 @@ func (l *look) view(ctx context.Context) (view, error) {
 	case server.Retryable(err):
 		now, err = l.viewOf(ctx, "", false)
 		now.head, now.flag = l.seen.head, l.seen.flag
+		l.blind = true
 	case server.NoPrivilege(err):
 		err = fmt.Errorf("%w: %w", errCantLook, err)
 	}
@@ -203,7 +246,7 @@ func (l *look) view(ctx context.Context) (view, error) {
 func (l *look) viewOf(ctx context.Context, head string, flag bool) (view, error) {
 	var query strings.Builder
 	var args []any
-	var now view
+	now := view{at: time.Now()}
 	into := []any{&now.head, &now.flag, &now.readOnly, &now.keeper, &now.claim}
 	query.WriteString("SELECT (" + cmp.Or(head, "SELECT NULL") + "), ")
 	if flag {

@@ -317,7 +317,8 @@ func TestAnIdleSessionLives(t *testing.T) {
 	})
 }
 
-// An idle session costs its touches, five in two IdleTimeouts, and no more.
+// An idle session costs no more statements than it has touches, five in two IdleTimeouts,
+// though the first of them finds out whether pings arrive.
 func TestTouchesAreFew(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)

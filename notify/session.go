@@ -39,6 +39,9 @@ type SessionOptions struct {
 	// server keeps it, and the locks it holds, when its host vanishes without
 	// closing the connection. The session is touched when two fifths of it have
 	// passed, and counts its locks as lost when nothing was heard for five sixths.
+	// A touch is a ping where pings are seen to reach the session, and once a minute, or
+	// after other statements, a question for its locks; behind a proxy that answers pings
+	// itself always that.
 	// 0 means 30 s, 3 s is the least.
 	IdleTimeout time.Duration
 }
@@ -61,13 +64,18 @@ type Session struct {
 	turn  chan struct{} // one slot: who has it may use the connection
 	quiet quiet         // watches the connection while nobody uses it
 
+	// These belong to who has the turn.
+	used  bool // since asked, and not by a touch: a lock may have been let go
+	pings int  // whether they reach the session
+
 	kept    sync.WaitGroup // the goroutine of keep
 	closing sync.Once
 	closed  error
 
 	mu      sync.Mutex
 	locks   map[string]*Lock
-	checked time.Time // when the newest statement began that showed the locks to be held
+	checked time.Time // when the newest statement or ping began that showed the locks to be held
+	asked   time.Time // when the newest statement began that asked the server for the locks, over whichever session
 	lost    chan struct{}
 	cause   error
 }
@@ -204,6 +212,7 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-s.turn }()
+	s.used = true
 	return s.use(ctx, f)
 }
 
@@ -211,23 +220,32 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 // until it is f's turn.
 func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
-		if ctx.Done() == nil { // for a context that ends the driver wakes a goroutine at each statement
-			late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
-			defer late.Stop()
-			err := f(ctx, conn)
-			if err != nil && s.Err() != nil {
-				return s.Err()
-			}
-			return err
-		}
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
-		defer cancel()
-		err := f(ctx, conn)
-		if err != nil && ctx.Err() != nil {
-			return context.Cause(ctx)
+		return s.Within(ctx, limit, func(ctx context.Context) error { return f(ctx, conn) })
+	})
+}
+
+// Within runs f, whose statements, over the connection that Do gave, may take so long
+// together: a session that takes longer counts as lost, and Err says so. With a context
+// that does not end (context.WithoutCancel) that costs a timer. For one that ends, and so
+// for one with a deadline of its own, database/sql and the driver each wake a goroutine
+// at each statement, which is a tenth of what a short one costs.
+func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
+	if ctx.Done() == nil && s.quiet.conn != nil {
+		late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
+		defer late.Stop()
+		err := f(ctx)
+		if err != nil && s.Err() != nil {
+			return s.Err()
 		}
 		return err
-	})
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+	defer cancel()
+	err := f(ctx)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // use runs f; the caller has the turn.

@@ -10,7 +10,8 @@ import (
 
 // Keep keeps the gate, for listeners that can't or had better not: because their
 // accounts may not read the topic's table, or since they come and go. It takes the
-// gate over from a listener, and stands by, waiting in the server, while a producer or
+// gate over from a listener, at once or within a second (45 s at most where that sleeps
+// until a commit, and this account can't set a flag to make one), and stands by, waiting in the server, while a producer or
 // another Keep has it. It blocks until ctx ends or the Gate is closed: then it
 // returns nil. It goes on by itself after a lost connection, and logs what it does;
 // before it has kept the gate, or stood by, for the first time, it returns ErrNoGate,
@@ -81,11 +82,13 @@ func (g *gate) keepOn(ctx context.Context, works *bool) error {
 		claim, err = session.Lock(work, g.names.claim(), parked)
 	}
 	waits := &Fibonacci{Min: 5 * time.Millisecond, Max: 25 * time.Millisecond} // as in bell
+	door := knocker{session: session}
 	for err == nil && ctx.Err() == nil {
 		var lock *Lock
 		lock, err = session.TryLock(work, g.names.keeper())
 		switch {
 		case errors.Is(err, ErrNotAcquired): // by a listener, who hands over when he sees the claim
+			door.knock(work)
 			err = session.Err()
 			pause(ctx, waits.NextBackOff())
 		case err == nil:

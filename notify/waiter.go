@@ -57,6 +57,7 @@ type Source struct {
 	query string
 	args  []any
 	take  string // deletes what was seen
+	still bool   // never moves
 }
 
 // LargestID is the head of a table whose key leads an index: as cheap as a flag,

@@ -139,6 +139,10 @@ var needs = []need{
 		[]grant{{privileges: "SELECT"}}},
 	{[]string{roleKeeper}, "besides, for topics whose flag is set by triggers (init --trigger)",
 		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
+	{[]string{roleProducer, roleListener, roleKeeper},
+		"besides, on MySQL with gtid_mode=ON, so that a producer that comes, mqnotify notify and mqnotify keeper are heard at once.\n" +
+			"-- Without it the next commit does that",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleStatus}, "status: mqnotify status",

@@ -29,7 +29,7 @@ producer or another keeper has it. Run two, and one may fail.
 
 The time between two looks, a statement each, grows from --look-min to --look while no
 row comes: a row that nobody announces is seen that late. What mqnotify publishes is
-announced, and on MySQL with gtid_mode=ON every commit is.`,
+announced. On MySQL with gtid_mode=ON every commit is, and else it looks each 45 s.`,
 		Example: `  mqnotify keeper orders invoices
   mqnotify keeper orders --look 50ms`,
 		Args:              someNames("TOPIC"),

@@ -20,6 +20,8 @@ notifications are not kept.
 
 It takes up to a second: one of those who listen keeps the gate for all of them, and
 finds who wants to notify when it looks, once a second if nothing happens (its --look).
+On MySQL with gtid_mode=ON, if TOPIC is a table, it looks at each commit, and else each
+45 s: notify makes one, if the account may SELECT, INSERT and UPDATE mqnotify_flag.
 A program that notifies often stays connected, and need not be found each time: in Go,
 notify.Gate.`,
 		Example:           `  mqnotify notify reload`,

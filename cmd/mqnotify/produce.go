@@ -50,7 +50,7 @@ come faster are committed together, --batch of them at most, all or none.
 
 A produce that reads stdin for longer than a second wakes the consumers itself, right
 after each commit, over a connection of its own. Without that, and with --no-gate, they
-find the messages when one of them looks: within a second.
+find the messages when one of them looks: within a second, with gtid_mode=ON at once.
 
 In the mode handshake it takes turns with the one consumer on an advisory lock, and
 waits while that works: use consume --mode handshake on the other side.

@@ -1,0 +1,112 @@
+package notify_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// What touches rest on: a ping is no statement to the server, but counts among the session's
+// other commands, and begins its wait_timeout anew.
+func TestPing(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, "--performance-schema=OFF")
+		session := openSession(t, openDB(t, own.Database(t)), never)
+		ping := func() {
+			t.Helper()
+			require.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error { return conn.PingContext(t.Context()) }))
+		}
+		const pings = 50
+		first, before := adminCommands(t, session), own.Questions(t)
+		for range pings {
+			ping()
+		}
+		assert.Less(t, own.Questions(t)-before, uint64(pings))
+		assert.Equal(t, pings, adminCommands(t, session)-first)
+
+		require.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error {
+			_, err := conn.ExecContext(t.Context(), "SET SESSION wait_timeout = 2")
+			return err
+		}))
+		for begun := time.Now(); time.Since(begun) < 5*time.Second; {
+			serverTime(t, own.Admin(t), 500*time.Millisecond)
+			ping()
+		}
+		mysqltest.Await(t, session.Lost(), "the end of a session that is not touched")
+	})
+}
+
+// An idle session that is kept by pings alone lives, and its lock with it.
+func TestTouchesArePings(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		admin := own.Admin(t)
+		db := openDB(t, own.Database(t))
+		session := openSession(t, db, short)
+		lock := mustLock(t, session, lockName(db))
+		pinged := func() bool { // and what it takes to find out that they arrive
+			return adminCommands(t, session) >= 3
+		}
+		require.Eventually(t, pinged, patience, time.Second)
+		var before, after uint64
+		for range 2 { // the first one may have the check that the question above asks for
+			before = own.Questions(t)
+			timer := time.NewTimer(3 * short)
+			select {
+			case <-timer.C:
+			case <-session.Lost():
+			}
+			after = own.Questions(t)
+			timer.Stop()
+		}
+		require.NoError(t, session.Err())
+		require.Equal(t, session.ID(), holder(t, admin, lock.Name()))
+		assert.LessOrEqual(t, after-before-1, uint64(1), "a check each minute, at most, and no other statement")
+	})
+}
+
+// A proxy that answers pings itself keeps no session alive: touches go on to be statements.
+func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		proxy := s.Multiplexer(t, 1) // all statements reach one session
+		proxy.AnswersPings()
+		db := openDB(t, proxy.Config(config))
+		session := openSession(t, db, short)
+		lock := mustLock(t, session, lockName(db))
+		admin := s.Admin(t)
+		serverTime(t, admin, 4*short)
+		require.NoError(t, lock.Err())
+		require.Equal(t, session.ID(), holder(t, admin, lock.Name()))
+	})
+}
+
+// What a session's own statements let go is noticed by the next touch.
+func TestTouchAfterAStatement(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		session := openSession(t, db, short)
+		lock := mustLock(t, session, lockName(db))
+		require.Eventually(t, func() bool { return adminCommands(t, session) > 3 }, patience, short)
+		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", lock.Name()))
+		released := time.Now()
+		mysqltest.Await(t, lock.Lost(), "the loss")
+		require.Less(t, time.Since(released), 2*short)
+		require.NoError(t, session.Err())
+	})
+}
+
+// adminCommands is how many commands the session had that are no statements: pings.
+func adminCommands(tb testing.TB, session *notify.Session) (n int) {
+	tb.Helper()
+	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
+		return conn.QueryRowxContext(tb.Context(), "SHOW SESSION STATUS LIKE 'Com_admin_commands'").Scan(new(string), &n)
+	}))
+	return n
+}
