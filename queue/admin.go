@@ -74,7 +74,7 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
 		payload = "''"
 	}
 	rows, err := q.db.Pool().QueryContext(ctx, "SELECT id, state, CAST(state_at AS CHAR), priority, attempts, retries,"+
-		" COALESCE(unique_key, ''), owner, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED), COALESCE(last_error, ''), "+
+		" COALESCE(unique_key, ''), IF(owner LIKE '~%', '', owner), CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED), COALESCE(last_error, ''), "+
 		payload+" FROM "+schema.TaskTable+where+" AND id > ? ORDER BY id LIMIT ?", append(args, f.After, f.Limit)...)
 	if err != nil {
 		return nil, q.error("list", err)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -27,10 +26,9 @@ const benchWorkers = 4
 // BenchmarkClaim is 4 workers that empty a queue beside a bare loop of as many connections
 // on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
 // worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
-// and claims for all that are free in one transaction, and, apart, 4 Workers again; merged is
-// about what these can come to. Rounds take turns, on a server with its default durability,
-// and begin when the server has purged what the one before has left; medians. Retried are the
-// transactions that met a deadlock, which no caller sees.
+// and claims for all that are free in one transaction, and, apart, 4 Workers again. Rounds take
+// turns, on a server with its default durability, and begin when the server has purged what the
+// one before has left; medians. Retried are the transactions that met a deadlock, which no caller sees.
 //
 //	go test ./queue -run - -bench Claim -benchtime 5x
 func BenchmarkClaim(b *testing.B) {
@@ -81,16 +79,12 @@ func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []c
 		execute(b, db, "ANALYZE TABLE bare") // or it reads all of it for an UPDATE by ids
 		purged(b, db)
 	}
-	var bare, merged []float64
+	var bare []float64
 	ours := make(map[string][]float64)
 	var retried uint64
 	for b.Loop() {
 		fill()
 		bare = append(bare, float64(n)/bareLoop(b, db, batch).Seconds())
-		if batch == 1 {
-			fill()
-			merged = append(merged, float64(n)/mergedLoop(b, db).Seconds())
-		}
 		for _, c := range contenders {
 			execute(b, db, "TRUNCATE mqnotify_task")
 			purged(b, db)
@@ -101,10 +95,6 @@ func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []c
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(median(bare), "bare-tasks/s")
-	if batch == 1 {
-		b.ReportMetric(median(merged), "merged-tasks/s")
-		b.ReportMetric(median(merged)/median(bare), "merged-ratio")
-	}
 	for _, c := range contenders {
 		b.ReportMetric(median(ours[c.name]), c.name+"tasks/s")
 		b.ReportMetric(median(ours[c.name])/median(bare), c.name+"ratio")
@@ -196,55 +186,6 @@ func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
 	return true
 }
 
-// mergedLoop is bareLoop with the queue's own technique: the task before is deleted in the transaction that claims the
-// next, and all of that is one packet. It has no owners, attempts, retries, priorities and times, and so is about as much
-// as four connections that claim one task each can come to.
-func mergedLoop(tb testing.TB, db *notify.DB) time.Duration {
-	tb.Helper()
-	sessions := make([]*notify.Session, benchWorkers)
-	for i := range sessions {
-		var err error
-		sessions[i], err = db.Session(tb.Context(), notify.SessionOptions{})
-		require.NoError(tb, err)
-		defer sessions[i].Close()
-	}
-	begun := time.Now()
-	var all sync.WaitGroup
-	for _, session := range sessions {
-		all.Go(func() {
-			assert.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
-				for done, after := uint64(0), uint64(0); ; {
-					next, err := mergedStep(tb.Context(), conn, done, after)
-					if server.Retryable(err) {
-						if _, err = conn.ExecContext(tb.Context(), "ROLLBACK"); err == nil {
-							continue
-						}
-					}
-					if err != nil || next == 0 && after == 0 {
-						return err
-					}
-					done, after = next, next // after none, from the first on
-				}
-			}))
-		})
-	}
-	all.Wait()
-	return time.Since(begun)
-}
-
-func mergedStep(ctx context.Context, conn *sqlx.Conn, done, after uint64) (next uint64, err error) {
-	var p packet
-	p.add(nil, "START TRANSACTION")
-	p.add(nil, "DELETE FROM bare WHERE id = ?", done)
-	p.add(func(rows *sql.Rows) error {
-		var payload []byte
-		return rows.Scan(&next, &payload)
-	}, "SELECT LAST_INSERT_ID(id), payload FROM bare FORCE INDEX (state) WHERE state = 0 AND id > ? ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED", after)
-	p.add(nil, "UPDATE bare SET state = 1 WHERE id = LAST_INSERT_ID()") // if there was none, of one that is gone
-	p.add(nil, "COMMIT")
-	return next, p.send(ctx, conn)
-}
-
 // workAll has workers empty the queue, and returns how long that took until all was written
 // down as done, and how many transactions were retried.
 func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) (took time.Duration, retried uint64) {
@@ -268,7 +209,7 @@ func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) 
 	begun := time.Now()
 	q.Notify(tb.Context())
 	for done() < uint64(n)+1 {
-		<-time.After(500 * time.Microsecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	took = time.Since(begun)
 	for _, w := range workers {

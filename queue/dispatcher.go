@@ -229,8 +229,7 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	return nil
 }
 
-// round writes down outcomes and claims tasks, in one transaction, if it is time for
-// either.
+// round writes down outcomes and claims tasks, if it is time for either.
 func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
 	if !time.Now().Before(d.again) {
 		d.hands.bringBack()

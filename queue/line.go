@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +21,6 @@ import (
 // answer is how long the statements of a packet may take before their session counts
 // as lost. Lock waits are 2 s at most there.
 const answer = 10 * time.Second
-
-var errNoAnswer = errors.New("the server did not answer in time")
 
 // line is a worker's session and what it says over it. One goroutine uses it.
 type line struct {
@@ -41,6 +38,8 @@ type line struct {
 
 	passed Task      // the last that was claimed; none when the next claim is a sweep
 	swept  time.Time // when a claim was one
+
+	reserved reservations
 
 	conn *sqlx.Conn // while it keeps the session's turn
 
@@ -76,12 +75,14 @@ func (l *line) skipLocked(ctx context.Context) (bool, error) {
 // do runs f over the session. The end of ctx does not cut it off, which would cost the
 // session: a server that does not answer does.
 func (l *line) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
-	defer cancel()
-	if l.conn != nil {
-		return f(ctx, l.conn)
+	ctx = context.WithoutCancel(ctx)
+	run := func(conn *sqlx.Conn) error {
+		return l.session.Within(ctx, answer, func(ctx context.Context) error { return f(ctx, conn) })
 	}
-	return l.session.Do(ctx, func(conn *sqlx.Conn) error { return f(ctx, conn) })
+	if l.conn != nil {
+		return run(l.conn)
+	}
+	return l.session.Do(ctx, run)
 }
 
 // stay runs f, which does much. Meanwhile the session is not given out of hand: between
@@ -117,54 +118,6 @@ func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *s
 	})
 }
 
-// packet is statements that go to the server together, and who reads their results.
-type packet struct {
-	text    strings.Builder
-	args    []any
-	readers []func(rows *sql.Rows) error
-}
-
-// add adds a statement; read, if it is not nil, reads each of the rows that it returns.
-func (p *packet) add(read func(rows *sql.Rows) error, statement string, args ...any) {
-	if p.text.Len() > 0 {
-		p.text.WriteString("; ")
-	}
-	p.text.WriteString(statement)
-	p.args = append(p.args, args...)
-	if read != nil {
-		p.readers = append(p.readers, read)
-	}
-}
-
-// send runs the statements. One that fails is the last that runs.
-func (p *packet) send(ctx context.Context, conn *sqlx.Conn) error {
-	if len(p.readers) == 0 {
-		_, err := conn.ExecContext(ctx, p.text.String(), p.args...)
-		return err
-	}
-	rows, err := conn.QueryContext(ctx, p.text.String(), p.args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for i, read := range p.readers {
-		if i > 0 && !rows.NextResultSet() {
-			break
-		}
-		for rows.Next() {
-			if err := read(rows); err != nil {
-				return err
-			}
-		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-	}
-	for rows.NextResultSet() { // what returns no rows may fail too
-	}
-	return rows.Err()
-}
-
 // sweepEach is how often a busy worker's claim is a sweep: it begins with the queue's
 // first task. In between it begins behind the last one that it has claimed. The index keeps
 // an entry for each task that was claimed until the server purges it, and a sweep steps
@@ -182,14 +135,43 @@ const byID = " FORCE INDEX (PRIMARY)"
 
 const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows from nothing mislead
 
-// round settles outcomes and claims at most want tasks, in one transaction. started is
-// when it began, from which the claims are trusted.
+// round settles outcomes and claims at most want tasks. started is when the claims began, from which
+// they are trusted.
 func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
 	if !l.skip && !l.ordered {
 		return l.roundByUpdate(ctx, outcomes, want)
 	}
+	claimed, started, err = l.claimReserved(ctx, outcomes, want)
+	switch {
+	case err != nil:
+	case len(claimed) == 0:
+		claimed, started, err = l.search(ctx, outcomes, want)
+	case len(claimed) < want: // those are claimed, whatever goes wrong now, and the next round tells
+		if more, _, failed := l.search(ctx, nil, want-len(claimed)); failed == nil {
+			claimed = append(claimed, more...)
+		}
+	}
+	for i := range claimed {
+		claimed[i].Attempt++
+	}
+	l.passed = Task{}
+	if err == nil && len(claimed) > 0 {
+		l.passed = claimed[len(claimed)-1]
+	}
+	l.reserved.count(len(claimed), want, time.Now())
+	return claimed, started, err
+}
+
+// search is round with a search for tasks, in one transaction.
+func (l *line) search(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+	passed := l.passed
+	if want > 0 {
+		l.reserved.tasks = nil // it may find them
+	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		claimed = nil
+		behind := l.behind(passed)
+		passed = Task{} // another try sweeps
 		var first, second packet
 		first.add(nil, "START TRANSACTION")
 		if l.ordered {
@@ -203,50 +185,35 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 		}
 		started = time.Now()
 		if want == 1 {
-			claimed, err = l.claimOne(ctx, conn, &first)
+			claimed, err = l.claimOne(ctx, conn, &first, behind)
 			return err
 		}
-		behind := l.behind()
 		l.claim(&first, want, behind, &claimed)
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
-		if behind && len(claimed) < want { // what is left is before it, or of another priority
-			claimed, behind = nil, false
+		if behind.ID != 0 && len(claimed) < want { // what is left is before it, or of another priority
+			claimed, behind = nil, Task{}
 			var again packet
 			l.claim(&again, want, behind, &claimed)
 			if err := again.send(ctx, conn); err != nil {
 				return err
 			}
 		}
-		if !behind {
-			l.swept = time.Now()
-		}
+		l.sweeps(behind)
 		if len(claimed) > 0 {
-			ids := make([]uint64, len(claimed))
-			for i := range claimed {
-				ids[i] = claimed[i].ID
-			}
-			l.mark(&second, "id IN ("+list(ids)+")")
+			l.mark(&second, "id IN ("+list(idsOf(claimed))+")")
 		}
 		second.add(nil, "COMMIT")
 		return second.send(ctx, conn)
 	})
-	for i := range claimed {
-		claimed[i].Attempt++
-	}
-	if err != nil || len(claimed) == 0 {
-		l.passed = Task{}
-	} else {
-		l.passed = claimed[len(claimed)-1]
-	}
 	return claimed, started, err
 }
 
 // claimOne ends a transaction that has begun with the claim of one task, all in one packet: in
 // the server the id goes from one statement to the next as the last insert id.
-func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet) (claimed []Task, err error) {
-	for behind := l.behind(); ; behind = false {
+func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, behind Task) (claimed []Task, err error) {
+	for {
 		p.add(nil, "DO LAST_INSERT_ID(0)")
 		l.claim(p, 1, behind, &claimed)
 		l.mark(p, "id = LAST_INSERT_ID()")
@@ -254,37 +221,45 @@ func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet) (claime
 		if err := p.send(ctx, conn); err != nil {
 			return nil, err
 		}
-		if !behind {
-			l.swept = time.Now()
-		}
-		if len(claimed) > 0 || !behind {
+		l.sweeps(behind)
+		if len(claimed) > 0 || behind.ID == 0 {
 			return claimed, nil
 		}
 		// What was settled is. What is left is before the last claim, or of another priority.
-		p = &packet{}
+		p, behind = &packet{}, Task{}
 		p.add(nil, "START TRANSACTION")
 	}
-}
-
-// behind tells whether the next claim begins behind the last one.
-func (l *line) behind() bool {
-	return !l.ordered && l.passed.ID != 0 && time.Since(l.swept) < sweepEach
-}
-
-// claim adds the statement that locks tasks to be claimed and reads them.
-func (l *line) claim(p *packet, want int, behind bool, claimed *[]Task) {
-	read := func(rows *sql.Rows) error { return l.scan(rows, claimed) }
-	if behind {
-		p.add(read, l.claimQuery(want, " AND turn = ? AND state_at = "+noTime+" AND id > ?"), l.queue, l.passed.Priority, l.passed.ID)
-		return
-	}
-	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
 }
 
 // mark adds the statement that makes such tasks claimed.
 func (l *line) mark(p *packet, where string) {
 	p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', turn = 0, attempts = attempts + 1, owner = ?,"+
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where, l.owner, l.visibility.Microseconds())
+}
+
+// behind is the task behind which the next claim begins, none if that is a sweep.
+func (l *line) behind(passed Task) Task {
+	if l.ordered || time.Since(l.swept) >= sweepEach {
+		return Task{}
+	}
+	return passed
+}
+
+// sweeps notes a claim behind a task, or behind none.
+func (l *line) sweeps(passed Task) {
+	if passed.ID == 0 {
+		l.swept = time.Now()
+	}
+}
+
+// claim adds the statement that locks tasks to be claimed and reads them.
+func (l *line) claim(p *packet, want int, passed Task, claimed *[]Task) {
+	read := func(rows *sql.Rows) error { return l.scan(rows, claimed) }
+	if passed.ID != 0 {
+		p.add(read, l.claimQuery(want, " AND turn = ? AND state_at = "+noTime+" AND id > ?"), l.queue, passed.Priority, passed.ID)
+		return
+	}
+	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
 }
 
 // claimQuery selects what is to be claimed, where the condition holds.
@@ -337,7 +312,10 @@ func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want int) 
 		var p packet
 		p.add(func(rows *sql.Rows) error { return l.scan(rows, &claimed) }, "SELECT id, "+taskColumns+" FROM "+schema.TaskTable+forceClaim+
 			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND owner = ? ORDER BY priority, id", l.queue, token)
-		return p.send(ctx, conn)
+		if err := p.send(ctx, conn); err != nil {
+			return fmt.Errorf("%w: %s", errUnknown, err.Error())
+		}
+		return nil
 	})
 	return claimed, started, err
 }
@@ -369,6 +347,14 @@ func parseTime(text string) (time.Time, error) {
 		return t, fmt.Errorf("the server's time %q: %w", text, err)
 	}
 	return t, nil
+}
+
+func idsOf(tasks []Task) []uint64 {
+	ids := make([]uint64, len(tasks))
+	for i, t := range tasks {
+		ids[i] = t.ID
+	}
+	return ids
 }
 
 // list is numbers with commas between them, in their order: who updates several rows

@@ -103,7 +103,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 // shortOwner is an owner as the column can hold it, with room for what is added.
 func shortOwner(owner string) string {
 	plain := strings.Map(func(r rune) rune {
-		if r > ' ' && r <= '~' && r != '/' {
+		if r > ' ' && r < '~' && r != '/' {
 			return r
 		}
 		return '_'

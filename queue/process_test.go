@@ -33,6 +33,8 @@ type processTold struct {
 	Claim      ClaimMode
 	Visibility time.Duration
 	Takes      time.Duration // how long a task takes; 0 is up to 30 ms, and one in ten fails
+	Quick      bool          // a task takes no time, and one in fifty fails
+	Handlers   int           // 0 means 3, with batches of 5
 	Tasks      int
 	Ordered    bool
 	Now        time.Time     // by the test's clock
@@ -124,7 +126,7 @@ func processMain(text string) error {
 		return ackerMain(q, record, told)
 	}
 	w, err := NewWorker(q, WorkerOptions{
-		Claim: told.Claim, Concurrency: 3, Batch: 5, Visibility: told.Visibility, Owner: told.Name,
+		Claim: told.Claim, Concurrency: cmp.Or(told.Handlers, 3), Batch: cmp.Or(told.Handlers, 5), Visibility: told.Visibility, Owner: told.Name,
 		Backoff: func(int) time.Duration { return 10 * time.Millisecond },
 	})
 	if err != nil {
@@ -140,17 +142,20 @@ func processMain(text string) error {
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
-		select {
-		case <-time.After(cmp.Or(told.Takes, rand.N(30*time.Millisecond))):
-		case <-ctx.Done():
+		begun, odds := time.Now(), 50
+		if !told.Quick {
+			odds = 10
+			select {
+			case <-time.After(cmp.Or(told.Takes, rand.N(30*time.Millisecond))):
+			case <-ctx.Done():
+			}
 		}
 		// Whatever became of ctx: the run lasts until now, and not until a loaded server has written that down.
 		_, err = record.Pool().ExecContext(context.WithoutCancel(ctx),
 			"UPDATE runs SET ended = began + INTERVAL ? MICROSECOND, lost = ? WHERE task = ? AND attempt = ?",
 			time.Since(begun).Microseconds(), ctx.Err() != nil, task.ID, task.Attempt)
-		if err == nil && told.Takes == 0 && rand.N(10) == 0 {
-			err = fmt.Errorf("one in ten")
+		if err == nil && told.Takes == 0 && rand.N(odds) == 0 {
+			err = fmt.Errorf("one in %d", odds)
 		}
 		return err
 	})
@@ -207,11 +212,29 @@ func TestProcesses(t *testing.T) {
 			r.tasks, r.kills = 10_000, 60
 		}
 		db, all := r.run(t, s, mode)
-		assert.Equal(t, all, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
-		assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
-			" (SELECT 1 FROM runs r WHERE r.task = t.id AND r.attempt = t.attempts)"), "done and never run")
-		assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
+		requireDone(t, db, all)
 	})
+}
+
+// The same of processes whose tasks take no time, so that they reserve those that they come to next.
+func TestReservingProcesses(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		r := race{workers: 4, tasks: 2000, kills: 3, quick: true}
+		if os.Getenv("MQNOTIFY_LONG") != "" {
+			r.tasks, r.kills = 60_000, 60
+		}
+		db, all := r.run(t, s, ClaimSkipLocked)
+		requireDone(t, db, all)
+	})
+}
+
+// requireDone checks that there are so many tasks, each was run for the attempt that it has, and none by two at once.
+func requireDone(t *testing.T, db *notify.DB, all int) {
+	t.Helper()
+	assert.Equal(t, all, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
+	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
+		" (SELECT 1 FROM runs r WHERE r.task = t.id AND r.attempt = t.attempts)"), "done and never run")
+	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
 }
 
 // Processes that share an ordered queue, some of which are killed in the middle, while the
@@ -231,8 +254,8 @@ func TestOrderedProcesses(t *testing.T) {
 
 // race is processes that enter tasks and others that do them.
 type race struct {
-	workers, enqueuers, tasks, kills int
-	ordered                          bool
+	workers, enqueuers, tasks, kills int // tasks are each enqueuer's; without any they are there before
+	ordered, quick                   bool
 }
 
 // run runs it until all tasks are done and nobody works any more. It returns how many there are.
@@ -244,10 +267,20 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 	started, direct := 0, config.FormatDSN()
 	start := func(role string, config *mysql.Config) *process {
 		started++
+		handlers := 0
+		if r.quick {
+			handlers = 1 + started%4
+		}
 		return startProcess(t, processTold{
-			Role: role, Name: fmt.Sprintf("%s%d", role, started), DSN: config.FormatDSN(), Record: direct, Claim: mode,
+			Quick: r.quick, Handlers: handlers, Role: role, Name: fmt.Sprintf("%s%d", role, started), DSN: config.FormatDSN(), Record: direct, Claim: mode,
 			Visibility: 5 * time.Second, Tasks: r.tasks, Ordered: r.ordered,
 		})
+	}
+	all = r.tasks * r.enqueuers
+	if r.enqueuers == 0 {
+		all = r.tasks
+		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+			" SELECT 'mail', 'x' FROM n a, n b LIMIT ?", all)
 	}
 	configs := []*mysql.Config{config, proxy.Config(config)}
 	alive := make([]*process, r.workers)
@@ -257,8 +290,11 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 	for range r.enqueuers {
 		start("enqueuer", config)
 	}
-	done := func() int { return inState(t, db, Done) }
-	all = r.tasks * r.enqueuers
+	reserved := 0
+	done := func() int {
+		reserved = max(reserved, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
+		return inState(t, db, Done)
+	}
 	for kill := range r.kills {
 		enough := all * (kill + 1) / (r.kills + 2)
 		require.Eventually(t, func() bool { return done() >= enough }, 10*patience, tick)
@@ -273,8 +309,8 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 		p.kill()
 	}
 	execute(t, db, "UPDATE runs SET ended = UTC_TIMESTAMP(6) WHERE ended IS NULL")
-	t.Logf("%d tasks, %d runs, %d of them cut off; %d workers of %d killed", all, value[int](t, db, "SELECT COUNT(*) FROM runs"),
-		value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), r.kills, r.workers+r.kills)
+	t.Logf("%d tasks, %d runs, %d of them cut off; %d workers of %d killed; %d reserved at once", all, value[int](t, db, "SELECT COUNT(*) FROM runs"),
+		value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), r.kills, r.workers+r.kills, reserved)
 	return db, all
 }
 

@@ -41,10 +41,18 @@ type byAttempt map[int][]uint64
 
 func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
 
+// are gives conditions: tasks in the state with one number of attempts meet one of them.
+func (b byAttempt) are(state State) (conditions []string) {
+	for _, attempt := range slices.Sorted(maps.Keys(b)) {
+		conditions = append(conditions, "id IN ("+list(b[attempt])+") AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+string(state)+"'")
+	}
+	return conditions
+}
+
 // each calls f with a condition that exactly these claims meet.
 func (b byAttempt) each(f func(where string)) {
-	for _, attempt := range slices.Sorted(maps.Keys(b)) {
-		f(" WHERE id IN (" + list(b[attempt]) + ") AND attempts = " + strconv.Itoa(attempt) + " AND state = 'in progress'")
+	for _, condition := range b.are(InProgress) {
+		f(" WHERE " + condition)
 	}
 }
 

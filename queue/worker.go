@@ -129,6 +129,8 @@ func (w *Worker) tooLate(t Task) {
 	w.log.Warn("a task's result came after its claim was lost: others may do it again", "task", t.ID, "attempt", t.Attempt)
 }
 
+var errNoAnswer = errors.New("the server did not answer in time")
+
 // permanent tells whether another try can't mend err.
 func permanent(err error) bool {
 	if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrOptions) {

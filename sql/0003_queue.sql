@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   retries    INT UNSIGNED NOT NULL DEFAULT 5,
 -- Its row in mqnotify_task_key says whether it has it still.
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+-- The worker that has it, or had it last. Ready: ~ and until when (UTC) a busy worker has reserved it.
   owner      CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   last_error TEXT CHARACTER SET utf8mb4 NULL,

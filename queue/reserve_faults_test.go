@@ -1,0 +1,123 @@
+package queue
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// underWay tells whether such a statement is, a trigger's too, in this database.
+func underWay(t *testing.T, db *notify.DB, pattern string) func() bool {
+	return func() bool {
+		return value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
+	}
+}
+
+// What a reservation passes over, which others are about to claim, it does not lock.
+func TestReserveLocksItsOwn(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4")
+		execute(t, db, "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND) WHERE id <= ?", ids[1])
+		free := func() (free []uint64) {
+			tx, err := db.Pool().BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback() }()
+			require.NoError(t, tx.SelectContext(t.Context(), &free, "SELECT id FROM mqnotify_task WHERE id > 0 FOR UPDATE SKIP LOCKED"))
+			return free
+		}
+		// A trigger looks from within the transaction, with its locks: it waits until the test has looked.
+		execute(t, db, "CREATE TRIGGER waits BEFORE UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60)")
+		lock := newLine(t, db, true)
+		require.NoError(t, lock.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+			_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 0)", t.Name())
+			return err
+		}))
+		l := newLine(t, db, true)
+		reserved := make(chan error, 1)
+		go func() { reserved <- l.reserve(context.WithoutCancel(t.Context()), 2) }()
+		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "it reserves nothing")
+		assert.Equal(t, []uint64{ids[0], ids[1], ids[4]}, free())
+		require.NoError(t, lock.session.Close())
+		require.NoError(t, <-reserved)
+		assert.Equal(t, ids[2:4], idsOf(l.reserved.tasks))
+	})
+}
+
+// A worker that was not told which tasks it has claimed loses its session, and gives them back over the next one.
+func TestReservedUnknown(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2")
+		l := reserving(t, db, 3)
+		first := claims(t, l, 1)
+		require.NoError(t, FinishTx(t.Context(), db.Pool(), first[0])) // so that it asks
+		execute(t, db, "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
+		lock := newLine(t, db, true)
+		ask := func(l *line, statement string, args ...any) {
+			require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+				_, err := conn.ExecContext(ctx, statement, args...)
+				return err
+			}))
+		}
+		ask(lock, "DO GET_LOCK(?, 0)", t.Name())
+		answer := make(chan error, 1)
+		go func() {
+			l.brief = true
+			_, _, err := l.round(context.WithoutCancel(t.Context()), doneOf(first...), 1)
+			answer <- err
+		}()
+		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "no claim")
+		table := newLine(t, db, true)
+		locked := make(chan struct{})
+		go func() { // queues behind the claim, and before who asks
+			defer close(locked)
+			ask(table, "LOCK TABLES mqnotify_task WRITE")
+		}()
+		eventually(t, underWay(t, db, "LOCK TABLES%"), "nobody waits for the table")
+		ask(lock, "DO RELEASE_LOCK(?)", t.Name())
+		err := <-answer
+		require.ErrorIs(t, err, errUnknown)
+		assert.Zero(t, server.Number(err), "a passing error of the server's would be taken for an end without a claim")
+		assert.False(t, permanent(err))
+		<-locked
+		ask(table, "UNLOCK TABLES")
+		execute(t, db, "DROP TRIGGER waits")
+		assert.Equal(t, InProgress, claimRowOf(t, db, ids[1]).State)
+		some, err := newLine(t, db, true).abandoned(t.Context(), nil)
+		require.NoError(t, err)
+		assert.True(t, some)
+		assert.Equal(t, Ready, claimRowOf(t, db, ids[1]).State)
+	})
+}
+
+// For a reserved task that somebody has locked since a worker waits once; then it passes that over.
+func TestReservedLocked(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2")
+		l := reserving(t, db, 2)
+		first := claims(t, l, 1)
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(t.Context(), "UPDATE mqnotify_task SET last_error = 'x' WHERE id = ?", ids[1])
+		require.NoError(t, err)
+		l.brief = true // as the dispatcher has it
+		_, _, err = l.round(t.Context(), doneOf(first...), 1)
+		require.True(t, server.Is(err, server.ErrLockWaitTimeout), err)
+		assert.Equal(t, ids[2:], idsOf(claims(t, l, 1, doneOf(first...)...)))
+		assert.Equal(t, Done, claimRowOf(t, db, ids[0]).State)
+		assert.Zero(t, l.retried.Load())
+	})
+}

@@ -1,0 +1,372 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// claimRow is what a claim changes of a task.
+type claimRow struct {
+	State     State
+	Attempts  int
+	Owner     string
+	LastError *string `db:"last_error"`
+	Holds     bool
+}
+
+func claimRowOf(t *testing.T, db *notify.DB, id uint64) (r claimRow) {
+	t.Helper()
+	require.NoError(t, db.Pool().GetContext(t.Context(), &r,
+		"SELECT state, attempts, owner, last_error, state_at > UTC_TIMESTAMP(6) + INTERVAL 30 SECOND AS holds FROM mqnotify_task WHERE id = ?", id))
+	return r
+}
+
+// reserving is a line that has reserved n tasks, and takes them, however slow this is.
+func reserving(t *testing.T, db *notify.DB, n int) *line {
+	t.Helper()
+	l := newLine(t, db, true)
+	require.NoError(t, l.reserve(t.Context(), n))
+	l.reserved.until = time.Now().Add(time.Hour)
+	return l
+}
+
+// claims is a round's claims.
+func claims(t *testing.T, l *line, want int, outcomes ...outcome) []Task {
+	t.Helper()
+	tasks, _, err := l.round(t.Context(), outcomes, want)
+	require.NoError(t, err)
+	return tasks
+}
+
+func doneOf(tasks ...Task) (outcomes []outcome) {
+	for _, task := range tasks {
+		outcomes = append(outcomes, outcome{held: &held{task: task}})
+	}
+	return outcomes
+}
+
+// A statement claims the next tasks that are reserved, and settles those before, without any search; each
+// task gets what is its own.
+func TestReserved(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4", "5")
+		execute(t, db, "UPDATE mqnotify_task SET last_error = 'before', attempts = 2")
+		execute(t, db, "UPDATE mqnotify_task SET attempts = 7 WHERE id = ?", ids[1])
+		l := reserving(t, db, 5)
+		counters := []string{"Com_update", "Com_select", "Com_begin", "Com_commit"}
+		spent := func(f func()) (n []int) {
+			for _, c := range counters {
+				n = append(n, -counted(t, l, c))
+			}
+			f()
+			for i, c := range counters {
+				n[i] += counted(t, l, c)
+			}
+			return n
+		}
+		before := "before"
+		isClaimed := claimRow{State: InProgress, Attempts: 3, Owner: "test", LastError: &before, Holds: true}
+		isDone := claimRow{State: Done, Attempts: 3, Owner: "test"}
+
+		var first, third []Task
+		assert.Equal(t, []int{1, 0, 0, 0}, spent(func() { first = claims(t, l, 2) }))
+		require.Equal(t, ids[:2], idsOf(first))
+		assert.Equal(t, []int{3, 8}, []int{first[0].Attempt, first[1].Attempt})
+		assert.Equal(t, "1", string(first[1].Payload))
+		assert.Equal(t, isClaimed, claimRowOf(t, db, ids[0]))
+		assert.Equal(t, []int{1, 0, 0, 0}, spent(func() { third = claims(t, l, 1, doneOf(first...)...) }))
+		require.Equal(t, ids[2:3], idsOf(third))
+		isDone.Attempts = 8
+		assert.Equal(t, isDone, claimRowOf(t, db, ids[1]))
+		isDone.Attempts = 3
+		assert.Equal(t, isDone, claimRowOf(t, db, ids[0]))
+		assert.Equal(t, isClaimed, claimRowOf(t, db, ids[2]))
+
+		// What is not just done is settled in the same transaction.
+		failed := doneOf(third...)
+		failed[0].kind, failed[0].text = wasFailed, "after"
+		var fourth []Task
+		assert.Equal(t, []int{2, 1, 1, 1}, spent(func() { fourth = claims(t, l, 1, failed...) }), "of them SELECT ROW_COUNT()")
+		require.Equal(t, ids[3:4], idsOf(fourth))
+		after := claimRowOf(t, db, ids[2])
+		assert.Equal(t, Failed, after.State)
+		assert.Equal(t, "after", *after.LastError)
+		assert.Equal(t, 2, after.Attempts-1)
+
+		// The last that is reserved, the one behind it, and nothing.
+		fifth := claims(t, l, 1, doneOf(fourth...)...)
+		require.Equal(t, ids[4:5], idsOf(fifth))
+		sixth := claims(t, l, 1, doneOf(fifth...)...)
+		require.Equal(t, ids[5:], idsOf(sixth))
+		assert.Empty(t, claims(t, l, 1, doneOf(sixth...)...))
+		for _, i := range []int{3, 4, 5} {
+			assert.Equal(t, isDone, claimRowOf(t, db, ids[i]))
+		}
+		assert.Equal(t, after, claimRowOf(t, db, ids[2]))
+	})
+}
+
+// Reserved tasks are anybody's: who searches takes them, and who has reserved them finds others, and
+// writes down what was done all the same. Who reserves passes them over, until they run out.
+func TestReservedExcludesNobody(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4", "5", "6")
+		// as long as the test takes
+		hold := func(l *line) {
+			l.reserved.owner = value[string](t, db, "SELECT CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND)")
+			execute(t, db, "UPDATE mqnotify_task SET owner = ? WHERE id IN ("+list(idsOf(l.reserved.tasks))+")", l.reserved.owner)
+		}
+		l := reserving(t, db, 4)
+		hold(l)
+		first := claims(t, l, 1)
+		require.Equal(t, ids[:1], idsOf(first))
+
+		second := reserving(t, db, 2)
+		hold(second)
+		assert.Equal(t, ids[4:5], idsOf(claims(t, second, 1)))
+
+		idle := newLine(t, db, true)
+		idle.owner = "idle"
+		taken := claims(t, idle, 2)
+		require.Equal(t, ids[1:3], idsOf(taken))
+		assert.Equal(t, ids[3:4], idsOf(claims(t, l, 1, doneOf(first...)...)))
+		assert.Equal(t, Done, claimRowOf(t, db, ids[0]).State)
+		for _, id := range ids[1:3] {
+			assert.Equal(t, claimRow{State: InProgress, Attempts: 1, Owner: "idle", Holds: true}, claimRowOf(t, db, id))
+		}
+
+		// Of several, those that are left, and others for the rest.
+		third := reserving(t, db, 1)
+		third.reserved.tasks = append([]Task{{ID: taken[0].ID}}, third.reserved.tasks...)
+		assert.Equal(t, []uint64{ids[6], ids[5]}, idsOf(claims(t, third, 2)))
+	})
+}
+
+// What a search for the rest has read and could not claim is not taken for claimed.
+func TestReservedAndTheRestFails(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4")
+		l := reserving(t, db, 3)
+		other := newLine(t, db, true)
+		other.owner = "another"
+		require.Len(t, claims(t, other, 2), 2)
+		execute(t, db, "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
+			" IF OLD.owner = '' THEN SIGNAL SQLSTATE '45000'; END IF")
+		assert.Equal(t, ids[2:3], idsOf(claims(t, l, 3)))
+		assert.Equal(t, 2, inState(t, db, Ready))
+	})
+}
+
+// Reservations run out, also one that a wrong clock has made, and show in no list.
+func TestReservedRunsOut(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3")
+		for i, until := range []string{"- INTERVAL 1 MICROSECOND", "+ INTERVAL 50 SECOND", "+ INTERVAL 1 HOUR", "+ INTERVAL 50 SECOND"} {
+			execute(t, db, "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) "+until+") WHERE id = ?", ids[i])
+		}
+		list, err := q.List(t.Context(), Filter{})
+		require.NoError(t, err)
+		for _, i := range list {
+			assert.Empty(t, i.Owner)
+		}
+		assert.Equal(t, []uint64{ids[0], ids[2]}, idsOf(reserving(t, db, 4).reserved.tasks))
+		assert.Equal(t, "_x", shortOwner("~x"))
+	})
+}
+
+// What a search claims is not claimed once more, though it was reserved: for one that claims too many at
+// once, and for what is too little.
+func TestReservedAndSearched(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, make([]string, 60)...)
+		l := reserving(t, db, 40)
+		first := claims(t, l, 1)
+		many := claims(t, l, reserveBelow, doneOf(first...)...)
+		require.Equal(t, ids[1:1+reserveBelow], idsOf(many))
+		assert.Equal(t, ids[1+reserveBelow:3+reserveBelow], idsOf(claims(t, l, 2, doneOf(many[0])...)))
+
+		execute(t, db, "DELETE FROM mqnotify_task")
+		ids = enqueue(t, q, "0", "1")
+		hurries := func(l *line) *line {
+			l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
+			return l
+		}
+		l = hurries(newLine(t, db, true))
+		some := claims(t, l, 3)
+		require.Equal(t, ids, idsOf(some))
+		assert.Empty(t, claims(t, l, 2, doneOf(some[0])...))
+
+		// Nor is one that is made ready anew what it was.
+		execute(t, db, "DELETE FROM mqnotify_task")
+		ids = enqueue(t, q, "0", "1")
+		l = reserving(t, db, 1)
+		_, err := q.Cancel(t.Context(), Filter{IDs: ids[:1]})
+		require.NoError(t, err)
+		_, err = q.Retry(t.Context(), Filter{IDs: ids[:1]}, 1)
+		require.NoError(t, err)
+		anew := claims(t, l, 1)
+		require.Equal(t, ids[:1], idsOf(anew))
+		assert.Equal(t, 1, anew[0].Retries)
+	})
+}
+
+// A claim that lapsed is another's, or nobody's: its worker neither settles it nor, claiming it anew,
+// takes the second claim for the first.
+func TestReservedAfterALapse(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1")
+		l := reserving(t, db, 1)
+		first := claims(t, l, 1)
+		execute(t, db, "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT, owner = '' WHERE id = ?", ids[0])
+		require.NoError(t, l.reserve(t.Context(), 2))
+		l.reserved.until = time.Now().Add(time.Hour)
+		second := claims(t, l, 1, doneOf(first...)...)
+		require.Equal(t, ids[:1], idsOf(second))
+		assert.Equal(t, 2, second[0].Attempt)
+		assert.Equal(t, claimRow{State: InProgress, Attempts: 2, Owner: "test", Holds: true}, claimRowOf(t, db, ids[0]))
+
+		execute(t, db, "UPDATE mqnotify_task SET owner = 'another', attempts = 3 WHERE id = ?", ids[0])
+		assert.Equal(t, ids[1:], idsOf(claims(t, l, 1, doneOf(second...)...)), "that one outcome came too late")
+		assert.Equal(t, claimRow{State: InProgress, Attempts: 3, Owner: "another", Holds: true}, claimRowOf(t, db, ids[0]))
+	})
+}
+
+// A large payload is read when its task is claimed, in its turn, and not before.
+func TestReservedLarge(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		large := strings.Repeat("x", reservePayload+1)
+		ids := enqueue(t, q, "", large[1:], large, "3")
+		l := reserving(t, db, 4)
+		require.Equal(t, ids[:2], idsOf(l.reserved.tasks))
+		assert.NotEmpty(t, claimRowOf(t, db, ids[1]).Owner)
+		assert.Empty(t, claimRowOf(t, db, ids[3]).Owner, "of the one behind it")
+		assert.Empty(t, claims(t, l, 1)[0].Payload)
+		assert.Len(t, claims(t, l, 1)[0].Payload, reservePayload)
+		third := claims(t, l, 1)
+		require.Equal(t, ids[2:3], idsOf(third))
+		assert.Len(t, third[0].Payload, len(large))
+
+		// It is not read again and again in vain, and one that is before the last claim is found.
+		enqueue(t, q, make([]string, 10)...)
+		claims(t, l, 2)
+		urgent, err := q.Enqueue(t.Context(), Entry{Payload: []byte(large), Priority: -1})
+		require.NoError(t, err)
+		l.swept = time.Now().Add(time.Hour)
+		l.reserved = reservations{found: 1000, since: time.Now().Add(time.Hour)}
+		assert.Equal(t, urgent, idsOf(claims(t, l, 1)))
+		l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
+		require.NotZero(t, l.reserved.rest)
+		assert.Zero(t, l.reserved.pace(1, l.reserved.rest.Add(-1)))
+		assert.NotZero(t, l.reserved.pace(1, l.reserved.rest))
+	})
+}
+
+// Who claims few tasks at a time, one time after the other, reserves what it comes to; who finds too little
+// does not, nor who is slow, claims many or in order.
+func TestPace(t *testing.T) {
+	begun := time.Now()
+	rounds := func(n, found, want int, took time.Duration) int {
+		r := reservations{since: begun}
+		for range n {
+			r.count(found, want, begun)
+		}
+		return r.pace(want, begun.Add(took))
+	}
+	assert.Zero(t, rounds(reserveFrom-1, 1, 1, 0))
+	assert.Equal(t, reserveMost, rounds(reserveFrom, 1, 1, 0))
+	assert.Equal(t, 50, rounds(10, 1, 1, reserveFor/5))
+	assert.Equal(t, 100, rounds(10, 2, 2, reserveFor/5))
+	assert.Zero(t, rounds(10, 1, 1, 2*reserveFor), "slow")
+	assert.Zero(t, rounds(10, 1, 2, 0), "finds too little")
+	r := &reservations{since: begun, found: 100}
+	assert.NotZero(t, r.pace(2, begun))
+	assert.Zero(t, r.pace(2, begun), "once")
+
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, make([]string, 100)...)
+		l := newLine(t, db, true)
+		hurry := func(l *line) {
+			l.reserved.since, l.reserved.until = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+		}
+		before := counted(t, l, "Com_select")
+		for i := range 50 {
+			hurry(l)
+			require.Equal(t, ids[i:i+1], idsOf(claims(t, l, 1)), "in order")
+		}
+		assert.Equal(t, reserveFrom+2, counted(t, l, "Com_select")-before, "searches, then one for all that are reserved, and until when")
+		execute(t, db, "UPDATE mqnotify_task SET owner = ''")
+		many := newLine(t, db, true)
+		many.reserved.found = 1000
+		hurry(many)
+		require.Len(t, claims(t, many, reserveBelow), reserveBelow)
+		assert.Empty(t, many.reserved.tasks)
+	})
+}
+
+// Workers with any number of handlers do all tasks, each once, while they reserve.
+func TestWorkersReserve(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, of := range []struct{ workers, concurrency int }{{4, 1}, {2, 4}, {1, 20}} {
+			t.Run(fmt.Sprint(of), func(t *testing.T) {
+				db, config := database(t, s)
+				q := newQueue(t, openConfig(t, config), Options{})
+				var mu sync.Mutex
+				did := map[uint64]int{}
+				for range of.workers {
+					work(t, q, WorkerOptions{Concurrency: of.concurrency}, func(_ context.Context, task Task) error {
+						if of.concurrency > 1 {
+							<-time.After(rand.N(1500 * time.Microsecond)) // so that some are free while others are not
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						did[task.ID]++
+						return nil
+					})
+				}
+				const entered = 2000
+				execute(t, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS"+
+					" (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT 'mail', a.i FROM n a, (SELECT 1 FROM n LIMIT ?) b", entered/1000)
+				q.Notify(t.Context())
+				most := 0
+				require.Eventually(t, func() bool {
+					most = max(most, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
+					return inState(t, db, Done) == entered
+				}, 10*patience, tick, "tasks are left")
+				t.Logf("%d reserved at once", most) // none where the machine is too busy for a few claims in 50 ms
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Len(t, did, entered)
+				for id, n := range did {
+					assert.Equal(t, 1, n, id)
+				}
+			})
+		}
+	})
+}
