@@ -15,7 +15,7 @@ type amounts struct {
 	turns, samples int           // messages of a turn, of which a peer has several
 	warm, turn     time.Duration // messages before, which don't count; the longest turn
 	settle, window time.Duration // before idle statements are counted, and while
-	sleep          time.Duration // the window of one that does not poll, whose statements are up to a minute apart
+	rest, sleep    time.Duration // the same of mqnotify, whose statements are up to 90 s apart
 	listeners      int
 	rates          time.Duration // for which rows are published, and read
 	rows           int           // the most that are published so
@@ -25,11 +25,11 @@ type amounts struct {
 
 var (
 	usual = amounts{
-		turns: 6, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, sleep: time.Minute, listeners: 6,
+		turns: 12, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, rest: 20 * time.Second, sleep: 3 * time.Minute, listeners: 6,
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{
-		turns: 1, samples: 5, turn: time.Minute, settle: 100 * time.Millisecond, window: time.Second, sleep: time.Second, listeners: 2,
+		turns: 1, samples: 5, turn: time.Minute, settle: 100 * time.Millisecond, window: time.Second, rest: 100 * time.Millisecond, sleep: time.Second, listeners: 2,
 		rates: 2 * time.Second, rows: 2000, late: 2, slowest: 100 * time.Millisecond,
 	}
 )
@@ -168,12 +168,12 @@ func (r *result) idles(ctx context.Context, a amounts) error {
 }
 
 func (r *result) count(ctx context.Context, a amounts, listeners int) (rate float64, err error) {
-	window := a.window
-	if r.peer.each == 0 {
-		window = a.sleep
+	settle, window := a.settle, a.window
+	if r.peer.ours {
+		settle, window = a.rest, a.sleep
 	}
 	measure := func(ctx context.Context) error {
-		pause(ctx, a.settle)
+		pause(ctx, settle)
 		before, err := r.peer.questions(ctx)
 		if err != nil {
 			return err

@@ -96,8 +96,8 @@ on %s, on %s%s. Nobody waits for a disk: MySQL
 with innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off. What mqnotify costs above bare statements is in
 [measurements](measurements.md), and on your server in %s.
 
-*all writers ring*: the keeper looks for rows of writers that ring for nobody each 30 s, not each second at most. *GTID* is on a server of its own,
-with the binary log on. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
+*all writers ring*: the keeper looks for rows of writers that ring for nobody each 30 s, not each second at most. *server with GTIDs* and *GTID*, which waits for
+commits alone, are on a server of their own, with the binary log on, as MySQL 9.7 is installed; the others' has none. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
 message*: what is sent while nobody listens is gone. watermill-sql has the driver's own settings, since its JSON column refuses what interpolateParams sends. River's
 driver for MySQL is missing: the Go module proxy has no version of it.
 %s
@@ -110,10 +110,11 @@ From the call of Publish, which commits, to the handler's, one message at a time
 
 ## What waiting costs
 
-A publisher and its listeners wait, for %v, those that poll for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
-connections of its own. The first one's figure has the keeper's, which a topic has once, however many listen: touches, without which the server takes the
-keeper for gone, and a look each second for rows of writers that ring for nobody. Without GTIDs no statement ends at another writer's commit, and so a row of theirs that
-comes within a second takes a look each second; `+"`--look`"+` says how late it may come.
+A publisher and its listeners wait, for %v, the others for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
+connections of its own. The first one's figure has the keeper's, which a topic has once, however many listen: a look each second for rows
+of writers that ring for nobody. Without GTIDs no statement ends at another writer's commit, and so a row of theirs that comes within a second takes a look each
+second; `+"`--look`"+` says how late it may come. With GTIDs the keeper sleeps until a commit, and looks each 45 s for what comes without one. Touches, without which a
+server takes a session for gone, are pings, which are no statements.
 
 %s
 ## Rows a second

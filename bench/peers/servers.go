@@ -72,6 +72,9 @@ func watermillGrants(publisher, consumer string) []string {
 // are none.
 func seldom() backoff.BackOff { return backoff.NewConstantBackOff(30 * time.Second) }
 
+// withGTIDs is in the name of one on a server that has them, as MySQL 9.7 is installed.
+const withGTIDs = "server with GTIDs"
+
 // contenders are those on one server.
 func contenders(mariadb bool) []contender {
 	mqnotify := func(name string, mode consumer.Mode, look func() backoff.BackOff) contender {
@@ -93,7 +96,10 @@ func contenders(mariadb bool) []contender {
 		mqnotify("mqnotify, gate, all writers ring", consumer.ModeGate, seldom),
 	}
 	if !mariadb {
-		all = append(all, mqnotify("mqnotify, GTID", consumer.ModeGTID, nil))
+		all = append(all,
+			mqnotify("mqnotify, gate, "+withGTIDs, consumer.ModeGate, nil),
+			mqnotify("mqnotify, GTID", consumer.ModeGTID, nil),
+		)
 	}
 	for _, polls := range []struct {
 		name      string
@@ -149,7 +155,7 @@ func openField(ctx context.Context, server string, wanted func(*peer) bool) (f *
 	}{{}, {true, []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}}} {
 		of := contenders(servers[i].IsMariaDB())
 		of = slices.DeleteFunc(of, func(c contender) bool {
-			return !wanted(&c.peer) || strings.HasSuffix(c.name, "GTID") != instance.gtid
+			return !wanted(&c.peer) || strings.Contains(c.name, "GTID") != instance.gtid
 		})
 		if len(of) == 0 {
 			continue
