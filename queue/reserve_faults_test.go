@@ -83,7 +83,9 @@ func TestReservedUnknown(t *testing.T) {
 			defer close(locked)
 			ask(table, "LOCK TABLES mqnotify_task WRITE")
 		}()
-		eventually(t, underWay(t, db, "LOCK TABLES%"), "nobody waits for the table")
+		eventually(t, func() bool {
+			return value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'LOCK TABLES%' AND state LIKE 'Waiting for table%'") > 0
+		}, "nobody waits for the table")
 		ask(lock, "DO RELEASE_LOCK(?)", t.Name())
 		err := <-answer
 		require.ErrorIs(t, err, errUnknown)
