@@ -150,8 +150,23 @@ func TestStopTellsAfterALoss(t *testing.T) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{NoGate: true})
 		require.NoError(t, q.flag().Set(t.Context(), db.Pool()))
+		// It keeps the gate: another keeper's end would wake it. It has a task in hand until the other worker has the rest.
 		var got collected
-		waiting(t, config, WorkerOptions{}, got.handle) // and keeps the gate: another keeper's end would wake it
+		free := make(chan struct{})
+		frees := sync.OnceFunc(func() { close(free) })
+		enqueue(t, q, "0")
+		waiting(t, config, WorkerOptions{}, func(ctx context.Context, task Task) error {
+			if string(task.Payload) != "0" {
+				return got.handle(ctx, task)
+			}
+			select {
+			case <-free:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		t.Cleanup(frees)
+		eventually(t, func() bool { return inState(t, db, InProgress) == 1 }, "it has no task")
 		enqueue(t, q, "1", "2", "3")
 		begun, end := make(chan struct{}), make(chan struct{})
 		w := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Batch: 3, Visibility: time.Hour, StopTimeout: patience},
@@ -163,6 +178,8 @@ func TestStopTellsAfterALoss(t *testing.T) {
 		ends := sync.OnceFunc(func() { close(end) })
 		t.Cleanup(ends)
 		mysqltest.Await(t, begun, "the first task")
+		frees()
+		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "it is not idle")
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback() }()
