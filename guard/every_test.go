@@ -157,7 +157,8 @@ func TestEveryProcesses(t *testing.T) {
 			require.GreaterOrEqual(t, apart, interval-slack, "two got through in one interval")
 		}
 		require.LessOrEqual(t, len(all), times(), "somebody got through of whom the server knows nothing")
-		require.GreaterOrEqual(t, len(all), times()-failed-2*rounds-1, "some got through and were not told")
+		// Each cut, and each process that was killed, may have kept one from being told.
+		require.GreaterOrEqual(t, len(all), times()-failed-rounds-len(ended)-len(running), "some got through and were not told")
 		t.Logf("%d intervals, %d processes told, %d of them killed with kill -9, connections of half of them cut %d times, %d tries failed",
 			times(), len(all), rounds, rounds, failed)
 	})
