@@ -144,10 +144,16 @@ func sessions(tb testing.TB, admin *sql.DB, config *mysql.Config, condition stri
 // awaitHandover waits until the producer that claims the gate keeps it.
 func awaitHandover(tb testing.TB, s *mysqltest.Server, config *mysql.Config) {
 	tb.Helper()
+	awaitHandoverOf(tb, s, config, "orders")
+}
+
+func awaitHandoverOf(tb testing.TB, s *mysqltest.Server, config *mysql.Config, topic string) {
+	tb.Helper()
 	admin := s.Admin(tb)
+	keeper, claim := notify.GateLocks(config.DBName, topic)
 	require.Eventually(tb, func() bool {
-		claimant := holder(tb, admin, gateLock(config, "claim"))
-		return claimant != 0 && claimant == holder(tb, admin, gateLock(config, "keeper"))
+		claimant := holder(tb, admin, claim)
+		return claimant != 0 && claimant == holder(tb, admin, keeper)
 	}, patience, tick)
 }
 

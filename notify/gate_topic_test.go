@@ -35,6 +35,9 @@ func TestGateTopicsAreApart(t *testing.T) {
 			require.NoError(t, err)
 		}
 		joinAll(t, producers...)
+		for _, name := range names { // whose bell is heard may have the gate later, and that wakes
+			awaitHandoverOf(t, s, config, name)
+		}
 		heads := calm(t, listeners...)
 		for i := range names {
 			producers[i].Ring(0)
