@@ -88,8 +88,10 @@ func TestConsumeOfWhatIsTruncated(t *testing.T) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one", "two")
 		c := background(t, config, "consume", "orders", "--group", "g", "--from", "beginning")
+		c.err.contains(t, "msg=waiting")
+		succeed(t, config, "produce", "orders", "three") // what goes back before it waits is seen minutes later
 		require.Eventually(t, func() bool {
-			return len(column(t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 2")) == 1
+			return len(column(t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
 		}, patience, time.Millisecond)
 		execute(t, db, "TRUNCATE TABLE orders")
 		r := c.wait(t)
