@@ -350,7 +350,7 @@ func ExampleSession_Within() {
 	}
 	defer func() { _ = session.Close() }()
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
-		return session.Within(context.WithoutCancel(ctx), 10*time.Second, func(ctx context.Context) error {
+		return session.Within(ctx, 10*time.Second, func(ctx context.Context) error {
 			var version string
 			if err := conn.GetContext(ctx, &version, "SELECT VERSION()"); err != nil {
 				return err

@@ -21,28 +21,44 @@ var (
 	errNotOurs = errors.New("the server says that it is not this session's any more")
 )
 
-// keep looks after the session until it is closed or lost: it watches the idle
+// keep looks after the session until it is closed or lost: it waits for the end of the idle
 // connection, which costs no statement, and touches it well inside wait_timeout.
 func (s *Session) keep() {
 	for s.Err() == nil {
-		due, trusted := s.schedule()
-		late := time.NewTimer(time.Until(trusted))
+		due, _ := s.schedule()
+		timer := time.NewTimer(time.Until(due))
 		select {
-		case s.turn <- struct{}{}:
-			if s.quiet.wait(due) {
-				s.fail(errEnded)
-			} else if !time.Now().Before(due) {
-				s.touch()
-			}
-			<-s.turn
-		case <-late.C:
-			// Asked again: the statement under way may be the one that took the lock.
-			if _, trusted := s.schedule(); !time.Now().Before(trusted) {
-				s.fail(errTooLong)
-			}
+		case <-timer.C:
+			s.touchInTurn()
+		case <-s.quiet.gone:
+			s.fail(errEnded)
+		case <-s.retimed:
 		case <-s.lost:
 		}
-		late.Stop()
+		timer.Stop()
+	}
+}
+
+// touchInTurn touches the session when it is its turn, if it is due then. A session with locks that
+// does not come to it in time is lost.
+func (s *Session) touchInTurn() {
+	s.quiet.enter()
+	defer s.quiet.leave()
+	_, trusted := s.schedule()
+	late := time.NewTimer(time.Until(trusted))
+	defer late.Stop()
+	select {
+	case s.turn <- struct{}{}:
+		if due, _ := s.schedule(); !time.Now().Before(due) {
+			s.touch()
+		}
+		<-s.turn
+	case <-late.C:
+		// Asked again: the statement under way may be the one that took the lock.
+		if _, trusted := s.schedule(); !time.Now().Before(trusted) {
+			s.fail(errTooLong)
+		}
+	case <-s.lost:
 	}
 }
 

@@ -268,10 +268,9 @@ func (w *watcher) park(ctx context.Context, timeout time.Duration) (woken, armed
 	if err := w.session.Err(); err != nil {
 		return false, false, err
 	}
-	// For a context that ends the driver wakes a goroutine at each statement.
-	late := time.AfterFunc(timeout+answer, func() { w.session.fail(errNoAnswer) })
-	err = w.ask(ctx, args, &waited, &released, &step, &w.at)
-	late.Stop()
+	err = w.session.Within(ctx, timeout+answer, func(ctx context.Context) error {
+		return w.ask(ctx, args, &waited, &released, &step, &w.at)
+	})
 	if err != nil {
 		return false, false, fmt.Errorf("notify: wait: %w", err)
 	}

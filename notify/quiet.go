@@ -1,107 +1,126 @@
 package notify
 
 import (
-	"errors"
 	"net"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// quiet watches a connection on which no statement is under way. A MySQL server
-// says nothing unasked, so anything that arrives is the connection's end. Such a
-// watch tells at once, without a statement, what a ping would tell later.
+// calm is for how long a connection is not used before it is read ahead: that pays for no statement that
+// others follow.
+const calm = 20 * time.Millisecond
+
+// quiet is a session's connection, which is read ahead while nobody uses it. A MySQL server
+// says nothing unasked, so what arrives then is the connection's end: that is known at
+// once, without a statement. What arrives when a statement has begun meanwhile is its answer, and
+// the driver has it: no statement has to end a watch first. net/http's server reads ahead likewise.
 type quiet struct {
-	*quietState
+	net.Conn               // nil when the driver dialled by other means: nothing is known then
+	gone     chan struct{} // closed when the end has come
+	calm     *time.Timer   // begins to read ahead
+	reading  sync.WaitGroup
+
+	mu    sync.Mutex
+	users int           // who use the connection, or wait to
+	ahead chan struct{} // closed when the read ahead has ended; nil when there is none that the driver has not had
+	data  []byte        // what it got
+	err   error
+	page  [4 << 10]byte
 }
 
-type quietState struct {
-	conn net.Conn        // nil when the driver dialled by other means: only time ends a wait then
-	raw  syscall.RawConn // nil likewise
-	wake chan struct{}
-
-	mu       sync.Mutex
-	watching bool
-	wanted   int // how many want the connection: no watch begins while there are any
-}
-
-func watch(conn net.Conn) quiet {
-	q := quiet{&quietState{conn: conn, wake: make(chan struct{}, 1)}}
-	if c, ok := conn.(syscall.Conn); ok && canPeek {
-		if raw, err := c.SyscallConn(); err == nil {
-			q.raw = raw
-		}
+func newQuiet(conn net.Conn) *quiet {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAlive(true) // as the driver does for what it knows to be TCP
 	}
+	q := &quiet{Conn: conn, gone: make(chan struct{}), users: 1} // until the session is set up
+	q.calm = time.AfterFunc(calm, q.readAhead)
 	return q
 }
 
-// enter says that the caller wants the connection, and ends a watch under way.
-func (q quiet) enter() {
+// enter says that the caller uses the connection, or waits to.
+func (q *quiet) enter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.wanted++
-	if q.watching {
-		q.interrupt()
-	}
+	q.users++
 }
 
 // leave takes an enter back.
-func (q quiet) leave() {
+func (q *quiet) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.wanted--
-}
-
-func (q quiet) interrupt() {
-	if q.raw != nil {
-		_ = q.conn.SetReadDeadline(time.Unix(1, 0))
+	if q.users--; q.users > 0 || q.Conn == nil {
+		return
+	}
+	if q.ahead == nil {
+		q.calm.Reset(calm)
 		return
 	}
 	select {
-	case q.wake <- struct{}{}:
+	case <-q.ahead: // it came while nothing was asked
+		q.end()
 	default:
 	}
 }
 
-// wait returns true when the connection has ended, false at the given time or
-// when somebody wants the connection.
-func (q quiet) wait(until time.Time) (ended bool) {
-	q.mu.Lock()
-	if q.wanted > 0 {
-		q.mu.Unlock()
-		return false
+func (q *quiet) end() {
+	select {
+	case <-q.gone:
+	default:
+		close(q.gone)
 	}
-	q.watching = true
-	if q.raw != nil {
-		_ = q.conn.SetReadDeadline(until)
-	}
-	q.mu.Unlock()
-
-	if q.raw != nil {
-		ended = !errors.Is(peek(q.raw), os.ErrDeadlineExceeded) // data, or a socket closed here
-	} else {
-		timer := time.NewTimer(time.Until(until))
-		select {
-		case <-timer.C:
-		case <-q.wake:
-		}
-		timer.Stop()
-	}
-
-	q.mu.Lock()
-	q.watching = false
-	if q.raw != nil {
-		_ = q.conn.SetReadDeadline(time.Time{}) // or the next statement would meet the old one
-	}
-	q.mu.Unlock()
-	return ended
 }
 
-// close ends a watch, and every read, for good. It may be called twice.
-func (q quiet) close() {
-	q.enter()
-	if q.conn != nil {
-		_ = q.conn.Close()
+func (q *quiet) readAhead() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ahead != nil || q.users > 0 {
+		return
 	}
+	ahead := make(chan struct{})
+	q.ahead = ahead
+	q.reading.Go(func() {
+		n, err := q.Conn.Read(q.page[:])
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.data, q.err = q.page[:n], err
+		close(ahead)
+		if q.users == 0 {
+			q.end()
+		}
+	})
+}
+
+// Read is the driver's.
+func (q *quiet) Read(p []byte) (int, error) {
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	if ahead == nil {
+		return q.Conn.Read(p)
+	}
+	<-ahead
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := copy(p, q.data)
+	if q.data = q.data[n:]; len(q.data) > 0 {
+		return n, nil
+	}
+	q.ahead = nil
+	return n, q.err
+}
+
+// cut ends every read, for good. It may be called twice.
+func (q *quiet) cut() {
+	if q.Conn != nil {
+		_ = q.Conn.Close()
+	}
+}
+
+// close returns when nothing of it runs any more; the connection is closed.
+func (q *quiet) close() {
+	q.enter()
+	if q.calm != nil {
+		q.calm.Stop()
+	}
+	q.reading.Wait()
 }

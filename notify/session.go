@@ -61,8 +61,9 @@ type Session struct {
 
 	lostLocks *atomic.Uint64 // the DB's
 
-	turn  chan struct{} // one slot: who has it may use the connection
-	quiet quiet         // watches the connection while nobody uses it
+	turn    chan struct{} // one slot: who has it may use the connection
+	retimed chan struct{} // one slot
+	quiet   *quiet        // the connection
 
 	// These belong to who has the turn.
 	used  bool // since asked, and not by a touch: a lock may have been let go
@@ -95,12 +96,15 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 	config.ReadTimeout = 0 // it would cut a wait short; contexts bound every read
 	config.ParseTime = false
 	config.Loc = time.UTC
-	var socket net.Conn
+	socket := &quiet{users: 1}
 	if dial := dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
-			socket = conn
-			return conn, err
+			if err != nil {
+				return nil, err
+			}
+			socket = newQuiet(conn)
+			return socket, nil
 		}
 	}
 	connector, err := mysql.NewConnector(config)
@@ -118,13 +122,14 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 	}
 	s := &Session{
 		db: pool, conn: conn, idle: options.IdleTimeout, lostLocks: &db.lostLocks,
-		turn: make(chan struct{}, 1), quiet: watch(socket),
+		turn: make(chan struct{}, 1), retimed: make(chan struct{}, 1), quiet: socket,
 		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
 	if err := s.setUp(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
+	s.quiet.leave()
 	s.kept.Go(s.keep)
 	return s, nil
 }
@@ -201,14 +206,12 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 		return context.Cause(ctx)
 	}
 	s.quiet.enter()
+	defer s.quiet.leave()
 	select {
 	case s.turn <- struct{}{}:
-		s.quiet.leave()
 	case <-s.lost:
-		s.quiet.leave()
 		return s.Err()
 	case <-ctx.Done():
-		s.quiet.leave()
 		return context.Cause(ctx)
 	}
 	defer func() { <-s.turn }()
@@ -225,27 +228,36 @@ func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx conte
 }
 
 // Within runs f, whose statements, over the connection that Do gave, may take so long
-// together: a session that takes longer counts as lost, and Err says so. With a context
-// that does not end (context.WithoutCancel) that costs a timer. For one that ends, and so
-// for one with a deadline of its own, database/sql and the driver each wake a goroutine
-// at each statement, which is a tenth of what a short one costs.
+// together: a session that takes longer counts as lost, and Err says so. So does one
+// whose ctx ends meanwhile. The context that f has does not end: for one that does, database/sql
+// and the driver each wake a goroutine at each statement, which is a quarter of what
+// a short one costs.
 func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
-	if ctx.Done() == nil && s.quiet.conn != nil {
-		late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
-		defer late.Stop()
+	if s.quiet.Conn == nil { // which only the driver can cut off
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		defer cancel()
 		err := f(ctx)
-		if err != nil && s.Err() != nil {
-			return s.Err()
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
-	defer cancel()
-	err := f(ctx)
-	if err != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return err
+	late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
+	defer late.Stop()
+	stop := context.AfterFunc(ctx, func() { s.fail(context.Cause(ctx)) })
+	defer stop()
+	err := f(context.WithoutCancel(ctx))
+	switch {
+	case err == nil || s.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		return s.Err()
+	}
 }
 
 // use runs f; the caller has the turn.
@@ -285,8 +297,12 @@ func (s *Session) retime(ctx context.Context, idle time.Duration) error {
 			return err
 		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.idle = idle
+		s.mu.Unlock()
+		select {
+		case s.retimed <- struct{}{}:
+		default:
+		}
 		return nil
 	})
 }
@@ -306,7 +322,7 @@ func (s *Session) zone(ctx context.Context, zone string) error {
 // it would keep the locks from others.
 func (s *Session) fail(cause error) {
 	s.end(cause)
-	s.quiet.close()
+	s.quiet.cut()
 }
 
 // end marks the session, and every lock it held, as lost.
@@ -330,9 +346,8 @@ func (s *Session) end(cause error) {
 func (s *Session) Close() error {
 	s.closing.Do(func() {
 		s.end(ErrSessionClosed)
-		s.quiet.enter() // ends a watch
 		// A server that is told of the end, not cut off, logs nothing.
-		cut := time.AfterFunc(parting, s.quiet.close)
+		cut := time.AfterFunc(parting, s.quiet.cut)
 		defer cut.Stop()
 		s.turn <- struct{}{} // whoever was in Do has left, and nobody enters any more
 		s.kept.Wait()
@@ -341,6 +356,7 @@ func (s *Session) Close() error {
 		if err := s.db.Close(); err != nil {
 			s.closed = fmt.Errorf("notify: close the session: %w", err)
 		}
+		s.quiet.close()
 	})
 	return s.closed
 }
