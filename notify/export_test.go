@@ -50,6 +50,13 @@ func GateLocks(database, topic string) (keeper, claim string) {
 // Retime is what a session does that becomes a keeper.
 func (s *Session) Retime(ctx context.Context, idle time.Duration) error { return s.retime(ctx, idle) }
 
+// ReadsAhead tells whether the idle connection is read.
+func (s *Session) ReadsAhead() bool {
+	s.quiet.mu.Lock()
+	defer s.quiet.mu.Unlock()
+	return s.quiet.ahead != nil
+}
+
 // Lanes is for a floor that waits in as many.
 const Lanes = lanes
 

@@ -1,0 +1,72 @@
+package notify_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func awaitReadAhead(t *testing.T, session *notify.Session) {
+	t.Helper()
+	require.Eventually(t, session.ReadsAhead, patience, time.Millisecond, "an idle connection is not read")
+}
+
+// A session that ends while somebody has it, and asks nothing, has ended when he leaves.
+func TestEndInDo(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		for _, asks := range []bool{false, true} {
+			session := openSession(t, db, never)
+			awaitReadAhead(t, session)
+			err := session.Do(t.Context(), func(conn *sqlx.Conn) error {
+				kill(t, s.Admin(t), "CONNECTION", session.ID())
+				require.Eventually(t, func() bool { return !killIfThere(t, s.Admin(t), "CONNECTION", session.ID()) }, patience, tick)
+				if !asks {
+					return nil
+				}
+				_, err := conn.ExecContext(t.Context(), "DO 1")
+				return err
+			})
+			require.Equal(t, asks, err != nil)
+			mysqltest.Await(t, session.Lost(), "the loss")
+		}
+	})
+}
+
+// A context that ends in Within costs the session, though the statement has one that does not; so does
+// the limit. One that ended before costs nothing.
+func TestWithin(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		other := openSession(t, db, never)
+		mustLock(t, other, lockName(db))
+		ask := func(ctx context.Context, session *notify.Session, limit time.Duration) error {
+			return session.Do(t.Context(), func(conn *sqlx.Conn) error {
+				return session.Within(ctx, limit, func(ctx context.Context) error {
+					require.Nil(t, ctx.Done())
+					_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 3600)", lockName(db))
+					return err
+				})
+			})
+		}
+		session := openSession(t, db, never)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		asked := mysqltest.Result(func() error { return ask(ctx, session, time.Hour) })
+		awaitState(t, s.Admin(t), session.ID(), waiting)
+		cancel(errOurs)
+		require.ErrorIs(t, mysqltest.Receive(t, asked), errOurs)
+		require.ErrorIs(t, session.Err(), errOurs)
+
+		session = openSession(t, db, never)
+		require.ErrorIs(t, ask(ctx, session, time.Hour), errOurs)
+		require.Equal(t, 1, value[int](t, session, "SELECT 1"))
+		require.ErrorContains(t, ask(t.Context(), session, time.Millisecond), "did not answer in time")
+		require.Error(t, session.Err())
+	})
+}
