@@ -2,8 +2,10 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,8 +196,12 @@ func TestTruncate(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "a", "b", "c")
 		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		var said mysqltest.Text
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Logger: log}, got.handler())
 		got.waitFor(t, "a", "b", "c")
+		// What goes back before it waits is seen minutes later.
+		eventually(t, func() bool { return strings.Contains(said.String(), "msg=waiting") }, "it does not wait")
 		do(t, db, "DELETE FROM orders")
 		insert(t, db, "orders", "d")
 		got.waitFor(t, "a", "b", "c", "d")
