@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -24,14 +25,15 @@ const defaultServer = "mysql-9.7"
 // settings are the command's flags.
 type settings struct {
 	server, only, docs string
-	short              bool
+	short, latency     bool
 }
 
 func main() {
 	log.SetFlags(log.Ltime)
 	var s settings
 	flag.StringVar(&s.server, "server", defaultServer, "the `name` of the server, as the tests name it")
-	flag.StringVar(&s.only, "only", "", "peers with this in their name alone; prints, and writes no page")
+	flag.StringVar(&s.only, "only", "", "peers with one of these `names` alone, or parts of them, with | between; prints, and writes no page")
+	flag.BoolVar(&s.latency, "latency", false, "the latency alone; prints, and writes no page")
 	flag.StringVar(&s.docs, "docs", filepath.Join("..", "..", "docs"), "the `folder` for the page and its plots")
 	flag.BoolVar(&s.short, "short", false, "a little of each, in seconds: the figures mean nothing")
 	flag.Parse()
@@ -50,19 +52,24 @@ func run(ctx context.Context, s settings) (results []*result, err error) {
 		a = short
 	}
 	f, err := openField(ctx, s.server, func(p *peer) bool {
-		return p.each <= a.slowest && strings.Contains(p.name, s.only)
+		wanted := func(part string) bool { return strings.Contains(p.name, part) }
+		return p.each <= a.slowest && slices.ContainsFunc(strings.Split(s.only, "|"), wanted)
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	results, err = measure(ctx, f.peers, a, func(what, peer string) { log.Printf("%s: %s", what, peer) })
+	measured := steps
+	if s.latency {
+		measured = steps[:1]
+	}
+	results, err = measure(ctx, f.peers, a, measured, func(what, peer string) { log.Printf("%s: %s", what, peer) })
 	if err != nil {
 		return nil, err
 	}
-	if s.only != "" {
+	if s.only != "" || s.latency {
 		for _, r := range results {
-			fmt.Printf("%s %+v\n", r.peer.name, *r)
+			fmt.Println(r)
 		}
 		return results, nil
 	}

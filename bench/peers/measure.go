@@ -46,6 +46,17 @@ type result struct {
 	held          int       // those for which the rows after them had to wait
 }
 
+// String is what of it was measured.
+func (r *result) String() string {
+	f := r.latency50()
+	text := fmt.Sprintf("%s: from the publish to the handler %.2f ms, p99 %.2f, of %d messages", r.peer.name, f.Median, f.P99, len(r.latencies))
+	if len(r.publish) == 0 {
+		return text
+	}
+	return text + fmt.Sprintf("; idle %.2f statements a second, each further listener %.2f; %.0f rows/s published, %.0f read; %d of %d late ones lost",
+		r.idle, r.each, rate(r.publish), rate(r.read), r.lost, r.late)
+}
+
 // patience is far above what any of them takes, on a machine that is busy too.
 const patience = 2 * time.Minute
 
@@ -322,23 +333,30 @@ func (r *result) throughput(ctx context.Context, a amounts) error {
 	})
 }
 
+// step is a part of what is measured, in so many turns.
+type step struct {
+	what  string
+	turns func(a amounts) int
+	f     func(*result, context.Context, amounts) error
+}
+
+var steps = []step{
+	{"latency", func(a amounts) int { return a.turns }, (*result).latency},
+	{"late commits", once, (*result).commitLate},
+	{"idle statements", once, (*result).idles},
+	{"rows a second", func(a amounts) int { return min(a.turns, 3) }, (*result).throughput}, // the last: all others would read them too
+}
+
+func once(amounts) int { return 1 }
+
 // measure has the peers take turns. One that waits for its turn has nothing open.
-func measure(ctx context.Context, peers []*peer, a amounts, say func(what, peer string)) ([]*result, error) {
+func measure(ctx context.Context, peers []*peer, a amounts, steps []step, say func(what, peer string)) ([]*result, error) {
 	results := make([]*result, len(peers))
 	for i, p := range peers {
 		results[i] = &result{peer: p}
 	}
-	for _, step := range []struct {
-		what  string
-		turns int
-		f     func(*result, context.Context, amounts) error
-	}{
-		{"latency", a.turns, (*result).latency},
-		{"late commits", 1, (*result).commitLate},
-		{"idle statements", 1, (*result).idles},
-		{"rows a second", min(a.turns, 3), (*result).throughput}, // the last: all others would read them too
-	} {
-		for range step.turns {
+	for _, step := range steps {
+		for range step.turns(a) {
 			for _, r := range results {
 				say(step.what, r.peer.name)
 				if err := r.turn(ctx, a, step.f); err != nil {

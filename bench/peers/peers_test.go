@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -41,6 +42,17 @@ func TestShort(t *testing.T) {
 	drawn, err := os.ReadFile(filepath.Join(docs, "benchmarks.svg"))
 	require.NoError(t, err)
 	require.Contains(t, string(drawn), "latency against idle statements")
+}
+
+// What is measured of some alone is printed.
+func TestLatencyOfSome(t *testing.T) {
+	results, err := run(t.Context(), settings{server: defaultServer, docs: "/nowhere", short: true, latency: true, only: "gate, server|plain polling each 100ms"})
+	require.NoError(t, err)
+	require.Len(t, results, 2)
+	for _, r := range results {
+		require.Regexp(t, "^"+regexp.QuoteMeta(r.peer.name)+`: from the publish to the handler \d+\.\d\d ms, p99 \d+\.\d\d, of 5 messages$`, r.String())
+		require.Empty(t, r.publish)
+	}
 }
 
 // The page says on what it was measured.
