@@ -145,6 +145,38 @@ func TestGateInsertRefused(t *testing.T) {
 	})
 }
 
+// An INSERT for which the keeper's session has ended before is in no doubt: nothing is stored, and the gate goes on.
+func TestGateInsertAfterTheEnd(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := tidy(t, s)
+		db, gate := inserter(t, s, config)
+		n := 0
+		for range 5 {
+			keeper := uint64(0)
+			require.Eventually(t, func() bool {
+				keeper = holder(t, s.Admin(t), gateLock(config, "keeper"))
+				return keeper != 0
+			}, patience, tick)
+			inserted(t, gate)
+			n += 2
+			kill(t, s.Admin(t), "CONNECTION", keeper)
+			awaitGone(t, s.Admin(t), keeper)
+			_, ok, err := gate.Insert(t.Context(), 2, two, 1)
+			require.NoError(t, err)
+			if ok { // the gate was back
+				n += 2
+			}
+			require.Equal(t, n, stored(t, db))
+		}
+	})
+}
+
+func stored(tb testing.TB, db *notify.DB) (n int) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().Get(&n, "SELECT COUNT(*) FROM others"))
+	return n
+}
+
 // An INSERT that is killed is in doubt, and the gate goes on: over the same session, or
 // over another.
 func TestGateInsertKilled(t *testing.T) {

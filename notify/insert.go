@@ -49,6 +49,9 @@ func (g *Gate) Insert(ctx context.Context, rows int, query string, args ...any) 
 	g.gate.rang(0)
 	sent := false
 	err = k.session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
+		if k.session.quiet.over() { // at this moment it can be known that nothing was stored
+			return driver.ErrBadConn
+		}
 		sent = true
 		release, names := k.turner.all("RELEASE_LOCK(?)", k.turner.phase)
 		query := query + "; SELECT " + release + ", LAST_INSERT_ID(), @@auto_increment_increment"

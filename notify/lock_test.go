@@ -190,7 +190,7 @@ func TestReleaseWaitsForItsTurn(t *testing.T) {
 func TestAReleaseThatFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		db := openDB(t, hide(config)) // no watch, which would see the end first
+		db := openDB(t, unwatched(config)) // or the end is seen first
 		session := openSession(t, db, never)
 		lock := mustLock(t, session, lockName(db))
 		kill(t, s.Admin(t), "CONNECTION", session.ID())

@@ -38,24 +38,40 @@ func socket(t *testing.T, s *mysqltest.Server, config *mysql.Config) *mysql.Conf
 	return through
 }
 
-// hidden is a connection whose socket can't be looked at.
-type hidden struct{ net.Conn }
+// unwatched is by a network that is registered with the driver: its connections can be neither read
+// ahead nor cut.
+func unwatched(config *mysql.Config) *mysql.Config {
+	mysql.RegisterDialContext("mqtest", func(ctx context.Context, addr string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addr)
+	})
+	through := config.Clone()
+	through.Net = "mqtest"
+	return through
+}
 
-func hide(config *mysql.Config) *mysql.Config {
+// impatient is a connection, as a user's DialFunc may give it, whose reads end by themselves.
+type impatient struct{ net.Conn }
+
+func (c impatient) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(short / 3)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+func hurried(config *mysql.Config) *mysql.Config {
 	through := config.Clone()
 	through.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return hidden{conn}, nil
+		return impatient{conn}, err
 	}
 	return through
 }
 
 // A killed session is lost at once: no touch is due while the test runs, so that it
-// was the watch that saw it, over every kind of connection.
+// was the read ahead that saw it, over every kind of connection.
 func TestKilledSessionIsLostAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, certificate(t)...)
@@ -101,42 +117,29 @@ func TestKilledSessionIsLostAtOnce(t *testing.T) {
 	})
 }
 
-// What the watch can't see a touch finds out. A session of a network that is
-// registered with the driver has not even a socket to cut.
+// What can't be read ahead a touch finds out. There is not even a socket to cut.
 func TestKilledSessionIsLostByATouch(t *testing.T) {
-	mysql.RegisterDialContext("mqtest", func(ctx context.Context, addr string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", addr)
-	})
-	defer mysql.DeregisterDialContext("mqtest")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		registered := config.Clone()
-		registered.Net = "mqtest"
-		for name, config := range map[string]*mysql.Config{"hidden": hide(config), "registered": registered} {
-			t.Run(name, func(t *testing.T) {
-				db := openDB(t, config)
-				session := openSession(t, db, short)
-				lock := mustLock(t, session, lockName(db))
-				var all sync.WaitGroup
-				for range 4 { // statements end the watch
-					all.Go(func() {
-						for range 50 {
-							assert.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error { return conn.PingContext(t.Context()) }))
-						}
-					})
+		db := openDB(t, unwatched(s.Database(t)))
+		session := openSession(t, db, short)
+		lock := mustLock(t, session, lockName(db))
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for range 50 {
+					assert.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error { return conn.PingContext(t.Context()) }))
 				}
-				all.Wait()
-				kill(t, s.Admin(t), "CONNECTION", session.ID())
-				mysqltest.Await(t, lock.Lost(), "the loss")
-				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
-
-				idle := openSession(t, db, never)
-				mustLock(t, idle, lockName(db))
-				closed := mysqltest.Result(idle.Close)
-				require.NoError(t, mysqltest.Receive(t, closed))
 			})
 		}
+		all.Wait()
+		kill(t, s.Admin(t), "CONNECTION", session.ID())
+		mysqltest.Await(t, lock.Lost(), "the loss")
+		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+
+		idle := openSession(t, db, never)
+		mustLock(t, idle, lockName(db))
+		closed := mysqltest.Result(idle.Close)
+		require.NoError(t, mysqltest.Receive(t, closed))
 	})
 }
 
@@ -304,7 +307,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 func TestAnIdleSessionLives(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		for name, config := range map[string]*mysql.Config{"watched": config, "hidden": hide(config)} {
+		for name, config := range map[string]*mysql.Config{"watched": config, "unwatched": unwatched(config), "reads time out": hurried(config)} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				db := openDB(t, config)

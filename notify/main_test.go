@@ -39,7 +39,7 @@ const (
 	// tick is how often it looks.
 	tick = 5 * time.Millisecond
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
-	// seen by the watch of the socket.
+	// seen by reading the idle connection.
 	never = 8 * time.Hour
 	// short is an IdleTimeout that is soon over: touched each 2.4 s, trusted for 5, so that
 	// a stall of 2 s loses nothing.

@@ -1,8 +1,11 @@
 package notify
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -18,7 +21,6 @@ type quiet struct {
 	net.Conn               // nil when the driver dialled by other means: nothing is known then
 	gone     chan struct{} // closed when the end has come
 	calm     *time.Timer   // begins to read ahead
-	reading  sync.WaitGroup
 
 	mu    sync.Mutex
 	users int           // who use the connection, or wait to
@@ -78,16 +80,23 @@ func (q *quiet) readAhead() {
 	}
 	ahead := make(chan struct{})
 	q.ahead = ahead
-	q.reading.Go(func() {
+	go func() {
 		n, err := q.Conn.Read(q.page[:])
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.data, q.err = q.page[:n], err
-		close(ahead)
-		if q.users == 0 {
+		defer close(ahead)
+		switch {
+		case n == 0 && errors.Is(err, os.ErrDeadlineExceeded): // one of the connection's own, which is no end
+			q.ahead = nil
+			if q.users == 0 {
+				q.calm.Reset(calm)
+			}
+			return
+		case q.users == 0:
 			q.end()
 		}
-	})
+		q.data, q.err = q.page[:n], err
+	}()
 }
 
 // Read is the driver's.
@@ -100,6 +109,10 @@ func (q *quiet) Read(p []byte) (int, error) {
 	}
 	<-ahead
 	q.mu.Lock()
+	if q.ahead == nil {
+		q.mu.Unlock()
+		return q.Conn.Read(p)
+	}
 	defer q.mu.Unlock()
 	n := copy(p, q.data)
 	if q.data = q.data[n:]; len(q.data) > 0 {
@@ -109,6 +122,23 @@ func (q *quiet) Read(p []byte) (int, error) {
 	return n, q.err
 }
 
+// over tells whether the end has come, for who uses the connection and has asked nothing yet.
+func (q *quiet) over() bool {
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	if ahead == nil {
+		raw, ok := q.Conn.(syscall.Conn)
+		return ok && readable(raw)
+	}
+	select {
+	case <-ahead:
+		return true
+	default:
+		return false
+	}
+}
+
 // cut ends every read, for good. It may be called twice.
 func (q *quiet) cut() {
 	if q.Conn != nil {
@@ -116,11 +146,30 @@ func (q *quiet) cut() {
 	}
 }
 
-// close returns when nothing of it runs any more; the connection is closed.
+// Close is the driver's.
+func (q *quiet) Close() error {
+	q.cut()
+	return nil
+}
+
+// close returns when nothing of it runs any more, of which the connection's end takes care; a Read that this does not end is
+// not waited for.
 func (q *quiet) close() {
 	q.enter()
-	if q.calm != nil {
-		q.calm.Stop()
+	if q.calm == nil {
+		return
 	}
-	q.reading.Wait()
+	q.calm.Stop()
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	if ahead == nil {
+		return
+	}
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	select {
+	case <-ahead:
+	case <-late.C:
+	}
 }

@@ -2,6 +2,7 @@ package notify_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -17,6 +18,12 @@ func awaitReadAhead(t *testing.T, session *notify.Session) {
 	require.Eventually(t, session.ReadsAhead, patience, time.Millisecond, "an idle connection is not read")
 }
 
+// awaitGone waits until the server has the session no more, which was killed.
+func awaitGone(t *testing.T, admin *sql.DB, id uint64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return !killIfThere(t, admin, "CONNECTION", id) }, patience, tick)
+}
+
 // A session that ends while somebody has it, and asks nothing, has ended when he leaves.
 func TestEndInDo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -26,7 +33,7 @@ func TestEndInDo(t *testing.T) {
 			awaitReadAhead(t, session)
 			err := session.Do(t.Context(), func(conn *sqlx.Conn) error {
 				kill(t, s.Admin(t), "CONNECTION", session.ID())
-				require.Eventually(t, func() bool { return !killIfThere(t, s.Admin(t), "CONNECTION", session.ID()) }, patience, tick)
+				awaitGone(t, s.Admin(t), session.ID())
 				if !asks {
 					return nil
 				}

@@ -229,9 +229,9 @@ func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx conte
 
 // Within runs f, whose statements, over the connection that Do gave, may take so long
 // together: a session that takes longer counts as lost, and Err says so. So does one
-// whose ctx ends meanwhile. The context that f has does not end: for one that does, database/sql
-// and the driver each wake a goroutine at each statement, which is a quarter of what
-// a short one costs.
+// whose ctx ends meanwhile. The context that f has is for these statements alone, and does not end: for
+// one that does, database/sql and the driver each wake a goroutine at each statement, which is a
+// quarter of what a short one costs.
 func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
 	if s.quiet.Conn == nil { // which only the driver can cut off
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
@@ -247,16 +247,19 @@ func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx co
 	}
 	late := time.AfterFunc(limit, func() { s.fail(errNoAnswer) })
 	defer late.Stop()
-	stop := context.AfterFunc(ctx, func() { s.fail(context.Cause(ctx)) })
-	defer stop()
-	err := f(context.WithoutCancel(ctx))
+	work := ctx
+	if ctx.Done() != nil {
+		work = context.WithoutCancel(ctx)
+		defer context.AfterFunc(ctx, func() { s.fail(context.Cause(ctx)) })()
+	}
+	err := f(work)
 	switch {
 	case err == nil || s.Err() == nil:
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
-		return s.Err()
+		return fmt.Errorf("%w: %w", s.Err(), err) // which says whether anything was sent
 	}
 }
 

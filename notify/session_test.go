@@ -108,7 +108,7 @@ func TestDo(t *testing.T) {
 
 		t.Run("from many goroutines", func(t *testing.T) {
 			session := openSession(t, db, 0)
-			mustLock(t, session, lockName(db)) // the watch takes part too
+			mustLock(t, session, lockName(db)) // which is looked after too
 			var all sync.WaitGroup
 			for i := range 16 {
 				all.Go(func() {

@@ -147,8 +147,12 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 	case len(claimed) == 0:
 		claimed, started, err = l.search(ctx, outcomes, want)
 	case len(claimed) < want: // those are claimed, whatever goes wrong now, and the next round tells
-		if more, _, failed := l.search(ctx, nil, want-len(claimed)); failed == nil {
+		more, _, failed := l.search(ctx, nil, want-len(claimed))
+		switch {
+		case failed == nil:
 			claimed = append(claimed, more...)
+		case server.Number(failed) == 0: // maybe in the middle of a transaction: with the session's end all is given back
+			claimed, err = nil, failed
 		}
 	}
 	for i := range claimed {
@@ -334,7 +338,7 @@ func (l *line) scan(rows *sql.Rows, into *[]Task) error {
 	}
 	var err error
 	if t.CreatedAt, err = parseTime(created); err != nil {
-		return err
+		return fmt.Errorf("task %d: created_at: %w", t.ID, err)
 	}
 	t.Unique = key.String
 	*into = append(*into, t)

@@ -28,7 +28,8 @@ const (
 	// several transactions.
 	reserveFor, reserveFrom = sweepEach, 8
 	// reserveMost bounds what the payloads of reserved tasks take, with reservePayload bytes for each. Where there
-	// are larger ones, which the server would read in vain, nothing is reserved for reserveRest.
+	// are larger ones, which the server reads in vain, nothing is reserved for reserveRest, and then few: the
+	// bound grows from reserveFrom while none are met.
 	reserveMost, reservePayload, reserveRest = 256, 4 << 10, time.Second
 )
 
@@ -44,6 +45,7 @@ type reservations struct {
 	owner string    // theirs: who claims them, or makes them ready anew, changes it
 	until time.Time // when they have run out on the server
 	rest  time.Time // until when nothing is reserved
+	most  int       // as many as the next may be, if it is more than reserveFrom
 
 	found int       // tasks that were claimed, each time as many as were wanted,
 	since time.Time // from then on
@@ -68,7 +70,7 @@ func (r *reservations) pace(want int, now time.Time) int {
 	if n < reserveFrom*want {
 		return 0
 	}
-	return min(n, reserveMost)
+	return min(n, max(r.most, reserveFrom*want), reserveMost)
 }
 
 // claimReserved settles outcomes and claims tasks that are reserved, if any are. Unless it claims all that are wanted, a
@@ -200,19 +202,19 @@ func (l *line) reserve(ctx context.Context, n int) error {
 			return err
 		}
 		slices.SortFunc(tasks, func(a, b Task) int { return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.ID, b.ID)) })
-		var rest time.Time
+		rest, most := time.Time{}, 2*n
 		if large := slices.IndexFunc(tasks, func(t Task) bool { return t.Payload == nil }); large >= 0 {
-			tasks, rest = tasks[:large], time.Now().Add(reserveRest)
+			tasks, rest, most = tasks[:large], time.Now().Add(reserveRest), 0
 		}
 		if len(tasks) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET owner = ? WHERE id IN ("+list(idsOf(tasks))+")", owner)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET owner = ? WHERE id IN ("+list(idsOf(tasks))+") AND state = 'ready'", owner)
 		}
 		second.add(nil, "COMMIT")
 		if err := second.send(ctx, conn); err != nil {
 			return err
 		}
 		r := &l.reserved
-		r.tasks, r.owner, r.until, r.rest = tasks, owner, time.Now().Add(reserveFor), rest
+		r.tasks, r.owner, r.until, r.rest, r.most = tasks, owner, time.Now().Add(reserveFor), rest, most
 		return nil
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -174,6 +175,41 @@ func TestReservedAndTheRestFails(t *testing.T) {
 	})
 }
 
+// A search for the rest that fails here may have left a transaction open, or have claimed: that ends the session, and all is
+// given back.
+func TestReservedAndTheRestIsUnreadable(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1", "2", "3", "4")
+		l := reserving(t, db, 3)
+		other := newLine(t, db, true)
+		other.owner = "another"
+		require.Len(t, claims(t, other, 2), 2)
+		require.NoError(t, other.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+			_, err := conn.ExecContext(ctx, "SET sql_mode = ''; UPDATE mqnotify_task SET created_at = 0 WHERE id = ?", ids[3])
+			return err
+		}))
+		claimed, _, err := l.round(t.Context(), nil, 3)
+		require.ErrorContains(t, err, fmt.Sprintf("task %d", ids[3]))
+		require.Empty(t, claimed)
+	})
+}
+
+// A task whose retries were taken away while it was in hand fails like any other.
+func TestRetriesTakenAway(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		id := enqueue(t, newQueue(t, db, Options{}), "x")[0]
+		l := newLine(t, db, true)
+		task := claims(t, l, 1)[0]
+		execute(t, db, "UPDATE mqnotify_task SET retries = 0")
+		_, _, err := l.round(t.Context(), []outcome{{held: &held{task: task}, kind: wasFailed}}, 0)
+		require.NoError(t, err)
+		assert.Equal(t, Failed, claimRowOf(t, db, id).State)
+	})
+}
+
 // Reservations run out, also one that a wrong clock has made, and show in no list.
 func TestReservedRunsOut(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -282,7 +318,7 @@ func TestReservedLarge(t *testing.T) {
 		l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
 		require.NotZero(t, l.reserved.rest)
 		assert.Zero(t, l.reserved.pace(1, l.reserved.rest.Add(-1)))
-		assert.NotZero(t, l.reserved.pace(1, l.reserved.rest))
+		assert.Equal(t, reserveFrom, l.reserved.pace(1, l.reserved.rest), "few again")
 	})
 }
 
@@ -291,7 +327,7 @@ func TestReservedLarge(t *testing.T) {
 func TestPace(t *testing.T) {
 	begun := time.Now()
 	rounds := func(n, found, want int, took time.Duration) int {
-		r := reservations{since: begun}
+		r := reservations{since: begun, most: reserveMost}
 		for range n {
 			r.count(found, want, begun)
 		}
@@ -304,7 +340,7 @@ func TestPace(t *testing.T) {
 	assert.Zero(t, rounds(10, 1, 1, 2*reserveFor), "slow")
 	assert.Zero(t, rounds(10, 1, 2, 0), "finds too little")
 	r := &reservations{since: begun, found: 100}
-	assert.NotZero(t, r.pace(2, begun))
+	assert.Equal(t, 2*reserveFrom, r.pace(2, begun), "few at first")
 	assert.Zero(t, r.pace(2, begun), "once")
 
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -320,7 +356,7 @@ func TestPace(t *testing.T) {
 			hurry(l)
 			require.Equal(t, ids[i:i+1], idsOf(claims(t, l, 1)), "in order")
 		}
-		assert.Equal(t, reserveFrom+2, counted(t, l, "Com_select")-before, "searches, then one for all that are reserved, and until when")
+		assert.Equal(t, reserveFrom+3*2, counted(t, l, "Com_select")-before, "searches, then one for each 8, 16 and 32 that are reserved, and until when")
 		execute(t, db, "UPDATE mqnotify_task SET owner = ''")
 		many := newLine(t, db, true)
 		many.reserved.found = 1000

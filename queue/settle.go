@@ -93,7 +93,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 		switch o.kind {
 		case wasFailed:
 			one.each(func(where string) {
-				update("UPDATE "+schema.TaskTable+byID+" SET state = 'failed', retries = retries - 1, last_error = ?,"+
+				update("UPDATE "+schema.TaskTable+byID+" SET state = 'failed', retries = retries - (retries > 0), last_error = ?,"+
 					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+where, o.text, o.wait.Microseconds())
 			})
 		case wasFatal:

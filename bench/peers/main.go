@@ -3,7 +3,7 @@
 //
 //	go -C bench/peers run .
 //
-// It takes forty minutes, and a quiet machine. It is a module of its own, so that nobody who uses mqnotify downloads
+// It takes half an hour, and a quiet machine. It is a module of its own, so that nobody who uses mqnotify downloads
 // its peers. PostgreSQL is left out where it is not installed.
 package main
 

@@ -15,7 +15,7 @@ type amounts struct {
 	turns, samples int           // messages of a turn, of which a peer has several
 	warm, turn     time.Duration // messages before, which don't count; the longest turn
 	settle, window time.Duration // before idle statements are counted, and while
-	rest, sleep    time.Duration // the same of mqnotify, whose statements are up to 90 s apart
+	rest, sleep    time.Duration // the same of mqnotify, which sends each of its statements at least once in 90 s
 	listeners      int
 	rates          time.Duration // for which rows are published, and read
 	rows           int           // the most that are published so
@@ -25,7 +25,7 @@ type amounts struct {
 
 var (
 	usual = amounts{
-		turns: 12, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, rest: 20 * time.Second, sleep: 3 * time.Minute, listeners: 6,
+		turns: 8, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, rest: 20 * time.Second, sleep: 90 * time.Second, listeners: 6,
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{
