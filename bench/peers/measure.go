@@ -25,7 +25,7 @@ type amounts struct {
 
 var (
 	usual = amounts{
-		turns: 8, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, rest: 20 * time.Second, sleep: 90 * time.Second, listeners: 6,
+		turns: 6, samples: 240, warm: time.Second, turn: 5 * time.Second, settle: 5 * time.Second, window: 5 * time.Second, rest: 20 * time.Second, sleep: 90 * time.Second, listeners: 6,
 		rates: 3 * time.Second, rows: 1_000_000, late: 6, slowest: time.Second,
 	}
 	short = amounts{
