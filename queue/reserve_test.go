@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -155,58 +154,6 @@ func TestReservedExcludesNobody(t *testing.T) {
 		third := reserving(t, db, 1)
 		third.reserved.tasks = append([]Task{{ID: taken[0].ID}}, third.reserved.tasks...)
 		assert.Equal(t, []uint64{ids[6], ids[5]}, idsOf(claims(t, third, 2)))
-	})
-}
-
-// What a search for the rest has read and could not claim is not taken for claimed.
-func TestReservedAndTheRestFails(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := database(t, s)
-		q := newQueue(t, db, Options{})
-		ids := enqueue(t, q, "0", "1", "2", "3", "4")
-		l := reserving(t, db, 3)
-		other := newLine(t, db, true)
-		other.owner = "another"
-		require.Len(t, claims(t, other, 2), 2)
-		execute(t, db, "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
-			" IF OLD.owner = '' THEN SIGNAL SQLSTATE '45000'; END IF")
-		assert.Equal(t, ids[2:3], idsOf(claims(t, l, 3)))
-		assert.Equal(t, 2, inState(t, db, Ready))
-	})
-}
-
-// A search for the rest that fails here may have left a transaction open, or have claimed: that ends the session, and all is
-// given back.
-func TestReservedAndTheRestIsUnreadable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := database(t, s)
-		q := newQueue(t, db, Options{})
-		ids := enqueue(t, q, "0", "1", "2", "3", "4")
-		l := reserving(t, db, 3)
-		other := newLine(t, db, true)
-		other.owner = "another"
-		require.Len(t, claims(t, other, 2), 2)
-		require.NoError(t, other.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
-			_, err := conn.ExecContext(ctx, "SET sql_mode = ''; UPDATE mqnotify_task SET created_at = 0 WHERE id = ?", ids[3])
-			return err
-		}))
-		claimed, _, err := l.round(t.Context(), nil, 3)
-		require.ErrorContains(t, err, fmt.Sprintf("task %d", ids[3]))
-		require.Empty(t, claimed)
-	})
-}
-
-// A task whose retries were taken away while it was in hand fails like any other.
-func TestRetriesTakenAway(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := database(t, s)
-		id := enqueue(t, newQueue(t, db, Options{}), "x")[0]
-		l := newLine(t, db, true)
-		task := claims(t, l, 1)[0]
-		execute(t, db, "UPDATE mqnotify_task SET retries = 0")
-		_, _, err := l.round(t.Context(), []outcome{{held: &held{task: task}, kind: wasFailed}}, 0)
-		require.NoError(t, err)
-		assert.Equal(t, Failed, claimRowOf(t, db, id).State)
 	})
 }
 
