@@ -48,7 +48,7 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 		where += " AND state IN (?" + strings.Repeat(", ?", len(f.States)-1) + ")"
 	}
 	if len(f.IDs) > 0 {
-		where += " AND id IN (" + list(f.IDs) + ")"
+		where += " AND " + among(f.IDs)
 	}
 	return where, args, nil
 }
@@ -209,7 +209,7 @@ func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args .
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+byID+" "+set+" AND id IN ("+list(ids)+")", args...)
+	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+byID+" "+set+" AND "+among(ids), args...)
 	if err != nil {
 		return 0, err
 	}
@@ -279,7 +279,7 @@ func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err err
 				}
 				break
 			}
-			n, err := q.execute(ctx, "DELETE t FROM "+schema.TaskTable+" t"+byID+" WHERE id IN ("+list(ids)+") AND state = ?", string(state))
+			n, err := q.execute(ctx, "DELETE t FROM "+schema.TaskTable+" t"+byID+" WHERE "+among(ids)+" AND state = ?", string(state))
 			deleted += n
 			if err != nil {
 				return deleted, q.error("prune", err)

@@ -106,14 +106,14 @@ func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
 			return err
 		}
 		if len(due) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+" WHERE id IN ("+list(due)+")")
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+" WHERE "+among(due))
 		}
 		if len(lapsed) > 0 {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = '',"+
-				" retries = retries - 1, last_error = ? WHERE id IN ("+list(lapsed)+")", errLapsed)
+				" retries = retries - 1, last_error = ? WHERE "+among(lapsed), errLapsed)
 		}
 		if len(dead) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ? WHERE id IN ("+list(dead)+")", errLapsed)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ? WHERE "+among(dead), errLapsed)
 			second.add(nil, freeKeys(dead))
 		}
 		second.add(nil, "COMMIT")

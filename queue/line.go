@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -206,7 +205,7 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want int) (claime
 		}
 		l.sweeps(behind)
 		if len(claimed) > 0 {
-			l.mark(&second, "id IN ("+list(idsOf(claimed))+")")
+			l.mark(&second, among(idsOf(claimed)))
 		}
 		second.add(nil, "COMMIT")
 		return second.send(ctx, conn)
@@ -351,26 +350,4 @@ func parseTime(text string) (time.Time, error) {
 		return t, fmt.Errorf("the server's time %q: %w", text, err)
 	}
 	return t, nil
-}
-
-func idsOf(tasks []Task) []uint64 {
-	ids := make([]uint64, len(tasks))
-	for i, t := range tasks {
-		ids[i] = t.ID
-	}
-	return ids
-}
-
-// list is numbers with commas between them, in their order: who updates several rows
-// takes their locks in the same order as everybody else.
-func list(ids []uint64) string {
-	ids = slices.Sorted(slices.Values(ids))
-	text := make([]byte, 0, 8*len(ids))
-	for i, id := range ids {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = strconv.AppendUint(text, id, 10)
-	}
-	return string(text)
 }

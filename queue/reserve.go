@@ -137,10 +137,10 @@ func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outco
 	for range conditions {
 		args = append(args, l.reserved.owner)
 	}
-	changes := list(ids) + ") AND (" + strings.Join(append(conditions, done.are(InProgress)...), " OR ") + ")"
+	changes := among(ids) + " AND (" + strings.Join(append(conditions, done.are(InProgress)...), " OR ") + ")"
 	const update = "UPDATE " + schema.TaskTable + byID + " SET turn = 0, attempts = attempts + (state = 'ready'), owner = ?," +
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL IF(state = 'ready', ?, 0) MICROSECOND, last_error = IF(state = 'ready', last_error, NULL)," +
-		" state = IF(state = 'ready', 'in progress', 'done') WHERE id IN ("
+		" state = IF(state = 'ready', 'in progress', 'done') WHERE "
 	var p packet
 	if len(others) == 0 {
 		p.add(nil, update+changes, args...)
@@ -176,7 +176,7 @@ func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task,
 		}
 		has[c] = true
 		return nil
-	}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE id IN ("+list(idsOf(tasks))+") AND state = 'in progress' AND owner = ?", l.owner)
+	}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(idsOf(tasks))+" AND state = 'in progress' AND owner = ?", l.owner)
 	if err := p.send(ctx, conn); err != nil {
 		return nil, fmt.Errorf("%w: %s", errUnknown, err.Error())
 	}
@@ -207,7 +207,7 @@ func (l *line) reserve(ctx context.Context, n int) error {
 			tasks, rest, most = tasks[:large], time.Now().Add(reserveRest), 0
 		}
 		if len(tasks) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET owner = ? WHERE id IN ("+list(idsOf(tasks))+") AND state = 'ready'", owner)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET owner = ? WHERE "+among(idsOf(tasks))+" AND state = 'ready'", owner)
 		}
 		second.add(nil, "COMMIT")
 		if err := second.send(ctx, conn); err != nil {

@@ -129,7 +129,7 @@ func TestReservedExcludesNobody(t *testing.T) {
 		// as long as the test takes
 		hold := func(l *line) {
 			l.reserved.owner = value[string](t, db, "SELECT CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND)")
-			execute(t, db, "UPDATE mqnotify_task SET owner = ? WHERE id IN ("+list(idsOf(l.reserved.tasks))+")", l.reserved.owner)
+			execute(t, db, "UPDATE mqnotify_task SET owner = ? WHERE "+among(idsOf(l.reserved.tasks)), l.reserved.owner)
 		}
 		l := reserving(t, db, 4)
 		hold(l)

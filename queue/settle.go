@@ -44,7 +44,7 @@ func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
 // are gives conditions: tasks in the state with one number of attempts meet one of them.
 func (b byAttempt) are(state State) (conditions []string) {
 	for _, attempt := range slices.Sorted(maps.Keys(b)) {
-		conditions = append(conditions, "id IN ("+list(b[attempt])+") AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+string(state)+"'")
+		conditions = append(conditions, among(b[attempt])+" AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+string(state)+"'")
 	}
 	return conditions
 }
@@ -129,7 +129,7 @@ func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err
 			}
 			there[id] = n
 			return nil
-		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+byID+" WHERE id IN ("+list(ids)+")")
+		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+byID+" WHERE "+among(ids))
 		return p.send(ctx, conn)
 	})
 	for _, o := range outcomes {
@@ -166,7 +166,7 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 			}
 			held[id] = attempts
 			return nil
-		}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE id IN ("+list(ids)+") AND state = 'in progress'")
+		}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND state = 'in progress'")
 		p.add(nil, "COMMIT")
 		started = time.Now()
 		if err := p.send(ctx, conn); err != nil {

@@ -68,7 +68,7 @@ func takeKey(ctx context.Context, tx Tx, queue, key string) (taken bool, err err
 // made them so.
 func freeKeys(ids []uint64) string {
 	return "DELETE k FROM " + schema.TaskTable + " t" + byID + " STRAIGHT_JOIN " + itsKey +
-		" WHERE t.id IN (" + list(ids) + ") AND t.state IN ('done', 'dead')"
+		" WHERE " + among(ids) + " AND t.state IN ('done', 'dead')"
 }
 
 // pruneKeys deletes the keys of tasks that are no more.

@@ -1,0 +1,79 @@
+package queue
+
+import (
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// A condition for ids is met by them alone, whatever follows what; and who changes or deletes such rows
+// keeps nobody from those beside them.
+func TestAmong(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		const rows = 60 // of many more: of a small table the server may read all of it
+		db, _ := database(t, s)
+		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{"x"}, 10*rows)...)
+		for range 50 {
+			var chosen, others []uint64
+			for id, in := uint64(1), false; id <= rows; id++ {
+				if rand.IntN(8) == 0 {
+					in = !in
+				}
+				if in {
+					chosen = append(chosen, id)
+				} else {
+					others = append(others, id)
+				}
+			}
+			if len(chosen) == 0 || len(others) == 0 {
+				continue
+			}
+			shuffled := slices.Clone(chosen)
+			rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			condition := among(shuffled)
+			assert.Equal(t, chosen, column(t, db.Pool(), "SELECT id FROM "+schema.TaskTable+" WHERE "+condition+" ORDER BY id"), condition)
+			for _, statement := range []string{
+				"UPDATE " + schema.TaskTable + byID + " SET owner = 'x' WHERE " + condition,
+				"DELETE t FROM " + schema.TaskTable + " t" + byID + " WHERE " + condition + " AND state = 'ready'",
+			} {
+				apart(t, db.Pool(), statement, others)
+			}
+		}
+	})
+}
+
+// apart runs a statement in a transaction, while others have locked the rest of the rows, and asserts that it
+// waits for none of them; nor does it keep them locked.
+func apart(t *testing.T, pool *sqlx.DB, statement string, others []uint64) {
+	t.Helper()
+	begin := func() *sqlx.Tx {
+		tx, err := pool.BeginTxx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		require.NoError(t, err)
+		return tx
+	}
+	texts := strings.Fields(strings.Trim(fmt.Sprint(others), "[]"))
+	rest := "SELECT id FROM " + schema.TaskTable + byID + " WHERE id IN (" + strings.Join(texts, ",") + ") FOR UPDATE SKIP LOCKED"
+	theirs, ours := begin(), begin()
+	assert.Equal(t, others, column(t, theirs, rest))
+	_, err := ours.ExecContext(t.Context(), statement)
+	require.NoError(t, err, statement)
+	require.NoError(t, theirs.Rollback())
+	assert.Equal(t, others, column(t, pool, rest), statement)
+	require.NoError(t, ours.Rollback())
+}
+
+func column(t *testing.T, db sqlx.QueryerContext, query string) (ids []uint64) {
+	t.Helper()
+	require.NoError(t, sqlx.SelectContext(t.Context(), db, &ids, query))
+	return ids
+}
