@@ -26,7 +26,7 @@ func TestAmong(t *testing.T) {
 		for range 50 {
 			var chosen, others []uint64
 			for id, in := uint64(1), false; id <= rows; id++ {
-				if rand.IntN(8) == 0 {
+				if rand.IntN(runFrom) == 0 {
 					in = !in
 				}
 				if in {
