@@ -244,7 +244,8 @@ func (l *Lease) Status(ctx context.Context) (LeaseStatus, error) {
 			return nil
 		}
 		if s.Held {
-			s.For, s.Left = time.Duration(age)*time.Microsecond, time.Duration(left)*time.Microsecond
+			// It may have been taken after the time that the statement began with.
+			s.For, s.Left = max(0, time.Duration(age)*time.Microsecond), time.Duration(left)*time.Microsecond
 		}
 		return err
 	})
