@@ -55,6 +55,7 @@ func TestImportOfTwo(t *testing.T) {
 			url := strings.Replace(b.URL("stream=in"), "/0?", name+"?", 1)
 			options, err := redis.ParseURL(strings.TrimSuffix(url, "?stream=in"))
 			require.NoError(t, err)
+			options.ReadTimeout, options.MaxRetries = patience, -1 // a second XADD of an id is refused
 			client := redis.NewClient(options)
 			require.NoError(t, client.FlushDB(t.Context()).Err())
 			for _, id := range []string{"1-0", "2-0"} {

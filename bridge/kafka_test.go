@@ -3,8 +3,6 @@ package bridge
 import (
 	"context"
 	"errors"
-	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	ports "github.com/mqnotify/mqnotify/internal/child"
 )
 
 // cluster is kfake, of the client's own authors: no Kafka is here. It keeps its data in a folder, and
@@ -37,25 +36,21 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, folder: t.TempDir()}
-	c.start(kfake.NumBrokers(3))
-	for _, addr := range c.ListenAddrs() {
-		_, port, err := net.SplitHostPort(addr)
+	for range 3 {
+		port, err := ports.FreePort() // it is to be there again after a restart
 		require.NoError(t, err)
-		n, err := strconv.Atoi(port)
-		require.NoError(t, err)
-		c.ports = append(c.ports, n)
+		c.ports = append(c.ports, port)
 	}
+	c.start()
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
-func (c *cluster) restart() { c.start(kfake.NumBrokers(3), kfake.Ports(c.ports...)) }
-
-func (c *cluster) start(options ...kfake.Opt) {
+func (c *cluster) start() {
 	c.t.Helper()
 	var err error
-	c.Cluster, err = kfake.NewCluster(append(options, kfake.AllowAutoTopicCreation(), kfake.EnableSASL(), kfake.DataDir(c.folder),
-		kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))...)
+	c.Cluster, err = kfake.NewCluster(kfake.NumBrokers(len(c.ports)), kfake.Ports(c.ports...), kfake.AllowAutoTopicCreation(),
+		kfake.EnableSASL(), kfake.DataDir(c.folder), kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))
 	require.NoError(c.t, err)
 	// Of wrong credentials it says nothing and hangs up: here it answers as Kafka does.
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
@@ -128,7 +123,7 @@ func (c *cluster) target() target {
 		url:     func(string) string { return url },
 		refused: c.url(wrongPassword),
 		large:   1_100_000,
-		stop:    func() { c.Close() }, restart: c.restart, freeze: c.freeze,
+		stop:    func() { c.Close() }, restart: c.start, freeze: c.freeze,
 		read: func(t *testing.T, topic string) []stored {
 			d, err := newParams(url, topic)
 			require.NoError(t, err)

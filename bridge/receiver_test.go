@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/stretchr/testify/require"
+
+	ports "github.com/mqnotify/mqnotify/internal/child"
 )
 
 const testSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -29,8 +32,10 @@ type receiver struct {
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{got: map[string][]stored{}}
-	r.listen(t, "127.0.0.1:0")
-	r.addr = r.server.Listener.Addr().String()
+	port, err := ports.FreePort() // it is to be there again after a restart
+	require.NoError(t, err)
+	r.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	r.listen(t, r.addr)
 	t.Cleanup(func() { r.server.Close() })
 	return r
 }

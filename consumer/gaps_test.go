@@ -219,7 +219,7 @@ func TestStrictOrderUnderLoad(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
 		db := openTopic(t, s)
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: 5 * time.Second}, got.handler())
+		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: 15 * time.Second}, got.handler())
 		var load sync.WaitGroup
 		for n := range 4 {
 			conn := newConn(t, db)

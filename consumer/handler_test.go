@@ -183,9 +183,9 @@ func TestHandlerTimeout(t *testing.T) {
 			return nil
 		}))
 		require.NoError(t, c.wait(t))
-		require.EqualValues(t, 2, calls.Load())
-		require.Equal(t, []string{"the handler took longer than 500ms"},
-			all[string](t, db, "SELECT error FROM mqnotify_dead_letter WHERE group_name = 'tx'"))
+		require.GreaterOrEqual(t, calls.Load(), int64(2), "where a BEGIN takes too long attempts are counted anew")
+		require.Equal(t, []string{"2: the handler took longer than 500ms"},
+			all[string](t, db, "SELECT CONCAT(attempts, ': ', error) FROM mqnotify_dead_letter WHERE group_name = 'tx'"))
 		require.Equal(t, uint64(1), stored(t, db, "tx"))
 	})
 }

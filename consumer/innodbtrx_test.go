@@ -77,7 +77,7 @@ func TestInnoDBTrxWithATextThatIsNoUTF8(t *testing.T) {
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		done := make(chan error, 1)
 		go func() {
-			_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO orders (payload) VALUES (CONCAT(_binary'\xff\xfe\x80', SLEEP(5)))")
+			_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO orders (payload) VALUES (CONCAT(_binary'\xff\xfe\x80', SLEEP(10)))")
 			done <- err
 		}()
 		running := "SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_DB = ? AND PROCESSLIST_STATE = 'User sleep'"

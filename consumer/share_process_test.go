@@ -313,7 +313,7 @@ func shareOnce(ctx context.Context, db *notify.DB, m Message, wrong func(string,
 	if n, err := result.RowsAffected(); err != nil || n != 1 {
 		// A busy server may run later what one had sent that was killed: it was no handler any more.
 		var late bool
-		const query = "SELECT EXISTS (SELECT 1 FROM state_once s JOIN killed k ON k.member = s.member WHERE s.k = ? AND s.at >= k.at)"
+		const query = "SELECT EXISTS (SELECT 1 FROM state_once s JOIN killed k ON k.member = s.member WHERE s.k = ? AND s.at >= k.at - INTERVAL 1 SECOND)" // both are when a statement began
 		if err := db.Pool().GetContext(ctx, &late, query, key); err != nil || late {
 			return errors.Join(err, errors.New("a dead member's statement came late"))
 		}

@@ -63,7 +63,7 @@ func TestClockOff(t *testing.T) {
 }
 
 func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
-	const ttl = 4 * time.Second // a stall loses none
+	const ttl = 8 * time.Second // a stall loses none
 	w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
 	db := w.db
 	config, err := mysql.ParseDSN(w.told[0].DSN)

@@ -95,7 +95,7 @@ func TestLeaseTokens(t *testing.T) {
 func TestLeaseExpires(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		const ttl, longer = 3 * time.Second, 6 * time.Second // a stall loses none that is renewed
+		const ttl, longer = 3 * time.Second, 9 * time.Second // a stall loses none that is renewed
 		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", longer)
 		renewed := mustLock(t, other)
 		begun := time.Now()
@@ -168,7 +168,7 @@ func TestLeaseLost(t *testing.T) {
 func TestLeaseTakenAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		lease := newLease(t, db, "x", 6*time.Second) // or a stall would lose it before the renewal does
+		lease := newLease(t, db, "x", 12*time.Second) // or a stall would lose it before the renewal does
 		held := mustLock(t, lease)
 		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
 		mysqltest.Await(t, held.Lost(), "the loss")
@@ -193,7 +193,7 @@ func TestLeaseSurvives(t *testing.T) {
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
 		proxy := own.Proxy(t)
-		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 6*time.Second))
+		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 12*time.Second))
 		renewals := func() int { return value[int](t, direct, "SELECT renewals FROM mqnotify_lease") }
 		for range 3 {
 			before := renewals()

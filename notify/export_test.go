@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func init() { interrupting = 3 * time.Second }
+func init() { interrupting = 8 * time.Second }
 
 // CommitUser is for the tests of commits.
 type CommitUser = commitUser

@@ -193,7 +193,7 @@ func TestAReleaseThatFails(t *testing.T) {
 		db := openDB(t, unwatched(config)) // or the end is seen first
 		session := openSession(t, db, never)
 		lock := mustLock(t, session, lockName(db))
-		kill(t, s.Admin(t), "CONNECTION", session.ID())
+		awaitGone(t, s.Admin(t), session.ID())
 		err := lock.Release(t.Context())
 		require.Error(t, err)
 		mysqltest.Await(t, session.Lost(), "the loss")

@@ -291,7 +291,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 		session := openSession(t, db, short)
 		wait := func(conn *sqlx.Conn) error {
 			var granted int
-			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 8)", lockName(db, "held")).Scan(&granted)
+			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 15)", lockName(db, "held")).Scan(&granted)
 		}
 		require.NoError(t, session.Do(t.Context(), wait), "without a lock it may take as long as it likes")
 		require.NoError(t, session.Err())

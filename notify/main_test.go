@@ -41,9 +41,9 @@ const (
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
 	// seen by reading the idle connection.
 	never = 8 * time.Hour
-	// short is an IdleTimeout that is soon over: touched each 2.4 s, trusted for 5, so that
-	// a stall of 2 s loses nothing.
-	short = 6 * time.Second
+	// short is an IdleTimeout that is soon over: touched each 4.4 s, trusted for 9, so that
+	// a stall of 3 s loses nothing, also between two slices of a wait.
+	short = 11 * time.Second
 )
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {

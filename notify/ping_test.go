@@ -31,10 +31,10 @@ func TestPing(t *testing.T) {
 		assert.Equal(t, pings, adminCommands(t, session)-first)
 
 		require.NoError(t, session.Do(t.Context(), func(conn *sqlx.Conn) error {
-			_, err := conn.ExecContext(t.Context(), "SET SESSION wait_timeout = 2")
+			_, err := conn.ExecContext(t.Context(), "SET SESSION wait_timeout = 6")
 			return err
 		}))
-		for begun := time.Now(); time.Since(begun) < 5*time.Second; {
+		for begun := time.Now(); time.Since(begun) < 14*time.Second; {
 			serverTime(t, own.Admin(t), 500*time.Millisecond)
 			ping()
 		}
@@ -93,7 +93,7 @@ func TestTouchAfterAStatement(t *testing.T) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, short)
 		lock := mustLock(t, session, lockName(db))
-		require.Eventually(t, func() bool { return adminCommands(t, session) > 3 }, patience, short)
+		require.Eventually(t, func() bool { return adminCommands(t, session) > 3 }, 2*patience, short)
 		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", lock.Name()))
 		released := time.Now()
 		mysqltest.Await(t, lock.Lost(), "the loss")

@@ -95,13 +95,13 @@ func TestPollDefaults(t *testing.T) {
 		db := openTopic(t, own)
 		waiter := notify.NewPoll(openSession(t, db, never), notify.LargestID("orders", "id"), nil)
 		questions := own.Questions(t)
-		_, err := waiter.Wait(t.Context(), notify.Head{}, 4*time.Second)
+		_, err := waiter.Wait(t.Context(), notify.Head{}, 6*time.Second)
 		require.NoError(t, err)
 		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s, or in all of the time on a busy
 		// machine; then it is one a second.
 		asked := own.Questions(t) - questions - 1
 		assert.GreaterOrEqual(t, asked, uint64(10))
-		assert.LessOrEqual(t, asked, uint64(15))
+		assert.LessOrEqual(t, asked, uint64(17))
 	})
 }
 

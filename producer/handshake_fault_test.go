@@ -222,7 +222,7 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
-		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(5)")
+		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(10)")
 		h := run(t, db, "x", Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -42,7 +42,7 @@ func TestWrongClock(t *testing.T) {
 }
 
 func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
-	const visibility, takes = 5 * time.Second, 6 * time.Second // a stall loses no claim
+	const visibility, takes = 8 * time.Second, 9 * time.Second // a stall loses no claim
 	db, config := database(t, s)
 	makeRuns(t, db)
 	q := newQueue(t, db, Options{})

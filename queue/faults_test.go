@@ -78,7 +78,7 @@ func TestCutOff(t *testing.T) {
 		db, config := database(t, s)
 		proxy := s.Proxy(t)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		const visibility = 8 * time.Second // of which a tenth is between the two on a busy machine
+		const visibility = 20 * time.Second // of which a tenth is between the two on a busy machine
 		var mu sync.Mutex
 		at := map[string]time.Time{}
 		note := func(what string) {

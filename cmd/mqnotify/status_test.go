@@ -80,9 +80,10 @@ func TestStatus(t *testing.T) {
 
 		const who = `session \d+ \(root@localhost[:\d]*\)`
 		var lines []string
-		require.Eventually(t, func() bool { // the consumer waits at the gate
+		require.Eventually(t, func() bool { // the consumer waits at the gate, and the server knows that the other two left
 			lines = strings.Split(mqnotify(t, config, "", "status", "orders").out, "\n")
-			return len(lines) > 4 && lines[3] == "listeners:  1" && strings.HasPrefix(lines[7], "active") && fields(lines[7])[2] == "3"
+			return len(lines) > 9 && lines[3] == "listeners:  1" && strings.HasPrefix(lines[7], "active") && fields(lines[7])[2] == "3" &&
+				strings.Contains(lines[8], "none;") && strings.Contains(lines[9], "none;")
 		}, patience, 10*time.Millisecond)
 		assert.Equal(t, "topic:      orders in "+config.DBName+", the largest id is 3", lines[0])
 		assert.Regexp(t, `^keeper:     `+who+`, a producer, at phase \d+$`, lines[1])

@@ -229,6 +229,9 @@ func TestMultiplexerReplacesSessions(t *testing.T) {
 			killed = append(killed, id)
 			_, err := s.pool(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", id))
 			require.NoError(t, err)
+			require.Eventually(t, func() bool { // until it has ended
+				return number(t, s.pool(t), fmt.Sprintf("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d", id)) == 0
+			}, patience, tick)
 		}
 		for range sessionsShared {
 			require.NotContains(t, killed, get[uint64](t, conn, "SELECT CONNECTION_ID()"))

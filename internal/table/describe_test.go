@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 const shopTable = `CREATE TABLE shop (
@@ -167,9 +169,12 @@ func TestServerLosesTheSession(t *testing.T) {
 		table := describe(t, conn, "t")
 		var id uint64
 		require.NoError(t, conn.QueryRowContext(testContext(t), "SELECT CONNECTION_ID()").Scan(&id))
-		_, err := s.Admin(t).ExecContext(testContext(t), fmt.Sprintf("KILL CONNECTION %d", id))
-		require.NoError(t, err)
-		_, err = Describe(testContext(t), conn, "", "t")
+		kill := fmt.Sprintf("KILL CONNECTION %d", id)
+		require.Eventually(t, func() bool { // until it has ended
+			_, err := s.Admin(t).ExecContext(testContext(t), kill)
+			return server.Is(err, server.ErrNoSuchThread)
+		}, 30*time.Second, 5*time.Millisecond)
+		_, err := Describe(testContext(t), conn, "", "t")
 		require.Error(t, err)
 		assert.NotErrorIs(t, err, ErrNoTable)
 		_, _, err = NextAutoIncrement(testContext(t), conn, table)
