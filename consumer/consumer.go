@@ -193,6 +193,9 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 		return nil, err
 	}
 	rows, err := newRows(session, t, l.options)
+	if err == nil {
+		err = rows.all(ctx)
+	}
 	if err == nil && shares != nil {
 		err = rows.share(shares)
 	}

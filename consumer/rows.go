@@ -24,11 +24,12 @@ type rows struct {
 	session  *notify.Session
 	table    *table.Table
 	keyName  string
-	key      string  // quoted
-	where    string  // " AND (...)", or nothing
-	columns  string  // the key first
-	messages bool    // it is a message table
-	shares   *shares // nil unless members share the group
+	key      string   // quoted
+	where    string   // " AND (...)", or nothing
+	columns  string   // the key first
+	names    []string // theirs, where they are all of the table's
+	messages bool     // it is a message table
+	shares   *shares  // nil unless members share the group
 	decode   func(values []driver.Value, page *page) (Message, error)
 	next     driver.Stmt // the page after an id
 	ahead    *ahead      // nil where nothing is read ahead
@@ -99,8 +100,13 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		}
 	}
 	r.columns = r.key
+	names := []string{key.Name}
 	for _, column := range columns {
 		r.columns += ", " + ident.Quote(column.Name)
+		names = append(names, column.Name)
+	}
+	if len(options.Columns) == 0 {
+		r.names = names
 	}
 	encoder := table.NewEncoder(columns)
 	row := make([]any, len(columns))
@@ -183,6 +189,36 @@ func (r *rows) share(s *shares) error {
 	}
 	r.shares = s
 	r.columns += ", " + part
+	return nil
+}
+
+// all asks for all columns as *, by which the reading sees one that is added, where that gives
+// what was described: an account may be allowed to read some of them alone.
+func (r *rows) all(ctx context.Context) error {
+	if r.names == nil {
+		return nil
+	}
+	var names []string
+	columns := r.key + ", " + ident.Quote(r.table.Name) + ".*"
+	err := r.session.Do(ctx, func(conn *sqlx.Conn) error {
+		result, err := conn.QueryContext(ctx, "SELECT "+columns+" FROM "+ident.Quote(r.table.Name)+" LIMIT 0")
+		if err != nil {
+			return err
+		}
+		defer result.Close()
+		if names, err = result.Columns(); err != nil {
+			return err
+		}
+		return result.Err()
+	})
+	switch {
+	case err != nil && !server.NoPrivilege(err):
+		return fmt.Errorf("consumer: read the columns of %s: %w", r.table, err)
+	case err == nil && slices.Equal(names, r.names):
+		r.columns = columns
+	default:
+		r.names = nil
+	}
 	return nil
 }
 
@@ -300,7 +336,7 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 		}
 	}()
 	values := make([]driver.Value, len(result.Columns()))
-	if err := r.unaltered(result, len(values)); err != nil {
+	if err := r.unaltered(result); err != nil {
 		return err
 	}
 	for enough := false; ; {
@@ -319,14 +355,22 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 	}
 }
 
-// unaltered checks that a result's columns have the types that they were described
-// with: a number that became a text would be written as a number still.
-func (r *rows) unaltered(result driver.Rows, columns int) error {
+// unaltered checks that a result's columns are those that were described, and have the same
+// types: a number that became a text would be written as a number still.
+func (r *rows) unaltered(result driver.Rows) error {
+	columns := result.Columns()
 	named, ok := result.(driver.RowsColumnTypeDatabaseTypeName)
-	if !ok || columns == 1 { // the ids alone
+	if !ok || len(columns) == 1 { // the ids alone
 		return nil
 	}
-	types := make([]string, columns)
+	described := len(columns)
+	if r.shares != nil {
+		described-- // the partition
+	}
+	if r.names != nil && !slices.Equal(r.names, columns[:described]) {
+		return errAltered
+	}
+	types := make([]string, len(columns))
 	for i := range types {
 		types[i] = named.ColumnTypeDatabaseTypeName(i)
 	}
