@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // AutoOptions are the settings of an Auto.
@@ -20,7 +23,8 @@ type AutoOptions struct {
 	// Poll are the waits when it polls; nil means Fibonacci from 10 ms to 1 s.
 	Poll backoff.BackOff
 	// Again is how long it waits, after it moved down, before it tries a better way
-	// again; the wait doubles up to ten times as long. 0 means 1 minute.
+	// again; the wait doubles up to ten times as long. 0 means 1 minute. After a lost
+	// connection it tries again in a second, at the latest.
 	Again time.Duration
 	// Logger gets a line when a way is chosen, and why the better ones are not; nil
 	// means slog.Default().
@@ -29,6 +33,10 @@ type AutoOptions struct {
 
 // trial is how long a better way may take to begin.
 const trial = 5 * time.Second
+
+// soon is when a way is tried again of which only a connection was lost: that says nothing
+// against it. It is also how often a trial under way is looked after.
+const soon = time.Second
 
 // Auto is the waiter that takes the best way that works: the gate, GTIDs, polling.
 // When the one it has stops working (a lock lost to a proxy, a server that became
@@ -74,6 +82,7 @@ type better struct {
 	way    int
 	waiter Waiter
 	why    []string
+	lost   bool // a connection was, in one that is better still
 }
 
 // NewAuto is the best waiter for a topic, whose head is seen in source. It polls over
@@ -152,14 +161,33 @@ func (a *Auto) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	if err != nil {
 		return seen, err
 	}
-	if up, moved := a.up(ctx); moved {
-		return up.Head(ctx)
+	for deadline := time.Now().Add(bound); ; {
+		if up, moved := a.up(ctx); moved {
+			return up.Head(ctx)
+		}
+		left, due := max(0, time.Until(deadline)), a.due()
+		head, err := waiter.Wait(ctx, seen, min(left, due))
+		switch {
+		case err != nil && a.fails(ctx):
+			return a.down(ctx, err)
+		// What its reader takes may be news though it looks the same.
+		case err != nil || left <= due || head != seen || a.source.take != "":
+			return head, err
+		}
 	}
-	head, err := waiter.Wait(ctx, seen, bound)
-	if err != nil && a.fails(ctx) {
-		return a.down(ctx, err)
+}
+
+// due is how long it takes until a better way is to be tried, or a trial to be looked after.
+func (a *Auto) due() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.way == 0 && a.better == nil:
+		return math.MaxInt64
+	case a.better != nil:
+		return soon
 	}
-	return head, err
+	return max(0, time.Until(a.retry))
 }
 
 // Carry implements [Carrier].
@@ -181,8 +209,8 @@ func (a *Auto) current(ctx context.Context) (Waiter, error) {
 	if waiter != nil || closed {
 		return waiter, closedError(closed)
 	}
-	found, err := a.find(ctx, 0, len(ways))
-	if err != nil {
+	var found better
+	if err := a.find(ctx, &found, 0, len(ways)); err != nil {
 		return nil, err
 	}
 	return found.waiter, a.move(ctx, found)
@@ -217,27 +245,32 @@ func closedError(closed bool) error {
 	return nil
 }
 
+// fails notes why a way is not taken.
+func (b *better) fails(way int, err error) {
+	b.why = append(b.why, because(way, err))
+	b.lost = b.lost || server.ConnectionLost(err) || errors.Is(err, errEnded)
+}
+
 // find tries the ways of [from, to), the best first; without a waiter none works.
-func (a *Auto) find(ctx context.Context, from, to int) (better, error) {
-	var found better
+func (a *Auto) find(ctx context.Context, found *better, from, to int) error {
 	for way := from; way < to; way++ {
 		trying, cancel := context.WithTimeoutCause(ctx, trial, errNoAnswer)
 		waiter, err := ways[way].open(a, trying)
 		cancel()
 		if err == nil {
 			found.way, found.waiter = way, waiter
-			return found, nil
+			return nil
 		}
 		if ctx.Err() != nil {
-			return found, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		if a.session.Err() != nil { // nothing can work
-			return found, a.session.Err()
+			return a.session.Err()
 		}
-		found.why = append(found.why, because(way, err))
+		found.fails(way, err)
 		way = max(way, skips(err))
 	}
-	return found, nil
+	return nil
 }
 
 // move makes what was found the waiter.
@@ -258,7 +291,11 @@ func (a *Auto) move(ctx context.Context, found better) error {
 		}
 	}
 	a.waiter, a.way, a.why = found.waiter, found.way, found.why
-	a.retry = time.Now().Add(a.again.NextBackOff())
+	wait := a.again.NextBackOff()
+	if found.lost {
+		wait = min(wait, soon)
+	}
+	a.retry = time.Now().Add(wait)
 	attributes := []any{"mode", ways[a.way].name}
 	if len(a.why) > 0 {
 		attributes = append(attributes, "why", strings.Join(a.why, "; "))
@@ -270,14 +307,13 @@ func (a *Auto) move(ctx context.Context, found better) error {
 // down takes the next way that works, after the one at hand failed.
 func (a *Auto) down(ctx context.Context, failure error) (Head, error) {
 	a.mu.Lock()
-	from := max(a.way, skips(failure)) + 1
-	why := because(a.way, failure)
+	failed := a.way
 	a.mu.Unlock()
-	found, err := a.find(ctx, from, len(ways))
-	if err != nil {
+	var found better
+	found.fails(failed, failure)
+	if err := a.find(ctx, &found, max(failed, skips(failure))+1, len(ways)); err != nil {
 		return Head{}, err
 	}
-	found.why = append([]string{why}, found.why...)
 	if err := a.move(ctx, found); err != nil {
 		return Head{}, err
 	}
@@ -300,7 +336,8 @@ func (a *Auto) up(ctx context.Context) (waiter Waiter, moved bool) {
 		way := a.way
 		a.trials.Go(func() {
 			defer cancel()
-			found, _ := a.find(trying, 0, way) // an error: no waiter
+			var found better
+			_ = a.find(trying, &found, 0, way) // an error: no waiter
 			trials <- found
 		})
 	}

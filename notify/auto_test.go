@@ -153,6 +153,36 @@ func TestAutoThroughAMultiplexer(t *testing.T) {
 	})
 }
 
+// A way of which only a connection was lost is taken again soon.
+func TestAutoAfterALostConnection(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config)
+		makeTopic(t, db)
+		a := openAuto(t, openDB(t, config), time.Hour)
+		a.awaitMode(t, "gate")
+		require.Eventually(t, func() bool { // it asks for the head in the moment before the gate has reconnected
+			if keeper := holder(t, s.Admin(t), gateLock(config, "keeper")); keeper != 0 {
+				killIfThere(t, s.Admin(t), "CONNECTION", keeper)
+			}
+			_, err := a.Head(t.Context())
+			require.NoError(t, err)
+			mode, _ := a.Mode()
+			return mode != "gate"
+		}, patience, time.Millisecond)
+		head, err := a.Head(t.Context())
+		for begun := time.Now(); err == nil && time.Since(begun) < patience; { // in the middle of a wait
+			if mode, _ := a.Mode(); mode == "gate" {
+				break
+			}
+			head, err = a.Wait(t.Context(), head, patience)
+		}
+		require.NoError(t, err)
+		mode, why := a.Mode()
+		require.Equal(t, "gate", mode, why)
+	})
+}
+
 // Closing it in the middle of whatever it does leaves nothing behind.
 func TestAutoClose(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
