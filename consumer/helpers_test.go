@@ -23,7 +23,6 @@ import (
 func each(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
 	t.Helper()
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		t.Parallel()
 		f(t, s)
 	})
 }

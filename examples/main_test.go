@@ -46,7 +46,6 @@ func each(t *testing.T, example string, f func(t *testing.T, s *mysqltest.Server
 	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./"+example)...).CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		t.Parallel()
 		f(t, s, binary)
 	})
 }

@@ -18,7 +18,6 @@ import (
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
-	mysqltest.Parallel(8) // most wait, for a lease to expire, say
 	mysqltest.Main(m)
 }
 
@@ -49,7 +48,7 @@ func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	return db, config
 }
 
-var eachAtOnce = mysqltest.EachAtOnce
+var eachAtOnce = mysqltest.Each
 
 // bothCounts runs f with a connection that counts changed rows, and with one that counts
 // found ones.

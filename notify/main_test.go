@@ -27,11 +27,10 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	mysqltest.AsProcess(stressEnv, stressProcessMain)
-	mysqltest.Parallel(12) // most wait, for a timeout of the server's, say
 	mysqltest.Main(m)
 }
 
-var eachAtOnce = mysqltest.EachAtOnce
+var eachAtOnce = mysqltest.Each
 
 const (
 	// patience is how long a test waits for what must come.

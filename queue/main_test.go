@@ -18,7 +18,6 @@ import (
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(processEnv, processMain)
-	mysqltest.Parallel(10) // most wait, for a time to come, say
 	mysqltest.Main(m)
 }
 
@@ -29,8 +28,8 @@ const (
 	tick = 2 * time.Millisecond
 )
 
-// each is mysqltest.EachAtOnce, since most of what is done here is waiting.
-var each = mysqltest.EachAtOnce
+// each is mysqltest.Each, since most of what is done here is waiting.
+var each = mysqltest.Each
 
 // eachMode is each with every way to claim.
 func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode ClaimMode)) {

@@ -93,7 +93,7 @@ func waiting(t *testing.T, db *notify.DB) {
 // A message that is acknowledged while the server can't be reached is done as soon as it
 // can, and the subscription goes on.
 func TestAckWithoutServer(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		proxy := s.Proxy(t)
 		open := func() *notify.DB {
@@ -226,7 +226,7 @@ func TestSendBesideQueues(t *testing.T) {
 
 // A Send, and an acknowledgement, that met a lock for too long are tried again, once it is gone.
 func TestLockedOut(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		config.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
 		db, err := notify.OpenConfig(config)

@@ -34,7 +34,7 @@ func TestLockRuns(t *testing.T) {
 // One at a time, of both kinds; who does not get the lock ends with 75, or as it is told,
 // and runs nothing.
 func TestLockHeld(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		for _, kind := range lockKinds {
 			lock := func(args ...string) []string {
@@ -88,7 +88,7 @@ func TestLockServerAway(t *testing.T) {
 // A command whose lock is lost gets SIGTERM. One that does not care ends with an error of
 // ours.
 func TestLockLost(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		lose := map[string]func(name string){
 			kindAdvisory: func(name string) {
@@ -127,7 +127,7 @@ func TestLockLost(t *testing.T) {
 // The command of a lease that can't be renewed is gone before another one has the lease, though
 // it does not end when it is asked to.
 func TestLockCutOff(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")

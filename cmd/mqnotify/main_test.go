@@ -24,7 +24,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
-	mysqltest.Parallel(8) // those beside others mostly wait, for a lease or a claim to run out
 	mysqltest.Main(m)
 }
 

@@ -93,7 +93,7 @@ func TestWorkConcurrency(t *testing.T) {
 // A command whose task was cancelled is ended, with what it has started. Ctrl-C lets
 // one finish.
 func TestWorkEnds(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
 		// A twentieth of that is between SIGTERM and SIGKILL.
@@ -140,7 +140,7 @@ func TestWorkKilled(t *testing.T) {
 // A command of a worker that is cut off is gone before another worker has the task, though it does
 // not end when it is asked to.
 func TestWorkCutOff(t *testing.T) {
-	mysqltest.EachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")

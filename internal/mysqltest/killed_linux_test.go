@@ -21,7 +21,6 @@ func TestKilledTestsLeaveNoServer(t *testing.T) {
 		return
 	}
 	Each(t, func(t *testing.T, shared *Server) {
-		t.Parallel()
 		if shared.dsn != nil {
 			t.Skip("needs a server of its own")
 		}

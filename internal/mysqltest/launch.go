@@ -7,9 +7,11 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/child"
@@ -59,12 +61,20 @@ func (s *Server) firstRun(template string) error {
 	}
 }
 
+// starting bounds how many servers start at the same time: it takes a whole processor each.
+var starting = make(chan struct{}, runtime.NumCPU())
+
+// redoSize is the size of the redo log, in the template as well: a server that finds another one makes a new one.
+const redoSize = "32M"
+
 // run starts the server on its data folder and returns when it answers.
 func (s *Server) run() error {
 	args, err := s.arguments()
 	if err != nil {
 		return err
 	}
+	starting <- struct{}{}
+	defer func() { <-starting }()
 	process, err := startProcess(s.binary, args, s.logFile())
 	if err != nil {
 		return fmt.Errorf("mysqltest: start %s: %w", s.name, err)
@@ -95,18 +105,19 @@ func (s *Server) arguments() ([]string, error) {
 		"--port="+strconv.Itoa(s.port),
 		"--max-connections=2000",
 		"--innodb-buffer-pool-size=64M",
-		// Written at each commit, so that kill -9 loses none, and flushed to disk once a second.
+		// Written at each commit, so that kill -9 loses none, and never flushed to disk by the server.
 		"--innodb-flush-log-at-trx-commit=2",
+		"--innodb-flush-method=nosync",
 		"--sync-binlog=0",
 	)
 	if s.mariadb {
 		args = append(args,
-			"--innodb-log-file-size=64M",
+			"--innodb-log-file-size="+redoSize,
 			"--plugin-load-add=metadata_lock_info", // shows advisory locks; a server without it only logs that
 		)
 	} else {
 		args = append(args,
-			"--innodb-redo-log-capacity=64M",
+			"--innodb-redo-log-capacity="+redoSize,
 			"--mysqlx=OFF",
 			"--secure-file-priv=NULL", // the packaged default is a folder that may not exist
 		)
@@ -140,12 +151,32 @@ func (s *Server) awaitAnswer(p *process) error {
 	}
 }
 
-func (s *Server) logTail() []byte {
+// logWhenFailed logs what the server has logged during the test, if the test fails.
+func (s *Server) logWhenFailed(tb testing.TB) {
+	tb.Helper()
+	if s.dsn != nil {
+		return // the user's own server; its log is elsewhere
+	}
+	var before int64
+	if info, err := os.Stat(s.logFile()); err == nil && s.tb == nil {
+		before = info.Size()
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the end of what %s has logged during the test:\n%s", s.name, s.logSince(before))
+		}
+	})
+}
+
+func (s *Server) logTail() []byte { return s.logSince(0) }
+
+// logSince is the end of the server's log, without its first bytes.
+func (s *Server) logSince(before int64) []byte {
 	log, err := os.ReadFile(s.logFile())
 	if err != nil {
 		return []byte(err.Error())
 	}
-	return tail(log)
+	return tail(log[min(before, int64(len(log))):])
 }
 
 func loopback(port int) string {

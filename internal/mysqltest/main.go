@@ -15,6 +15,7 @@ import (
 // left after that. It is all a TestMain does, and does not return. The options are goleak's, for
 // goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
+	setParallel()
 	code := m.Run()
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -56,10 +57,19 @@ func AsProcess(variable string, main func(told string) error) {
 	os.Exit(0)
 }
 
-// Parallel is how many tests of the package run beside each other, whatever the number of processors: for
-// packages whose parallel tests mostly wait. A TestMain calls it before [Main].
-func Parallel(n int) {
-	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+// parallel is how many tests of a package run at the same time unless -parallel tells: most wait, for a
+// server or a time. It also bounds how many servers run.
+const parallel = 8
+
+// setParallel sets -parallel where the command line does not.
+func setParallel() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
 }

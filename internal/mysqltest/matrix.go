@@ -25,29 +25,64 @@ const (
 const howToGetServers = "run scripts/servers, which gets them, or name your own in " + envServers +
 	` ("name=path/to/mysqld ...") or ` + envDSN
 
-// Each runs f once for every server of the matrix, as a subtest with the server's name ("mysql-9.7").
-// The server is started at its first use in the package. Without any server the test fails.
+// Each runs f once for every server of the matrix, as a subtest with the server's name ("mysql-9.7"): all
+// servers at the same time, and in parallel with the package's other tests. The server is started at its
+// first use in the package. Without any server the test fails.
+//
+// The subtests run after the function that calls Each has returned, as parallel subtests do: Each is the
+// last thing that a test calls. A failed subtest logs the end of the server's log.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
-	for _, e := range entries(t) {
-		t.Run(e.server.name, func(t *testing.T) {
-			f(t, e.start(t))
-		})
-	}
-}
-
-// EachAtOnce is [Each] for tests that mostly wait: beside the package's other tests, and on all
-// servers at once.
-func EachAtOnce(t *testing.T, f func(t *testing.T, s *Server)) {
-	t.Helper()
 	t.Parallel()
-	Each(t, func(t *testing.T, s *Server) {
+	each(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		f(t, s)
 	})
 }
 
-// EachB is [Each] for benchmarks.
+// EachInTurn is [Each] for tests that measure, or that change what the whole process has (its standard
+// output, its environment): one server after another, and not in parallel with the package's other tests.
+func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	each(t, f)
+}
+
+// Rotate runs each case on at least one server, and each server with at least one case, as parallel
+// subtests like those of [Each]: for cases that do not depend on the server.
+func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
+	t.Helper()
+	t.Parallel()
+	rotate(t, cases, func(t *testing.T, s *Server, c T) {
+		t.Parallel()
+		f(t, s, c)
+	})
+}
+
+func rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
+	t.Helper()
+	all := entries(t)
+	for i := range max(len(cases), len(all)) {
+		run(t, all[i%len(all)], func(t *testing.T, s *Server) { f(t, s, cases[i%len(cases)]) })
+	}
+}
+
+func each(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	for _, e := range entries(t) {
+		run(t, e, f)
+	}
+}
+
+func run(t *testing.T, e *entry, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run(e.server.name, func(t *testing.T) {
+		s := e.start(t)
+		s.logWhenFailed(t)
+		f(t, s)
+	})
+}
+
+// EachB is [Each] for benchmarks: one server after another.
 func EachB(b *testing.B, f func(b *testing.B, s *Server)) {
 	b.Helper()
 	for _, e := range entries(b) {

@@ -68,6 +68,7 @@ func (s *Server) Start(tb testing.TB, flags ...string) *Server {
 			tb.Error(err)
 		}
 	})
+	own.logWhenFailed(tb)
 	return own
 }
 

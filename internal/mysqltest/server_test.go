@@ -56,7 +56,6 @@ func TestServerIsWhatItsNameSays(t *testing.T) {
 // What was committed is there after a shutdown and after kill -9, at the same address.
 func TestDataOutlivesTheServer(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
-		t.Parallel()
 		s := shared.Start(t)
 		addr := s.Addr()
 		db := open(t, s.Database(t))
@@ -80,7 +79,6 @@ func TestDataOutlivesTheServer(t *testing.T) {
 
 func TestFreeze(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
-		t.Parallel()
 		s := shared.Start(t)
 		db := open(t, s.Database(t))
 		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
@@ -96,7 +94,6 @@ func TestFreeze(t *testing.T) {
 
 func TestFlagsWin(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
-		t.Parallel()
 		flags := []string{"--max-connections=17", "--log-bin=binlog", "--server-id=3"}
 		if !shared.IsMariaDB() {
 			flags = append(flags, "--gtid-mode=ON", "--enforce-gtid-consistency=ON")
@@ -141,7 +138,6 @@ func TestSharedServerMayNotBeStopped(t *testing.T) {
 
 func TestQuestions(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
-		t.Parallel()
 		s := shared.Start(t)
 		db := s.Admin(t)
 		require.NoError(t, db.PingContext(t.Context()))

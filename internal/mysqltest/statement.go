@@ -1,0 +1,97 @@
+package mysqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Database is what runs statements: a pool, a connection or a transaction, of database/sql or of sqlx.
+type Database interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Exec runs a statement that must succeed.
+func Exec(tb testing.TB, db Database, query string, args ...any) {
+	tb.Helper()
+	if _, err := db.ExecContext(tb.Context(), query, args...); err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+}
+
+// Value returns what a query for one value answers.
+func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
+	tb.Helper()
+	if err := db.QueryRowContext(tb.Context(), query, args...).Scan(&v); err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+	return v
+}
+
+// Values returns what a query for one column answers, row by row.
+func Values[T any](tb testing.TB, db Database, query string, args ...any) (all []T) {
+	tb.Helper()
+	rows, err := db.QueryContext(tb.Context(), query, args...)
+	if err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var v T
+		if err := rows.Scan(&v); err != nil {
+			tb.Fatalf("%s: %v", query, err)
+		}
+		all = append(all, v)
+	}
+	if err := rows.Err(); err != nil {
+		tb.Fatalf("%s: %v", query, err)
+	}
+	return all
+}
+
+// noSuchSession is the server's refusal to kill a session that has ended.
+const noSuchSession = 1094
+
+// KillSession ends a session (KILL CONNECTION), and reports whether the session was still there.
+func KillSession(tb testing.TB, db Database, id uint64) bool {
+	tb.Helper()
+	return kill(tb, db, "CONNECTION", id)
+}
+
+// KillQuery ends the statement that a session runs (KILL QUERY), and reports whether the session was still there.
+func KillQuery(tb testing.TB, db Database, id uint64) bool {
+	tb.Helper()
+	return kill(tb, db, "QUERY", id)
+}
+
+func kill(tb testing.TB, db Database, what string, id uint64) bool {
+	tb.Helper()
+	_, err := db.ExecContext(tb.Context(), fmt.Sprintf("KILL %s %d", what, id))
+	var failure *mysql.MySQLError
+	if errors.As(err, &failure) && failure.Number == noSuchSession {
+		return false
+	}
+	if err != nil {
+		tb.Fatalf("KILL %s %d: %v", what, id, err)
+	}
+	return true
+}
+
+// WaitsForLock is the state of a session that waits for an advisory lock.
+const WaitsForLock = "User lock"
+
+// AwaitState waits until the session is in the state, as the server's process list shows it.
+func AwaitState(tb testing.TB, db Database, id uint64, state string) {
+	tb.Helper()
+	Eventually(tb, fmt.Sprintf("session %d is in the state %q", id, state), func() bool {
+		var now sql.NullString
+		err := db.QueryRowContext(tb.Context(), "SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = ?", id).Scan(&now)
+		return err == nil && now.String == state
+	})
+}
