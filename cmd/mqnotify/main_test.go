@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +26,16 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	heedHangups()
 	mysqltest.Main(m)
+}
+
+// heedHangups gives the processes that tests start SIGHUP's default action. Without it they would inherit
+// from `nohup ./test` that SIGHUP is ignored, and mqnotify passes on no signal that it was started to ignore.
+func heedHangups() {
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 }
 
 // patience is how long a test waits for what must come.

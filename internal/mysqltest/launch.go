@@ -162,8 +162,13 @@ func (s *Server) logWhenFailed(tb testing.TB) {
 		before = info.Size()
 	}
 	tb.Cleanup(func() {
-		if tb.Failed() {
-			tb.Logf("the end of what %s has logged during the test:\n%s", s.name, s.logSince(before))
+		if !tb.Failed() {
+			return
+		}
+		if log := s.logSince(before); len(log) > 0 {
+			tb.Logf("the end of what %s has logged during the test:\n%s", s.name, log)
+		} else {
+			tb.Logf("%s has logged nothing during the test", s.name)
 		}
 	})
 }

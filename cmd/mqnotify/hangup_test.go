@@ -1,0 +1,42 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// Under nohup the command goes on when the terminal is gone: mqnotify does not pass SIGHUP on.
+func TestLockUnderNohup(t *testing.T) {
+	mysqltest.Rotate(t, [][]string{{"lock", "x"}, {"once", "k"}}, func(t *testing.T, s *mysqltest.Server, guard []string) {
+		config, _ := database(t, s)
+		shell := "trap 'echo USR1' USR1; trap 'echo HUP' HUP; trap 'echo ended; exit 9' TERM; echo begun; while :; do sleep 0.01; done"
+		p := launchUnderNohup(t, config, append(guard, "--", "bash", "-c", shell)...)
+		p.out.contains(t, "begun\n")
+		p.signal(t, syscall.SIGHUP)
+		p.signal(t, syscall.SIGUSR1) // a HUP that was passed on would come before
+		p.out.contains(t, "USR1\n")
+		p.signal(t, syscall.SIGTERM)
+		require.Equal(t, 9, p.code(t), p.err.String())
+		require.Equal(t, "begun\nUSR1\nended\n", p.out.String())
+	})
+}
+
+// launchUnderNohup is launch for a process that was started to ignore SIGHUP.
+func launchUnderNohup(tb testing.TB, config *mysql.Config, args ...string) *process {
+	tb.Helper()
+	script := []string{"-c", `trap "" HUP; exec "$0" "$@"`, os.Args[0]}
+	p := &process{Cmd: exec.CommandContext(tb.Context(), "sh", append(script, args...)...), ended: make(chan struct{})}
+	p.Env = processEnvironment(tb, config)
+	p.Stdout, p.Stderr = &p.out, &p.err
+	p.start(tb)
+	return p
+}
