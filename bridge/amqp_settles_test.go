@@ -2,8 +2,6 @@ package bridge
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -11,14 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // What RabbitMQ still has of a queue when it is killed (kill -9) so long after the queue was
 // made: the figures in docs/bridge.md, for which amqpSettles is. A classic queue that is older
 // than that must have what it confirmed.
 func TestRabbitMQNewQueues(t *testing.T) {
-	if os.Getenv("MQNOTIFY_LONG") == "" {
-		t.Skip("restarts for minutes: MQNOTIFY_LONG=1")
+	t.Parallel()
+	if !mysqltest.Long() {
+		t.Skip("a measurement of minutes: ./test --long; TestKilled kills a broker")
 	}
 	t.Run("classic", func(t *testing.T) {
 		const old = "old"
@@ -59,7 +59,7 @@ func (l losses) try(t *testing.T, b *brokertest.Broker, queue string, arguments 
 	t.Helper()
 	made := declare(t, b, queue, arguments)
 	confirmTen(t, b, queue)
-	pause(t.Context(), time.Until(made.Add(age/2+time.Duration(rand.Int64N(int64(age))))))
+	pause(t.Context(), time.Until(made.Add(age/2+time.Duration(mysqltest.Random(t).Int64N(int64(age))))))
 	b.Kill()
 	when := "later than 5 s"
 	switch age = time.Since(made); {

@@ -42,6 +42,7 @@ func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored)
 }
 
 func TestAMQP(t *testing.T) {
+	t.Parallel()
 	b := brokertest.RabbitMQ(t)
 	to := ofBroker(b, func(string) string { return "" })
 	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }
@@ -52,12 +53,13 @@ func TestAMQP(t *testing.T) {
 	}
 	conform(t, to)
 	t.Run("exchange", func(t *testing.T) { testExchange(t, b) })
+	t.Run("handshake ends", func(t *testing.T) { testHandshakeEnds(t, b) })
+	t.Run("open frozen", func(t *testing.T) { testOpenFrozen(t, b) })
 }
 
 // A broker that ends the connection in the middle of the handshake does not refuse the password
 // that it took before.
-func TestAMQPHandshakeEnds(t *testing.T) {
-	b := brokertest.RabbitMQ(t)
+func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var cuts atomic.Bool

@@ -29,7 +29,7 @@ var (
 // TestExamples runs the examples on each server, with a broker. Those that would go on
 // are ended when they have done what they are for.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		broker := brokertest.NATS(t)
 		t.Setenv("BROKER", broker.URL("stream=orders"))
 		var err error

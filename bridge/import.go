@@ -47,14 +47,15 @@ type Import struct {
 	from     *Origin
 	options  ImportOptions
 	producer *producer.Producer
-	most     int  // of messages in a transaction, less after one that took too long
-	warned   bool // of messages without an id
+	patience time.Duration // importPatience, less in tests
+	most     int           // of messages in a transaction, less after one that took too long
+	warned   bool          // of messages without an id
 	pruned   time.Time
 	behind   bool // there are more old ids than were deleted then
 }
 
-// importPatience bounds one open, one transaction and one acknowledgement. A variable for the tests.
-var importPatience = 30 * time.Second
+// importPatience bounds one open, one transaction and one acknowledgement.
+const importPatience = 30 * time.Second
 
 // NewImport prepares an import. It does not connect. The caller keeps and closes the DB.
 func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions) (*Import, error) {
@@ -79,7 +80,7 @@ func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions)
 		return nil, err
 	}
 	options.Logger = options.Logger.With("topic", topic)
-	return &Import{db: db, topic: topic, from: from, options: options, producer: p, most: options.Batch}, nil
+	return &Import{db: db, topic: topic, from: from, options: options, producer: p, patience: importPatience, most: options.Batch}, nil
 }
 
 // Run imports until the context ends, and then returns nil. A broker that is away at
@@ -161,7 +162,7 @@ func (i *Import) check(ctx context.Context) error {
 }
 
 func (i *Import) open(ctx context.Context) (Source, error) {
-	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	ctx, cancel := context.WithTimeout(ctx, i.patience)
 	defer cancel()
 	return i.from.Open(ctx)
 }
@@ -189,7 +190,7 @@ func (i *Import) pass(ctx context.Context, source Source) error {
 	if len(got) == 0 {
 		return nil
 	}
-	hands, cancel := context.WithTimeout(context.WithoutCancel(ctx), importPatience)
+	hands, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.patience)
 	defer cancel()
 	err = i.put(hands, got)
 	var large *oversized

@@ -19,12 +19,11 @@ import (
 // A message that the server can't take ends the import, which names it, each time; what is
 // in front of it is stored, once, and it comes when the server takes it.
 func TestImportTooLarge(t *testing.T) {
-	b := brokertest.Redis(t)
-	client := openRedis(t, b)
-	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
-	require.NoError(t, err)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		require.NoError(t, client.FlushAll(t.Context()).Err())
+		b := brokertest.Redis(t)
+		client := openRedis(t, b)
+		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		require.NoError(t, err)
 		add := func(id, payload string) {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", ID: id, Values: []any{"payload", payload}}).Err())
 		}
@@ -58,23 +57,19 @@ func TestImportTooLarge(t *testing.T) {
 // Messages that take longer to be stored than a transaction may come in fewer at a time, until
 // they are.
 func TestImportSlowDatabase(t *testing.T) {
-	was := importPatience
-	importPatience = 2 * time.Second
-	defer func() { importPatience = was }()
-	b := brokertest.Redis(t)
-	client := openRedis(t, b)
-	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
-	require.NoError(t, err)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		require.NoError(t, client.FlushAll(t.Context()).Err())
+		b := brokertest.Redis(t)
+		client := openRedis(t, b)
+		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		require.NoError(t, err)
 		const count = 30
 		for n := range count {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", n}}).Err())
 		}
 		db := openTopic(t, s)
-		_, err := db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.1), '', NEW.payload)")
+		_, err = db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.1), '', NEW.payload)")
 		require.NoError(t, err)
-		r := runImport(t, db, origin, ImportOptions{Batch: count})
+		r := runImportFor(t, db, origin, ImportOptions{Batch: count}, 2*time.Second)
 		require.Eventually(t, func() bool { return len(payloads(t, db)) == count }, patience, 10*time.Millisecond)
 		r.stop()
 		require.NoError(t, r.wait(t))
@@ -84,6 +79,7 @@ func TestImportSlowDatabase(t *testing.T) {
 // An entry that is deleted while an import has it in hand becomes no row, and is not in hand
 // any more.
 func TestImportRedisDeleted(t *testing.T) {
+	t.Parallel()
 	b := brokertest.Redis(t)
 	client := openRedis(t, b)
 	for i := 1; i <= 4; i++ {
@@ -117,6 +113,7 @@ func TestImportRedisDeleted(t *testing.T) {
 
 // Close ends a Receive that waits, from whichever goroutine, and gives back what is in hand.
 func TestImportSourceCloses(t *testing.T) {
+	t.Parallel()
 	for _, begin := range []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf} {
 		from := begin(t)
 		t.Run(from.name, func(t *testing.T) {
@@ -160,6 +157,7 @@ func TestImportSourceCloses(t *testing.T) {
 
 // What Close gives back comes again at once: here the server would wait for an hour.
 func TestImportNATSGivesBack(t *testing.T) {
+	t.Parallel()
 	from := natsSourceOf(t)
 	from.publish(t, 1, 1)
 	open := func() Source {

@@ -17,6 +17,7 @@ import (
 // What gives the same ids to other messages has another name; credentials, a port that is
 // the usual one, and how the connection is made, are no part of it.
 func TestOriginKeys(t *testing.T) {
+	t.Parallel()
 	key := func(url string) string {
 		o, err := ParseOrigin(url, "orders")
 		require.NoError(t, err)
@@ -48,8 +49,8 @@ func TestOriginKeys(t *testing.T) {
 // Streams of one name in two databases, whose entries have the same ids, come into one topic
 // whole.
 func TestImportOfTwo(t *testing.T) {
-	b := brokertest.Redis(t)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		b := brokertest.Redis(t)
 		db := openTopic(t, s)
 		for i, name := range []string{"/0", "/1"} {
 			url := strings.Replace(b.URL("stream=in"), "/0?", name+"?", 1)
@@ -75,6 +76,7 @@ func TestImportOfTwo(t *testing.T) {
 
 // An import with another filter does not change the consumer of the one that is there.
 func TestImportNATSFilters(t *testing.T) {
+	t.Parallel()
 	b := brokertest.NATS(t)
 	js := openJetStream(t, b)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "in", Subjects: []string{"in.>"}})
@@ -106,6 +108,7 @@ func TestImportNATSFilters(t *testing.T) {
 // Imports of two filters into one topic have a session each: the second does not end the
 // connection of the first.
 func TestImportMQTTSessions(t *testing.T) {
+	t.Parallel()
 	b := brokertest.Mosquitto(t)
 	var sources []Source
 	for _, filter := range []string{"a", "b/%23"} {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"slices"
@@ -52,28 +51,15 @@ func importMain(told string) error {
 }
 
 // The process of an import, and the database, are killed (kill -9) again and again while
-// messages come: each is in the topic, and once. With MQNOTIFY_LONG thirty times as many, of
-// all brokers on each server.
+// messages come: each is in the topic, and once. In the long form thirty times as many,
+// of all brokers on each server.
 func TestImportKilled(t *testing.T) {
-	turn, want, kills := 0, 1000, 5
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		all := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			want, kills = 30_000, 100
-		} else if turn++; turn < 3 {
-			all = all[turn-1 : turn]
-		} else {
-			all = all[2:]
-		}
-		own := s.Start(t)
-		for _, from := range all {
-			from := from(t)
-			t.Run(from.name, func(t *testing.T) { from.testKilled(t, own, want, kills) })
-		}
-	})
+	want, kills := mysqltest.Size(1000, 1000, 30_000), mysqltest.Size(5, 5, 100)
+	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.testKilled(t, s.Start(t), want, kills) })
 }
 
 func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int) {
+	random := mysqltest.Random(t)
 	config := s.Database(t)
 	db, err := notify.OpenConfig(config)
 	require.NoError(t, err)
@@ -109,7 +95,7 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 			}
 			now := there()
 			if now > seen { // it is at work
-				pause(ctx, time.Duration(rand.IntN(30))*time.Millisecond)
+				pause(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 				switch {
 				case kills > 2*crashes:
 					s.Kill()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -109,9 +108,16 @@ func rabbitSource(t *testing.T) source {
 // runImport is an import beside the test.
 func runImport(t *testing.T, db *notify.DB, from *Origin, options ImportOptions) *running {
 	t.Helper()
+	return runImportFor(t, db, from, options, importPatience)
+}
+
+// runImportFor is runImport with another limit to what may take long.
+func runImportFor(t *testing.T, db *notify.DB, from *Origin, options ImportOptions, patience time.Duration) *running {
+	t.Helper()
 	options.Logger, options.Retry = slog.New(slog.DiscardHandler), atOnce
 	i, err := NewImport(db, from, "orders", options)
 	require.NoError(t, err)
+	i.patience = patience
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r := &running{stop: cancel, done: make(chan struct{})}
 	go func() {
@@ -142,19 +148,24 @@ func numbers(n int) (all []string) {
 // acknowledgements are lost, the import ends and another begins, and the broker goes
 // away in the middle.
 func TestImport(t *testing.T) {
-	turn := 0
+	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.test(t, openTopic(t, s)) })
+}
+
+// eachOrigin runs f with each broker on one server at least, and with each on every server in the long form.
+func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from source)) {
+	t.Helper()
+	origins := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
+	test := func(t *testing.T, s *mysqltest.Server, open func(t *testing.T) source) {
+		from := open(t)
+		t.Run(from.name, func(t *testing.T) { f(t, s, from) })
+	}
+	if !mysqltest.Long() {
+		mysqltest.Rotate(t, origins, test)
+		return
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		all := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
-		if os.Getenv("MQNOTIFY_LONG") == "" { // one or two on each server
-			if turn++; turn < 3 {
-				all = all[turn-1 : turn]
-			} else {
-				all = all[2:]
-			}
-		}
-		for _, from := range all {
-			from := from(t)
-			t.Run(from.name, func(t *testing.T) { from.test(t, openTopic(t, s)) })
+		for _, open := range origins {
+			test(t, s, open)
 		}
 	})
 }
@@ -217,15 +228,14 @@ func (from source) test(t *testing.T, db *notify.DB) {
 
 // What can't be stored is told, and stays at the broker.
 func TestImportIntoNothing(t *testing.T) {
-	b := brokertest.Redis(t)
-	client := openRedis(t, b)
-	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
-	require.NoError(t, err)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		require.NoError(t, client.FlushAll(t.Context()).Err())
+		b := brokertest.Redis(t)
+		client := openRedis(t, b)
+		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		require.NoError(t, err)
 		require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"a", "1", "b", "2"}}).Err())
 		db := openTopic(t, s)
-		_, err := db.Pool().ExecContext(t.Context(), "DROP TABLE orders")
+		_, err = db.Pool().ExecContext(t.Context(), "DROP TABLE orders")
 		require.NoError(t, err)
 		err = runImport(t, db, origin, ImportOptions{}).wait(t)
 		require.ErrorIs(t, err, producer.ErrNoTopic)
@@ -258,6 +268,7 @@ func TestImportForgets(t *testing.T) {
 		require.NoError(t, err)
 		i, err := NewImport(db, &Origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
+		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
 		require.NoError(t, i.prune(t.Context()))
 		var left []string
 		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT CONCAT(source, message_id) FROM mqnotify_import ORDER BY 1"))
@@ -294,6 +305,7 @@ func (g given) Ack(context.Context) error                        { return nil }
 func (g given) Close() error                                     { return nil }
 
 func TestParseOriginRefuses(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{
 		"file:///x":                    "messages come from",
 		"nats://me:s3cret@host":        "stream=: name it",

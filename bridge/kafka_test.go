@@ -133,6 +133,7 @@ func (c *cluster) target() target {
 }
 
 func TestKafka(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	conform(t, c.target())
 	require.Positive(t, c.produced)
@@ -141,6 +142,7 @@ func TestKafka(t *testing.T) {
 // A broker that hangs up again and again in the middle of what is under way gets each message once, and
 // in order: the producer's own tries are idempotent.
 func TestKafkaHangsUp(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.hangUp = func(produced int) bool { return produced%2 == 0 }
 	to := c.target()
@@ -190,6 +192,7 @@ func readKafka(t *testing.T, addr, topic string) (all []stored) {
 
 // A cluster that is not there is an error at the start.
 func TestKafkaAway(t *testing.T) {
+	t.Parallel()
 	d, err := Parse("kafka://me:"+brokertest.Password+"@127.0.0.1:1", "t")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

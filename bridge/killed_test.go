@@ -9,13 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -149,22 +149,19 @@ func (c *child) ended() string {
 // The bridge, the broker and the database die at random (kill -9) while rows come and
 // go over: nothing is lost, JetStream, Redis and the file have nothing twice, and what
 // others have twice has the same id. Only mosquitto may lack what it confirmed when it was
-// killed. With MQNOTIFY_LONG 100,000 rows.
+// killed. In the long form 100,000 rows.
 func TestKilled(t *testing.T) {
-	want, most := 3000, 8
-	if os.Getenv("MQNOTIFY_LONG") != "" {
-		want, most = 100_000, 150
-	}
-	first := true
+	want, most := mysqltest.Size(3000, 3000, 100_000), mysqltest.Size(8, 8, 150)
+	var first atomic.Bool // has the slow brokers, too
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		random := mysqltest.Random(t)
 		server := s.Start(t)
 		config := server.Database(t)
 		db, err := sql.Open("mysql", config.FormatDSN())
 		require.NoError(t, err)
 		defer db.Close()
 		require.NoError(t, schema.Init(t.Context(), db, "orders"))
-		legs := legs(t, first)
-		first = false
+		legs := legs(t, first.CompareAndSwap(false, true))
 		killable := slices.DeleteFunc(slices.Clone(legs), func(l *leg) bool { return l.kill == nil })
 		for _, l := range legs {
 			l.child = startChild(t, childEnv, config.FormatDSN(), l.url, l.name)
@@ -185,22 +182,22 @@ func TestKilled(t *testing.T) {
 						slow = 100 * time.Millisecond
 					}
 				}
-				count := 1 + rand.IntN(50)
+				count := 1 + random.IntN(50)
 				rows := strings.TrimSuffix(strings.Repeat(`('{"traceparent":"x"}', 'row'),`, count), ",")
 				if _, err := db.ExecContext(ctx, "INSERT INTO orders (headers, payload) VALUES "+rows); err == nil {
 					n += count
 				}
-				pause(ctx, slow+time.Duration(rand.IntN(10))*time.Millisecond)
+				pause(ctx, slow+time.Duration(random.IntN(10))*time.Millisecond)
 			}
 		})
 		for rounds, ended := 0, false; rounds < 5 || !ended && rounds < most; rounds++ {
-			pause(ctx, time.Duration(200+rand.IntN(500))*time.Millisecond)
+			pause(ctx, time.Duration(200+random.IntN(500))*time.Millisecond)
 			victims := killable // all at first, then one
 			if rounds%3 == 2 {
 				victims = legs
 			}
 			if rounds > 2 {
-				at := rand.IntN(len(victims))
+				at := random.IntN(len(victims))
 				victims = victims[at : at+1]
 			}
 			switch rounds % 3 {

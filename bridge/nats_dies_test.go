@@ -40,6 +40,7 @@ func (d dyingConsumer) Fetch(most int, options ...jetstream.FetchOpt) (jetstream
 
 // A broker that dies while the stream's end is read ends the Send, and another sink goes on.
 func TestNATSDiesInTheLook(t *testing.T) {
+	t.Parallel()
 	b := brokertest.NATS(t)
 	to := natsTarget(b, "")
 	send(t, to.open(t, "t"), messages("t", 1, 5), 5)

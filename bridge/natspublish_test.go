@@ -25,6 +25,7 @@ func answerOf(number int, text string) *nats.Msg {
 
 // What a stream can answer, and what others can who listen to the subject.
 func TestNATSAnswers(t *testing.T) {
+	t.Parallel()
 	nobody := answerOf(0, "")
 	nobody.Header = nats.Header{"Status": {"503"}}
 	for _, c := range []struct {
@@ -57,6 +58,7 @@ func TestNATSAnswers(t *testing.T) {
 // An answer that comes late, to a page that Send gave up, is none to a later page's message, nor is a
 // second answer to the same one.
 func TestNATSLateAnswers(t *testing.T) {
+	t.Parallel()
 	stored := `{"stream":"orders", "seq":1}`
 	p := answeredPublisher(3)
 	p.take(answerOf(1, stored))
@@ -76,6 +78,7 @@ func TestNATSLateAnswers(t *testing.T) {
 
 // More messages at once than answers have room for.
 func TestNATSManyAtOnce(t *testing.T) {
+	t.Parallel()
 	b := brokertest.NATS(t)
 	all := messages("t", 1, 4*maxAwaited)
 	send(t, natsTarget(b, "").open(t, "t"), all, len(all))

@@ -17,11 +17,11 @@ import (
 // A stream that is full for one row and takes the next one, which may be under way too, can have
 // them in that order; with one under way at a time it can't.
 func TestOrderOfWhatIsRefused(t *testing.T) {
-	b := brokertest.NATS(t)
-	js := openJetStream(t, b)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		b := brokertest.NATS(t)
+		js := openJetStream(t, b)
 		for inFlight, wanted := range map[int][]string{3: {"132", "123"}, 1: {"123"}} {
-			_ = js.DeleteStream(t.Context(), "orders") // of a server before
+			_ = js.DeleteStream(t.Context(), "orders") // of the loop before
 			config := jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, MaxBytes: 2000, Discard: jetstream.DiscardNew}
 			_, err := js.CreateStream(t.Context(), config)
 			require.NoError(t, err)

@@ -33,7 +33,7 @@ type Destination struct {
 	Timeout time.Duration
 }
 
-// Sink takes messages to one destination over one connection. Whoever writes one
+// Sink takes messages to one destination over one connection. An implementation
 // promises that
 //
 //   - Send stores the messages in their order. It may have all of them under way at
@@ -58,8 +58,8 @@ type Destination struct {
 //     time, by several goroutines at once, and twice. Send after it is ErrClosed.
 //   - no error has a credential in it.
 //
-// Whoever opened the Sink closes it. The conformance suite in conformance_test.go
-// runs on every Sink of this package.
+// The caller who opened the Sink closes it. Package sinktest tests all this on a Sink of yours, as it does on
+// every Sink of this package.
 type Sink interface {
 	Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error)
 	Close() error

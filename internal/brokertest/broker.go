@@ -68,6 +68,9 @@ type secured struct {
 
 func start(tb testing.TB, k kind, options []string) *Broker {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("brokers are left out with -short")
+	}
 	b := &Broker{tb: tb, kind: k}
 	if s, ok := tb.(secured); ok {
 		b.secure, b.kind.scheme = s.certificate, k.secure

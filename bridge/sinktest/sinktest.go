@@ -1,0 +1,423 @@
+// Package sinktest tests that a bridge.Sink keeps the obligations in that interface's comment. Every sink of
+// package bridge passes it; run it on your own:
+//
+//	func TestSink(t *testing.T) {
+//		sinktest.Run(t, sinktest.Target{
+//			Destination: func(topic string) *bridge.Destination { return mine.Destination(topic) },
+//			Read:        func(t *testing.T, topic string) []sinktest.Stored { return readBack(t, topic) },
+//		})
+//	}
+package sinktest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/bridge"
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// Target is a destination and what Run may do to it. Destination and Read are required. A field that is left
+// out leaves out the obligations that can't be tested without it; Run reports them as skipped.
+//
+// Run calls the functions on one goroutine, and uses the topics "order", "restart", "other", "away", "large",
+// "headers", "close" and "frozen", each of which has to be empty before.
+type Target struct {
+	// Destination returns the topic's destination. It may be called several times for a topic, and returns
+	// the same destination each time.
+	Destination func(topic string) *bridge.Destination
+	// Read returns the messages that the destination has stored for the topic, oldest first.
+	Read func(t *testing.T, topic string) []Stored
+
+	// Refused is the destination of a topic with credentials that are refused.
+	Refused func(topic string) *bridge.Destination
+	// Secrets are texts that no error and no Destination.Name may contain: passwords and keys, of Refused too.
+	Secrets []string
+
+	// Stop ends the destination as a crash does, and Restart starts it again with the same data. Set both
+	// or none.
+	Stop, Restart func()
+	// Freeze keeps the destination from answering and from reading the topic's messages until thaw is called.
+	Freeze func(topic string) (thaw func())
+	// Held is the size in bytes of messages of which a frozen destination does not take 50, because they
+	// exceed what its connection buffers. 0 means 250,000.
+	Held int
+
+	// TooLarge is the size in bytes of a payload that the destination refuses. 0 means that it takes any size.
+	TooLarge int
+	// Deduplicates says that the destination recognizes the MessageID of a message that it has stored.
+	Deduplicates bool
+	// ConnectsOnSend says that Open does not connect, so that Send is the first to report that the
+	// destination can't be reached or refuses the credentials.
+	ConnectsOnSend bool
+}
+
+// Stored is a message as the destination has it.
+type Stored struct {
+	ID      string // bridge.MessageID
+	Payload string
+	Trace   string // the header "traceparent"
+}
+
+// patience is how long Run waits for what has to happen.
+const patience = time.Minute
+
+// Run tests each obligation in a subtest of its own, one after another.
+func Run(t *testing.T, to Target) {
+	t.Helper()
+	t.Run("order", to.testOrder)
+	t.Run("restart", to.testRestart)
+	t.Run("other row", to.testOtherRow)
+	t.Run("away", to.testAway)
+	t.Run("too large", to.testTooLarge)
+	t.Run("headers", to.testHeaders)
+	t.Run("close", to.testClose)
+	t.Run("frozen", to.testFrozen)
+	t.Run("credentials", to.testCredentials)
+}
+
+func message(topic string, id int) consumer.Message {
+	return consumer.Message{
+		ID: uint64(id), Topic: topic, CreatedAt: time.Date(2026, 1, 31, 8, 9, 10, 1000, time.UTC),
+		Headers: map[string]string{"traceparent": fmt.Sprintf("00-%032d-%016d-01", id, id)},
+		Payload: fmt.Appendf(nil, `{"order":%d}`, id),
+	}
+}
+
+// messages returns the messages with these ids, the last included.
+func messages(topic string, from, to int) (all []consumer.Message) {
+	for id := from; id <= to; id++ {
+		all = append(all, message(topic, id))
+	}
+	return all
+}
+
+// wanted returns the messages as the destination should have them.
+func wanted(all []consumer.Message) (want []Stored) {
+	for _, m := range all {
+		want = append(want, Stored{bridge.MessageID(m), string(m.Payload), m.Headers["traceparent"]})
+	}
+	return want
+}
+
+func (to Target) open(t *testing.T, topic string) bridge.Sink {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d := to.Destination(topic)
+	to.requireNoSecret(t, d.Name)
+	sink, err := d.Open(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sink.Close()) })
+	return sink
+}
+
+func (to Target) requireNoSecret(t *testing.T, text string) {
+	t.Helper()
+	for _, secret := range to.Secrets {
+		require.NotContains(t, text, secret)
+	}
+}
+
+// send sends all messages, in pages of a size.
+func send(t *testing.T, sink bridge.Sink, all []consumer.Message, size int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(all) > 0 {
+		n := min(size, len(all))
+		confirmed, err := sink.Send(ctx, all[:n])
+		require.NoError(t, err)
+		require.Equal(t, n, confirmed)
+		all = all[n:]
+	}
+}
+
+// The destination has all messages, in their order, unchanged and with their ids.
+func (to Target) testOrder(t *testing.T) {
+	const topic = "order"
+	sink := to.open(t, topic)
+	all := messages(topic, 1, 300)
+	all[7].Payload = []byte{}
+	all[8].Payload = []byte("\x00\xff\xfe'\"\\\n\r\x80")
+	all[9].Payload = bytes.Repeat([]byte("long "), 40_000)
+	send(t, sink, all[:1], 1)
+	send(t, sink, all[1:], 64)
+	require.Equal(t, wanted(all), to.Read(t, topic))
+}
+
+// A bridge that is started again sends messages again whose confirmation it did not store. They have the same
+// ids as before, so that a destination that deduplicates has each once.
+func (to Target) testRestart(t *testing.T) {
+	const topic = "restart"
+	first := to.open(t, topic)
+	send(t, first, messages(topic, 1, 20), 20)
+	require.NoError(t, first.Close())
+	send(t, to.open(t, topic), messages(topic, 11, 30), 20)
+	got := to.Read(t, topic)
+	if to.Deduplicates {
+		require.Equal(t, wanted(messages(topic, 1, 30)), got)
+		return
+	}
+	require.Equal(t, wanted(append(messages(topic, 1, 20), messages(topic, 11, 30)...)), got)
+}
+
+// A destination that deduplicates does not mistake another row with the same id, for example of a table that
+// was emptied, for one that it has.
+func (to Target) testOtherRow(t *testing.T) {
+	if !to.Deduplicates {
+		t.Skip("Target.Deduplicates is not set")
+	}
+	const topic = "other"
+	first := to.open(t, topic)
+	send(t, first, messages(topic, 1, 5), 5)
+	require.NoError(t, first.Close())
+	others := messages(topic, 1, 2)
+	for i := range others {
+		others[i].CreatedAt = others[i].CreatedAt.Add(time.Second)
+	}
+	n, err := to.open(t, topic).Send(t.Context(), others)
+	require.Zero(t, n)
+	require.ErrorAs(t, err, new(*bridge.PermanentError))
+	require.ErrorContains(t, err, "other:1 is there already")
+	require.Equal(t, wanted(messages(topic, 1, 5)), to.Read(t, topic))
+}
+
+// The error of a destination that can't be reached is not about the message. Nothing is missing when the
+// destination is back.
+func (to Target) testAway(t *testing.T) {
+	if to.Stop == nil {
+		t.Skip("Target.Stop is not set")
+	}
+	const topic = "away"
+	d := to.Destination(topic)
+	sink := to.open(t, topic)
+	send(t, sink, messages(topic, 1, 10), 10)
+	to.Stop()
+	short, cancel := context.WithTimeout(t.Context(), 3*time.Second) // Kafka's client tries until its context ends
+	_, err := sink.Send(short, messages(topic, 11, 20))
+	cancel()
+	to.requireTransient(t, err)
+	require.NoError(t, sink.Close())
+
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		other, err := d.Open(ctx)
+		if to.ConnectsOnSend {
+			require.NoError(t, err)
+			_, err = other.Send(ctx, messages(topic, 11, 20))
+			require.NoError(t, other.Close())
+		}
+		cancel()
+		to.requireTransient(t, err)
+	}
+	to.Restart()
+	send(t, to.open(t, topic), messages(topic, 11, 30), 20)
+	require.Equal(t, wanted(messages(topic, 1, 30)), to.Read(t, topic))
+}
+
+func (to Target) requireTransient(t *testing.T, err error) {
+	t.Helper()
+	require.Error(t, err)
+	to.requireNoSecret(t, err.Error())
+	require.False(t, errors.As(err, new(*bridge.PoisonError)) || errors.As(err, new(*bridge.PermanentError)), "%T %v", err, err)
+}
+
+// A message that is too large is refused by a PoisonError, at the latest when it is sent alone. The other
+// messages arrive.
+func (to Target) testTooLarge(t *testing.T) {
+	if to.TooLarge == 0 {
+		t.Skip("Target.TooLarge is not set")
+	}
+	const topic = "large"
+	d := to.Destination(topic)
+	all := messages(topic, 1, 9)
+	all[4].Payload = bytes.Repeat([]byte("x"), to.TooLarge)
+	sink, err := d.Open(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sink.Close()) }()
+	size, refused := len(all), 0
+	for rest := all; len(rest) > 0; {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		n, err := sink.Send(ctx, rest[:min(size, len(rest))])
+		cancel()
+		rest = rest[n:]
+		var p *bridge.PoisonError
+		switch {
+		case errors.As(err, &p):
+			require.Equal(t, uint64(5), p.ID)
+			require.Equal(t, uint64(5), rest[0].ID)
+			rest, refused = rest[1:], refused+1
+		case err != nil: // the sink can't say yet which message is refused
+			require.Greater(t, size, 1, "%v", err)
+			size = 1
+		}
+		if err != nil {
+			require.NoError(t, sink.Close())
+			sink, err = d.Open(t.Context())
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, 1, refused)
+	want, got := wanted(append(messages(topic, 1, 4), messages(topic, 6, 9)...)), to.Read(t, topic)
+	if !to.Deduplicates { // the messages around it may have been stored twice
+		got = once(got)
+	}
+	require.Equal(t, want, got)
+}
+
+// once keeps the first copy of each message.
+func once(all []Stored) (first []Stored) {
+	seen := map[string]bool{}
+	for _, s := range all {
+		if !seen[s.ID] {
+			first = append(first, s)
+		}
+		seen[s.ID] = true
+	}
+	return first
+}
+
+// A row's headers are no instructions to the destination, whatever their names, and none keeps the message from
+// being stored.
+func (to Target) testHeaders(t *testing.T) {
+	const topic = "headers"
+	m := message(topic, 1)
+	for _, name := range []string{
+		"", " ", "\x00", "a\r\nb", "ü", "Nats-Rollup", "Nats-Expected-Last-Sequence", "nats-msg-id", "CC", "BCC", "x-delay",
+		"Content-Length", "Transfer-Encoding", "Host", "Authorization", "ce-id", "id", "source", "type", "specversion", "payload",
+		"mqnotify-id", "webhook-id", "\x7f", "\u0085", "\ufffe", "😀\n", strings.Repeat("n", 300),
+	} {
+		m.Headers[name] = "all" // Nats-Rollup, for example, obeys this value
+	}
+	m.Headers["value"] = "value\r\nX-Other: 1\x00é"
+	m.Headers["plain"] = "yes"
+	send(t, to.open(t, topic), []consumer.Message{m, message(topic, 2)}, 2)
+	require.Equal(t, wanted([]consumer.Message{m, message(topic, 2)}), to.Read(t, topic))
+}
+
+// Close may be called at any time, twice, and by several goroutines at once. It ends a Send that is under way.
+func (to Target) testClose(t *testing.T) {
+	const topic = "close"
+	sink := to.open(t, topic)
+	send(t, sink, messages(topic, 1, 1), 1)
+	var sending sync.WaitGroup
+	begun := make(chan struct{})
+	sending.Go(func() {
+		for id := 2; ; id += 10 {
+			if _, err := sink.Send(context.WithoutCancel(t.Context()), messages(topic, id, id+9)); err != nil {
+				return
+			}
+			if id == 2 {
+				close(begun)
+			}
+		}
+	})
+	select {
+	case <-begun:
+	case <-time.After(patience):
+		t.Fatal("Send does not return")
+	}
+	var closing sync.WaitGroup
+	for range 8 {
+		closing.Go(func() {
+			if err := sink.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closing.Wait()
+	sending.Wait()
+	require.NoError(t, sink.Close())
+	_, err := sink.Send(t.Context(), messages(topic, 1, 1))
+	require.ErrorIs(t, err, bridge.ErrClosed)
+	unused, err := to.Destination(topic).Open(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, unused.Close())
+}
+
+// Refused credentials are a PermanentError that does not contain them.
+func (to Target) testCredentials(t *testing.T) {
+	if to.Refused == nil {
+		t.Skip("Target.Refused is not set")
+	}
+	d := to.Refused("credentials")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	sink, err := d.Open(ctx)
+	if to.ConnectsOnSend {
+		require.NoError(t, err)
+		_, err = sink.Send(ctx, messages("credentials", 1, 1))
+		require.NoError(t, sink.Close())
+	}
+	var permanent *bridge.PermanentError
+	require.ErrorAs(t, err, &permanent)
+	to.requireNoSecret(t, err.Error())
+	to.requireNoSecret(t, d.Name)
+}
+
+// Send returns when its context ends, also while the destination neither answers nor reads, and Close does not
+// wait for the destination. Messages that were not confirmed are sent again.
+func (to Target) testFrozen(t *testing.T) {
+	if to.Freeze == nil {
+		t.Skip("Target.Freeze is not set")
+	}
+	const topic = "frozen"
+	all := messages(topic, 1, 100)
+	for i := range all[30:80] { // more than a connection buffers
+		all[30+i].Payload = bytes.Repeat([]byte("x"), cmp.Or(to.Held, 250_000))
+	}
+	send(t, to.open(t, topic), all[:10], 10)
+	for _, page := range [][]consumer.Message{all[10:30], all[30:]} {
+		sink := to.open(t, topic)
+		send(t, sink, page[:1], 1)
+		thaw := sync.OnceFunc(to.Freeze(topic))
+		defer thaw()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			n, err := sink.Send(ctx, page[1:])
+			if err == nil || n == len(page)-1 {
+				t.Error("a frozen destination has confirmed all messages")
+			}
+			if err := sink.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		select { // until Send hangs, most likely; an early end is tested as well
+		case <-ended:
+		case <-time.After(200 * time.Millisecond):
+		}
+		cancel(errors.New("the end"))
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Error("Send does not end with its context, or Close does not")
+			thaw()
+			<-ended
+		}
+		thaw()
+		send(t, to.open(t, topic), page[1:], 20)
+	}
+	want, got := wanted(all), to.Read(t, topic)
+	if !to.Deduplicates {
+		got = once(got)
+	}
+	require.Len(t, got, len(want))
+	for i := range want {
+		require.Equal(t, want[i].ID, got[i].ID)
+		if want[i] != got[i] { // too long to print
+			t.Fatalf("the payload or trace of %s is different", want[i].ID)
+		}
+	}
+}
