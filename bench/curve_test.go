@@ -61,7 +61,7 @@ func (c counted) NextBackOff() time.Duration {
 // knows nothing of the gate, against the keeper's looks; and the wake of another
 // process under a load of rings, against the statements for them.
 func TestCurves(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		looks := map[string][]point{"from 10 ms up to": nil, "each": nil}
 		var all sync.WaitGroup
 		var mu sync.Mutex

@@ -48,10 +48,8 @@ func TestPages(t *testing.T) {
 	}
 	for _, page := range pages(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
-			t.Parallel()
 			all := blocks(t, page)
 			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				t.Parallel()
 				run(t, s, environ, all)
 			})
 		})
