@@ -57,7 +57,7 @@ func TestClockOff(t *testing.T) {
 	for _, off := range offs {
 		program := mysqltest.ClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {
-			eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) { clockOff(t, s, program, off) })
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) { clockOff(t, s, program, off) })
 		})
 	}
 }

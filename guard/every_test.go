@@ -23,7 +23,7 @@ import (
 
 // Every lets one through an interval, of any number that ask.
 func TestEvery(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			const interval = 400 * time.Millisecond
 			var all sync.WaitGroup
@@ -111,7 +111,7 @@ func TestEveryProcesses(t *testing.T) {
 		rounds = 60
 	}
 	const racers, interval = 8, 100 * time.Millisecond
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		times := func() int { return value[int](t, db, "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval") }
 

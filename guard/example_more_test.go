@@ -17,7 +17,7 @@ import (
 
 // TestMoreExamples runs the examples below, on each server.
 func TestMoreExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db = openDB(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
 		execute(t, db, "CREATE TABLE invoices (id INT PRIMARY KEY, state VARCHAR(20) NOT NULL)")

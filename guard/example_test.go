@@ -24,7 +24,7 @@ var (
 
 // TestExamples runs the examples, on each server.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db = openDB(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
 		execute(t, db, "CREATE TABLE invoices (id INT PRIMARY KEY, sent_at DATETIME(6), state VARCHAR(20) NOT NULL DEFAULT 'open')")

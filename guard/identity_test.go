@@ -25,7 +25,7 @@ func calling(call func(ctx context.Context) error) guard.TwoStep {
 // the column takes for the same, and whatever the session is set to.
 func TestTwoStepOneLeaseARow(t *testing.T) {
 	const german = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		config = config.Clone()
 		config.Params = map[string]string{"time_zone": "'+05:00'", "sql_mode": "'PAD_CHAR_TO_FULL_LENGTH'"}

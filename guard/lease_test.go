@@ -93,7 +93,7 @@ func TestLeaseTokens(t *testing.T) {
 // A lease that nobody renews is the next one's when it expires, with a larger token. The
 // one before can neither release, renew nor fence any more. One that is renewed lasts.
 func TestLeaseExpires(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		const ttl, longer = 3 * time.Second, 9 * time.Second // a stall loses none that is renewed
 		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", longer)
@@ -134,7 +134,7 @@ func TestLeaseExpires(t *testing.T) {
 // gives it to anybody else, and its context says why. Others need no connection that it
 // would have to give up.
 func TestLeaseLost(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
@@ -187,7 +187,7 @@ func TestLeaseTakenAway(t *testing.T) {
 
 // The renewals go on over lost connections and a restart of the server.
 func TestLeaseSurvives(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		direct := openDB(t, config)

@@ -48,8 +48,6 @@ func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	return db, config
 }
 
-var eachAtOnce = mysqltest.Each
-
 // bothCounts runs f with a connection that counts changed rows, and with one that counts
 // found ones.
 func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *notify.DB, config *mysql.Config)) {

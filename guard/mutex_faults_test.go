@@ -64,7 +64,7 @@ func TestMutexServerAway(t *testing.T) {
 // Whoever loses the connection while it takes a lock, or releases it, has what the
 // server did: no lock stays taken by nobody.
 func TestMutexConnectionLost(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, blocksTaking, taken, release, free string }{
 			// An INSERT waits for the end of whoever deletes the row.
 			"row":   {schema.RowMutexTable, "DELETE FROM mqnotify_mutex_row", "taker <> 'somebody'", "DELETE", "TRUE"},
@@ -107,7 +107,7 @@ func TestMutexConnectionLost(t *testing.T) {
 // What frees a key or a lock whoever has it is not run again after a lost answer: by then it may be
 // the next one's.
 func TestFreedOnce(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		type breakable interface {
 			guard.Mutex
 			Break(ctx context.Context) (bool, error)

@@ -194,7 +194,7 @@ func TestBreak(t *testing.T) {
 // A release that got no answer, and gave up, may have released the lock: the next one does
 // not take that for a loss. One that finds somebody else there does.
 func TestReleaseAgain(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, release, free string }{
 			"row":  {schema.RowMutexTable, "DELETE%", "TRUE"},
 			"flag": {schema.FlagMutexTable, "UPDATE%", "held"},
@@ -260,7 +260,7 @@ func TestAdvisoryLost(t *testing.T) {
 // An advisory lock is not trusted where it does not exclude: behind a proxy that deals
 // statements out to several sessions, and on a server whose writers are elsewhere.
 func TestAdvisoryUnsafe(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--read-only=1")
 		shared := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"read-only": own.Database(t), "proxy": s.Multiplexer(t, 4).Config(shared)} {

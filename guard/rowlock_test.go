@@ -80,7 +80,7 @@ func TestLockRow(t *testing.T) {
 
 // A row that somebody has: each way of waiting, and a row that is not there.
 func TestLockRowHeld(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
 		holder, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)

@@ -104,7 +104,7 @@ func TestRowProcesses(t *testing.T) {
 	if long {
 		rounds, each = 30, 40
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, kind := range []string{lockRow, twoStep} {
 			t.Run(kind, func(t *testing.T) {
 				calls := filepath.Join(t.TempDir(), "calls")

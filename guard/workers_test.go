@@ -282,7 +282,7 @@ func TestMutexProcesses(t *testing.T) {
 	if long {
 		rounds, each = 30, 40
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind := range mutexes {
 			t.Run(kind, func(t *testing.T) {
 				proxy := s.Proxy(t)
@@ -333,7 +333,7 @@ func TestLeaseFaults(t *testing.T) {
 	if long {
 		rounds = 60
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		proxy := s.Proxy(t)
 		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), 4)
 		for round := range rounds {

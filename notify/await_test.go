@@ -30,7 +30,7 @@ func asked(tb testing.TB, s *mysqltest.Server, config *mysql.Config, n int) {
 // Whoever changes the condition wakes who waits for it: by a notification, or by a row of
 // the topic. Asked for each 10 s alone, the changes would take longer than the test has.
 func TestAwait(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		waits, changes := openDB(t, config), openProcess(t, config)
 		makeTopic(t, changes)
@@ -60,7 +60,7 @@ func TestAwait(t *testing.T) {
 
 // It ends with its context, with the cause of that, and with an error of the query.
 func TestAwaitEnds(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db := openDB(t, config)
 		makeTopic(t, db)
@@ -83,7 +83,7 @@ func TestAwaitEnds(t *testing.T) {
 
 // Where there is no gate it polls, and a server that restarts is no end.
 func TestAwaitWithoutAGate(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		db := openDB(t, config)

@@ -193,7 +193,7 @@ func commitsSwitchedOff(t *testing.T, own *mysqltest.Server) {
 }
 
 func TestCommitsWithoutGTID(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for range 2 {
 			user := db.Commits()

@@ -158,7 +158,7 @@ func TestGateCloseOfOne(t *testing.T) {
 
 // A server that does not answer keeps nobody from closing.
 func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 
 // The DB may be closed first. The gates' waits on the server then end within a second.
 func TestGateCloseAfterItsDB(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
 				config := s.Database(t)

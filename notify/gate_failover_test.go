@@ -134,7 +134,7 @@ func failOver(t *testing.T, s *mysqltest.Server, config *mysql.Config, role stri
 // The server ends them after KeeperTimeout, and so does the keeper on its side, that
 // has become a stranger when it is back.
 func TestGateKeeperVanishes(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		options := watchful
 		options.KeeperTimeout = short
 		for _, produces := range []bool{true, false} {
@@ -191,7 +191,7 @@ func TestGateKeeperVanishes(t *testing.T) {
 // What failed before does not fail who comes anew: the process may have been without
 // a producer since.
 func TestGateForgetsOldFailures(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		publish(t, config)
@@ -220,7 +220,7 @@ func TestGateForgetsOldFailures(t *testing.T) {
 // Who joins while the keeper does not answer has joined soon after another keeps the
 // gate, however long that takes.
 func TestGateJoinWithoutAnAnswer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		options := watchful
 		options.KeeperTimeout = 5 * time.Second
 		config := tidy(t, s)

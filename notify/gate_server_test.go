@@ -18,7 +18,7 @@ import (
 // MySQL with GTIDs besides.
 func eachOwn(t *testing.T, flags []string, f func(t *testing.T, own *mysqltest.Server)) {
 	t.Helper()
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("plain", func(t *testing.T) {
 			t.Parallel()
 			f(t, s.Start(t, flags...))
@@ -55,7 +55,7 @@ func begin(t *testing.T, admin *sql.DB, query string) (id uint64, ended <-chan e
 // keepers; and no statement of a gate waits for the table for longer than its
 // lock_wait_timeout.
 func TestGateAlter(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		makeTopic(t, openProcess(t, config))

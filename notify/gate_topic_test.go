@@ -19,7 +19,7 @@ import (
 // folds them, or that knows 64 characters.
 func TestGateTopicsAreApart(t *testing.T) {
 	long := strings.Repeat("l", 60)
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		listening, publishing := openProcess(t, config), openProcess(t, config)
 		names := []string{"orders", "Orders", "ORDERS", "orders:", "Bestellungen für heute", long + "one", long + "two", long + "TWO"}
@@ -72,7 +72,7 @@ func TestGateTableComesAndGoes(t *testing.T) {
 			require.NoError(tb, notify.Flag{Topic: "flagged"}.Set(tb.Context(), db.Pool()))
 		},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db, publishing := openProcess(t, config), openProcess(t, config)
 		listeners, producers := make(map[string]*notify.Gate), make(map[string]*notify.Gate)
@@ -115,7 +115,7 @@ func TestGateTableComesAndGoes(t *testing.T) {
 // An account that may not read the topic's table leaves the keeping to others, and is
 // woken like them.
 func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		db := openProcess(t, config)

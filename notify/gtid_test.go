@@ -27,10 +27,10 @@ const (
 // gtidFlags are of a server on which commits can be waited for.
 var gtidFlags = []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
 
-// eachGTID is eachAtOnce for instances with GTIDs, one for each test.
+// eachGTID is mysqltest.Each for instances with GTIDs, one for each test.
 func eachGTID(t *testing.T, f func(t *testing.T, own *mysqltest.Server)) {
 	t.Helper()
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
 			t.Skip("MariaDB has nothing that waits for a commit")
 		}
@@ -381,7 +381,7 @@ func gtidIsCutOff(t *testing.T, own *mysqltest.Server) {
 }
 
 func TestNoGTID(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		servers := []*mysqltest.Server{s}
 		if !s.IsMariaDB() {
 			servers = append(servers, s.Start(t, "--gtid-mode=ON", "--enforce-gtid-consistency=ON"), // no binary log

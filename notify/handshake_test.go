@@ -59,7 +59,7 @@ func TestHandshakeAlternates(t *testing.T) {
 // turn at the end of a sleep.
 func TestHandshakeWithoutAProducer(t *testing.T) {
 	const longest = 1500 * time.Millisecond
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		name := notify.HandshakeName(db.Name(), "orders")
@@ -116,7 +116,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 // A producer that lives and has nothing to say costs nothing: the consumer waits in
 // the server.
 func TestHandshakeWithASilentProducer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		name := notify.HandshakeName(db.Name(), "orders")

@@ -19,7 +19,7 @@ import (
 // A wait for a lock takes longer than the session may be idle: the session lives,
 // and holds what it got.
 func TestAWaitLongerThanIdleTimeout(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const long = short + time.Second
 		for what, wait := range map[string]func(session, other *notify.Session, name string) (*notify.Lock, error){
 			"granted": func(session, other *notify.Session, name string) (*notify.Lock, error) {

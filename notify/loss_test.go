@@ -144,7 +144,7 @@ func TestKilledSessionIsLostByATouch(t *testing.T) {
 }
 
 func TestLostWithTheServer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		proxy := own.Proxy(t)
 		for name, end := range map[string]func(){
@@ -201,7 +201,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 			assert.Error(t, err)
 		},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, busy := range cases {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -243,7 +243,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 // An answer that comes late says what was so when it was sent: the server has given
 // the lock to somebody else since.
 func TestALateGrantIsNone(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"lock", "turn"} {
 			t.Run(how, func(t *testing.T) {
 				t.Parallel()
@@ -285,7 +285,7 @@ func TestALateGrantIsNone(t *testing.T) {
 
 // While it holds locks a session that lets nobody ask for them is lost, in time.
 func TestAStatementThatTakesTooLong(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 		session := openSession(t, db, short)
@@ -305,7 +305,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 
 // wait_timeout is over twice, and the session and its locks live.
 func TestAnIdleSessionLives(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"watched": config, "unwatched": unwatched(config), "reads time out": hurried(config)} {
 			t.Run(name, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestAnIdleSessionLives(t *testing.T) {
 // An idle session costs no more statements than it has touches, five in two IdleTimeouts,
 // though the first of them finds out whether pings arrive.
 func TestTouchesAreFew(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openDB(t, own.Database(t))
 		count := func(idle time.Duration) (touches int, over time.Duration) {

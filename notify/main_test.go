@@ -30,8 +30,6 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-var eachAtOnce = mysqltest.Each
-
 const (
 	// patience is how long a test waits for what must come.
 	patience = 30 * time.Second

@@ -15,7 +15,7 @@ import (
 // What touches rest on: a ping is no statement to the server, but counts among the session's
 // other commands, and begins its wait_timeout anew.
 func TestPing(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--performance-schema=OFF")
 		session := openSession(t, openDB(t, own.Database(t)), never)
 		ping := func() {
@@ -44,7 +44,7 @@ func TestPing(t *testing.T) {
 
 // An idle session that is kept by pings alone lives, and its lock with it.
 func TestTouchesArePings(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		admin := own.Admin(t)
 		db := openDB(t, own.Database(t))
@@ -73,7 +73,7 @@ func TestTouchesArePings(t *testing.T) {
 
 // A proxy that answers pings itself keeps no session alive: touches go on to be statements.
 func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		proxy := s.Multiplexer(t, 1) // all statements reach one session
 		proxy.AnswersPings()
@@ -89,7 +89,7 @@ func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
 
 // What a session's own statements let go is noticed by the next touch.
 func TestTouchAfterAStatement(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, short)
 		lock := mustLock(t, session, lockName(db))

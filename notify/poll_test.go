@@ -28,7 +28,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 		"counter":    {notify.FlagCounter("orders"), setFlag},
 		"row":        {notify.FlagRow("orders"), setFlag},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		for name, poll := range sources {
 			t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 
 // A policy that gives up, as backoff's default does after 15 minutes, begins again.
 func TestPollOutlivesItsPolicy(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		waits := &spy{policy: backoff.WithMaxRetries(backoff.NewConstantBackOff(time.Millisecond), 3)}
 		waiter := notify.NewPoll(openSession(t, db, 0), notify.LargestID("orders", "id"), waits)
@@ -90,7 +90,7 @@ func TestPollOutlivesItsPolicy(t *testing.T) {
 
 // Without a policy the waits are from 10 ms to 1 s.
 func TestPollDefaults(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		waiter := notify.NewPoll(openSession(t, db, never), notify.LargestID("orders", "id"), nil)
@@ -144,7 +144,7 @@ func TestFlagRow(t *testing.T) {
 // A writer whose trigger found the row holds it until it commits. The reader can't take
 // it meanwhile: it tells of what it saw, and the row is there for the writer's change.
 func TestFlagRowOfAnOpenWriter(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
 		waiter := notify.NewPoll(session, notify.FlagRow("orders"), quick())
@@ -234,7 +234,7 @@ func TestLargestID(t *testing.T) {
 
 // The session of a poll serves other statements too, however long they take.
 func TestPollSharesItsSession(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
 		waiter := notify.NewPoll(session, notify.LargestID("orders", "id"), quick())

@@ -30,7 +30,7 @@ type party struct{ Role, DSN string }
 // is inserted while the consumer works, and so it finds a row at a time, or a few when it
 // came late for its turn.
 func TestHandshakeOfProcesses(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)

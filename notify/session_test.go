@@ -308,7 +308,7 @@ func TestSessionsOfManyDatabases(t *testing.T) {
 // A session that has held locks for a while, and is to be touched more often from
 // now on, is not late at once.
 func TestRetime(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, never)
 		lock := mustLock(t, session, lockName(db))

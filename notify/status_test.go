@@ -58,7 +58,7 @@ func ids(participants []notify.Participant) (all []uint64) {
 }
 
 func TestGateStatusOfNobody(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		require.Equal(t, notify.GateStatus{Phase: -1}, gateStatus(t, db))
 	})
@@ -66,7 +66,7 @@ func TestGateStatusOfNobody(t *testing.T) {
 
 // The locks tell who has which part, and what their waits are tells who listens.
 func TestGateStatusByLocks(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db, admin := openDB(t, config), s.Admin(t)
 		gate := lockNameOfGate(db, "orders")
@@ -136,7 +136,7 @@ func TestGateStatusByLocks(t *testing.T) {
 
 // Where the performance schema is off, reading its threads shows nothing.
 func TestGateStatusWithoutPerformanceSchema(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t, "--performance-schema=OFF")
 		config := s.Database(t)
 		db := openDB(t, config)
@@ -152,7 +152,7 @@ func TestGateStatusWithoutPerformanceSchema(t *testing.T) {
 
 // A statement whose text is no UTF-8, as one with bytes in it, hides nobody.
 func TestGateStatusBesideBytes(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // MySQL can't list its sessions meanwhile, which other tests do
 		db := openDB(t, s.Database(t))
 		gate := lockNameOfGate(db, "orders")
@@ -175,7 +175,7 @@ func lockNameOfGate(db *notify.DB, topic string) string {
 
 // The status of a gate in use is that of the protocol's story.
 func TestGateStatusOfGates(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		watch := openDB(t, config)
 		makeTopic(t, watch)

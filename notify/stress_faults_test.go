@@ -31,7 +31,7 @@ import (
 // It shows as TestGateStress does: in a topic without a table nothing but rings wakes,
 // and after the one that is waited for it is quiet.
 func TestGateStressFaults(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		f := newFaults(t, s)
 		for _, fault := range stressFaults {
 			f.suffer(fault)

@@ -62,7 +62,7 @@ func inserting(tb testing.TB, db *notify.DB) (session uint64) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
 		return db.Pool().GetContext(tb.Context(), &session, "SELECT id FROM information_schema.processlist "+
-			"WHERE db = ? AND info LIKE 'INSERT%' AND state = 'User sleep'", db.Name()) == nil
+			"WHERE db = ? AND info LIKE 'INSERT%' AND state IN ('User sleep', 'User lock')", db.Name()) == nil
 	}, 30*time.Second, 10*time.Millisecond)
 	return session
 }
