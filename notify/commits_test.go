@@ -2,7 +2,6 @@ package notify_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func commitsComeAndGo(t *testing.T, own *mysqltest.Server) {
 		all.Go(func() {
 			for range 20 {
 				user := db.Commits()
-				if rand.IntN(2) == 0 {
+				if random().IntN(2) == 0 {
 					select {
 					case <-user.C:
 					case <-time.After(soon):

@@ -1,7 +1,6 @@
 package notify_test
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -19,10 +18,7 @@ import (
 // server, in statements, beside the keeper's looks and touches. Then a row comes from a
 // writer that knows nothing of the gate, and no wait is found in the slow log.
 func TestGateIdle(t *testing.T) {
-	window := 15 * time.Second
-	if os.Getenv("MQNOTIFY_LONG") != "" {
-		window = time.Minute
-	}
+	window := mysqltest.Size(3*time.Second, 15*time.Second, time.Minute)
 	flags := []string{"--slow-query-log=ON", "--long-query-time=1", "--log-output=TABLE"}
 	eachOwn(t, flags, func(t *testing.T, own *mysqltest.Server) {
 		config := tidy(t, own)

@@ -3,7 +3,6 @@ package notify_test
 import (
 	"context"
 	"database/sql"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -331,14 +330,14 @@ func keepCommitting(t *testing.T, db *notify.DB, writers int) *atomic.Int64 {
 func gtidLeavesNothing(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	admin := own.Admin(t)
-	for i := range 150 {
+	for i := range mysqltest.Size(30, 75, 150) {
 		session, waiter := openGTID(t, db)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waited := beginWait(ctx, waiter, notify.Head{})
 		if i%3 == 0 {
 			awaitState(t, admin, session.ID(), gtidWaiting)
 		} else {
-			timer := time.NewTimer(rand.N(2 * time.Millisecond))
+			timer := time.NewTimer(within(2 * time.Millisecond))
 			<-timer.C
 		}
 		begun, want := time.Now(), errOurs

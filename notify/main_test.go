@@ -7,10 +7,14 @@ import (
 	"crypto/x509"
 	"database/sql"
 	"encoding/pem"
+	"flag"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +31,27 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	mysqltest.AsProcess(stressEnv, stressProcessMain)
+	atOnceBy(24)
+	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
+}
+
+// random are the random choices of the package's tests, by the name of the process.
+var random = sync.OnceValue(func() *mathrand.Rand { return mysqltest.RandomOf("notify " + os.Getenv(stressEnv)) })
+
+// within is a random time below d.
+func within(d time.Duration) time.Duration { return time.Duration(random().Int64N(int64(d))) }
+
+// atOnceBy is how many tests run at the same time unless -parallel tells: these wait more than others.
+func atOnceBy(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
 }
 
 const (
@@ -38,10 +62,11 @@ const (
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
 	// seen by reading the idle connection.
 	never = 8 * time.Hour
-	// short is an IdleTimeout that is soon over: touched each 4.4 s, trusted for 9, so that
-	// a stall of 3 s loses nothing, also between two slices of a wait.
-	short = 11 * time.Second
 )
+
+// short is an IdleTimeout that is soon over: touched every 4.4 s, trusted for 9, so that
+// a stall of 3 s loses nothing, also between two slices of a wait. With -short a stall of 3 s is just borne.
+var short = 11 * time.Second
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()

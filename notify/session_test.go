@@ -318,7 +318,9 @@ func TestRetime(t *testing.T) {
 			require.Equal(t, 1, value[int](t, session, "SELECT 1"))
 		}
 		requireHeld(t, lock, true)
-		serverTime(t, s.Admin(t), short+time.Second)
-		requireHeld(t, lock, true)
+		if !testing.Short() { // several touches later
+			serverTime(t, s.Admin(t), short+time.Second)
+			requireHeld(t, lock, true)
+		}
 	})
 }

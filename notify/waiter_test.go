@@ -107,7 +107,10 @@ func setFlag(tb testing.TB, db *notify.DB) {
 func TestWaiters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, kind := range kinds {
-			t.Run(name, func(t *testing.T) { conform(t, s, kind) })
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				conform(t, s, kind)
+			})
 		}
 	})
 }
@@ -156,6 +159,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
+		t.Parallel()
 		db, session, waiter, waits := open(t, quick())
 		seen := head(t, waiter)
 		_, ok := seen.Value()
@@ -181,6 +185,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
+		t.Parallel()
 		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			seen := head(t, waiter)
@@ -199,6 +204,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
+		t.Parallel()
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -210,6 +216,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
+		t.Parallel()
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
@@ -217,6 +224,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
+		t.Parallel()
 		_, session, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, head(t, waiter), time.Hour)
 		begun(t, session, waits, 1)
@@ -233,6 +241,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("the session's loss ends the wait", func(t *testing.T) {
+		t.Parallel()
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
@@ -244,6 +253,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
+		t.Parallel()
 		db, session, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		begun(t, session, waits, 1)
