@@ -77,7 +77,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		switch {
 		case shared.IsMariaDB():
 			t.Skip("MariaDB has no group replication")
-		case !long:
+		case !mysqltest.Long():
 			t.Skip("starts a group, which takes its time: MQNOTIFY_LONG=1")
 		}
 		all := primaries(t, shared, 2)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +87,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 	if err != nil {
 		return err
 	}
+	random := t.random()
 	go func() {
 		for {
 			asked := time.Now()
@@ -97,7 +97,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 			case through:
 				say("through %d %d", asked.UnixNano(), time.Now().UnixNano())
 			}
-			<-time.After(time.Duration(rand.N(4)) * time.Millisecond)
+			<-time.After(time.Duration(random.IntN(4)) * time.Millisecond)
 		}
 	}()
 	return obey(func(string) error { return nil })
@@ -106,15 +106,13 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 // Processes that are killed in the middle, and lose their connections, get through once an
 // interval, all of them together.
 func TestEveryProcesses(t *testing.T) {
-	rounds := 3
-	if long {
-		rounds = 60
-	}
+	rounds := mysqltest.Size(2, 3, 60)
 	const racers, interval = 8, 100 * time.Millisecond
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		times := func() int { return value[int](t, db, "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval") }
 
+		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
 		dsn := halfThrough(s, proxy)
 		begin := func(n int) *party {
@@ -129,7 +127,7 @@ func TestEveryProcesses(t *testing.T) {
 			require.Eventually(t, func() bool { return times() >= want }, patience, tick, "nobody gets through")
 			proxy.Down()
 			proxy.Up()
-			victim := rand.N(racers)
+			victim := random.IntN(racers)
 			running[victim].kill()
 			ended = append(ended, running[victim])
 			running[victim] = begin(victim)

@@ -112,7 +112,7 @@ func TestMutexExcludes(t *testing.T) {
 		execute(t, db, "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
 		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
 		execute(t, db, "INSERT INTO counter VALUES (?, 0, 0)", kind)
-		const workers, rounds = 6, 8
+		workers, rounds := 6, mysqltest.Size(3, 8, 8)
 		var all sync.WaitGroup
 		for range workers {
 			all.Go(func() {

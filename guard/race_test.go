@@ -3,7 +3,6 @@ package guard_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -68,14 +67,12 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	})
 }
 
-// Once, Claims, the steps of a chain and Every never let two through: sixteen processes race for each key, half
+// Once, Claims, the steps of a chain and Every never let two through: sixteen processes (with -short, eight) race for each key, half
 // of them with connections that count found rows. Some are killed with kill -9 in the
 // middle of a race, and some lose their connections. Where nobody did, one gets through.
 func TestOnceRaces(t *testing.T) {
-	races := 100
-	if long {
-		races = 25_000 // two of the five kinds are Once
-	}
+	races := mysqltest.Size(25, 100, 25_000) // two of the five kinds are Once
+	racers := mysqltest.Size(8, 16, 16)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
@@ -90,11 +87,11 @@ func TestOnceRaces(t *testing.T) {
 			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES "+strings.Join(rows, ","))
 		}
 		proxy := s.Proxy(t)
-		const racers = 16
+		random := mysqltest.Random(t)
 		all := make([]*party, racers)
 		begin := func(n int) {
 			config := config.Clone()
-			if n >= 12 {
+			if n >= racers/4*3 {
 				config = proxy.Config(config)
 			}
 			config.ClientFoundRows = n%2 == 1
@@ -124,9 +121,9 @@ func TestOnceRaces(t *testing.T) {
 				p.tell(order)
 			}
 			disturbed, killed := false, -1
-			switch rand.N(40) {
+			switch random.IntN(40) {
 			case 0:
-				killed, disturbed = rand.N(racers), true
+				killed, disturbed = random.IntN(racers), true
 				all[killed].kill()
 				kills++
 			case 1:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -278,18 +277,17 @@ func (w *workers) stop() {
 // killed with kill -9 in the middle, and half of them lose their connections. A mutex
 // without an end is broken by whoever knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
-	rounds, each := 2, 6
-	if long {
-		rounds, each = 30, 40
-	}
+	rounds, each := mysqltest.Size(1, 2, 30), mysqltest.Size(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind := range mutexes {
 			t.Run(kind, func(t *testing.T) {
+				t.Parallel()
+				random := mysqltest.Random(t)
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), 4)
+				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
-					victim := rand.N(len(w.all))
+					victim := random.IntN(len(w.all))
 					dies := w.all[victim]
 					if kind == "row" || kind == "flag" {
 						dies.tell("die") // while it holds the mutex
@@ -329,18 +327,16 @@ func TestMutexProcessesShowTwo(t *testing.T) {
 // Holders of a lease that are stopped past its end, or cut off from the server, come back
 // and write: the resource rejects them by their tokens, and nobody's work is lost.
 func TestLeaseFaults(t *testing.T) {
-	rounds := 4
-	if long {
-		rounds = 60
-	}
+	rounds := mysqltest.Size(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
-		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), 4)
+		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
 		for round := range rounds {
 			w.goOn(3)
 			switch round % 4 {
 			case 0, 2:
-				stopped := w.all[rand.N(len(w.all))]
+				stopped := w.all[random.IntN(len(w.all))]
 				stopped.tell("stop")
 				w.hear(stopped, "in the middle")
 				w.goOn(5) // the others, when the lease has expired

@@ -58,7 +58,7 @@ const (
 	// patience is how long a test waits for what must come.
 	patience = 30 * time.Second
 	// tick is how often it looks.
-	tick = 5 * time.Millisecond
+	tick = 10 * time.Millisecond
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
 	// seen by reading the idle connection.
 	never = 8 * time.Hour
