@@ -119,7 +119,7 @@ func TestChain(t *testing.T) {
 			next, err := claims.Next(t.Context(), fmt.Sprintf("step %d", step))
 			require.NoError(t, err)
 			if next != fmt.Sprintf("step %d", step+1) {
-				execute(t, db, "UPDATE mqnotify_claim SET claim_key = ? WHERE claim_key = ?", fmt.Sprintf("step %d", step+1), next)
+				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_claim SET claim_key = ? WHERE claim_key = ?", fmt.Sprintf("step %d", step+1), next)
 			}
 		}
 		t.Logf("%d statements were run again", guard.Retried()-before)

@@ -104,7 +104,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 	// expires lets the lease's time pass, but for what the server's clock has to decide.
 	expires := func() {
 		t.Helper()
-		execute(t, db, "UPDATE mqnotify_lease SET expires_at = expires_at - INTERVAL ? SECOND WHERE name = 'x'", int((ttl - time.Second).Seconds()))
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET expires_at = expires_at - INTERVAL ? SECOND WHERE name = 'x'", int((ttl - time.Second).Seconds()))
 		require.Eventually(t, free, patience, tick)
 	}
 	for range 2 { // whoever takes it, the other waits for its end, by the server's clock
@@ -123,13 +123,13 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 	wrong("once", false)
 	wrongAgain("once", true)
 	again("once", false)
-	require.Zero(t, value[int](t, db, `SELECT COUNT(*) FROM (SELECT done_at FROM mqnotify_once UNION ALL SELECT taken_at FROM mqnotify_interval
+	require.Zero(t, mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM (SELECT done_at FROM mqnotify_once UNION ALL SELECT taken_at FROM mqnotify_interval
 		UNION ALL SELECT taken_at FROM mqnotify_lease) t WHERE ABS(TIMESTAMPDIFF(SECOND, done_at, UTC_TIMESTAMP(6))) > 60`))
 
 	// One that holds renews in time, and is not robbed.
 	wrong("hold", true)
 	renewals := func() int {
-		return value[int](t, db, "SELECT renewals FROM mqnotify_lease WHERE name = 'x'")
+		return mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease WHERE name = 'x'")
 	}
 	begun, last := time.Now(), renewals()+mysqltest.Size(1, 4, 6) // four are later than its first end
 	for renewals() < last {

@@ -54,7 +54,7 @@ func TestEvery(t *testing.T) {
 			all.Wait()
 			require.GreaterOrEqual(t, len(times), 4)
 			require.LessOrEqual(t, len(times), int(time.Since(begun)/interval)+1)
-			require.Equal(t, len(times), value[int](t, db, "SELECT times FROM mqnotify_interval"))
+			require.Equal(t, len(times), mysqltest.Value[int](t, db.Pool(), "SELECT times FROM mqnotify_interval"))
 
 			every, err := guard.NewEvery(db, "hourly", time.Hour)
 			require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestEvery(t *testing.T) {
 			require.InDelta(t, time.Hour, due, float64(time.Minute))
 
 			// The server's clock decides: that of a session that is an hour later.
-			execute(t, db, "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
 			ran, err = every.Do(t.Context(), func(context.Context) error { return nil })
 			require.NoError(t, err)
 			require.True(t, ran)
@@ -110,7 +110,9 @@ func TestEveryProcesses(t *testing.T) {
 	const racers, interval = 8, 100 * time.Millisecond
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
-		times := func() int { return value[int](t, db, "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval") }
+		times := func() int {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval")
+		}
 
 		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)

@@ -203,7 +203,7 @@ type faults struct {
 func histories(t *testing.T, db *notify.DB, told told, processes, most int, faults faults) (all []porcupine.Operation) {
 	t.Helper()
 	counted := func() int {
-		return value[int](t, db, "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
 	}
 	random := mysqltest.Random(t)
 	var running, ended []*party

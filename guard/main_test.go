@@ -59,19 +59,6 @@ func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *noti
 	}
 }
 
-func execute(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err, query)
-}
-
-// value is what a query for one value returns.
-func value[T any](tb testing.TB, db *notify.DB, query string, args ...any) (v T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().GetContext(tb.Context(), &v, query, args...), query)
-	return v
-}
-
 // shortly is a context that ends soon.
 func shortly(tb testing.TB, d time.Duration) context.Context {
 	tb.Helper()

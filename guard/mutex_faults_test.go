@@ -87,7 +87,7 @@ func TestMutexConnectionLost(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, mustLock(t, m).Release(t.Context())) // connected, and the row made
 				if kind == "row" {
-					execute(t, direct, "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
+					mysqltest.Exec(t, direct.Pool(), "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
 				}
 				count := "SELECT COUNT(*) FROM " + test.table + " WHERE "
 
@@ -204,7 +204,7 @@ func neverAnswered[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Prox
 	require.Eventually(t, func() bool { return waiting(t, direct, statement) > 0 }, patience, tick)
 	proxy.Freeze()
 	require.NoError(t, tx.Commit())
-	require.Eventually(t, func() bool { return value[int](t, direct, done) == want }, patience, tick)
+	require.Eventually(t, func() bool { return mysqltest.Value[int](t, direct.Pool(), done) == want }, patience, tick)
 	proxy.Down()
 	return acted
 }

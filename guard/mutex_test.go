@@ -109,9 +109,9 @@ func TestMutex(t *testing.T) {
 // One at a time: what two did at once would show in the count.
 func TestMutexExcludes(t *testing.T) {
 	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex) {
-		execute(t, db, "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
 		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
-		execute(t, db, "INSERT INTO counter VALUES (?, 0, 0)", kind)
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO counter VALUES (?, 0, 0)", kind)
 		workers, rounds := 6, mysqltest.Size(3, 8, 8)
 		var all sync.WaitGroup
 		for range workers {
@@ -130,7 +130,7 @@ func TestMutexExcludes(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.Equal(t, workers*rounds, value[int](t, db, "SELECT n FROM counter WHERE kind = ?", kind))
+		require.Equal(t, workers*rounds, mysqltest.Value[int](t, db.Pool(), "SELECT n FROM counter WHERE kind = ?", kind))
 	})
 }
 
@@ -233,7 +233,7 @@ func TestAdvisoryLost(t *testing.T) {
 		direct := openDB(t, config)
 		for name, end := range map[string]func(p *mysqltest.Proxy, lock string){
 			"killed": func(_ *mysqltest.Proxy, lock string) {
-				execute(t, direct, fmt.Sprintf("KILL %d", value[int](t, direct, "SELECT IS_USED_LOCK(?)", lock)))
+				mysqltest.Exec(t, direct.Pool(), fmt.Sprintf("KILL %d", mysqltest.Value[int](t, direct.Pool(), "SELECT IS_USED_LOCK(?)", lock)))
 			},
 			"cut": func(p *mysqltest.Proxy, _ string) { p.Down() },
 		} {

@@ -77,14 +77,14 @@ func TestOnceRaces(t *testing.T) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
-		execute(t, db, mails)
-		execute(t, db, "CREATE TABLE acts (race INT NOT NULL, process INT NOT NULL, PRIMARY KEY (race, process))")
+		mysqltest.Exec(t, db.Pool(), mails)
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE acts (race INT NOT NULL, process INT NOT NULL, PRIMARY KEY (race, process))")
 		for from := 0; from < races; from += 1000 {
 			var rows []string
 			for race := from; race < min(races, from+1000); race++ {
 				rows = append(rows, fmt.Sprintf("(%d)", race))
 			}
-			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES "+strings.Join(rows, ","))
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES "+strings.Join(rows, ","))
 		}
 		proxy := s.Proxy(t)
 		random := mysqltest.Random(t)
@@ -173,11 +173,11 @@ func TestOnceRaces(t *testing.T) {
 				ready(killed)
 			}
 		}
-		require.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
-		acts := value[int](t, db, "SELECT COUNT(*) FROM acts")
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
+		acts := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acts")
 		require.GreaterOrEqual(t, acts, races-kills-unwon)
 		// Steps only ever go on from the last one.
-		count, walked := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
+		count, walked := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
 		for last = "the beginning"; ; walked++ {
 			if last, err = claims.Next(t.Context(), last); last == "" {
 				break

@@ -192,13 +192,13 @@ type workers struct {
 func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, direct string) string, count int) *workers {
 	t.Helper()
 	db, config := openState(t, s)
-	execute(t, db, "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
 		" process INT NOT NULL DEFAULT 0, written INT NOT NULL DEFAULT 0, changes INT NOT NULL DEFAULT 0)")
-	execute(t, db, "INSERT INTO resource (id, owner) VALUES (1, 'one')")
-	execute(t, db, "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
-	execute(t, db, "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO resource (id, owner) VALUES (1, 'one')")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
 		" SELECT NEW.written, NEW.token, NEW.process FROM DUAL WHERE NEW.written > 0")
-	execute(t, db, "CREATE TABLE broken (x INT)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE broken (x INT)")
 	w := &workers{t: t, db: db, errs: map[string]int{}}
 	for n := range count {
 		told.DSN = dsn(n, config.FormatDSN())
@@ -227,7 +227,7 @@ func (w *workers) replace(n int) {
 	w.all[n] = startParty(w.t, w.told[n])
 }
 
-func (w *workers) done() int { return value[int](w.t, w.db, "SELECT n FROM resource") }
+func (w *workers) done() int { return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT n FROM resource") }
 
 // goOn waits until so much more was done.
 func (w *workers) goOn(n int) {
@@ -250,7 +250,7 @@ const cuts = 3
 
 // twice are the numbers that two have counted to: two holders at once.
 func (w *workers) twice() int {
-	return value[int](w.t, w.db, "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
+	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
 
 // hear listens to a process until it says something that begins so, or ends.
@@ -306,7 +306,7 @@ func TestMutexProcesses(t *testing.T) {
 				w.stop()
 				require.Zero(t, w.twice(), "two holders at once")
 				if kind == "lease" || kind == "flag" {
-					require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+					require.Zero(t, mysqltest.Value[int](t, w.db.Pool(), "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
 				}
 				t.Logf("%s: %d times held by %d processes, %d of them killed with kill -9, connections of half of them cut %d times, nobody at the same time: %v",
 					kind, w.done(), len(w.all)+rounds, rounds, cuts*rounds, w.errs)
@@ -355,7 +355,7 @@ func TestLeaseFaults(t *testing.T) {
 		w.goOn(3)
 		w.stop()
 		require.Zero(t, w.twice(), "two holders at once")
-		require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+		require.Zero(t, mysqltest.Value[int](t, w.db.Pool(), "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
 		t.Logf("held %d times; %d writes with an old token were rejected", w.done(), w.errs[errRejected.Error()])
 	})
 }

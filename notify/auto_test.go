@@ -116,7 +116,7 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 		for _, a := range []*auto{a, other} {
 			a.awaitMode(t, "gate")
 		}
-		for range 2 {
+		for range mysqltest.Size(1, 1, 2) {
 			_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL read_only = 1")
 			require.NoError(t, err)
 			for _, a := range []*auto{a, other} {

@@ -34,6 +34,9 @@ func TestGateBell(t *testing.T) {
 // Producers that find no free bell publish all the same: the keeper's look finds what
 // they insert. They have one as soon as another producer is gone.
 func TestGateMoreProducersThanBells(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestGateStress has producers that come and go")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const bells = 32
 		config := tidy(t, s)
@@ -135,6 +138,9 @@ func TestGateHeard(t *testing.T) {
 
 // Whatever the server does, and whatever the gate's sessions are about, Ring returns.
 func TestGateRingNeverBlocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestGateRingAlone has rings in the same states")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := tidy(t, own)

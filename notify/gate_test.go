@@ -270,6 +270,9 @@ func TestGateConnections(t *testing.T) {
 // A listener keeps the gate until a producer that lives is there: it has it from then
 // on, with nobody between the two, and a listener again when it has left.
 func TestGateHandover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestGateStress has handovers by the dozen")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)

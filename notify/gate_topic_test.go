@@ -53,7 +53,7 @@ func TestGateTopicsAreApart(t *testing.T) {
 		}
 		for i, name := range names { // and their tables are found
 			if !strings.Contains(name, ":") {
-				run(t, listening, "INSERT INTO "+ident.Quote(name)+" (payload) VALUES ('x')")
+				mysqltest.Exec(t, listening.Pool(), "INSERT INTO "+ident.Quote(name)+" (payload) VALUES ('x')")
 				woken(t, listeners[i], heads[i])
 			}
 		}
@@ -66,7 +66,7 @@ func TestGateTableComesAndGoes(t *testing.T) {
 	changes := map[string]func(tb testing.TB, db *notify.DB){
 		"keyed": func(tb testing.TB, db *notify.DB) {
 			tb.Helper()
-			run(tb, db, "INSERT INTO keyed (payload) VALUES ('x')")
+			mysqltest.Exec(tb, db.Pool(), "INSERT INTO keyed (payload) VALUES ('x')")
 		},
 		"flagged": func(tb testing.TB, db *notify.DB) {
 			tb.Helper()
@@ -83,21 +83,21 @@ func TestGateTableComesAndGoes(t *testing.T) {
 			listeners[topic] = openGate(t, db, topic, again)
 			producers[topic] = openGate(t, publishing, topic, again)
 		}
-		run(t, db, "ALTER TABLE flagged MODIFY id BIGINT, DROP PRIMARY KEY")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE flagged MODIFY id BIGINT, DROP PRIMARY KEY")
 		for topic, change := range changes {
 			head := settle(t, listeners[topic])
 			change(t, db)
 			woken(t, listeners[topic], head)
 			require.NoError(t, producers[topic].Join(t.Context()))
 		}
-		run(t, db, "RENAME TABLE keyed TO hidden1, flagged TO hidden2, "+schema.FlagTable+" TO hidden3")
+		mysqltest.Exec(t, db.Pool(), "RENAME TABLE keyed TO hidden1, flagged TO hidden2, "+schema.FlagTable+" TO hidden3")
 		for topic, listener := range listeners {
 			head := settle(t, listener)
 			producers[topic].Ring(0)
 			woken(t, listener, head)
 			settle(t, listener)
 		}
-		run(t, db, "RENAME TABLE hidden1 TO keyed, hidden2 TO flagged, hidden3 TO "+schema.FlagTable)
+		mysqltest.Exec(t, db.Pool(), "RENAME TABLE hidden1 TO keyed, hidden2 TO flagged, hidden3 TO "+schema.FlagTable)
 		for topic, change := range changes {
 			head := settle(t, listeners[topic])
 			for next, begun := head, time.Now(); next == head; { // the keeper asks again now and then

@@ -25,7 +25,7 @@ func gtidLosesNoWake(t *testing.T, own *mysqltest.Server) {
 	db := openDB(t, config)
 	makeTopic(t, db)
 	db.Pool().SetMaxIdleConns(writers + waiters)
-	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 	proxy := own.Proxy(t)
 	proxy.Latency(2 * time.Millisecond)
 	far := openDB(t, proxy.Config(config))

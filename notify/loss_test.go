@@ -225,7 +225,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 					}
 					return err
 				})
-				awaitState(t, s.Admin(t), second.ID(), waiting)
+				mysqltest.AwaitState(t, s.Admin(t), second.ID(), waiting)
 				var all sync.WaitGroup
 				if busy != nil {
 					all.Go(func() { busy(t, first, lockName(direct, "another")) })
@@ -268,14 +268,14 @@ func TestALateGrantIsNone(t *testing.T) {
 				} else {
 					lock := mustLock(t, first, lockName(direct))
 					queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
-					awaitState(t, admin, holder.ID(), waiting)
+					mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 					err = mysqltest.Result(func() error {
 						_, err := lock.Turn(t.Context(), time.Minute)
 						return err
 					})
 					held = mysqltest.Receive(t, queued)
 				}
-				awaitState(t, admin, first.ID(), waiting)
+				mysqltest.AwaitState(t, admin, first.ID(), waiting)
 				proxy.Freeze()
 				require.NoError(t, held.Release(t.Context())) // to the first, which can't hear of it
 				taken := mustLock(t, next, lockName(direct))  // so that it goes to the next

@@ -179,7 +179,7 @@ func TestDo(t *testing.T) {
 					return err
 				})
 			})
-			awaitState(t, s.Admin(t), session.ID(), waiting)
+			mysqltest.AwaitState(t, s.Admin(t), session.ID(), waiting)
 			cancel(errOurs)
 			require.ErrorIs(t, mysqltest.Receive(t, err), errOurs)
 			mysqltest.Await(t, session.Lost(), "the loss")
@@ -220,7 +220,7 @@ func TestClose(t *testing.T) {
 				_, err := session.Lock(t.Context(), lockName(db, "held"), time.Hour)
 				return err
 			})
-			awaitState(t, admin, session.ID(), waiting)
+			mysqltest.AwaitState(t, admin, session.ID(), waiting)
 			require.NoError(t, mysqltest.Receive(t, mysqltest.Result(session.Close)))
 			require.Error(t, mysqltest.Receive(t, err))
 			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
@@ -239,7 +239,7 @@ func TestClose(t *testing.T) {
 					return err
 				})
 			})
-			awaitState(t, admin, session.ID(), waiting)
+			mysqltest.AwaitState(t, admin, session.ID(), waiting)
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
@@ -270,6 +270,9 @@ func TestClose(t *testing.T) {
 
 // A server that is cut off writes a warning for each session.
 func TestCloseTellsTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("counts on a server of its own; TestClose has what it does")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openDB(t, own.Database(t))

@@ -104,6 +104,9 @@ func TestKeep(t *testing.T) {
 
 // What can't be mended at its start ends a keeper; later it is waited for.
 func TestKeepFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestKeep has the command that keeps a gate, TestLostWithTheServer has servers that end")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)

@@ -68,6 +68,9 @@ func TestObserveCommits(t *testing.T) {
 
 // An Auto that is moved says so.
 func TestObserveMove(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestAutoOnAReadOnlyServer has the same move, TestObserve the causes of wakes")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)

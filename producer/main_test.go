@@ -45,12 +45,6 @@ func newProducer(tb testing.TB, db *notify.DB, topic string, options Options) *P
 	return p
 }
 
-func exec(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err)
-}
-
 func count(tb testing.TB, db *notify.DB, topic string) (n int) {
 	tb.Helper()
 	require.NoError(tb, db.Pool().GetContext(tb.Context(), &n, "SELECT COUNT(*) FROM "+ident.Quote(topic)))

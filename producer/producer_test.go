@@ -152,7 +152,7 @@ func TestIDsAreUnsigned(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		const high = uint64(1)<<63 + 5
-		exec(t, db, "INSERT INTO x (id, payload) VALUES (?, '')", high)
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO x (id, payload) VALUES (?, '')", high)
 		ids, err := newProducer(t, db, "x", Options{}).Publish(t.Context(), Message{}, Message{})
 		require.NoError(t, err)
 		assert.Equal(t, []uint64{high + 1, high + 2}, ids)
@@ -183,7 +183,7 @@ func TestOneMessageIsOneStatementAndNoneIsNone(t *testing.T) {
 func TestPublishIsAllOrNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		exec(t, db, "ALTER TABLE x ADD UNIQUE KEY (payload(16))")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD UNIQUE KEY (payload(16))")
 		p := newProducer(t, db, "x", Options{BatchRows: 3})
 		batch := func(last string) []Message {
 			messages := make([]Message, 10)
@@ -195,7 +195,7 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 		}
 		_, err := p.Publish(t.Context(), batch("first")...)
 		require.NoError(t, err)
-		exec(t, db, "DELETE FROM x WHERE payload <> 'first'")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM x WHERE payload <> 'first'")
 
 		_, err = p.Publish(t.Context(), batch("first")...)
 		var duplicate *mysql.MySQLError
@@ -241,7 +241,7 @@ func TestHint(t *testing.T) {
 		assert.EqualValues(t, 3, counter)
 		assert.Empty(t, log.messages())
 
-		exec(t, db, "DROP TABLE "+schema.FlagTable)
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE "+schema.FlagTable)
 		ids, err := p.Publish(t.Context(), Message{})
 		require.NoError(t, err)
 		assert.Contains(t, stored(t, db, "x"), ids[0])
