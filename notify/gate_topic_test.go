@@ -75,7 +75,7 @@ func TestGateTableComesAndGoes(t *testing.T) {
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
-		again := notify.GateOptions{}.WithDescribeAgain(mysqltest.Size(2*time.Second, 2*time.Second, 0))
+		again := notify.GateOptions{}.WithDescribeAgain(mysqltest.Size(time.Second/2, 2*time.Second, 0))
 		db, publishing := openProcess(t, config), openProcess(t, config)
 		listeners, producers := make(map[string]*notify.Gate), make(map[string]*notify.Gate)
 		for topic := range changes {
