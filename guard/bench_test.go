@@ -41,20 +41,20 @@ func BenchmarkGuards(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db, _ := openState(b, s)
 		ctx := b.Context()
-		execute(b, db, "CREATE TABLE bare (id INT PRIMARY KEY, n BIGINT NOT NULL)")
-		execute(b, db, "INSERT INTO bare VALUES (1, 0)")
-		floor := func(int) { execute(b, db, "UPDATE bare SET n = n + 1 WHERE id = 1") }
+		mysqltest.Exec(b, db.Pool(), "CREATE TABLE bare (id INT PRIMARY KEY, n BIGINT NOT NULL)")
+		mysqltest.Exec(b, db.Pool(), "INSERT INTO bare VALUES (1, 0)")
+		floor := func(int) { mysqltest.Exec(b, db.Pool(), "UPDATE bare SET n = n + 1 WHERE id = 1") }
 		run := 0
 		must := func(through bool, err error) {
 			require.NoError(b, err)
 			require.True(b, through)
 		}
 		b.Run("once", func(b *testing.B) {
-			execute(b, db, "DELETE FROM mqnotify_once")
-			execute(b, db, "CREATE TABLE IF NOT EXISTS `ma``ils` (id BIGINT UNSIGNED PRIMARY KEY, `sent at` DATETIME(6), body TEXT, mark CHAR(26))")
-			execute(b, db, "DELETE FROM `ma``ils`")
+			mysqltest.Exec(b, db.Pool(), "DELETE FROM mqnotify_once")
+			mysqltest.Exec(b, db.Pool(), "CREATE TABLE IF NOT EXISTS `ma``ils` (id BIGINT UNSIGNED PRIMARY KEY, `sent at` DATETIME(6), body TEXT, mark CHAR(26))")
+			mysqltest.Exec(b, db.Pool(), "DELETE FROM `ma``ils`")
 			for n := range b.N {
-				execute(b, db, "INSERT INTO `ma``ils` (id) VALUES (?)", n)
+				mysqltest.Exec(b, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES (?)", n)
 			}
 			once := onceInMails(b, db, "")
 			median(b, func(n int) { must(once.Try(ctx, n)) }, floor)

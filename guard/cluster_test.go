@@ -77,7 +77,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		switch {
 		case shared.IsMariaDB():
 			t.Skip("MariaDB has no group replication")
-		case !long:
+		case !mysqltest.Long():
 			t.Skip("starts a group, which takes its time: MQNOTIFY_LONG=1")
 		}
 		all := primaries(t, shared, 2)
@@ -85,9 +85,9 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		config = config.Clone()
 		config.Addr = all[1].Addr()
 		there := openDB(t, config)
-		execute(t, here, "CREATE TABLE resource (id INT PRIMARY KEY, n INT)")
-		execute(t, here, "CREATE TABLE hurdle (id INT PRIMARY KEY)")
-		execute(t, here, "INSERT INTO resource VALUES (1, 0)")
+		mysqltest.Exec(t, here.Pool(), "CREATE TABLE resource (id INT PRIMARY KEY, n INT)")
+		mysqltest.Exec(t, here.Pool(), "CREATE TABLE hurdle (id INT PRIMARY KEY)")
+		mysqltest.Exec(t, here.Pool(), "INSERT INTO resource VALUES (1, 0)")
 		lease := func(db *notify.DB) *guard.Lease { return newLease(t, db, "x", 5*time.Second) }
 
 		token, err := lease(here).Take(t.Context())
@@ -104,7 +104,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		defer func() { _ = hurdle.Close() }()
 		_, err = hurdle.ExecContext(t.Context(), "LOCK TABLES hurdle READ")
 		require.NoError(t, err)
-		execute(t, there, "INSERT INTO hurdle VALUES (1)")
+		mysqltest.Exec(t, there.Pool(), "INSERT INTO hurdle VALUES (1)")
 
 		tx, err := here.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		require.Error(t, err, "two holders wrote")
 		require.True(t, server.Is(err, server.ErrRolledBackInCommit), err)
 		require.NoError(t, next.Release(t.Context()))
-		require.Zero(t, value[int](t, here, "SELECT n FROM resource"))
+		require.Zero(t, mysqltest.Value[int](t, here.Pool(), "SELECT n FROM resource"))
 
 		// Both at the same time, again and again: whoever is refused has done nothing.
 		var both sync.WaitGroup
@@ -141,7 +141,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 			})
 		}
 		both.Wait()
-		require.Eventually(t, func() bool { return value[int](t, here, "SELECT n FROM resource") == 2*each }, patience, tick)
+		require.Eventually(t, func() bool { return mysqltest.Value[int](t, here.Pool(), "SELECT n FROM resource") == 2*each }, patience, tick)
 	})
 }
 

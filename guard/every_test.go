@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +22,7 @@ import (
 
 // Every lets one through an interval, of any number that ask.
 func TestEvery(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			const interval = 400 * time.Millisecond
 			var all sync.WaitGroup
@@ -55,7 +54,7 @@ func TestEvery(t *testing.T) {
 			all.Wait()
 			require.GreaterOrEqual(t, len(times), 4)
 			require.LessOrEqual(t, len(times), int(time.Since(begun)/interval)+1)
-			require.Equal(t, len(times), value[int](t, db, "SELECT times FROM mqnotify_interval"))
+			require.Equal(t, len(times), mysqltest.Value[int](t, db.Pool(), "SELECT times FROM mqnotify_interval"))
 
 			every, err := guard.NewEvery(db, "hourly", time.Hour)
 			require.NoError(t, err)
@@ -73,7 +72,7 @@ func TestEvery(t *testing.T) {
 			require.InDelta(t, time.Hour, due, float64(time.Minute))
 
 			// The server's clock decides: that of a session that is an hour later.
-			execute(t, db, "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
 			ran, err = every.Do(t.Context(), func(context.Context) error { return nil })
 			require.NoError(t, err)
 			require.True(t, ran)
@@ -88,6 +87,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 	if err != nil {
 		return err
 	}
+	random := t.random()
 	go func() {
 		for {
 			asked := time.Now()
@@ -97,7 +97,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 			case through:
 				say("through %d %d", asked.UnixNano(), time.Now().UnixNano())
 			}
-			<-time.After(time.Duration(rand.N(4)) * time.Millisecond)
+			<-time.After(time.Duration(random.IntN(4)) * time.Millisecond)
 		}
 	}()
 	return obey(func(string) error { return nil })
@@ -106,15 +106,15 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 // Processes that are killed in the middle, and lose their connections, get through once an
 // interval, all of them together.
 func TestEveryProcesses(t *testing.T) {
-	rounds := 3
-	if long {
-		rounds = 60
-	}
+	rounds := mysqltest.Size(2, 3, 60)
 	const racers, interval = 8, 100 * time.Millisecond
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
-		times := func() int { return value[int](t, db, "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval") }
+		times := func() int {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval")
+		}
 
+		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
 		dsn := halfThrough(s, proxy)
 		begin := func(n int) *party {
@@ -129,7 +129,7 @@ func TestEveryProcesses(t *testing.T) {
 			require.Eventually(t, func() bool { return times() >= want }, patience, tick, "nobody gets through")
 			proxy.Down()
 			proxy.Up()
-			victim := rand.N(racers)
+			victim := random.IntN(racers)
 			running[victim].kill()
 			ended = append(ended, running[victim])
 			running[victim] = begin(victim)

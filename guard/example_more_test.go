@@ -17,11 +17,11 @@ import (
 
 // TestMoreExamples runs the examples below, on each server.
 func TestMoreExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db = openDB(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
-		execute(t, db, "CREATE TABLE invoices (id INT PRIMARY KEY, state VARCHAR(20) NOT NULL)")
-		execute(t, db, "INSERT INTO invoices VALUES (1, 'open')")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE invoices (id INT PRIMARY KEY, state VARCHAR(20) NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO invoices VALUES (1, 'open')")
 		mysqltest.Examples(t, map[string]func(){
 			"shipped: true\nforgotten: true\n":                ExampleClaims_FollowTx,
 			"we report\nagain in less than a day: true\n":     ExampleEvery_Do,

@@ -24,11 +24,11 @@ var (
 
 // TestExamples runs the examples, on each server.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db = openDB(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
-		execute(t, db, "CREATE TABLE invoices (id INT PRIMARY KEY, sent_at DATETIME(6), state VARCHAR(20) NOT NULL DEFAULT 'open')")
-		execute(t, db, "INSERT INTO invoices (id) VALUES (1), (2), (3)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE invoices (id INT PRIMARY KEY, sent_at DATETIME(6), state VARCHAR(20) NOT NULL DEFAULT 'open')")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO invoices (id) VALUES (1), (2), (3)")
 		mysqltest.Examples(t, map[string]func(){
 			"we migrate\n":        ExampleNewOnce,
 			"we send invoice 1\n": ExampleNewOnceIn,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -59,11 +58,12 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 		tell(event{Token: token, Done: err == nil, Again: guard.Retried() > before})
 		return token
 	}
+	random := t.random()
 	go func() {
 		var token, old uint64
 		for {
 			switch has := token != 0; {
-			case !has || rand.N(8) == 0:
+			case !has || random.IntN(8) == 0:
 				newer := does(take, 0, func() (uint64, error) {
 					if t.Kind == "broken" {
 						return brokenTake(ctx, db, t)
@@ -73,18 +73,18 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 				if newer != 0 {
 					old, token = token, newer
 				}
-			case rand.N(3) == 0:
+			case random.IntN(3) == 0:
 				does(release, token, func() (uint64, error) { return token, lease.Release(ctx, token) })
 				old, token = token, 0
-			case t.TTL < time.Minute && rand.N(10) == 0:
+			case t.TTL < time.Minute && random.IntN(10) == 0:
 				token = 0 // forgotten: it expires
 			default:
 				does(renew, token, func() (uint64, error) { return token, renewLease(ctx, lease, token) })
 			}
-			if old != 0 && rand.N(6) == 0 {
+			if old != 0 && random.IntN(6) == 0 {
 				does(release, old, func() (uint64, error) { return old, lease.Release(ctx, old) })
 			}
-			<-time.After(time.Duration(rand.N(4)) * time.Millisecond)
+			<-time.After(time.Duration(random.IntN(4)) * time.Millisecond)
 		}
 	}()
 	return obey(func(string) error { return nil })
@@ -203,8 +203,9 @@ type faults struct {
 func histories(t *testing.T, db *notify.DB, told told, processes, most int, faults faults) (all []porcupine.Operation) {
 	t.Helper()
 	counted := func() int {
-		return value[int](t, db, "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
 	}
+	random := mysqltest.Random(t)
 	var running, ended []*party
 	begin := func(n int) *party {
 		told := told
@@ -219,7 +220,7 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, faul
 		want := most * (step + 1) / steps
 		require.Eventually(t, func() bool { return counted() >= want }, 10*patience, tick)
 		if step < faults.kills {
-			victim := rand.N(processes)
+			victim := random.IntN(processes)
 			running[victim].kill()
 			ended = append(ended, running[victim])
 			running[victim] = begin(victim)
@@ -266,10 +267,7 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, faul
 // in the middle and lose their connections, are those of one lease: a linearizability
 // checker says so.
 func TestLeaseLinearizable(t *testing.T) {
-	most, kills, cuts := 120, 2, 4
-	if long {
-		most, kills, cuts = 3000, 20, 60
-	}
+	most, kills, cuts := mysqltest.Size(60, 120, 3000), mysqltest.Size(1, 2, 20), mysqltest.Size(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		for _, ttl := range []time.Duration{time.Hour, 60 * time.Millisecond} {
@@ -296,6 +294,9 @@ func TestLeaseLinearizable(t *testing.T) {
 
 // The checker finds a lease that looks first and takes then.
 func TestLeaseLinearizableShowsTwo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("shows that TestLeaseLinearizable can fail, not what a lease does; TestMutexProcessesShowTwo does the like")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		ttl := 60 * time.Millisecond

@@ -25,7 +25,7 @@ func calling(call func(ctx context.Context) error) guard.TwoStep {
 // the column takes for the same, and whatever the session is set to.
 func TestTwoStepOneLeaseARow(t *testing.T) {
 	const german = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		config = config.Clone()
 		config.Params = map[string]string{"time_zone": "'+05:00'", "sql_mode": "'PAD_CHAR_TO_FULL_LENGTH'"}
@@ -62,7 +62,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 				[]guard.RowRef{row("stays", "n", 2)},
 			},
 		} {
-			execute(t, db, "CREATE TABLE "+test.table)
+			mysqltest.Exec(t, db.Pool(), "CREATE TABLE "+test.table)
 			options := guard.LeaseOptions{TTL: time.Minute}
 			for _, first := range test.same {
 				calls := 0
@@ -81,7 +81,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 				require.Equal(t, 1, calls, first)
 			}
 		}
-		require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'row people 7'"))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'row people 7'"))
 		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9), guard.LeaseOptions{TTL: time.Minute})
 		require.ErrorIs(t, err, guard.ErrNoRow)
 	})
@@ -92,8 +92,8 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 func TestTwoStepOtherRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		execute(t, db, "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)")
-		execute(t, db, "INSERT INTO people VALUES (1, 'Anna')")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO people VALUES (1, 'Anna')")
 		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
 		anna := guard.RowRef{Table: "people", Key: "name", Value: "Anna"}
 		options := guard.LeaseOptions{TTL: time.Minute}
@@ -101,7 +101,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 			"UPDATE people SET id = id + 1",
 			"REPLACE INTO people SELECT id + 1, name FROM people",
 		} {
-			err := guard.TwoStep{Call: func(context.Context) error { execute(t, db, change); return nil }, Finish: never}.Do(t.Context(), db, anna, options)
+			err := guard.TwoStep{Call: func(context.Context) error { mysqltest.Exec(t, db.Pool(), change); return nil }, Finish: never}.Do(t.Context(), db, anna, options)
 			require.ErrorIs(t, err, guard.ErrLockLost, change)
 		}
 
@@ -115,7 +115,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 			return guard.TwoStep{Begin: never, Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, anna, options)
 		})
 		require.Eventually(t, func() bool { return waiting(t, db, "INSERT INTO mqnotify_lease%") > 0 }, patience, tick)
-		execute(t, db, "UPDATE people SET id = 9")
+		mysqltest.Exec(t, db.Pool(), "UPDATE people SET id = 9")
 		require.NoError(t, lease.Commit())
 		require.ErrorIs(t, mysqltest.Receive(t, done), guard.ErrNotAcquired)
 	})
@@ -124,7 +124,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 // waiting are the sessions in the database whose statement is like that.
 func waiting(t *testing.T, db *notify.DB, statement string) int {
 	t.Helper()
-	return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement)
+	return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement)
 }
 
 // Engines that lock no rows exclude nobody, and roll nothing back: they are refused where
@@ -138,8 +138,8 @@ func TestEngines(t *testing.T) {
 		}
 		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
 		for _, engine := range engines {
-			execute(t, db, "CREATE TABLE `a``"+engine+"` (id INT PRIMARY KEY, done DATETIME) ENGINE="+engine)
-			execute(t, db, "INSERT INTO `a``"+engine+"` (id) VALUES (1)")
+			mysqltest.Exec(t, db.Pool(), "CREATE TABLE `a``"+engine+"` (id INT PRIMARY KEY, done DATETIME) ENGINE="+engine)
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO `a``"+engine+"` (id) VALUES (1)")
 			row := guard.RowRef{Table: "a`" + engine, Key: "id", Value: 1}
 			once, err := guard.NewOnceIn(db, guard.OnceTable{Table: row.Table, Key: "id", Time: "done"})
 			require.NoError(t, err)
@@ -163,8 +163,8 @@ func TestEngines(t *testing.T) {
 func TestOneConnection(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			execute(t, db, mails)
-			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
+			mysqltest.Exec(t, db.Pool(), mails)
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
 			once := onceInMails(t, db, "")
 			db.Pool().SetMaxOpenConns(1)
 			tx, err := db.Pool().BeginTxx(t.Context(), nil)
@@ -193,7 +193,7 @@ func TestOneConnection(t *testing.T) {
 				}))
 			require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, db,
 				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.LeaseOptions{TTL: time.Minute}))
-			require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM "+schema.LeaseTable))
+			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+schema.LeaseTable))
 		})
 	})
 }

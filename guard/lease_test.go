@@ -93,15 +93,15 @@ func TestLeaseTokens(t *testing.T) {
 // A lease that nobody renews is the next one's when it expires, with a larger token. The
 // one before can neither release, renew nor fence any more. One that is renewed lasts.
 func TestLeaseExpires(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		const ttl, longer = 3 * time.Second, 9 * time.Second // a stall loses none that is renewed
+		const ttl, longer = time.Second, 9 * time.Second // a stall loses none that is renewed
 		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", longer)
 		renewed := mustLock(t, other)
 		begun := time.Now()
 		token, err := lease.Take(t.Context())
 		require.NoError(t, err)
-		next := mustLock(t, lease)
+		next := mustLock(t, newLease(t, db, "x", longer))
 		require.GreaterOrEqual(t, time.Since(begun), ttl)
 		require.Equal(t, token+1, next.Token())
 		refused := guard.TokenError{Name: "x", Token: token, Current: token + 1, Held: true}
@@ -111,7 +111,9 @@ func TestLeaseExpires(t *testing.T) {
 		requireToken(t, err, refused)
 		require.NoError(t, next.Release(t.Context()))
 
-		require.Eventually(t, func() bool { return time.Since(begun) > 2*longer }, patience, tick)
+		require.Eventually(t, func() bool { // the fourth is later than its first end
+			return mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease WHERE name = 'renewed'") >= mysqltest.Size(1, 4, 6)
+		}, patience, tick)
 		require.NoError(t, renewed.Err())
 		_, err = other.TryLock(t.Context())
 		require.ErrorIs(t, err, guard.ErrNotAcquired)
@@ -134,7 +136,7 @@ func TestLeaseExpires(t *testing.T) {
 // gives it to anybody else, and its context says why. Others need no connection that it
 // would have to give up.
 func TestLeaseLost(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
@@ -142,6 +144,7 @@ func TestLeaseLost(t *testing.T) {
 			"frozen": (*mysqltest.Proxy).Freeze, "down": (*mysqltest.Proxy).Down,
 		} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				proxy := s.Proxy(t)
 				const ttl = 3 * time.Second
 				held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), name, ttl))
@@ -170,16 +173,16 @@ func TestLeaseTakenAway(t *testing.T) {
 		db, _ := openState(t, s)
 		lease := newLease(t, db, "x", 12*time.Second) // or a stall would lose it before the renewal does
 		held := mustLock(t, lease)
-		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
 		mysqltest.Await(t, held.Lost(), "the loss")
 		require.ErrorIs(t, held.Err(), guard.ErrNotHolder)
 		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
-		require.Equal(t, 1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
 
 		// At its release, when that comes first.
 		lease = newLease(t, db, "y", time.Hour)
 		held = mustLock(t, lease)
-		execute(t, db, "UPDATE mqnotify_lease SET token = token + 1")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
 		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
 		require.ErrorIs(t, held.Err(), guard.ErrLockLost)
 	})
@@ -187,15 +190,15 @@ func TestLeaseTakenAway(t *testing.T) {
 
 // The renewals go on over lost connections and a restart of the server.
 func TestLeaseSurvives(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
 		proxy := own.Proxy(t)
-		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 12*time.Second))
-		renewals := func() int { return value[int](t, direct, "SELECT renewals FROM mqnotify_lease") }
-		for range 3 {
+		held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), "x", 9*time.Second))
+		renewals := func() int { return mysqltest.Value[int](t, direct.Pool(), "SELECT renewals FROM mqnotify_lease") }
+		for range mysqltest.Size(1, 2, 3) {
 			before := renewals()
 			proxy.Down()
 			proxy.Up()
@@ -210,7 +213,7 @@ func TestLeaseSurvives(t *testing.T) {
 		require.NoError(t, held.Err())
 		require.NoError(t, held.Release(t.Context()), "over a new connection")
 		require.Eventually(t, func() bool { return direct.Pool().Ping() == nil }, patience, tick)
-		require.Equal(t, 0, value[int](t, direct, "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'y' AND expires_at > UTC_TIMESTAMP(6)"))
+		require.Equal(t, 0, mysqltest.Value[int](t, direct.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'y' AND expires_at > UTC_TIMESTAMP(6)"))
 	})
 }
 
@@ -219,7 +222,7 @@ func TestLeaseSurvives(t *testing.T) {
 func TestLeaseFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		execute(t, db, "CREATE TABLE resource (n INT)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE resource (n INT)")
 		lease := newLease(t, db, "x", 3*time.Second)
 		token, err := lease.Take(t.Context())
 		require.NoError(t, err)
@@ -231,7 +234,7 @@ func TestLeaseFence(t *testing.T) {
 		require.NoError(t, lease.Fence(t.Context(), tx, token))
 		next := mysqltest.Result(func() int {
 			held := mustLock(t, newLease(t, db, "x", time.Minute)) // which is not renewed in here
-			n := value[int](t, db, "SELECT COUNT(*) FROM resource")
+			n := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM resource")
 			return n + errs(held.Release(context.Background()))
 		})
 		require.Eventually(t, func() bool {
@@ -246,7 +249,7 @@ func TestLeaseFence(t *testing.T) {
 		}
 		require.NoError(t, tx.Commit())
 		require.Equal(t, 1, mysqltest.Receive(t, next), "the next holder sees what was committed")
-		require.Equal(t, 1, value[int](t, db, "SELECT renewals FROM mqnotify_lease"), "a change, which other servers of a cluster learn of")
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease"), "a change, which other servers of a cluster learn of")
 		require.ErrorIs(t, lease.Fence(t.Context(), db.Pool(), token), guard.ErrOptions)
 	})
 }

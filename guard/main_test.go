@@ -3,7 +3,6 @@ package guard_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -25,11 +24,8 @@ const (
 	// patience is how long a test waits for what must come.
 	patience = time.Minute
 	// tick is how often it looks.
-	tick = 5 * time.Millisecond
+	tick = 10 * time.Millisecond
 )
-
-// long tells whether heavy tests run in their long form.
-var long = os.Getenv("MQNOTIFY_LONG") != ""
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()
@@ -48,13 +44,11 @@ func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	return db, config
 }
 
-var eachAtOnce = mysqltest.Each
-
 // bothCounts runs f with a connection that counts changed rows, and with one that counts
 // found ones.
 func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *notify.DB, config *mysql.Config)) {
 	t.Helper()
-	for _, found := range []bool{false, true} {
+	for _, found := range mysqltest.Size([]bool{true}, []bool{false, true}, []bool{false, true}) { // most other tests have false
 		t.Run(fmt.Sprintf("clientFoundRows=%v", found), func(t *testing.T) {
 			config := s.Database(t)
 			config.ClientFoundRows = found
@@ -63,19 +57,6 @@ func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *noti
 			f(t, db, config)
 		})
 	}
-}
-
-func execute(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err, query)
-}
-
-// value is what a query for one value returns.
-func value[T any](tb testing.TB, db *notify.DB, query string, args ...any) (v T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().GetContext(tb.Context(), &v, query, args...), query)
-	return v
 }
 
 // shortly is a context that ends soon.

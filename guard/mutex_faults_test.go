@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,13 @@ func TestMutexServerAway(t *testing.T) {
 		enough := errors.New("enough")
 		for kind, open := range mutexes {
 			proxy := s.Proxy(t)
-			through := openDB(t, proxy.Config(config))
+			var dials atomic.Int64
+			dialed := proxy.Config(config)
+			dialed.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				dials.Add(1)
+				return new(net.Dialer).DialContext(ctx, network, addr)
+			}
+			through := openDB(t, dialed)
 			m, err := open(through, kind)
 			require.NoError(t, err)
 			holder, err := open(direct, kind)
@@ -37,9 +44,9 @@ func TestMutexServerAway(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				failed := mysqltest.Result(func() error { _, err := m.Lock(ctx); return err })
 				require.Eventually(t, func() bool { return through.Pool().Stats().OpenConnections > 0 }, patience, tick)
-				retried := guard.Retried()
 				proxy.Down()
-				require.Eventually(t, func() bool { return guard.Retried() > retried+3 }, patience, tick)
+				before := dials.Load()
+				require.Eventually(t, func() bool { return dials.Load() > before+3 }, patience, tick) // it has been refused
 				cancel(enough)
 				err = mysqltest.Receive(t, failed)
 				require.ErrorIs(t, err, enough)
@@ -64,7 +71,7 @@ func TestMutexServerAway(t *testing.T) {
 // Whoever loses the connection while it takes a lock, or releases it, has what the
 // server did: no lock stays taken by nobody.
 func TestMutexConnectionLost(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, blocksTaking, taken, release, free string }{
 			// An INSERT waits for the end of whoever deletes the row.
 			"row":   {schema.RowMutexTable, "DELETE FROM mqnotify_mutex_row", "taker <> 'somebody'", "DELETE", "TRUE"},
@@ -80,7 +87,7 @@ func TestMutexConnectionLost(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, mustLock(t, m).Release(t.Context())) // connected, and the row made
 				if kind == "row" {
-					execute(t, direct, "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
+					mysqltest.Exec(t, direct.Pool(), "INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))")
 				}
 				count := "SELECT COUNT(*) FROM " + test.table + " WHERE "
 
@@ -107,7 +114,7 @@ func TestMutexConnectionLost(t *testing.T) {
 // What frees a key or a lock whoever has it is not run again after a lost answer: by then it may be
 // the next one's.
 func TestFreedOnce(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		type breakable interface {
 			guard.Mutex
 			Break(ctx context.Context) (bool, error)
@@ -197,7 +204,7 @@ func neverAnswered[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Prox
 	require.Eventually(t, func() bool { return waiting(t, direct, statement) > 0 }, patience, tick)
 	proxy.Freeze()
 	require.NoError(t, tx.Commit())
-	require.Eventually(t, func() bool { return value[int](t, direct, done) == want }, patience, tick)
+	require.Eventually(t, func() bool { return mysqltest.Value[int](t, direct.Pool(), done) == want }, patience, tick)
 	proxy.Down()
 	return acted
 }

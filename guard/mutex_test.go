@@ -109,10 +109,10 @@ func TestMutex(t *testing.T) {
 // One at a time: what two did at once would show in the count.
 func TestMutexExcludes(t *testing.T) {
 	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex) {
-		execute(t, db, "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
 		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
-		execute(t, db, "INSERT INTO counter VALUES (?, 0, 0)", kind)
-		const workers, rounds = 6, 8
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO counter VALUES (?, 0, 0)", kind)
+		workers, rounds := 6, mysqltest.Size(3, 8, 8)
 		var all sync.WaitGroup
 		for range workers {
 			all.Go(func() {
@@ -130,7 +130,7 @@ func TestMutexExcludes(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.Equal(t, workers*rounds, value[int](t, db, "SELECT n FROM counter WHERE kind = ?", kind))
+		require.Equal(t, workers*rounds, mysqltest.Value[int](t, db.Pool(), "SELECT n FROM counter WHERE kind = ?", kind))
 	})
 }
 
@@ -194,7 +194,7 @@ func TestBreak(t *testing.T) {
 // A release that got no answer, and gave up, may have released the lock: the next one does
 // not take that for a loss. One that finds somebody else there does.
 func TestReleaseAgain(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, release, free string }{
 			"row":  {schema.RowMutexTable, "DELETE%", "TRUE"},
 			"flag": {schema.FlagMutexTable, "UPDATE%", "held"},
@@ -233,7 +233,7 @@ func TestAdvisoryLost(t *testing.T) {
 		direct := openDB(t, config)
 		for name, end := range map[string]func(p *mysqltest.Proxy, lock string){
 			"killed": func(_ *mysqltest.Proxy, lock string) {
-				execute(t, direct, fmt.Sprintf("KILL %d", value[int](t, direct, "SELECT IS_USED_LOCK(?)", lock)))
+				mysqltest.Exec(t, direct.Pool(), fmt.Sprintf("KILL %d", mysqltest.Value[int](t, direct.Pool(), "SELECT IS_USED_LOCK(?)", lock)))
 			},
 			"cut": func(p *mysqltest.Proxy, _ string) { p.Down() },
 		} {
@@ -260,7 +260,7 @@ func TestAdvisoryLost(t *testing.T) {
 // An advisory lock is not trusted where it does not exclude: behind a proxy that deals
 // statements out to several sessions, and on a server whose writers are elsewhere.
 func TestAdvisoryUnsafe(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--read-only=1")
 		shared := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"read-only": own.Database(t), "proxy": s.Multiplexer(t, 4).Config(shared)} {

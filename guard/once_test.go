@@ -34,8 +34,8 @@ func onceInMails(tb testing.TB, db *notify.DB, taker string) *guard.Once {
 func TestOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			execute(t, db, mails)
-			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES (7), (18446744073709551615)")
+			mysqltest.Exec(t, db.Pool(), mails)
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES (7), (18446744073709551615)")
 			for name, test := range map[string]struct {
 				once *guard.Once
 				key  any
@@ -86,13 +86,13 @@ func TestOnceTx(t *testing.T) {
 				return assert.NoError(t, err) && through
 			})
 			require.Eventually(t, func() bool {
-				return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") == 1
+				return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") == 1
 			}, patience, tick, "it waits for the transaction")
 			require.NoError(t, tx.Rollback())
 			require.True(t, mysqltest.Receive(t, other))
 
 			// A transaction whose snapshot is older than what another one did.
-			execute(t, db, "INSERT INTO mqnotify_once (once_key) VALUES ('old')")
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_once (once_key) VALUES ('old')")
 			tx = begin()
 			var n int
 			require.NoError(t, tx.Get(&n, "SELECT COUNT(*) FROM mqnotify_once"))
@@ -148,8 +148,8 @@ func TestOnceConnectionLost(t *testing.T) {
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
 		proxy := s.Proxy(t)
 		db := openDB(t, proxy.Config(config))
-		execute(t, direct, mails)
-		execute(t, direct, "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
+		mysqltest.Exec(t, direct.Pool(), mails)
+		mysqltest.Exec(t, direct.Pool(), "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
 		for key, once := range map[string]*guard.Once{
 			"ready": guard.NewOnce(db), "1": onceInMails(t, db, "mark"), "2": onceInMails(t, db, ""),
 		} {
@@ -175,7 +175,7 @@ func TestOnceConnectionLost(t *testing.T) {
 				return answer{through, err}
 			})
 			require.Eventually(t, func() bool {
-				return value[int](t, direct, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") > 0
+				return mysqltest.Value[int](t, direct.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'UPDATE%'") > 0
 			}, patience, tick)
 			proxy.Freeze() // its answer does not arrive
 			require.NoError(t, lock.Commit())
@@ -183,7 +183,7 @@ func TestOnceConnectionLost(t *testing.T) {
 			if key != "ready" {
 				done = "SELECT COUNT(*) FROM `ma``ils` WHERE `sent at` IS NOT NULL AND id = " + key
 			}
-			require.Eventually(t, func() bool { return value[int](t, direct, done) == 1 }, patience, tick)
+			require.Eventually(t, func() bool { return mysqltest.Value[int](t, direct.Pool(), done) == 1 }, patience, tick)
 			proxy.Down()
 			proxy.Up()
 			got := mysqltest.Receive(t, tried)
@@ -204,8 +204,8 @@ func TestOnceConnectionLost(t *testing.T) {
 func TestOnceRefuses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		execute(t, db, mails)
-		execute(t, db, "CREATE TABLE odd (a INT NOT NULL, b VARCHAR(20), price DECIMAL(9,2) UNIQUE, c DATETIME NOT NULL, d DATETIME, PRIMARY KEY (a, b), UNIQUE KEY (b))")
+		mysqltest.Exec(t, db.Pool(), mails)
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE odd (a INT NOT NULL, b VARCHAR(20), price DECIMAL(9,2) UNIQUE, c DATETIME NOT NULL, d DATETIME, PRIMARY KEY (a, b), UNIQUE KEY (b))")
 		try := func(table guard.OnceTable, key any) error {
 			once, err := guard.NewOnceIn(db, table)
 			require.NoError(t, err)

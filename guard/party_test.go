@@ -7,14 +7,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -25,7 +28,14 @@ const partyEnv = "MQNOTIFY_GUARD_PARTY"
 type told struct {
 	Role, DSN, Kind, Name string
 	TTL                   time.Duration
+	Choices               string // the name of its random choices
 }
+
+// random are the random choices of such a process.
+func (t told) random() *rand.Rand { return mysqltest.RandomOf(t.Choices) }
+
+// parties counts the processes that each test has started.
+var parties sync.Map
 
 // roles are what a process can be.
 var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
@@ -55,6 +65,8 @@ func startParty(t *testing.T, told told) *party {
 
 func startProgram(t *testing.T, program string, told told) *party {
 	t.Helper()
+	count, _ := parties.LoadOrStore(t.Name(), new(atomic.Int32))
+	told.Choices = fmt.Sprint(t.Name(), count.(*atomic.Int32).Add(1))
 	text, err := json.Marshal(told)
 	require.NoError(t, err)
 	p := &party{command: exec.Command(program), lines: make(chan string, 1<<16), ended: make(chan struct{})}

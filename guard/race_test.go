@@ -3,7 +3,6 @@ package guard_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -68,33 +67,31 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	})
 }
 
-// Once, Claims, the steps of a chain and Every never let two through: sixteen processes race for each key, half
+// Once, Claims, the steps of a chain and Every never let two through: sixteen processes (with -short, eight) race for each key, half
 // of them with connections that count found rows. Some are killed with kill -9 in the
 // middle of a race, and some lose their connections. Where nobody did, one gets through.
 func TestOnceRaces(t *testing.T) {
-	races := 100
-	if long {
-		races = 25_000 // two of the five kinds are Once
-	}
+	races := mysqltest.Size(25, 100, 25_000) // two of the five kinds are Once
+	racers := mysqltest.Size(8, 16, 16)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
-		execute(t, db, mails)
-		execute(t, db, "CREATE TABLE acts (race INT NOT NULL, process INT NOT NULL, PRIMARY KEY (race, process))")
+		mysqltest.Exec(t, db.Pool(), mails)
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE acts (race INT NOT NULL, process INT NOT NULL, PRIMARY KEY (race, process))")
 		for from := 0; from < races; from += 1000 {
 			var rows []string
 			for race := from; race < min(races, from+1000); race++ {
 				rows = append(rows, fmt.Sprintf("(%d)", race))
 			}
-			execute(t, db, "INSERT INTO `ma``ils` (id) VALUES "+strings.Join(rows, ","))
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES "+strings.Join(rows, ","))
 		}
 		proxy := s.Proxy(t)
-		const racers = 16
+		random := mysqltest.Random(t)
 		all := make([]*party, racers)
 		begin := func(n int) {
 			config := config.Clone()
-			if n >= 12 {
+			if n >= racers/4*3 {
 				config = proxy.Config(config)
 			}
 			config.ClientFoundRows = n%2 == 1
@@ -124,9 +121,9 @@ func TestOnceRaces(t *testing.T) {
 				p.tell(order)
 			}
 			disturbed, killed := false, -1
-			switch rand.N(40) {
+			switch random.IntN(40) {
 			case 0:
-				killed, disturbed = rand.N(racers), true
+				killed, disturbed = random.IntN(racers), true
 				all[killed].kill()
 				kills++
 			case 1:
@@ -176,11 +173,11 @@ func TestOnceRaces(t *testing.T) {
 				ready(killed)
 			}
 		}
-		require.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
-		acts := value[int](t, db, "SELECT COUNT(*) FROM acts")
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
+		acts := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acts")
 		require.GreaterOrEqual(t, acts, races-kills-unwon)
 		// Steps only ever go on from the last one.
-		count, walked := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
+		count, walked := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
 		for last = "the beginning"; ; walked++ {
 			if last, err = claims.Next(t.Context(), last); last == "" {
 				break

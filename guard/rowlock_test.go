@@ -25,14 +25,14 @@ func account(id any) guard.RowRef { return guard.RowRef{Table: "acc`ounts", Key:
 func openAccounts(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	db, config := openState(tb, s)
-	execute(tb, db, accounts)
-	execute(tb, db, "INSERT INTO `acc``ounts` (id, owner) VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four')")
+	mysqltest.Exec(tb, db.Pool(), accounts)
+	mysqltest.Exec(tb, db.Pool(), "INSERT INTO `acc``ounts` (id, owner) VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four')")
 	return db, config
 }
 
 func balance(tb testing.TB, db *notify.DB, id int) int {
 	tb.Helper()
-	return value[int](tb, db, "SELECT balance FROM `acc``ounts` WHERE id = ?", id)
+	return mysqltest.Value[int](tb, db.Pool(), "SELECT balance FROM `acc``ounts` WHERE id = ?", id)
 }
 
 // One transaction at a time on a row: what is read and written in two statements does not
@@ -59,7 +59,7 @@ func TestLockRow(t *testing.T) {
 		all.Wait()
 		require.Equal(t, 80, balance(t, db, 1))
 		// The connections wait for locks as long as they did before.
-		require.Equal(t, value[int](t, db, "SELECT @@GLOBAL.innodb_lock_wait_timeout"), value[int](t, db, "SELECT @@innodb_lock_wait_timeout"))
+		require.Equal(t, mysqltest.Value[int](t, db.Pool(), "SELECT @@GLOBAL.innodb_lock_wait_timeout"), mysqltest.Value[int](t, db.Pool(), "SELECT @@innodb_lock_wait_timeout"))
 
 		no := errors.New("no")
 		spoil := func(end func() error) func(ctx context.Context, tx *sqlx.Tx) error {
@@ -80,7 +80,7 @@ func TestLockRow(t *testing.T) {
 
 // A row that somebody has: each way of waiting, and a row that is not there.
 func TestLockRowHeld(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
 		holder, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
@@ -249,7 +249,7 @@ func TestTwoStep(t *testing.T) {
 		require.NoError(t, pay.Do(t.Context(), db, account(1), options))
 		require.Equal(t, 1, calls)
 		require.Equal(t, 2, finished)
-		require.Equal(t, "paid", value[string](t, db, "SELECT state FROM `acc``ounts` WHERE id = 1"))
+		require.Equal(t, "paid", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
 
 		// A call that fails leaves the row as it was, and free for the next one.
 		no := errors.New("no")
@@ -258,12 +258,12 @@ func TestTwoStep(t *testing.T) {
 
 		// A lease that somebody else has got meanwhile: Finish is rolled back.
 		pay.Call = func(context.Context) error {
-			execute(t, db, "UPDATE mqnotify_lease SET token = token + 1")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
 			return nil
 		}
-		execute(t, db, "UPDATE `acc``ounts` SET state = 'new'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE `acc``ounts` SET state = 'new'")
 		err := pay.Do(t.Context(), db, account(1), options)
 		require.ErrorIs(t, err, guard.ErrLockLost)
-		require.Equal(t, "new", value[string](t, db, "SELECT state FROM `acc``ounts` WHERE id = 1"))
+		require.Equal(t, "new", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
 	})
 }

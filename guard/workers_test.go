@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -193,13 +192,13 @@ type workers struct {
 func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, direct string) string, count int) *workers {
 	t.Helper()
 	db, config := openState(t, s)
-	execute(t, db, "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
 		" process INT NOT NULL DEFAULT 0, written INT NOT NULL DEFAULT 0, changes INT NOT NULL DEFAULT 0)")
-	execute(t, db, "INSERT INTO resource (id, owner) VALUES (1, 'one')")
-	execute(t, db, "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
-	execute(t, db, "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO resource (id, owner) VALUES (1, 'one')")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE works (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL, process INT NOT NULL)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER noted AFTER UPDATE ON resource FOR EACH ROW INSERT INTO works (n, token, process)"+
 		" SELECT NEW.written, NEW.token, NEW.process FROM DUAL WHERE NEW.written > 0")
-	execute(t, db, "CREATE TABLE broken (x INT)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE broken (x INT)")
 	w := &workers{t: t, db: db, errs: map[string]int{}}
 	for n := range count {
 		told.DSN = dsn(n, config.FormatDSN())
@@ -228,7 +227,7 @@ func (w *workers) replace(n int) {
 	w.all[n] = startParty(w.t, w.told[n])
 }
 
-func (w *workers) done() int { return value[int](w.t, w.db, "SELECT n FROM resource") }
+func (w *workers) done() int { return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT n FROM resource") }
 
 // goOn waits until so much more was done.
 func (w *workers) goOn(n int) {
@@ -251,7 +250,7 @@ const cuts = 3
 
 // twice are the numbers that two have counted to: two holders at once.
 func (w *workers) twice() int {
-	return value[int](w.t, w.db, "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
+	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
 
 // hear listens to a process until it says something that begins so, or ends.
@@ -278,18 +277,17 @@ func (w *workers) stop() {
 // killed with kill -9 in the middle, and half of them lose their connections. A mutex
 // without an end is broken by whoever knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
-	rounds, each := 2, 6
-	if long {
-		rounds, each = 30, 40
-	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	rounds, each := mysqltest.Size(1, 2, 30), mysqltest.Size(4, 6, 40)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind := range mutexes {
 			t.Run(kind, func(t *testing.T) {
+				t.Parallel()
+				random := mysqltest.Random(t)
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), 4)
+				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
-					victim := rand.N(len(w.all))
+					victim := random.IntN(len(w.all))
 					dies := w.all[victim]
 					if kind == "row" || kind == "flag" {
 						dies.tell("die") // while it holds the mutex
@@ -308,7 +306,7 @@ func TestMutexProcesses(t *testing.T) {
 				w.stop()
 				require.Zero(t, w.twice(), "two holders at once")
 				if kind == "lease" || kind == "flag" {
-					require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+					require.Zero(t, mysqltest.Value[int](t, w.db.Pool(), "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
 				}
 				t.Logf("%s: %d times held by %d processes, %d of them killed with kill -9, connections of half of them cut %d times, nobody at the same time: %v",
 					kind, w.done(), len(w.all)+rounds, rounds, cuts*rounds, w.errs)
@@ -329,18 +327,16 @@ func TestMutexProcessesShowTwo(t *testing.T) {
 // Holders of a lease that are stopped past its end, or cut off from the server, come back
 // and write: the resource rejects them by their tokens, and nobody's work is lost.
 func TestLeaseFaults(t *testing.T) {
-	rounds := 4
-	if long {
-		rounds = 60
-	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	rounds := mysqltest.Size(2, 4, 60)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
-		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), 4)
+		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
 		for round := range rounds {
 			w.goOn(3)
 			switch round % 4 {
 			case 0, 2:
-				stopped := w.all[rand.N(len(w.all))]
+				stopped := w.all[random.IntN(len(w.all))]
 				stopped.tell("stop")
 				w.hear(stopped, "in the middle")
 				w.goOn(5) // the others, when the lease has expired
@@ -359,7 +355,7 @@ func TestLeaseFaults(t *testing.T) {
 		w.goOn(3)
 		w.stop()
 		require.Zero(t, w.twice(), "two holders at once")
-		require.Zero(t, value[int](t, w.db, "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
+		require.Zero(t, mysqltest.Value[int](t, w.db.Pool(), "SELECT COUNT(*) FROM works a JOIN works b ON a.n < b.n AND a.token > b.token"))
 		t.Logf("held %d times; %d writes with an old token were rejected", w.done(), w.errs[errRejected.Error()])
 	})
 }

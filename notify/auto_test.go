@@ -77,7 +77,7 @@ func startWithGTIDs(tb testing.TB, s *mysqltest.Server) *mysqltest.Server {
 
 // The best way that works is taken, and told in one line.
 func TestAutoChooses(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		a := openAuto(t, db, 0)
 		assert.Empty(t, a.awaitMode(t, "gate"))
@@ -89,7 +89,7 @@ func TestAutoChooses(t *testing.T) {
 
 // A row that its one reader deletes is looked at.
 func TestAutoPollsTheFlagRow(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		a := notify.NewAuto(db, openSession(t, db, never), "orders", notify.FlagRow("orders"), notify.AutoOptions{})
 		defer func() { require.NoError(t, a.Close()) }()
@@ -107,7 +107,7 @@ func TestAutoPollsTheFlagRow(t *testing.T) {
 // A server that becomes read-only has its writers elsewhere: it is polled, and the
 // gate is back when the server takes writes again.
 func TestAutoOnAReadOnlyServer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := startWithGTIDs(t, s)
 		config := own.Database(t)
 		db := openDB(t, config)
@@ -116,7 +116,7 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 		for _, a := range []*auto{a, other} {
 			a.awaitMode(t, "gate")
 		}
-		for range 2 {
+		for range mysqltest.Size(1, 1, 2) {
 			_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL read_only = 1")
 			require.NoError(t, err)
 			for _, a := range []*auto{a, other} {
@@ -139,7 +139,7 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 // Through a proxy that deals a connection's statements out to many sessions no lock
 // can be held: what may be on any session is polled, and nothing is left behind.
 func TestAutoThroughAMultiplexer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := startWithGTIDs(t, s)
 		config := own.Database(t)
 		db := openDB(t, config)
@@ -155,7 +155,7 @@ func TestAutoThroughAMultiplexer(t *testing.T) {
 
 // A way of which only a connection was lost is taken again soon.
 func TestAutoAfterALostConnection(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
@@ -185,7 +185,7 @@ func TestAutoAfterALostConnection(t *testing.T) {
 
 // Closing it in the middle of whatever it does leaves nothing behind.
 func TestAutoClose(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
@@ -215,7 +215,7 @@ func TestAutoClose(t *testing.T) {
 // Where the gate is no use commits are waited for, until GTIDs are switched off, and
 // again when they are back.
 func TestAutoWaitsForCommits(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
 			t.Skip("MariaDB has no wait for a commit")
 		}

@@ -30,12 +30,12 @@ func asked(tb testing.TB, s *mysqltest.Server, config *mysql.Config, n int) {
 // Whoever changes the condition wakes who waits for it: by a notification, or by a row of
 // the topic. Asked for each 10 s alone, the changes would take longer than the test has.
 func TestAwait(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		waits, changes := openDB(t, config), openProcess(t, config)
 		makeTopic(t, changes)
-		run(t, changes, "CREATE TABLE stock (n INT NOT NULL)")
-		run(t, changes, "INSERT INTO stock VALUES (0)")
+		mysqltest.Exec(t, changes.Pool(), "CREATE TABLE stock (n INT NOT NULL)")
+		mysqltest.Exec(t, changes.Pool(), "INSERT INTO stock VALUES (0)")
 		ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 		defer cancel()
 		for n := 1; n <= 10; n++ {
@@ -47,7 +47,7 @@ func TestAwait(t *testing.T) {
 				return err
 			})
 			asked(t, s, config, n)
-			run(t, changes, "UPDATE stock SET n = ?", n)
+			mysqltest.Exec(t, changes.Pool(), "UPDATE stock SET n = ?", n)
 			if n%2 == 0 {
 				require.NoError(t, notify.Notify(ctx, changes, "orders"))
 			} else {
@@ -60,15 +60,15 @@ func TestAwait(t *testing.T) {
 
 // It ends with its context, with the cause of that, and with an error of the query.
 func TestAwaitEnds(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db := openDB(t, config)
 		makeTopic(t, db)
 		_, err := awaitStock(t.Context(), db, 1)
 		require.True(t, server.Is(err, server.ErrNoSuchTable), "%v", err)
 
-		run(t, db, "CREATE TABLE stock (n INT NOT NULL)")
-		run(t, db, "INSERT INTO stock VALUES (0)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE stock (n INT NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO stock VALUES (0)")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		found := mysqltest.Result(func() error {
 			_, err := awaitStock(ctx, db, 1)
@@ -83,15 +83,15 @@ func TestAwaitEnds(t *testing.T) {
 
 // Where there is no gate it polls, and a server that restarts is no end.
 func TestAwaitWithoutAGate(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
-		run(t, db, "CREATE TABLE stock (n INT NOT NULL)")
-		run(t, db, "INSERT INTO stock VALUES (0)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE stock (n INT NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO stock VALUES (0)")
 		const readOnly = "SET GLOBAL read_only = 1" // root may write
-		run(t, db, readOnly)
+		mysqltest.Exec(t, db.Pool(), readOnly)
 		found := mysqltest.Result(func() error {
 			_, err := awaitStock(t.Context(), db, 1)
 			return err
@@ -99,8 +99,8 @@ func TestAwaitWithoutAGate(t *testing.T) {
 		asked(t, own, config, 1)
 		own.Kill()
 		own.Restart(t)
-		run(t, db, readOnly)
-		run(t, db, "UPDATE stock SET n = 1")
+		mysqltest.Exec(t, db.Pool(), readOnly)
+		mysqltest.Exec(t, db.Pool(), "UPDATE stock SET n = 1")
 		require.NoError(t, mysqltest.Receive(t, found))
 	})
 }

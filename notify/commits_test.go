@@ -2,7 +2,6 @@ package notify_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func commitsComeAndGo(t *testing.T, own *mysqltest.Server) {
 		all.Go(func() {
 			for range 20 {
 				user := db.Commits()
-				if rand.IntN(2) == 0 {
+				if random().IntN(2) == 0 {
 					select {
 					case <-user.C:
 					case <-time.After(soon):
@@ -177,13 +176,13 @@ func commitsSwitchedOff(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	user, other := db.Commits(), db.Commits()
 	told(t, user)
-	run(t, db, "SET GLOBAL gtid_mode = ON_PERMISSIVE")
+	mysqltest.Exec(t, db.Pool(), "SET GLOBAL gtid_mode = ON_PERMISSIVE")
 	insert(t, db)
 	require.ErrorIs(t, failed(t, user), notify.ErrNoGTID)
 	require.ErrorIs(t, failed(t, other), notify.ErrNoGTID)
 	again := db.Commits()
 	require.ErrorIs(t, failed(t, again), notify.ErrNoGTID)
-	run(t, db, "SET GLOBAL gtid_mode = ON")
+	mysqltest.Exec(t, db.Pool(), "SET GLOBAL gtid_mode = ON")
 	last := db.Commits()
 	told(t, last)
 	for _, user := range []*notify.CommitUser{user, other, again, last, user} {
@@ -193,7 +192,7 @@ func commitsSwitchedOff(t *testing.T, own *mysqltest.Server) {
 }
 
 func TestCommitsWithoutGTID(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for range 2 {
 			user := db.Commits()

@@ -23,7 +23,7 @@ var (
 
 // TestExamples runs the examples that need a server, on each, without a binary log.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		db = openDB(t, config)

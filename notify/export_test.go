@@ -41,6 +41,12 @@ func (o GateOptions) WithLoss(l GateLoss) GateOptions {
 	return o
 }
 
+// WithDescribeAgain is the options of a keeper that asks again that often; 0 means as usual.
+func (o GateOptions) WithDescribeAgain(again time.Duration) GateOptions {
+	o.describeAgain = again
+	return o
+}
+
 // GateLocks are the names of the keeper's lock and of the claim.
 func GateLocks(database, topic string) (keeper, claim string) {
 	names := newGateNames(database, topic)

@@ -29,7 +29,8 @@ type GateOptions struct {
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
-	lossy *lossy // ways to lose wakes, for the test that shows them
+	lossy         *lossy        // ways to lose wakes, for the test that shows them
+	describeAgain time.Duration // 0 means describeAgain, which takes a test too long
 }
 
 // lossy breaks what the protocol rests on, and delays what it must bear.
@@ -54,6 +55,7 @@ func (o GateOptions) withDefaults() GateOptions {
 	}
 	o.Coalesce = max(o.Coalesce, time.Millisecond)
 	o.KeeperTimeout = cmp.Or(o.KeeperTimeout, 10*time.Second)
+	o.describeAgain = cmp.Or(o.describeAgain, describeAgain)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

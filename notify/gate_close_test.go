@@ -126,6 +126,9 @@ func TestGateCloseAtAnyMoment(t *testing.T) {
 // Nor is there anything left of a process that leaves alone: what it waits for, and
 // what waits for it, others hold on.
 func TestGateCloseOfOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestGateClose has the same states")
+	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
@@ -158,7 +161,10 @@ func TestGateCloseOfOne(t *testing.T) {
 
 // A server that does not answer keeps nobody from closing.
 func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("waits for timeouts; TestGateClose and TestGateCloseAtAnyMoment have the ends of gates")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
@@ -190,7 +196,10 @@ func TestGateCloseWhileTheServerIsFrozen(t *testing.T) {
 
 // The DB may be closed first. The gates' waits on the server then end within a second.
 func TestGateCloseAfterItsDB(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestGateClose has the same states")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, open := range gateStates {
 			t.Run(name, func(t *testing.T) {
 				config := s.Database(t)

@@ -73,13 +73,13 @@ func TestGateSleepsUntilACommit(t *testing.T) {
 		}
 
 		// It can't come back, and looks find what there is.
-		run(t, db, "ALTER USER "+keeper.User+" ACCOUNT LOCK")
+		mysqltest.Exec(t, db.Pool(), "ALTER USER "+keeper.User+" ACCOUNT LOCK")
 		asleep()
 		kill(t, admin, "CONNECTION", sessions(t, admin, config, "STATE = ?", gtidWaiting)[0])
 		looks.await(t, len(looks.given())+30)
 		told(func() { insert(t, db) })
 		looks.await(t, len(looks.given())+30)
-		run(t, db, "ALTER USER "+keeper.User+" ACCOUNT UNLOCK")
+		mysqltest.Exec(t, db.Pool(), "ALTER USER "+keeper.User+" ACCOUNT UNLOCK")
 		asleep()
 
 		// A table that is locked hides a row, and no commit tells that it is free.
@@ -135,7 +135,7 @@ func TestGateStaysAwake(t *testing.T) {
 		looks.await(t, len(looks.given())+100)
 		_, looks = looking(t, config, "orders")
 		require.Eventually(t, looks.sleeps, patience, tick)
-		run(t, db, "SET GLOBAL gtid_mode = ON_PERMISSIVE")
+		mysqltest.Exec(t, db.Pool(), "SET GLOBAL gtid_mode = ON_PERMISSIVE")
 		insert(t, db)
 		looks.await(t, len(looks.given())+100)
 	})

@@ -112,7 +112,7 @@ func send(tb testing.TB, db *notify.DB, gate *notify.Gate) int64 {
 // Whichever session is killed, and however: all goes on by itself, no row is late, and
 // then everything is as before.
 func TestGateKilled(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		makeTopic(t, openProcess(t, config))
@@ -190,7 +190,7 @@ func TestGateKilled(t *testing.T) {
 // A keeper whose session was killed loses the gate. One that lives and whose lock another session
 // sees with somebody else is behind a proxy, where no gate is possible.
 func TestGateKilledIsNoProxy(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openProcess(t, tidy(t, s))
 		session := openSession(t, db, never)
 		lock := mustLock(t, session, lockName(db))

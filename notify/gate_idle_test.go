@@ -1,7 +1,6 @@
 package notify_test
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -19,10 +18,10 @@ import (
 // server, in statements, beside the keeper's looks and touches. Then a row comes from a
 // writer that knows nothing of the gate, and no wait is found in the slow log.
 func TestGateIdle(t *testing.T) {
-	window := 15 * time.Second
-	if os.Getenv("MQNOTIFY_LONG") != "" {
-		window = time.Minute
+	if testing.Short() {
+		t.Skip("measures for half a minute; TestGateFansOut has listeners that sleep, and one that is woken by a row is in TestAutoChooses")
 	}
+	window := mysqltest.Size(15*time.Second, 15*time.Second, time.Minute)
 	flags := []string{"--slow-query-log=ON", "--long-query-time=1", "--log-output=TABLE"}
 	eachOwn(t, flags, func(t *testing.T, own *mysqltest.Server) {
 		config := tidy(t, own)
@@ -133,6 +132,9 @@ func TestGateIdle(t *testing.T) {
 
 // A keeper that looks does not ask for its locks besides: each look shows them.
 func TestGateKeeperIsShownItsLocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("counts for half a minute; TestLossByOwnership has the check itself")
+	}
 	eachOwn(t, []string{"--log-output=TABLE", "--general-log=ON"}, func(t *testing.T, own *mysqltest.Server) {
 		config := tidy(t, own)
 		admin := own.Admin(t)
@@ -144,9 +146,9 @@ func TestGateKeeperIsShownItsLocks(t *testing.T) {
 				" WHERE command_type = 'Query' AND argument LIKE 'SELECT 1, IS_USED_LOCK%<=>%'").Scan(&n))
 			return n
 		}
-		require.Eventually(t, func() bool { return asked() > 1 }, patience, tick, "when it began, and at the first touch")
+		require.Eventually(t, func() bool { return asked() > 1 }, patience, 20*tick, "when it began, and at the first touch")
 		before := asked()
-		serverTime(t, admin, 70*time.Second)
+		serverTime(t, admin, mysqltest.Size(30*time.Second, 30*time.Second, 70*time.Second))
 		assert.Equal(t, before, asked())
 	})
 }

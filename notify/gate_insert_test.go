@@ -19,7 +19,7 @@ func inserter(t *testing.T, s *mysqltest.Server, config *mysql.Config) (*notify.
 	t.Helper()
 	db := openProcess(t, config)
 	makeTopic(t, db)
-	run(t, db, "CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY, v INT, made DATETIME DEFAULT CURRENT_TIMESTAMP)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY, v INT, made DATETIME DEFAULT CURRENT_TIMESTAMP)")
 	gate := publish(t, config)
 	awaitHandover(t, s, config)
 	return db, gate
@@ -27,7 +27,7 @@ func inserter(t *testing.T, s *mysqltest.Server, config *mysql.Config) (*notify.
 
 // What the caller gave stays as it was, beyond its end too.
 func TestGateInsertKeepsArguments(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, gate := inserter(t, s, tidy(t, s))
 		values := []any{1, 2, 3, 4, 5, 6, 7, 8}
 		require.Eventually(t, func() bool {
@@ -56,7 +56,7 @@ func inserted(tb testing.TB, gate *notify.Gate) (stored notify.Inserted) {
 // An INSERT over the keeper's session wakes who listens, here and elsewhere, and tells
 // the ids of its rows. It is in the pool's time zone.
 func TestGateInsert(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		config.Params = map[string]string{"auto_increment_increment": "3", "time_zone": "'+05:00'"}
 		db, gate := inserter(t, s, config)
@@ -77,7 +77,7 @@ func TestGateInsert(t *testing.T) {
 		require.NoError(t, db.Pool().Get(&apart, "SELECT ABS(TIMESTAMPDIFF(MINUTE, MAX(made), NOW())) FROM others"))
 		assert.Less(t, apart, 30)
 
-		run(t, db, "ALTER TABLE others MODIFY id INT NOT NULL DEFAULT 0, DROP PRIMARY KEY")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE others MODIFY id INT NOT NULL DEFAULT 0, DROP PRIMARY KEY")
 		assert.Zero(t, inserted(t, gate).First)
 	})
 }
@@ -85,7 +85,7 @@ func TestGateInsert(t *testing.T) {
 // What the server refuses is not stored, and the gate rings as before; it is not tried
 // again at once. One that waits for a table keeps a ring waiting, and not for long.
 func TestGateInsertRefused(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		_, gate := inserter(t, s, config)
 		listener, _ := listen(t, config)
@@ -147,7 +147,10 @@ func TestGateInsertRefused(t *testing.T) {
 
 // An INSERT for which the keeper's session has ended before is in no doubt: nothing is stored, and the gate goes on.
 func TestGateInsertAfterTheEnd(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestGateInsert has the statement itself, TestGateRingAlone the end of a producer")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db, gate := inserter(t, s, config)
 		n := 0
@@ -180,13 +183,13 @@ func stored(tb testing.TB, db *notify.DB) (n int) {
 // An INSERT that is killed is in doubt, and the gate goes on: over the same session, or
 // over another.
 func TestGateInsertKilled(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db, gate := inserter(t, s, config)
 		admin := s.Admin(t)
 		listener, _ := listen(t, config)
 		head := settle(t, listener)
-		run(t, db, "CREATE TRIGGER slow BEFORE INSERT ON others FOR EACH ROW SET NEW.v = SLEEP(IF(NEW.v = 7, 60, 0))")
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER slow BEFORE INSERT ON others FOR EACH ROW SET NEW.v = SLEEP(IF(NEW.v = 7, 60, 0))")
 		for _, what := range []string{"QUERY", "CONNECTION"} {
 			var err error
 			failed := mysqltest.Result(func() error {

@@ -16,7 +16,7 @@ import (
 // A producer that does not keep the gate wakes the listeners over the keeper. There is
 // no row, so that no look finds anything.
 func TestGateBell(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		listener, _ := listen(t, config)
@@ -34,7 +34,10 @@ func TestGateBell(t *testing.T) {
 // Producers that find no free bell publish all the same: the keeper's look finds what
 // they insert. They have one as soon as another producer is gone.
 func TestGateMoreProducersThanBells(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestGateStress has producers that come and go")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const bells = 32
 		config := tidy(t, s)
 		admin := s.Admin(t)
@@ -93,7 +96,7 @@ func awaitBells(t *testing.T, s *mysqltest.Server, config *mysql.Config, n int) 
 
 // A bell that is gone before the keeper waited on it may have been rung: the keeper rings.
 func TestGateBellUnheard(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		// Each look that sees the bell rings, so that settle needs a pause between them.
@@ -114,7 +117,7 @@ func TestGateBellUnheard(t *testing.T) {
 // A gate is heard when it keeps the gate, or its bell is known or will be to who keeps it, and
 // not before it has joined or after it is closed.
 func TestGateHeard(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		listener, _ := listen(t, config)
@@ -135,7 +138,10 @@ func TestGateHeard(t *testing.T) {
 
 // Whatever the server does, and whatever the gate's sessions are about, Ring returns.
 func TestGateRingNeverBlocks(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestGateRingAlone has rings in the same states")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := tidy(t, own)
 		makeTopic(t, openProcess(t, config))
@@ -182,7 +188,7 @@ func TestGateRingAlone(t *testing.T) {
 			}, true, true,
 		},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				config := tidy(t, s)
@@ -210,7 +216,7 @@ func unjoined(t *testing.T, config *mysql.Config, _ *notify.DB) *notify.Gate {
 
 // A producer is heard by who has lent his ear to its bell, also when he is about to wait again.
 func TestGateEar(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		keeper := openSession(t, openProcess(t, config), never) // in no hurry to wait

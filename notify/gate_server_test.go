@@ -18,7 +18,7 @@ import (
 // MySQL with GTIDs besides.
 func eachOwn(t *testing.T, flags []string, f func(t *testing.T, own *mysqltest.Server)) {
 	t.Helper()
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("plain", func(t *testing.T) {
 			t.Parallel()
 			f(t, s.Start(t, flags...))
@@ -55,7 +55,10 @@ func begin(t *testing.T, admin *sql.DB, query string) (id uint64, ended <-chan e
 // keepers; and no statement of a gate waits for the table for longer than its
 // lock_wait_timeout.
 func TestGateAlter(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("waits for tables to be free; TestGateOfAnAccountThatMayNotLook keeps a gate whose table a keeper does not read")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		makeTopic(t, openProcess(t, config))
@@ -85,7 +88,7 @@ func TestGateAlter(t *testing.T) {
 		id, err := inserted.LastInsertId()
 		require.NoError(t, err)
 		alterer, altered := begin(t, admin, "ALTER TABLE "+config.DBName+".orders ADD COLUMN two INT")
-		awaitState(t, admin, alterer, waitsForTable)
+		mysqltest.AwaitState(t, admin, alterer, waitsForTable)
 
 		// How long our statements wait for the table, in whole seconds.
 		ours := "STATE = '" + waitsForTable + "' AND ID <> ?"
@@ -130,6 +133,9 @@ func TestGateAlter(t *testing.T) {
 // FLUSH TABLES, in each of its forms, waits for no listener and ends nothing. The
 // server's own end, orderly or not, ends all sessions, and all come back.
 func TestGateOfAServerThatRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestGateStressFaults has keepers and listeners that reconnect, TestLostWithTheServer has servers that end")
+	}
 	eachOwn(t, nil, func(t *testing.T, own *mysqltest.Server) {
 		config := tidy(t, own)
 		db := openProcess(t, config)

@@ -166,7 +166,7 @@ func account(tb testing.TB, s *mysqltest.Server, config *mysql.Config) *mysql.Co
 
 // Whoever listens in a process, one session of it is parked, and one ring wakes all.
 func TestGateFansOut(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		makeTopic(t, openProcess(t, config))
 		producer := publish(t, config)
@@ -213,7 +213,7 @@ func TestGateFansOut(t *testing.T) {
 
 // What the comment of Gate says of the sessions that a process has.
 func TestGateConnections(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		var topics []string
@@ -270,7 +270,10 @@ func TestGateConnections(t *testing.T) {
 // A listener keeps the gate until a producer that lives is there: it has it from then
 // on, with nobody between the two, and a listener again when it has left.
 func TestGateHandover(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestGateStress has handovers by the dozen")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		db := openProcess(t, config)

@@ -19,10 +19,11 @@ import (
 // folds them, or that knows 64 characters.
 func TestGateTopicsAreApart(t *testing.T) {
 	long := strings.Repeat("l", 60)
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		listening, publishing := openProcess(t, config), openProcess(t, config)
-		names := []string{"orders", "Orders", "ORDERS", "orders:", "Bestellungen für heute", long + "one", long + "two", long + "TWO"}
+		names := []string{"orders", "Orders", "orders:", long + "one", long + "two", long + "TWO", "ORDERS", "Bestellungen für heute"}
+		names = names[:mysqltest.Size(4, len(names), len(names))]
 		listeners := make([]*notify.Gate, len(names))
 		producers := make([]*notify.Gate, len(names))
 		for i, name := range names {
@@ -52,7 +53,7 @@ func TestGateTopicsAreApart(t *testing.T) {
 		}
 		for i, name := range names { // and their tables are found
 			if !strings.Contains(name, ":") {
-				run(t, listening, "INSERT INTO "+ident.Quote(name)+" (payload) VALUES ('x')")
+				mysqltest.Exec(t, listening.Pool(), "INSERT INTO "+ident.Quote(name)+" (payload) VALUES ('x')")
 				woken(t, listeners[i], heads[i])
 			}
 		}
@@ -65,37 +66,38 @@ func TestGateTableComesAndGoes(t *testing.T) {
 	changes := map[string]func(tb testing.TB, db *notify.DB){
 		"keyed": func(tb testing.TB, db *notify.DB) {
 			tb.Helper()
-			run(tb, db, "INSERT INTO keyed (payload) VALUES ('x')")
+			mysqltest.Exec(tb, db.Pool(), "INSERT INTO keyed (payload) VALUES ('x')")
 		},
 		"flagged": func(tb testing.TB, db *notify.DB) {
 			tb.Helper()
 			require.NoError(tb, notify.Flag{Topic: "flagged"}.Set(tb.Context(), db.Pool()))
 		},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
+		again := notify.GateOptions{}.WithDescribeAgain(mysqltest.Size(time.Second/2, 2*time.Second, 0))
 		db, publishing := openProcess(t, config), openProcess(t, config)
 		listeners, producers := make(map[string]*notify.Gate), make(map[string]*notify.Gate)
 		for topic := range changes {
 			require.NoError(t, schema.Init(t.Context(), db.Pool(), topic))
-			listeners[topic] = openGate(t, db, topic, notify.GateOptions{})
-			producers[topic] = openGate(t, publishing, topic, notify.GateOptions{})
+			listeners[topic] = openGate(t, db, topic, again)
+			producers[topic] = openGate(t, publishing, topic, again)
 		}
-		run(t, db, "ALTER TABLE flagged MODIFY id BIGINT, DROP PRIMARY KEY")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE flagged MODIFY id BIGINT, DROP PRIMARY KEY")
 		for topic, change := range changes {
 			head := settle(t, listeners[topic])
 			change(t, db)
 			woken(t, listeners[topic], head)
 			require.NoError(t, producers[topic].Join(t.Context()))
 		}
-		run(t, db, "RENAME TABLE keyed TO hidden1, flagged TO hidden2, "+schema.FlagTable+" TO hidden3")
+		mysqltest.Exec(t, db.Pool(), "RENAME TABLE keyed TO hidden1, flagged TO hidden2, "+schema.FlagTable+" TO hidden3")
 		for topic, listener := range listeners {
 			head := settle(t, listener)
 			producers[topic].Ring(0)
 			woken(t, listener, head)
 			settle(t, listener)
 		}
-		run(t, db, "RENAME TABLE hidden1 TO keyed, hidden2 TO flagged, hidden3 TO "+schema.FlagTable)
+		mysqltest.Exec(t, db.Pool(), "RENAME TABLE hidden1 TO keyed, hidden2 TO flagged, hidden3 TO "+schema.FlagTable)
 		for topic, change := range changes {
 			head := settle(t, listeners[topic])
 			for next, begun := head, time.Now(); next == head; { // the keeper asks again now and then
@@ -115,7 +117,7 @@ func TestGateTableComesAndGoes(t *testing.T) {
 // An account that may not read the topic's table leaves the keeping to others, and is
 // woken like them.
 func TestGateOfAnAccountThatMayNotLook(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		admin := s.Admin(t)
 		db := openProcess(t, config)

@@ -48,7 +48,7 @@ func wakeOne(b *testing.B, own *mysqltest.Server) {
 			}
 			return time.Now()
 		})
-		awaitState(b, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(b, admin, session.ID(), gtidWaiting)
 		insert(b, db)
 		committed := time.Now()
 		at := mysqltest.Receive(b, woken)

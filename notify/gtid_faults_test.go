@@ -31,7 +31,7 @@ func TestGTIDModeChanges(t *testing.T) {
 		}
 		session, waiter := openGTID(t, db)
 		waited := beginWait(t.Context(), waiter, notify.Head{})
-		awaitState(t, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		require.NoError(t, set("ON_PERMISSIVE"))
 		insert(t, db) // it has a GTID still
 		got := mysqltest.Receive(t, waited)
@@ -52,7 +52,7 @@ func TestGTIDModeChanges(t *testing.T) {
 			_, err := waiter.Wait(t.Context(), head, bound)
 			return err
 		})
-		awaitState(t, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		require.NoError(t, set("ON_PERMISSIVE"))
 		require.NoError(t, set("OFF_PERMISSIVE"))
 		err = set("OFF")
@@ -80,7 +80,7 @@ func gtidKilled(t *testing.T, own *mysqltest.Server) {
 	for _, what := range []string{"CONNECTION", "QUERY"} {
 		session, waiter := openGTID(t, db)
 		waited := beginWait(t.Context(), waiter, notify.Head{})
-		awaitState(t, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		kill(t, admin, what, session.ID())
 		got := mysqltest.Receive(t, waited)
 		require.Error(t, got.err)
@@ -97,7 +97,7 @@ func TestGTIDServerEnds(t *testing.T) {
 			seen, err := waiter.Head(t.Context())
 			require.NoError(t, err)
 			waited := beginWait(t.Context(), waiter, seen)
-			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
+			mysqltest.AwaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			end()
 			got := mysqltest.Receive(t, waited)
 			require.True(t, server.ConnectionLost(got.err), got.err)
@@ -108,7 +108,7 @@ func TestGTIDServerEnds(t *testing.T) {
 			seen, err = waiter.Head(t.Context())
 			require.NoError(t, err)
 			waited = beginWait(t.Context(), waiter, seen)
-			awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
+			mysqltest.AwaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 			insert(t, db)
 			seen = requireWoken(t, waited, seen)
 			require.NoError(t, waiter.Close())
@@ -129,7 +129,7 @@ func gtidBehindAFrozenNetwork(t *testing.T, own *mysqltest.Server) {
 	makeTopic(t, db)
 	session, waiter := openGTID(t, db)
 	waited := beginWait(t.Context(), waiter, notify.Head{})
-	awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
+	mysqltest.AwaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 	proxy.Freeze()
 	begun := time.Now()
 	require.NoError(t, waiter.Close())
@@ -173,7 +173,7 @@ func TestGTIDKillsNoStranger(t *testing.T) {
 		}
 		session, waiter := openGTID(t, db)
 		waited := beginWait(t.Context(), waiter, notify.Head{})
-		awaitState(t, own.Admin(t), session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, own.Admin(t), session.ID(), gtidWaiting)
 
 		turned.Store(true)
 		var same *sqlx.Conn
@@ -190,7 +190,7 @@ func TestGTIDKillsNoStranger(t *testing.T) {
 			assert.NoError(t, same.GetContext(t.Context(), &interrupted, "SELECT SLEEP(5)"))
 			return interrupted
 		})
-		awaitState(t, stranger.Admin(t), session.ID(), "User sleep")
+		mysqltest.AwaitState(t, stranger.Admin(t), session.ID(), "User sleep")
 		require.NoError(t, waiter.Close())
 		require.Error(t, mysqltest.Receive(t, waited).err)
 		require.Zero(t, mysqltest.Receive(t, slept))
@@ -224,7 +224,7 @@ func gtidOfOtherOrigins(t *testing.T, own *mysqltest.Server) {
 	wakes := func(t *testing.T, waiter *notify.GTID, session *notify.Session, seen notify.Head, gtid string) notify.Head {
 		t.Helper()
 		waited := beginWait(t.Context(), waiter, seen)
-		awaitState(t, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		commitAs(t, db, gtid)
 		return requireWoken(t, waited, seen)
 	}
@@ -249,7 +249,7 @@ func gtidOfOtherOrigins(t *testing.T, own *mysqltest.Server) {
 			head, err := waiter.Wait(t.Context(), seen, 5*time.Second)
 			return turn{head: head, err: err}
 		})
-		awaitState(t, admin, session.ID(), gtidWaiting)
+		mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		commitAs(t, db, "AUTOMATIC:jobs")
 		got := mysqltest.Receive(t, bounded)
 		require.NoError(t, got.err)

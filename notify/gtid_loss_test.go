@@ -3,7 +3,6 @@ package notify_test
 import (
 	"context"
 	"database/sql"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,12 +19,13 @@ import (
 // own commit wakes them for it, and a wake that was lost costs 90 s. Two of the waiters
 // are far away, so that much happens between a wake and the next wait.
 func gtidLosesNoWake(t *testing.T, own *mysqltest.Server) {
-	const rounds, waiters, writers = 500, 3, 4
+	const waiters, writers = 3, 4
+	rounds := mysqltest.Size(100, 300, 500)
 	config := own.Database(t)
 	db := openDB(t, config)
 	makeTopic(t, db)
 	db.Pool().SetMaxIdleConns(writers + waiters)
-	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 	proxy := own.Proxy(t)
 	proxy.Latency(2 * time.Millisecond)
 	far := openDB(t, proxy.Config(config))
@@ -56,9 +56,9 @@ func gtidLosesNoWake(t *testing.T, own *mysqltest.Server) {
 		var burst sync.WaitGroup
 		for range writers {
 			burst.Go(func() {
-				for range rand.IntN(4) {
+				for range random().IntN(4) {
 					table := "other () VALUES ()"
-					if round/25%2 == 0 || rand.IntN(2) == 0 {
+					if round/25%2 == 0 || random().IntN(2) == 0 {
 						table = "orders (payload) VALUES ('x')"
 					}
 					_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO "+table)
@@ -68,7 +68,7 @@ func gtidLosesNoWake(t *testing.T, own *mysqltest.Server) {
 		}
 		burst.Wait()
 		if round%2 == 0 { // one comes in the midst of the waiters' packets, the next one when they rest
-			timer := time.NewTimer(rand.N(3 * time.Millisecond))
+			timer := time.NewTimer(within(3 * time.Millisecond))
 			<-timer.C
 		}
 		result, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")

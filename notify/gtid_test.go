@@ -3,7 +3,6 @@ package notify_test
 import (
 	"context"
 	"database/sql"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,10 +26,10 @@ const (
 // gtidFlags are of a server on which commits can be waited for.
 var gtidFlags = []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
 
-// eachGTID is eachAtOnce for instances with GTIDs, one for each test.
+// eachGTID is mysqltest.Each for instances with GTIDs, one for each test.
 func eachGTID(t *testing.T, f func(t *testing.T, own *mysqltest.Server)) {
 	t.Helper()
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
 			t.Skip("MariaDB has nothing that waits for a commit")
 		}
@@ -102,6 +101,7 @@ func gtidConforms(t *testing.T, own *mysqltest.Server) {
 				},
 				change: test.change,
 				state:  gtidWaiting,
+				inTurn: true,
 			})
 		})
 	}
@@ -115,7 +115,7 @@ const (
 // A writer that knows nothing of this wakes the waiter; a commit elsewhere does not.
 func gtidWakes(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
-	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 	admin := own.Admin(t)
 	session, waiter := openGTID(t, db)
 	seen, err := waiter.Head(t.Context())
@@ -135,18 +135,18 @@ func gtidWakes(t *testing.T, own *mysqltest.Server) {
 // forNothing commits elsewhere, and returns when the session's waiter sleeps again.
 func forNothing(t *testing.T, db *notify.DB, admin *sql.DB, session *notify.Session) {
 	t.Helper()
-	awaitState(t, admin, session.ID(), gtidWaiting)
+	mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 	asked := questionsOf(t, admin, session)
-	run(t, db, another)
+	mysqltest.Exec(t, db.Pool(), another)
 	require.Eventually(t, func() bool { return questionsOf(t, admin, session) > asked }, patience, tick)
-	awaitState(t, admin, session.ID(), gtidWaiting)
+	mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 }
 
 // When all that commits is the topic's, a commit is told without a look. One that was
 // another's is told for nothing, once: the next ones are looked at.
 func gtidTrusts(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
-	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 	admin := own.Admin(t)
 	const rounds = 10
 	as := 0
@@ -170,9 +170,9 @@ func gtidLooks(t *testing.T, db *notify.DB, admin *sql.DB) (looks []int) {
 	wakes := func(statements ...string) {
 		for _, statement := range statements {
 			waited := beginWait(t.Context(), waiter, seen)
-			awaitState(t, admin, session.ID(), gtidWaiting)
+			mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 			asked := questionsOf(t, admin, session)
-			run(t, db, statement)
+			mysqltest.Exec(t, db.Pool(), statement)
 			seen = requireWoken(t, waited, seen)
 			looks = append(looks, questionsOf(t, admin, session)-asked)
 		}
@@ -185,24 +185,24 @@ func gtidLooks(t *testing.T, db *notify.DB, admin *sql.DB) (looks []int) {
 		forNothing(t, db, admin, session)
 	}
 	require.Empty(t, waited)
-	run(t, db, aRow)
+	mysqltest.Exec(t, db.Pool(), aRow)
 	seen = requireWoken(t, waited, seen)
 
 	// It has seen one row in a row. With the third it knows of the one for nothing.
 	wakes(aRow, aRow, another, aRow, aRow)
 	wakes(aRow)
-	run(t, db, aRow)
+	mysqltest.Exec(t, db.Pool(), aRow)
 	atOnce()
 	wakes(aRow)
-	run(t, db, another)
+	mysqltest.Exec(t, db.Pool(), another)
 	atOnce()
-	run(t, db, another)
-	run(t, db, aRow)
+	mysqltest.Exec(t, db.Pool(), another)
+	mysqltest.Exec(t, db.Pool(), aRow)
 	atOnce()
 	waited = beginWait(t.Context(), waiter, seen)
 	forNothing(t, db, admin, session)
 	require.Empty(t, waited)
-	run(t, db, aRow)
+	mysqltest.Exec(t, db.Pool(), aRow)
 	requireWoken(t, waited, seen)
 	require.NoError(t, waiter.Close())
 	return looks
@@ -267,7 +267,7 @@ func gtidOnABusyServer(t *testing.T, own *mysqltest.Server) {
 	seen, err := waiter.Head(t.Context())
 	require.NoError(t, err)
 	waited := beginWait(t.Context(), waiter, seen)
-	awaitState(t, admin, session.ID(), gtidWaiting)
+	mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 	commits := keepCommitting(t, db, 3)
 
 	most := 0.0
@@ -300,7 +300,7 @@ func questionsOf(tb testing.TB, admin *sql.DB, session *notify.Session) (n int) 
 // keepCommitting commits to another table until the test ends, and counts.
 func keepCommitting(t *testing.T, db *notify.DB, writers int) *atomic.Int64 {
 	t.Helper()
-	run(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 	var all sync.WaitGroup
 	var commits atomic.Int64
 	stop := make(chan struct{})
@@ -331,14 +331,14 @@ func keepCommitting(t *testing.T, db *notify.DB, writers int) *atomic.Int64 {
 func gtidLeavesNothing(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	admin := own.Admin(t)
-	for i := range 150 {
+	for i := range mysqltest.Size(30, 75, 150) {
 		session, waiter := openGTID(t, db)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waited := beginWait(ctx, waiter, notify.Head{})
 		if i%3 == 0 {
-			awaitState(t, admin, session.ID(), gtidWaiting)
+			mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 		} else {
-			timer := time.NewTimer(rand.N(2 * time.Millisecond))
+			timer := time.NewTimer(within(2 * time.Millisecond))
 			<-timer.C
 		}
 		begun, want := time.Now(), errOurs
@@ -370,7 +370,7 @@ func gtidIsCutOff(t *testing.T, own *mysqltest.Server) {
 	require.NoError(t, err)
 	session, waiter := openGTID(t, db)
 	waited := beginWait(t.Context(), waiter, notify.Head{})
-	awaitState(t, admin, session.ID(), gtidWaiting)
+	mysqltest.AwaitState(t, admin, session.ID(), gtidWaiting)
 	require.NoError(t, mysqltest.Receive(t, mysqltest.Result(waiter.Close)))
 	got := mysqltest.Receive(t, waited)
 	require.Error(t, got.err)
@@ -381,7 +381,7 @@ func gtidIsCutOff(t *testing.T, own *mysqltest.Server) {
 }
 
 func TestNoGTID(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		servers := []*mysqltest.Server{s}
 		if !s.IsMariaDB() {
 			servers = append(servers, s.Start(t, "--gtid-mode=ON", "--enforce-gtid-consistency=ON"), // no binary log

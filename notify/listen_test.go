@@ -20,7 +20,7 @@ func often() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Milli
 // A notification wakes who listens, in whatever process, and each of them once. No
 // table is needed.
 func TestNotifyWakesOnce(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		var listeners []*notify.Gate
 		var first, seen []notify.Head
@@ -55,7 +55,7 @@ func TestNotifyWakesOnce(t *testing.T) {
 
 // Whoever notifies needs nobody to listen, and may be the one who keeps the gate.
 func TestNotifyAlone(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		require.NoError(t, notify.Notify(t.Context(), db, "nobody"))
 

@@ -47,7 +47,7 @@ func TestLock(t *testing.T) {
 			}
 			return lock.Release(t.Context())
 		})
-		awaitState(t, s.Admin(t), two.ID(), waiting)
+		mysqltest.AwaitState(t, s.Admin(t), two.ID(), waiting)
 		require.NoError(t, lock.Release(t.Context()))
 		require.NoError(t, mysqltest.Receive(t, granted))
 		require.NoError(t, mustLock(t, one, name).Release(t.Context()))

@@ -19,8 +19,8 @@ import (
 // A wait for a lock takes longer than the session may be idle: the session lives,
 // and holds what it got.
 func TestAWaitLongerThanIdleTimeout(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
-		const long = short + time.Second
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		long := short + time.Second
 		for what, wait := range map[string]func(session, other *notify.Session, name string) (*notify.Lock, error){
 			"granted": func(session, other *notify.Session, name string) (*notify.Lock, error) {
 				held := mustLock(t, other, name)
@@ -32,7 +32,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 			"turn": func(session, other *notify.Session, name string) (*notify.Lock, error) {
 				lock := mustLock(t, session, name)
 				queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
-				awaitState(t, s.Admin(t), other.ID(), waiting)
+				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() error {
 					_, err := lock.Turn(t.Context(), patience)
 					return err
@@ -61,7 +61,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 				another := mustLock(t, session, name+".another")
 				lock := mustLock(t, session, name)
 				queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
-				awaitState(t, s.Admin(t), other.ID(), waiting)
+				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() (err error) {
 					taken, err := lock.Turn(t.Context(), patience)
 					assert.True(t, taken)
@@ -81,7 +81,9 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 				session := openSession(t, db, short)
 				lock, err := wait(session, openSession(t, db, 0), lockName(db))
 				require.NoError(t, err)
-				serverTime(t, s.Admin(t), short) // several touches later
+				if !testing.Short() { // several touches later
+					serverTime(t, s.Admin(t), short)
+				}
 				require.NoError(t, lock.Err())
 				require.NoError(t, session.Err())
 				requireHeld(t, lock, true)
@@ -111,10 +113,10 @@ func TestTurn(t *testing.T) {
 			all.Go(func() {
 				lock := mustLock(t, session, name)
 				order = append(order, who)
-				awaitState(t, admin, first.ID(), waiting) // it has looked who holds the lock
+				mysqltest.AwaitState(t, admin, first.ID(), waiting) // it has looked who holds the lock
 				assert.NoError(t, lock.Release(t.Context()))
 			})
-			awaitState(t, admin, session.ID(), waiting)
+			mysqltest.AwaitState(t, admin, session.ID(), waiting)
 		}
 		taken, err = lock.Turn(t.Context(), patience)
 		require.NoError(t, err)
@@ -127,7 +129,7 @@ func TestTurn(t *testing.T) {
 		// Whoever came meanwhile keeps it.
 		other := openSession(t, db, 0)
 		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
-		awaitState(t, admin, other.ID(), waiting)
+		mysqltest.AwaitState(t, admin, other.ID(), waiting)
 		_, err = lock.Turn(t.Context(), time.Second)
 		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		theirs := mysqltest.Receive(t, queued)
@@ -145,14 +147,14 @@ func TestTurn(t *testing.T) {
 		require.ErrorIs(t, err, errOurs)
 		requireHeld(t, theirs, true)
 		again := mysqltest.Result(func() *notify.Lock { return mustLock(t, first, name) })
-		awaitState(t, admin, first.ID(), waiting)
+		mysqltest.AwaitState(t, admin, first.ID(), waiting)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		turned := mysqltest.Result(func() error {
 			_, err := theirs.Turn(ctx, patience)
 			return err
 		})
 		requireHeld(t, mysqltest.Receive(t, again), true)
-		awaitState(t, admin, other.ID(), waiting)
+		mysqltest.AwaitState(t, admin, other.ID(), waiting)
 		cancel(errOurs)
 		err = mysqltest.Receive(t, turned)
 		require.ErrorIs(t, err, errOurs)
@@ -176,7 +178,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 			_, err := session.Lock(t.Context(), name, patience)
 			return err
 		})
-		awaitState(t, admin, session.ID(), waiting)
+		mysqltest.AwaitState(t, admin, session.ID(), waiting)
 		kill(t, admin, "QUERY", session.ID())
 		err := mysqltest.Receive(t, waited)
 		require.Error(t, err)
@@ -192,13 +194,13 @@ func TestAWaitThatIsKilled(t *testing.T) {
 
 		// In the middle of a turn: the lock was let go, and somebody else may have had it.
 		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, name) })
-		awaitState(t, admin, holder.ID(), waiting)
+		mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 		turned := mysqltest.Result(func() error {
 			_, err := lock.Turn(t.Context(), patience)
 			return err
 		})
 		held = mysqltest.Receive(t, queued)
-		awaitState(t, admin, session.ID(), waiting)
+		mysqltest.AwaitState(t, admin, session.ID(), waiting)
 		kill(t, admin, "QUERY", session.ID())
 		require.ErrorIs(t, mysqltest.Receive(t, turned), notify.ErrLockLost)
 		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
@@ -271,7 +273,7 @@ func TestDeadlockOfLocks(t *testing.T) {
 			outcomes <- outcome{session, lock, err}
 		}
 		go wait(one, y)
-		awaitState(t, s.Admin(t), one.ID(), waiting)
+		mysqltest.AwaitState(t, s.Admin(t), one.ID(), waiting)
 		go wait(two, x)
 		victim := mysqltest.Receive(t, outcomes)
 		require.Error(t, victim.err)

@@ -137,7 +137,7 @@ func (l *look) run(ctx context.Context) {
 			}
 		}
 		l.take(ctx, now)
-		if time.Since(l.described) > describeAgain {
+		if time.Since(l.described) > l.gate.options.describeAgain {
 			l.described, l.flag = time.Now(), true // the next view tells
 			if l.head == "" {
 				if err := l.describe(ctx); err != nil {

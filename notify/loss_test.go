@@ -144,23 +144,24 @@ func TestKilledSessionIsLostByATouch(t *testing.T) {
 }
 
 func TestLostWithTheServer(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		proxy := own.Proxy(t)
-		for name, end := range map[string]func(){
-			"killed":       own.Kill,
-			"shut down":    own.Stop,
-			"network down": proxy.Down,
+		for _, test := range []struct {
+			name    string
+			end, up func()
+		}{
+			{"network down", proxy.Down, proxy.Up},
+			{"killed", own.Kill, func() { own.Restart(t) }},
+			{"shut down", own.Stop, func() {}},
 		} {
-			t.Run(name, func(t *testing.T) {
-				own.Restart(t)
-				proxy.Up()
+			t.Run(test.name, func(t *testing.T) {
 				db := openDB(t, proxy.Config(own.Database(t)))
 				session, empty := openSession(t, db, never), openSession(t, db, never)
 				lock := mustLock(t, session, lockName(db))
 				ctx, cancel := lock.Context(t.Context())
 				defer cancel()
-				end()
+				test.end()
 				mysqltest.Await(t, lock.Lost(), "the lock's loss")
 				mysqltest.Await(t, session.Lost(), "the loss")
 				mysqltest.Await(t, empty.Lost(), "the loss of a session without a lock")
@@ -173,6 +174,7 @@ func TestLostWithTheServer(t *testing.T) {
 				require.NoError(t, err)
 				assert.False(t, held)
 			})
+			test.up()
 		}
 	})
 }
@@ -201,7 +203,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 			assert.Error(t, err)
 		},
 	}
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, busy := range cases {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -210,7 +212,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				direct := openDB(t, config)
 				another := openSession(t, direct, 0)
 				mustLock(t, another, lockName(direct, "another"))
-				const idle = 2 * short // the first stops a sixth of it before the server does, which may be held up meanwhile
+				idle := mysqltest.Size(short, 2*short, 2*short) // the first stops a sixth of it before the server does, which may be held up meanwhile
 				first := openSession(t, openDB(t, proxy.Config(config)), idle)
 				lock := mustLock(t, first, lockName(direct))
 				second := openSession(t, direct, 0)
@@ -223,13 +225,15 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 					}
 					return err
 				})
-				awaitState(t, s.Admin(t), second.ID(), waiting)
+				mysqltest.AwaitState(t, s.Admin(t), second.ID(), waiting)
 				var all sync.WaitGroup
 				if busy != nil {
 					all.Go(func() { busy(t, first, lockName(direct, "another")) })
 					defer all.Wait()
 				}
-				serverTime(t, s.Admin(t), idle+time.Second) // nothing is lost before
+				if !testing.Short() {
+					serverTime(t, s.Admin(t), idle+time.Second) // nothing is lost before
+				}
 				require.NoError(t, lock.Err())
 				proxy.Freeze()
 				mysqltest.Await(t, lock.Lost(), "the loss")
@@ -243,7 +247,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 // An answer that comes late says what was so when it was sent: the server has given
 // the lock to somebody else since.
 func TestALateGrantIsNone(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"lock", "turn"} {
 			t.Run(how, func(t *testing.T) {
 				t.Parallel()
@@ -264,14 +268,14 @@ func TestALateGrantIsNone(t *testing.T) {
 				} else {
 					lock := mustLock(t, first, lockName(direct))
 					queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
-					awaitState(t, admin, holder.ID(), waiting)
+					mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 					err = mysqltest.Result(func() error {
 						_, err := lock.Turn(t.Context(), time.Minute)
 						return err
 					})
 					held = mysqltest.Receive(t, queued)
 				}
-				awaitState(t, admin, first.ID(), waiting)
+				mysqltest.AwaitState(t, admin, first.ID(), waiting)
 				proxy.Freeze()
 				require.NoError(t, held.Release(t.Context())) // to the first, which can't hear of it
 				taken := mustLock(t, next, lockName(direct))  // so that it goes to the next
@@ -285,15 +289,17 @@ func TestALateGrantIsNone(t *testing.T) {
 
 // While it holds locks a session that lets nobody ask for them is lost, in time.
 func TestAStatementThatTakesTooLong(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 		session := openSession(t, db, short)
 		wait := func(conn *sqlx.Conn) error {
 			var granted int
-			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, 15)", lockName(db, "held")).Scan(&granted)
+			return conn.QueryRowxContext(t.Context(), "SELECT GET_LOCK(?, ?)", lockName(db, "held"), mysqltest.Size(12, 15, 15)).Scan(&granted)
 		}
-		require.NoError(t, session.Do(t.Context(), wait), "without a lock it may take as long as it likes")
+		if !testing.Short() {
+			require.NoError(t, session.Do(t.Context(), wait), "without a lock it may take as long as it likes")
+		}
 		require.NoError(t, session.Err())
 		lock := mustLock(t, session, lockName(db))
 		require.Error(t, session.Do(t.Context(), wait))
@@ -305,7 +311,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 
 // wait_timeout is over twice, and the session and its locks live.
 func TestAnIdleSessionLives(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"watched": config, "unwatched": unwatched(config), "reads time out": hurried(config)} {
 			t.Run(name, func(t *testing.T) {
@@ -313,7 +319,7 @@ func TestAnIdleSessionLives(t *testing.T) {
 				db := openDB(t, config)
 				holder, empty := openSession(t, db, short), openSession(t, db, short)
 				lock := mustLock(t, holder, lockName(db, name))
-				serverTime(t, s.Admin(t), 2*short+time.Second)
+				serverTime(t, s.Admin(t), mysqltest.Size(short, 2*short, 2*short)+time.Second)
 				require.NoError(t, holder.Err())
 				require.NoError(t, empty.Err())
 				requireHeld(t, lock, true)
@@ -326,7 +332,10 @@ func TestAnIdleSessionLives(t *testing.T) {
 // An idle session costs no more statements than it has touches, five in two IdleTimeouts,
 // though the first of them finds out whether pings arrive.
 func TestTouchesAreFew(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("counts for half a minute; TestTouchAfterAStatement has touches")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openDB(t, own.Database(t))
 		count := func(idle time.Duration) (touches int, over time.Duration) {

@@ -7,10 +7,13 @@ import (
 	"crypto/x509"
 	"database/sql"
 	"encoding/pem"
-	"fmt"
+	"flag"
 	"math/big"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -27,23 +29,42 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	mysqltest.AsProcess(stressEnv, stressProcessMain)
+	flag.Parse()
+	atOnceBy(mysqltest.Size(24, 16, 16))
+	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
 
-var eachAtOnce = mysqltest.Each
+// random are the random choices of the package's tests, by the name of the process.
+var random = sync.OnceValue(func() *mathrand.Rand { return mysqltest.RandomOf("notify " + os.Getenv(stressEnv)) })
+
+// within is a random time below d.
+func within(d time.Duration) time.Duration { return time.Duration(random().Int64N(int64(d))) }
+
+// atOnceBy is how many tests run at the same time unless -parallel tells: these wait more than others.
+func atOnceBy(n int) {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
+}
 
 const (
 	// patience is how long a test waits for what must come.
 	patience = 30 * time.Second
 	// tick is how often it looks.
-	tick = 5 * time.Millisecond
+	tick = 10 * time.Millisecond
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was
 	// seen by reading the idle connection.
 	never = 8 * time.Hour
-	// short is an IdleTimeout that is soon over: touched each 4.4 s, trusted for 9, so that
-	// a stall of 3 s loses nothing, also between two slices of a wait.
-	short = 11 * time.Second
 )
+
+// short is an IdleTimeout that is soon over: touched every 4.4 s, trusted for 9, so that
+// a stall of 3 s loses nothing, also between two slices of a wait. With -short a stall of 3 s is just borne.
+var short = 11 * time.Second
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()
@@ -68,13 +89,7 @@ func makeTopic(tb testing.TB, db *notify.DB) {
 
 func insert(tb testing.TB, db *notify.DB) {
 	tb.Helper()
-	run(tb, db, "INSERT INTO orders (payload) VALUES ('x')")
-}
-
-func run(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err)
+	mysqltest.Exec(tb, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
 }
 
 func openSession(tb testing.TB, db *notify.DB, idle time.Duration) *notify.Session {
@@ -113,33 +128,20 @@ func value[T any](tb testing.TB, session *notify.Session, query string, args ...
 	return v
 }
 
-// awaitState waits until the session is in the state, "User lock" for a wait for
-// an advisory lock.
-func awaitState(tb testing.TB, admin *sql.DB, id uint64, state string) {
-	tb.Helper()
-	require.Eventually(tb, func() bool {
-		var now sql.NullString
-		err := admin.QueryRow("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = ?", id).Scan(&now)
-		return err == nil && now.String == state
-	}, patience, tick)
-}
-
-const waiting = "User lock"
+const waiting = mysqltest.WaitsForLock
 
 func kill(tb testing.TB, admin *sql.DB, what string, id uint64) {
 	tb.Helper()
 	require.True(tb, killIfThere(tb, admin, what, id), "session %d is gone", id)
 }
 
-// killIfThere tells whether there was such a session.
+// killIfThere ends a session, or its statement ("QUERY"), and reports whether there was such a session.
 func killIfThere(tb testing.TB, admin *sql.DB, what string, id uint64) bool {
 	tb.Helper()
-	_, err := admin.ExecContext(tb.Context(), fmt.Sprintf("KILL %s %d", what, id))
-	if server.Is(err, server.ErrNoSuchThread) {
-		return false
+	if what == "QUERY" {
+		return mysqltest.KillQuery(tb, admin, id)
 	}
-	require.NoError(tb, err)
-	return true
+	return mysqltest.KillSession(tb, admin, id)
 }
 
 // serverTime waits until the server has lived on for d.

@@ -90,7 +90,7 @@ const largestIDs = "SELECT id FROM orders WHERE id > ? ORDER BY id"
 // What a wake brings has the row that it announces. A query that fails brings nothing
 // and harms nobody. Of those that share a session the first is carried, while it is there.
 func TestGatePiggyback(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := tidy(t, s)
 		db, listening := openProcess(t, config), openProcess(t, config)
 		makeTopic(t, db)

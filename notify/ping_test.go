@@ -15,7 +15,7 @@ import (
 // What touches rest on: a ping is no statement to the server, but counts among the session's
 // other commands, and begins its wait_timeout anew.
 func TestPing(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--performance-schema=OFF")
 		session := openSession(t, openDB(t, own.Database(t)), never)
 		ping := func() {
@@ -34,9 +34,12 @@ func TestPing(t *testing.T) {
 			_, err := conn.ExecContext(t.Context(), "SET SESSION wait_timeout = 6")
 			return err
 		}))
-		for begun := time.Now(); time.Since(begun) < 14*time.Second; {
+		for begun := time.Now(); time.Since(begun) < mysqltest.Size(7*time.Second, 14*time.Second, 14*time.Second); {
 			serverTime(t, own.Admin(t), 500*time.Millisecond)
 			ping()
+		}
+		if testing.Short() {
+			return // TestSessionSettings has wait_timeout, which ends a session that is not touched
 		}
 		mysqltest.Await(t, session.Lost(), "the end of a session that is not touched")
 	})
@@ -44,7 +47,10 @@ func TestPing(t *testing.T) {
 
 // An idle session that is kept by pings alone lives, and its lock with it.
 func TestTouchesArePings(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestTouchesThroughAProxyThatAnswersPings has a session that touches keep, TestPing has the pings")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		admin := own.Admin(t)
 		db := openDB(t, own.Database(t))
@@ -57,7 +63,7 @@ func TestTouchesArePings(t *testing.T) {
 		var before, after uint64
 		for range 2 { // the first one may have the check that the question above asks for
 			before = own.Questions(t)
-			timer := time.NewTimer(3 * short)
+			timer := time.NewTimer(mysqltest.Size(short, 2*short, 3*short))
 			select {
 			case <-timer.C:
 			case <-session.Lost():
@@ -73,7 +79,7 @@ func TestTouchesArePings(t *testing.T) {
 
 // A proxy that answers pings itself keeps no session alive: touches go on to be statements.
 func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		proxy := s.Multiplexer(t, 1) // all statements reach one session
 		proxy.AnswersPings()
@@ -81,7 +87,7 @@ func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
 		session := openSession(t, db, short)
 		lock := mustLock(t, session, lockName(db))
 		admin := s.Admin(t)
-		serverTime(t, admin, 4*short)
+		serverTime(t, admin, mysqltest.Size(short+time.Second, 3*short, 4*short))
 		require.NoError(t, lock.Err())
 		require.Equal(t, session.ID(), holder(t, admin, lock.Name()))
 	})
@@ -89,11 +95,13 @@ func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
 
 // What a session's own statements let go is noticed by the next touch.
 func TestTouchAfterAStatement(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, short)
 		lock := mustLock(t, session, lockName(db))
-		require.Eventually(t, func() bool { return adminCommands(t, session) > 3 }, 2*patience, short)
+		if !testing.Short() {
+			require.Eventually(t, func() bool { return adminCommands(t, session) > 3 }, 2*patience, short)
+		}
 		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", lock.Name()))
 		released := time.Now()
 		mysqltest.Await(t, lock.Lost(), "the loss")

@@ -30,11 +30,11 @@ type party struct{ Role, DSN string }
 // is inserted while the consumer works, and so it finds a row at a time, or a few when it
 // came late for its turn.
 func TestHandshakeOfProcesses(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
-		run(t, db, "CREATE TABLE turns (last_id BIGINT PRIMARY KEY, found INT NOT NULL, intruded INT NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE turns (last_id BIGINT PRIMARY KEY, found INT NOT NULL, intruded INT NOT NULL)")
 		count := func(query string) (n int) {
 			require.NoError(t, db.Pool().GetContext(t.Context(), &n, query))
 			return n
@@ -55,20 +55,20 @@ func TestHandshakeOfProcesses(t *testing.T) {
 		killConsumer := start("consumer")
 		require.Eventually(t, func() bool { return count(lock) != 0 }, patience, tick)
 		killProducer := start("producer")
-		more(turns, 30)
+		more(turns, mysqltest.Size(10, 30, 30))
 
 		killProducer()
 		all := count(rows)
 		require.Eventually(t, func() bool { return count("SELECT COALESCE(MAX(last_id), 0) FROM turns") >= all }, patience, tick)
 		killProducer = start("producer")
-		more(turns, 30)
+		more(turns, mysqltest.Size(10, 30, 30))
 		// Of most turns: while a consumer that has let the lock go is held up the producer goes on alone.
 		assert.Equal(t, 1, count("SELECT 2 * SUM(found < 5) > COUNT(*) FROM turns"))
 
 		killConsumer()
-		more(rows, 30)
+		more(rows, mysqltest.Size(10, 30, 30))
 		killConsumer = start("consumer")
-		more(turns, 30)
+		more(turns, mysqltest.Size(10, 30, 30))
 
 		killProducer()
 		require.Eventually(t, func() bool {

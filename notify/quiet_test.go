@@ -65,7 +65,7 @@ func TestWithin(t *testing.T) {
 		session := openSession(t, db, never)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		asked := mysqltest.Result(func() error { return ask(ctx, session, time.Hour) })
-		awaitState(t, s.Admin(t), session.ID(), waiting)
+		mysqltest.AwaitState(t, s.Admin(t), session.ID(), waiting)
 		cancel(errOurs)
 		require.ErrorIs(t, mysqltest.Receive(t, asked), errOurs)
 		require.ErrorIs(t, session.Err(), errOurs)

@@ -44,7 +44,7 @@ const keeps = `msg="keeps the gate"`
 // A keeper takes the gate over from a listener, a second one stands by until the first is
 // gone, and listeners that can't keep it hear of rows that anybody inserts.
 func TestKeep(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, admin := s.Database(t), s.Admin(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
@@ -104,7 +104,10 @@ func TestKeep(t *testing.T) {
 
 // What can't be mended at its start ends a keeper; later it is waited for.
 func TestKeepFails(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestKeep has the command that keeps a gate, TestLostWithTheServer has servers that end")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		makeTopic(t, openDB(t, config))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,8 +124,8 @@ func (l *stressListener) run(ctx context.Context) error {
 			break
 		}
 		l.note(id, began)
-		if rand.IntN(50) == 0 { // a slow handler
-			pauseFor(ctx, rand.N(50*time.Millisecond>>rand.IntN(8)))
+		if random().IntN(50) == 0 { // a slow handler
+			pauseFor(ctx, within(50*time.Millisecond>>random().IntN(8)))
 		}
 		began = l.board.round.Load()
 		head, err = l.gate.Wait(ctx, head, time.Hour)
@@ -157,7 +156,7 @@ func (p *stressProducer) join(ctx context.Context) {
 // send commits a row and rings, mostly in one packet if that can be, and
 // returns the row's id.
 func (p *stressProducer) send(ctx context.Context, board *stressBoard) uint64 {
-	if p.gate != nil && rand.IntN(8) > 0 {
+	if p.gate != nil && random().IntN(8) > 0 {
 		if id := p.insert(ctx, board); id != 0 {
 			return id
 		}
@@ -218,7 +217,7 @@ func (p *stressProducer) commit(ctx context.Context) uint64 {
 
 // killSession kills a session, or its statement, if it is still there.
 func killSession(ctx context.Context, admin *sql.DB, id uint64) {
-	what := []string{"CONNECTION", "QUERY"}[rand.IntN(2)]
+	what := []string{"CONNECTION", "QUERY"}[random().IntN(2)]
 	_, _ = admin.ExecContext(ctx, fmt.Sprintf("KILL %s %d", what, id))
 }
 

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -31,13 +30,13 @@ import (
 // It shows as TestGateStress does: in a topic without a table nothing but rings wakes,
 // and after the one that is waited for it is quiet.
 func TestGateStressFaults(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	faults := func(t *testing.T, s *mysqltest.Server, chosen []stressFault) {
 		f := newFaults(t, s)
-		for _, fault := range stressFaults {
+		for _, fault := range chosen {
 			f.suffer(fault)
 		}
-		for begun := time.Now(); os.Getenv("MQNOTIFY_LONG") != "" && time.Since(begun) < 5*time.Minute; {
-			one, other := stressFaults[rand.IntN(len(stressFaults))], stressFaults[rand.IntN(len(stressFaults))]
+		for begun := time.Now(); mysqltest.Long() && time.Since(begun) < 5*time.Minute; {
+			one, other := stressFaults[random().IntN(len(stressFaults))], stressFaults[random().IntN(len(stressFaults))]
 			if !other.keeps && (!one.alone() || other.part == listens) {
 				f.suffer(one, other)
 			}
@@ -47,7 +46,21 @@ func TestGateStressFaults(t *testing.T) {
 		}
 		t.Logf("%d rows, %d lost wakes", f.rows, f.lost)
 		assert.Zero(t, f.lost, "lost wakes")
-	})
+	}
+	if mysqltest.Long() {
+		mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) { faults(t, s, stressFaults) })
+		return
+	}
+	var shares [3][]stressFault // each waits for timeouts, and none depends on the server
+	for i, fault := range stressFaults {
+		switch {
+		case !testing.Short():
+			shares[i%3] = append(shares[i%3], fault)
+		case fault.quick:
+			shares[0] = append(shares[0], fault)
+		}
+	}
+	mysqltest.Rotate(t, shares[:mysqltest.Size(1, 3, 3)], faults)
 }
 
 // stressFault is what happens to a process.
@@ -58,6 +71,7 @@ type stressFault struct {
 	away  bool // it is not expected to have the rows meanwhile
 	begin func(f *faults, v *victim)
 	end   func(v *victim) // nil when the process does not go on
+	quick bool            // no timeout is waited for, and -short has it too
 }
 
 // alone tells whether the keeper is no producer: one that came would take the gate
@@ -72,25 +86,25 @@ const (
 )
 
 var stressFaults = []stressFault{
-	{"the keeper is killed", true, produces, true, (*faults).killProcess, nil},
-	{"the keeper, a listener, is killed", true, listens, true, (*faults).killProcess, nil},
-	{"a producer is killed", false, produces, true, (*faults).killProcess, nil},
-	{"a listener is killed", false, listens, true, (*faults).killProcess, nil},
-	{"the keeper is stopped", true, produces | listens, true, (*faults).stopProcess, (*victim).resume},
-	{"the keeper, a listener, is stopped", true, listens, true, (*faults).stopProcess, (*victim).resume},
-	{"a producer is stopped", false, produces | listens, true, (*faults).stopProcess, (*victim).resume},
-	{"a listener is stopped", false, listens, true, (*faults).stopProcess, (*victim).resume},
-	{"the keeper's TCP is dropped", true, produces | listens, true, (*faults).drop, (*victim).up},
-	{"a producer's TCP is dropped", false, produces | listens, true, (*faults).drop, (*victim).up},
-	{"a listener's TCP is dropped", false, listens, true, (*faults).drop, (*victim).up},
-	{"the keeper's TCP is frozen", true, produces | listens, true, (*faults).freeze, (*victim).thaw},
-	{"a producer's TCP is frozen", false, produces | listens, true, (*faults).freeze, (*victim).thaw},
-	{"a listener's TCP is frozen", false, listens, true, (*faults).freeze, (*victim).thaw},
-	{"KILL of sessions of the keeper's", true, produces | listens, false, (*faults).killSessions, goOn},
-	{"KILL of sessions of a listening keeper's", true, listens, false, (*faults).killSessions, goOn},
-	{"KILL of sessions of a producer's", false, produces | listens, false, (*faults).killSessions, goOn},
-	{"KILL of sessions of a listener's", false, listens, false, (*faults).killSessions, goOn},
-	{"KILL of any sessions", false, listens, false, (*faults).killAny, goOn},
+	{"the keeper is killed", true, produces, true, (*faults).killProcess, nil, true},
+	{"the keeper, a listener, is killed", true, listens, true, (*faults).killProcess, nil, true},
+	{"a producer is killed", false, produces, true, (*faults).killProcess, nil, false},
+	{"a listener is killed", false, listens, true, (*faults).killProcess, nil, true},
+	{"the keeper is stopped", true, produces | listens, true, (*faults).stopProcess, (*victim).resume, false},
+	{"the keeper, a listener, is stopped", true, listens, true, (*faults).stopProcess, (*victim).resume, false},
+	{"a producer is stopped", false, produces | listens, true, (*faults).stopProcess, (*victim).resume, false},
+	{"a listener is stopped", false, listens, true, (*faults).stopProcess, (*victim).resume, false},
+	{"the keeper's TCP is dropped", true, produces | listens, true, (*faults).drop, (*victim).up, false},
+	{"a producer's TCP is dropped", false, produces | listens, true, (*faults).drop, (*victim).up, false},
+	{"a listener's TCP is dropped", false, listens, true, (*faults).drop, (*victim).up, false},
+	{"the keeper's TCP is frozen", true, produces | listens, true, (*faults).freeze, (*victim).thaw, false},
+	{"a producer's TCP is frozen", false, produces | listens, true, (*faults).freeze, (*victim).thaw, false},
+	{"a listener's TCP is frozen", false, listens, true, (*faults).freeze, (*victim).thaw, false},
+	{"KILL of sessions of the keeper's", true, produces | listens, false, (*faults).killSessions, goOn, true},
+	{"KILL of sessions of a listening keeper's", true, listens, false, (*faults).killSessions, goOn, false},
+	{"KILL of sessions of a producer's", false, produces | listens, false, (*faults).killSessions, goOn, false},
+	{"KILL of sessions of a listener's", false, listens, false, (*faults).killSessions, goOn, false},
+	{"KILL of any sessions", false, listens, false, (*faults).killAny, goOn, false},
 }
 
 // faults are the listeners and producers to whom nothing happens, or nothing but KILL,
@@ -170,7 +184,7 @@ func (f *faults) suffer(all ...stressFault) {
 	var running sync.WaitGroup
 	for _, v := range f.victims {
 		running.Go(func() {
-			pauseFor(f.t.Context(), rand.N(20*time.Millisecond))
+			pauseFor(f.t.Context(), within(20*time.Millisecond))
 			f.setAway(v.fault.away, v.listens)
 			v.fault.begin(f, v)
 		})
@@ -284,16 +298,16 @@ func (f *faults) setAway(away bool, listeners ...*stressListener) {
 
 // burst makes many commits and rings.
 func (f *faults) burst() {
-	for range rand.IntN(30) {
-		p := f.anchors[rand.IntN(len(f.anchors))]
+	for range random().IntN(30) {
+		p := f.anchors[random().IntN(len(f.anchors))]
 		p.ring(p.commit(f.t.Context()))
-		pauseFor(f.t.Context(), rand.N(4*time.Millisecond>>rand.IntN(4)))
+		pauseFor(f.t.Context(), within(4*time.Millisecond>>random().IntN(4)))
 	}
 }
 
 // publish commits one row, rings once, and waits until everybody has it.
 func (f *faults) publish(what string) {
-	p := f.anchors[rand.IntN(len(f.anchors))]
+	p := f.anchors[random().IntN(len(f.anchors))]
 	f.measure(what, p.commit(f.t.Context()), p.ring)
 }
 
@@ -381,6 +395,6 @@ func (f *faults) killOf(user string, sessions int) {
 		if err := f.admin.QueryRowContext(f.t.Context(), one, user).Scan(&id); err == nil {
 			killSession(f.t.Context(), f.admin, id)
 		}
-		pauseFor(f.t.Context(), rand.N(10*time.Millisecond))
+		pauseFor(f.t.Context(), within(10*time.Millisecond))
 	}
 }

@@ -4,7 +4,6 @@ package notify_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -59,11 +58,11 @@ func (g *stressGuest) move(ctx context.Context, beside *sync.WaitGroup) string {
 	case fault != nil:
 		beside.Go(func() { g.goOn(ctx) })
 		return fault.name + ": over"
-	case !g.keeps(ctx) && rand.IntN(4) > 0:
+	case !g.keeps(ctx) && random().IntN(4) > 0:
 		g.keep(ctx)
 		return "keeps again"
 	default:
-		fault = &guestFaults[rand.IntN(len(guestFaults))]
+		fault = &guestFaults[random().IntN(len(guestFaults))]
 		beside.Go(func() { g.suffer(ctx, fault) })
 		return fault.name
 	}
@@ -96,7 +95,7 @@ func (g *stressGuest) keeps(ctx context.Context) bool {
 }
 
 func (g *stressGuest) suffer(ctx context.Context, fault *guestFault) {
-	pauseFor(ctx, rand.N(40*time.Millisecond))
+	pauseFor(ctx, within(40*time.Millisecond))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fault.begin(g.victim)
@@ -107,7 +106,7 @@ func (g *stressGuest) suffer(ctx context.Context, fault *guestFault) {
 }
 
 func (g *stressGuest) goOn(ctx context.Context) {
-	pauseFor(ctx, rand.N(40*time.Millisecond))
+	pauseFor(ctx, within(40*time.Millisecond))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.struck.end(g.victim)

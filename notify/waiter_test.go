@@ -24,6 +24,16 @@ type kind struct {
 	// gate says that the head is a number of wake-ups, one of which may be for nothing,
 	// and that neither a session's loss nor a dropped table is an error.
 	gate bool
+	// inTurn says that the tests run one after another: a server of one test alone serves for more.
+	inTurn bool
+}
+
+// beside makes the test parallel to the others of its kind.
+func (k kind) beside(t *testing.T) {
+	t.Helper()
+	if !k.inTurn {
+		t.Parallel()
+	}
 }
 
 // spy is a policy that tells which waits it gave.
@@ -107,7 +117,10 @@ func setFlag(tb testing.TB, db *notify.DB) {
 func TestWaiters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, kind := range kinds {
-			t.Run(name, func(t *testing.T) { conform(t, s, kind) })
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				conform(t, s, kind)
+			})
 		}
 	})
 }
@@ -133,7 +146,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	begun := func(t *testing.T, session *notify.Session, waits *spy, n int) {
 		t.Helper()
 		if kind.state != "" {
-			awaitState(t, s.Admin(t), session.ID(), kind.state)
+			mysqltest.AwaitState(t, s.Admin(t), session.ID(), kind.state)
 			return
 		}
 		waits.await(t, n)
@@ -156,6 +169,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
+		kind.beside(t)
 		db, session, waiter, waits := open(t, quick())
 		seen := head(t, waiter)
 		_, ok := seen.Value()
@@ -181,6 +195,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
+		kind.beside(t)
 		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			seen := head(t, waiter)
@@ -199,6 +214,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
+		kind.beside(t)
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -210,6 +226,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
+		kind.beside(t)
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
@@ -217,6 +234,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
+		kind.beside(t)
 		_, session, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, head(t, waiter), time.Hour)
 		begun(t, session, waits, 1)
@@ -233,6 +251,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("the session's loss ends the wait", func(t *testing.T) {
+		kind.beside(t)
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
@@ -244,10 +263,11 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
+		kind.beside(t)
 		db, session, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		begun(t, session, waits, 1)
-		run(t, db, "DROP TABLE orders, "+schema.FlagTable)
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE orders, "+schema.FlagTable)
 		require.Error(t, mysqltest.Receive(t, waited).err)
 	})
 }

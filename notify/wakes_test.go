@@ -12,7 +12,7 @@ import (
 
 // Each wait tells what ended it, once.
 func TestObserve(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openProcess(t, config)
 		makeTopic(t, db)
@@ -68,7 +68,10 @@ func TestObserveCommits(t *testing.T) {
 
 // An Auto that is moved says so.
 func TestObserveMove(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	if testing.Short() {
+		t.Skip("TestAutoOnAReadOnlyServer has the same move, TestObserve the causes of wakes")
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		auto := openAuto(t, db, time.Minute)
@@ -95,7 +98,7 @@ func TestObserveMove(t *testing.T) {
 
 // What a kill took away counts, what was released or closed does not.
 func TestLostLocks(t *testing.T) {
-	eachAtOnce(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		released, closed, killed := openSession(t, db, never), openSession(t, db, never), openSession(t, db, never)
 		require.NoError(t, mustLock(t, released, lockName(db, "a")).Release(t.Context()))

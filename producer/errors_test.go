@@ -17,10 +17,10 @@ import (
 func TestErrorsNameTheTopicAndTheRemedy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		exec(t, db, "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY, name TEXT)")
-		exec(t, db, "CREATE TABLE more (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB, name INT NOT NULL)")
-		exec(t, db, "CREATE TABLE no_id (headers JSON, payload LONGBLOB)")
-		exec(t, db, "CREATE VIEW grouped AS SELECT id, MAX(headers) AS headers, MAX(payload) AS payload FROM x GROUP BY id")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY, name TEXT)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE more (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB, name INT NOT NULL)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE no_id (headers JSON, payload LONGBLOB)")
+		mysqltest.Exec(t, db.Pool(), "CREATE VIEW grouped AS SELECT id, MAX(headers) AS headers, MAX(payload) AS payload FROM x GROUP BY id")
 		for _, c := range []struct {
 			topic, remedy string
 			want          error

@@ -25,7 +25,7 @@ var (
 
 // TestExamples runs the examples on each server.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		var err error

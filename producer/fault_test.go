@@ -46,7 +46,7 @@ func TestServerKilledInTheMiddle(t *testing.T) {
 				}
 			})
 		}
-		for range 200 {
+		for range mysqltest.Size(50, 200, 200) {
 			<-succeeded
 		}
 		own.Kill()
@@ -87,9 +87,9 @@ func TestNoAnswer(t *testing.T) {
 				p := newProducer(t, db, "x", Options{BatchRows: 1})
 				_, err := p.Publish(t.Context(), Message{}) // connects
 				require.NoError(t, err)
-				exec(t, db, "DELETE FROM x")
-				exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
-				exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(60)")
+				mysqltest.Exec(t, db.Pool(), "DELETE FROM x")
+				mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD COLUMN slow INT")
+				mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(60)")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				published := mysqltest.Result(func() error {

@@ -32,7 +32,8 @@ type Handshake struct {
 	requests chan request
 	ready    chan struct{}
 	once     sync.Once
-	taken    []request // by the Run under way, and not answered yet
+	rests    time.Duration // the longest wait before it turns again: againLast
+	taken    []request     // by the Run under way, and not answered yet
 
 	mu    sync.Mutex
 	ended chan struct{} // closed when the Run under way ends; nil when there is none
@@ -69,7 +70,7 @@ func NewHandshake(db *notify.DB, topic string, options Options) (*Handshake, err
 	if err != nil {
 		return nil, err
 	}
-	return &Handshake{producer: producer, requests: make(chan request), ready: make(chan struct{})}, nil
+	return &Handshake{producer: producer, requests: make(chan request), ready: make(chan struct{}), rests: againLast}, nil
 }
 
 // Ready is closed when Run has connected for the first time and takes messages.
@@ -163,7 +164,7 @@ func (h *Handshake) serve(ctx context.Context, session *notify.Session, begun fu
 			lock, err = h.acquire(ctx, session)
 		}
 		again = nil
-		if !woke && wait <= againLast {
+		if !woke && wait <= h.rests {
 			again = time.After(wait)
 			wait *= 2
 		}

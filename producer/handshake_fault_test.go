@@ -19,7 +19,7 @@ import (
 
 func kill(t *testing.T, db *notify.DB, id uint64) {
 	t.Helper()
-	exec(t, db, fmt.Sprintf("KILL %d", id))
+	mysqltest.Exec(t, db.Pool(), fmt.Sprintf("KILL %d", id))
 }
 
 // holder waits until a session other than the given one holds the topic's lock.
@@ -221,19 +221,25 @@ func TestHandshakeReconnects(t *testing.T) {
 func TestHandshakeCallerLeaves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		exec(t, db, "ALTER TABLE x ADD COLUMN slow INT")
-		exec(t, db, "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = SLEEP(10)")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD COLUMN slow INT")
+		blocker, err := db.Pool().Connx(t.Context())
+		require.NoError(t, err)
+		defer blocker.Close()
+		lock := notify.LockName("test", db.Name())
+		require.Equal(t, 1, mysqltest.Value[int](t, blocker, "SELECT GET_LOCK(?, 0)", lock))
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = GET_LOCK('"+lock+"', 60) + RELEASE_LOCK('"+lock+"')")
 		h := run(t, db, "x", Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		published := publishing(ctx, h, Message{})
 		inserting(t, db)
 		cancel()
-		err := <-published
+		err = <-published
 		require.ErrorIs(t, err, ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
 		// A turn that has begun is finished, whoever leaves.
 		h.stop()
+		mysqltest.Exec(t, blocker, "DO RELEASE_LOCK(?)", lock)
 		require.ErrorIs(t, <-h.end, context.Canceled)
 		assert.Equal(t, 1, count(t, db, "x"))
 	})

@@ -22,7 +22,8 @@ func TestLargeMessages(t *testing.T) {
 		require.NoError(t, err)
 		packet := p.caps.Load().MaxAllowedPacket
 		headers := map[string]string{"a": "b"}
-		for _, size := range []int{packet / 4, packet / 2, packet - around - len(`{"a":"b"}`) - 1} {
+		largest := packet - around - len(`{"a":"b"}`) - 1
+		for _, size := range mysqltest.Size([]int{largest}, []int{packet / 4, packet / 2, largest}, []int{packet / 4, packet / 2, largest}) {
 			payload := bytes.Repeat([]byte{'\'', 0}, size/2+1)[:size]
 			ids, err := p.Publish(t.Context(), Message{Payload: payload, Headers: headers})
 			require.NoError(t, err, "%d bytes", size)

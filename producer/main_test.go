@@ -45,12 +45,6 @@ func newProducer(tb testing.TB, db *notify.DB, topic string, options Options) *P
 	return p
 }
 
-func exec(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err)
-}
-
 func count(tb testing.TB, db *notify.DB, topic string) (n int) {
 	tb.Helper()
 	require.NoError(tb, db.Pool().GetContext(tb.Context(), &n, "SELECT COUNT(*) FROM "+ident.Quote(topic)))
@@ -62,7 +56,7 @@ func inserting(tb testing.TB, db *notify.DB) (session uint64) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
 		return db.Pool().GetContext(tb.Context(), &session, "SELECT id FROM information_schema.processlist "+
-			"WHERE db = ? AND info LIKE 'INSERT%' AND state = 'User sleep'", db.Name()) == nil
+			"WHERE db = ? AND info LIKE 'INSERT%' AND state IN ('User sleep', 'User lock')", db.Name()) == nil
 	}, 30*time.Second, 10*time.Millisecond)
 	return session
 }

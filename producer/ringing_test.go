@@ -17,8 +17,8 @@ import (
 func TestPublishRings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		exec(t, db, "ALTER TABLE x ADD COLUMN session BIGINT")
-		exec(t, db, "CREATE TRIGGER who BEFORE INSERT ON x FOR EACH ROW SET NEW.session = CONNECTION_ID()")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD COLUMN session BIGINT")
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER who BEFORE INSERT ON x FOR EACH ROW SET NEW.session = CONNECTION_ID()")
 		p := newProducer(t, db, "x", Options{})
 		require.NoError(t, p.Join(t.Context()))
 		keeper := func() (id uint64) {
@@ -51,7 +51,7 @@ func TestPublishRings(t *testing.T) {
 		require.NoError(t, err)
 		assert.NotEqual(t, []uint64{keeper()}, sessions(long...))
 
-		exec(t, db, "DROP TABLE x")
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE x")
 		_, err = p.Publish(t.Context(), messages...)
 		require.ErrorIs(t, err, ErrNoTopic)
 	})

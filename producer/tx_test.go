@@ -60,9 +60,9 @@ func TestPublishTx(t *testing.T) {
 			}
 			for kind, begin := range begin {
 				t.Run(name+" "+kind, func(t *testing.T) {
-					exec(t, db, "DROP TABLE IF EXISTS x, business")
-					exec(t, db, "CREATE TABLE x (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB NOT NULL)")
-					exec(t, db, "CREATE TABLE business (id INT)")
+					mysqltest.Exec(t, db.Pool(), "DROP TABLE IF EXISTS x, business")
+					mysqltest.Exec(t, db.Pool(), "CREATE TABLE x (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB NOT NULL)")
+					mysqltest.Exec(t, db.Pool(), "CREATE TABLE business (id INT)")
 					var hints counted
 					p := newProducer(t, db, "x", Options{BatchRows: 2, Hint: hints.hint})
 					messages := make([]Message, 5)
@@ -173,8 +173,8 @@ func TestTransact(t *testing.T) {
 func TestTransactRunsAgainAfterADeadlock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		exec(t, db, "CREATE TABLE account (id INT PRIMARY KEY, runs INT)")
-		exec(t, db, "INSERT INTO account VALUES (1, 0), (2, 0)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE account (id INT PRIMARY KEY, runs INT)")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO account VALUES (1, 0), (2, 0)")
 		p := newProducer(t, db, "x", Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -215,7 +215,7 @@ func TestPublishTriesAgainAfterALockWait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		setUp := open(t, config)
-		exec(t, setUp, "CREATE TABLE x (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload VARBINARY(9) NOT NULL UNIQUE)")
+		mysqltest.Exec(t, setUp.Pool(), "CREATE TABLE x (id INT AUTO_INCREMENT PRIMARY KEY, headers JSON, payload VARBINARY(9) NOT NULL UNIQUE)")
 		config.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
 		db := open(t, config)
 		p := newProducer(t, db, "x", Options{})

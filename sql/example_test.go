@@ -16,7 +16,7 @@ import (
 
 // TestExamples runs the example that needs a server, on each.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Setenv("MQNOTIFY_DSN", s.Database(t).FormatDSN())
 		require.Equal(t, "the newest tables: true\n", mysqltest.Output(t, ExampleInit))
 	})

@@ -16,10 +16,11 @@ func TestMode(t *testing.T) {
 		writer := examine(t, open(t, s.User(t, config, "INSERT ON "+config.DBName+".orders")), "orders")
 		assert.Empty(t, writer.of("mode"), "who can't consume does not wait")
 
-		own := s.Start(t)
+		var flags []string
 		if !s.IsMariaDB() {
-			own = s.Start(t, "--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1")
+			flags = []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
 		}
+		own := s.Start(t, flags...)
 		_, db = initialised(t, own)
 		others := map[bool]string{true: "is seen within a second", false: "is seen at once too, since gtid_mode is on"}
 		says(t, examine(t, db, "orders").only(t, "mode"), OK, others[s.IsMariaDB()], "")

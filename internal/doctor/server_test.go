@@ -122,8 +122,19 @@ func TestFrozenServer(t *testing.T) {
 		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "look at the server")
 		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
 
-		found = examineWith(t, db, options)
-		says(t, found.only(t, "connection"), Problem, "no answer within "+prompt.String(), "Or it hangs")
+	})
+}
+
+// A server that hangs from the start is asked once.
+func TestFrozenConnection(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := initialised(t, s)
+		proxy := s.Proxy(t)
+		db := open(t, proxy.Config(config))
+		proxy.Freeze()
+		const bound = 500 * time.Millisecond
+		found := examineWith(t, db, Options{Topics: []string{"orders"}, Timeout: bound})
+		says(t, found.only(t, "connection"), Problem, "no answer within "+bound.String(), "Or it hangs")
 		assert.Len(t, found, 1)
 	})
 }
