@@ -70,7 +70,7 @@ func BenchmarkShare(b *testing.B) {
 		n := 0
 		for n < 100_000 {
 			do(b, db, "INSERT INTO orders (headers, payload) SELECT JSON_OBJECT('key', CONCAT(id % 997)), payload FROM orders")
-			n = get[int](b, db, "SELECT COUNT(*) FROM orders")
+			n = mysqltest.Value[int](b, db.Pool(), "SELECT COUNT(*) FROM orders")
 		}
 		rates := make(map[int][]float64)
 		read := func(members int) {
@@ -153,9 +153,9 @@ func tailAll(tb testing.TB, db *notify.DB, options Options) (n int) {
 
 // However large the backlog, the reader holds a few pages.
 func TestBacklogMemory(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		n := fill(t, db, 300_000)
+		n := fill(t, db, mysqltest.Size(20_000, 100_000, 300_000))
 		_, err := db.Pool().ExecContext(t.Context(), "UPDATE orders SET payload = REPEAT('x', 20000) WHERE id % 3000 < 20")
 		require.NoError(t, err)
 		var peak atomic.Uint64

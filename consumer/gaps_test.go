@@ -14,8 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// ways are the ways of knowing the writers that the server has.
+// ways are the ways of knowing the writers that the server has; in the short form the one that every server has
+// without waiting.
 func ways(s *mysqltest.Server) []Writers {
+	if testing.Short() {
+		return []Writers{WritersInnoDBTrx}
+	}
 	if s.IsMariaDB() {
 		return []Writers{WritersInnoDBTrx, WritersUnknown}
 	}
@@ -25,7 +29,7 @@ func ways(s *mysqltest.Server) []Writers {
 // eachWay runs f on every server for every way of knowing the writers.
 func eachWay(t *testing.T, f func(t *testing.T, s *mysqltest.Server, writers Writers)) {
 	t.Helper()
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range ways(s) {
 			t.Run(string(writers), func(t *testing.T) {
 				t.Parallel()
@@ -219,12 +223,12 @@ func TestStrictOrderUnderLoad(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
 		db := openTopic(t, s)
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: 15 * time.Second}, got.handler())
+		c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: mysqltest.Size[time.Duration](5, 5, 15) * time.Second}, got.handler())
 		var load sync.WaitGroup
 		for n := range 4 {
 			conn := newConn(t, db)
 			load.Go(func() {
-				for i := range 40 {
+				for i := range mysqltest.Size(15, 40, 40) {
 					end := "COMMIT"
 					if i%5 == n {
 						end = "ROLLBACK"
@@ -240,7 +244,7 @@ func TestStrictOrderUnderLoad(t *testing.T) {
 			})
 		}
 		load.Wait()
-		want := all[uint64](t, db, "SELECT id FROM orders ORDER BY id")
+		want := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM orders ORDER BY id")
 		eventually(t, func() bool { return len(got.ids()) >= len(want) }, "got %d of %d", len(got.ids()), len(want))
 		require.Equal(t, want, got.ids())
 		require.NoError(t, c.end(t))
@@ -281,7 +285,7 @@ func TestStaleView(t *testing.T) {
 // Where nothing is known of the writers, a gap has its grace, and more while its
 // row is found there, locked.
 func TestGraceIsProlongedByALockedRow(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		looks := newLooks()
 		var got collected

@@ -22,7 +22,7 @@ var awkward = []string{
 
 // Names are quoted, wherever they go, and never run.
 func TestAwkwardNames(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		config.DBName += " `; x'ü\""
 		admin := s.Admin(t)
@@ -53,8 +53,8 @@ func TestAwkwardNames(t *testing.T) {
 			})).wait(t), name)
 			require.Len(t, got, 1)
 			require.Equal(t, name, got[0].Topic)
-			require.Equal(t, uint64(1), get[uint64](t, db, "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
-			require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
+			require.Equal(t, uint64(1), mysqltest.Value[uint64](t, db.Pool(), "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
+			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
 			require.LessOrEqual(t, len(GroupLock(db.Name(), name, name)), 64)
 
 			// As a column: the key, what is shown, and the time.
@@ -69,7 +69,7 @@ func TestAwkwardNames(t *testing.T) {
 			}
 			do(t, db, "DROP TABLE rows_of")
 		}
-		require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
 	})
 }
 

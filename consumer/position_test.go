@@ -23,7 +23,7 @@ func consumed(tb testing.TB, db *notify.DB, topic string, options Options) []uin
 }
 
 func TestPositions(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for _, id := range []int{2, 3, 5, 8, 1000} {
 			do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, MOD(%d, 2))", id, id))
@@ -64,14 +64,14 @@ func TestPositions(t *testing.T) {
 }
 
 func TestPositionsOfAnEmptyTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, from := range map[string]Position{
 			"beginning": Beginning(), "end": End(), "last": Last(3), "id": FromID(1), "time": Since(time.Now()), "long ago": Since(time.Unix(0, 0)),
 		} {
 			db := openTopic(t, s)
 			var got collected
 			c := run(t, db, "orders", Options{Group: "g", From: from}, got.handler())
-			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
+			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, "%s", name)
 			insert(t, db, "orders", "first")
 			got.waitFor(t, "first")
 			require.NoError(t, c.end(t))
@@ -83,7 +83,7 @@ func TestPositionsOfAnEmptyTable(t *testing.T) {
 // id than the newest, and comes when it commits. So it is for the last rows and
 // for a time.
 func TestEndWithATransactionInFlight(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range map[string]struct {
 			from Position
 			want []string // before the commit
@@ -100,7 +100,7 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
 			var got collected
 			k := run(t, db, "orders", Options{Group: "g", From: c.from}, got.handler())
-			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
+			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, "%s", name)
 			got.waitFor(t, c.want...)
 			onConn(t, conn, "COMMIT")
 			got.waitFor(t, append(c.want, "late")...)
@@ -113,7 +113,7 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 
 // The end is found among the newest rows alone, however many there are.
 func TestEndOfALongTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE digits (d INT NOT NULL)", "INSERT INTO digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)",
 			`INSERT INTO orders (id, payload) SELECT 2 * (1 + a.d + 10*b.d + 100*c.d + 1000*d.d + 10000*e.d), 'x'
@@ -127,7 +127,7 @@ func TestEndOfALongTable(t *testing.T) {
 }
 
 func TestSince(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		do(t, db, "CREATE TABLE shop (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, at DATETIME NULL, other TIMESTAMP(6) NULL, day DATE)")
@@ -153,7 +153,7 @@ func TestSince(t *testing.T) {
 		for _, column := range []string{"at", "other"} {
 			for i := range 8 {
 				at := begin.Add(time.Duration(i*131) * time.Minute)
-				want := get[uint64](t, db, "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
+				want := mysqltest.Value[uint64](t, db.Pool(), "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
 				require.Equal(t, want, first(at, column), "%s %v", column, at)
 				// Another zone of the same moment, and a moment earlier.
 				require.Equal(t, want, first(at.In(time.FixedZone("", 3*3600)), column))
@@ -224,7 +224,7 @@ func TestResetNeedsAGroup(t *testing.T) {
 // Without a group, too, a consumer goes on where it was when its connections are
 // lost: it neither begins again nor leaves out what came meanwhile.
 func TestReconnectWithoutAGroup(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		insert(t, db, "orders", "one")

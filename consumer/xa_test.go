@@ -14,7 +14,7 @@ import (
 // A prepared XA transaction whose session has left is open until another session
 // commits it: its row comes then.
 func TestPreparedXA(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
 			if writers == WritersMetadataLocks && s.IsMariaDB() {
 				continue // TestMetadataLocksNeedMySQL shows why
@@ -55,13 +55,13 @@ func endXA(tb testing.TB, db *notify.DB, statement string) {
 			require.EqualValues(tb, 1397, number(err), statement) // XAER_NOTA: not yet, or not any more
 		}
 		return err == nil
-	}, statement)
+	}, "%s", statement)
 }
 
 // A transaction goes by the same name while it runs, when it is prepared, and
 // when its session has left, whatever its session did before it.
 func TestMetadataLockNames(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
 			t.Skip("MySQL's metadata locks alone are used")
 		}
@@ -93,7 +93,7 @@ func TestMetadataLockNames(t *testing.T) {
 			}
 			leave(conn)
 			eventually(t, func() bool {
-				return get[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) == 2
+				return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) == 2
 			}, "the session does not leave") // the reader's and this one
 			require.NotEmpty(t, common(name, open()))
 			endXA(t, db, "XA ROLLBACK "+xid)
@@ -127,7 +127,7 @@ func openMetadataLocks(tb testing.TB, db *notify.DB) (*notify.Session, *metadata
 // session leaves, although the transaction is open and its row may still come:
 // the reason why metadata locks are refused there.
 func TestMetadataLocksNeedMySQL(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if !s.IsMariaDB() {
 			t.Skip("about MariaDB")
 		}
@@ -135,7 +135,7 @@ func TestMetadataLocksNeedMySQL(t *testing.T) {
 		db := openConfig(t, own.Database(t), "orders")
 		xid := "'" + db.Name() + "'"
 		locks := func() int {
-			return get[int](t, db, `SELECT COUNT(*) FROM performance_schema.metadata_locks
+			return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM performance_schema.metadata_locks
 				WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = 'orders' AND LOCK_TYPE = 'SHARED_WRITE'`, db.Name())
 		}
 		conn := newConn(t, db)
@@ -144,7 +144,7 @@ func TestMetadataLocksNeedMySQL(t *testing.T) {
 		leave(conn)
 		eventually(t, func() bool { return locks() == 0 }, "MariaDB keeps the lock now: metadata locks could be used")
 		endXA(t, db, "XA COMMIT "+xid)
-		require.Equal(t, []string{"x"}, all[string](t, db, "SELECT payload FROM orders"), "the transaction was open all the while")
+		require.Equal(t, []string{"x"}, mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM orders"), "the transaction was open all the while")
 
 		session, err := db.Session(t.Context(), notify.SessionOptions{})
 		require.NoError(t, err)

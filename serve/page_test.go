@@ -26,6 +26,9 @@ import (
 // what is installed.
 func chromium(tb testing.TB) string {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("the short form needs no browser")
+	}
 	if path := os.Getenv("MQNOTIFY_TEST_CHROMIUM"); path != "" {
 		return path
 	}
