@@ -231,7 +231,7 @@ func TestCutAtTheCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
-		for range mysqltest.Size(25, 60, 60) {
+		for range mysqltest.Size(20, 30, 60) {
 			insert(t, db, "orders", "x", "x", "x", "x", "x")
 		}
 		cutter := &cutter{every: 9}

@@ -30,17 +30,24 @@ import (
 // however often a reader is killed, every committed row is delivered, to each
 // group at least once, and to a handler in a transaction exactly once.
 func TestTorture(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
-		lost := torture(t, s, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true})
-		require.Empty(t, lost, "rows were lost")
-	})
-}
-
-// Without the gaps the same test loses rows: it can fail.
-func TestTortureShowsLoss(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		lost := torture(t, s, tortureReader{ForgetGaps: true})
-		require.NotEmpty(t, lost, "a reader without gaps lost nothing: the test shows nothing")
+		own, all := s, []Writers{WritersInnoDBTrx}
+		if !testing.Short() { // such a load would disturb other tests
+			own, all = s.Start(t), ways(s)
+		}
+		for _, writers := range all {
+			t.Run(string(writers), func(t *testing.T) {
+				t.Parallel()
+				lost := torture(t, own, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true})
+				require.Empty(t, lost, "rows were lost")
+			})
+		}
+		// Without the gaps the same test loses rows: it can fail.
+		t.Run("without gaps", func(t *testing.T) {
+			t.Parallel()
+			lost := torture(t, own, tortureReader{ForgetGaps: true})
+			require.NotEmpty(t, lost, "a reader without gaps lost nothing: the test shows nothing")
+		})
 	})
 }
 
@@ -95,7 +102,7 @@ func torture(t *testing.T, s *mysqltest.Server, reader tortureReader) (lost []ui
 		crew = append(crew, &tortureWriter{t: t, config: config, jump: &jump, n: n, random: random})
 	}
 	var committed []uint64
-	more, rows := mysqltest.Size(time.Second, 4*time.Second, time.Minute), mysqltest.Size(200, 1000, 1000)
+	more, rows := mysqltest.Size(500*time.Millisecond, 2500*time.Millisecond, time.Minute), mysqltest.Size(200, 1000, 1000)
 	for ; len(committed) <= rows && !t.Failed(); more = time.Second { // what would show nothing goes on
 		until := time.Now().Add(more)
 		var writers sync.WaitGroup
