@@ -91,7 +91,14 @@ func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 // if only their offsets, and a server in trouble is no good for other tests. One instance is enough for all of it.
 func TestOnAServerOfItsOwn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t, "--innodb-flush-log-at-trx-commit=1")
+		flags := []string{"--innodb-flush-log-at-trx-commit=1"}
+		if s.IsMariaDB() {
+			flags = append(flags, "--performance-schema=ON", "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON")
+		}
+		own := s.Start(t, flags...)
+		if s.IsMariaDB() {
+			t.Run("metadata locks need MySQL", func(t *testing.T) { metadataLocksNeedMySQL(t, own) })
+		}
 		t.Run("sparse table", func(t *testing.T) { sparseTable(t, own) })
 		t.Run("open transaction", func(t *testing.T) { openTransactionCostsNoMore(t, own) })
 		t.Run("ALTER behind a writer", func(t *testing.T) { alterBehindWriter(t, own) })

@@ -2,13 +2,16 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -63,16 +66,23 @@ func TestPositions(t *testing.T) {
 	})
 }
 
+// begun reports whether a group of the topic has begun.
+func begun(tb testing.TB, db *notify.DB, topic string) bool {
+	tb.Helper()
+	return mysqltest.Value[bool](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset WHERE topic = ?", topic)
+}
+
 func TestPositionsOfAnEmptyTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for name, from := range map[string]Position{
+		positions := map[string]Position{
 			"beginning": Beginning(), "end": End(), "last": Last(3), "id": FromID(1), "time": Since(time.Now()), "long ago": Since(time.Unix(0, 0)),
-		} {
-			db := openTopic(t, s)
+		}
+		db := openConfig(t, s.Database(t), slices.Collect(maps.Keys(positions))...)
+		for name, from := range positions {
 			var got collected
-			c := run(t, db, "orders", Options{Group: "g", From: from}, got.handler())
-			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, "%s", name)
-			insert(t, db, "orders", "first")
+			c := run(t, db, name, Options{Group: "g", From: from}, got.handler())
+			eventually(t, func() bool { return begun(t, db, name) }, "%s", name)
+			insert(t, db, name, "first")
 			got.waitFor(t, "first")
 			require.NoError(t, c.end(t))
 		}
@@ -84,7 +94,7 @@ func TestPositionsOfAnEmptyTable(t *testing.T) {
 // for a time.
 func TestEndWithATransactionInFlight(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for name, c := range map[string]struct {
+		positions := map[string]struct {
 			from Position
 			want []string // before the commit
 		}{
@@ -92,19 +102,21 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 			"last":        {Last(1), []string{"three"}},
 			"a time":      {Since(time.Date(2020, 1, 1, 0, 0, 3, 0, time.UTC)), []string{"three"}},
 			"later times": {Since(time.Date(2020, 1, 1, 0, 0, 4, 0, time.UTC)), nil},
-		} {
-			db := openTopic(t, s)
-			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:01', 'one')")
+		}
+		db := openConfig(t, s.Database(t), slices.Collect(maps.Keys(positions))...)
+		for name, c := range positions {
+			table := ident.Quote(name)
+			do(t, db, "INSERT INTO "+table+" (created_at, payload) VALUES ('2020-01-01 00:00:01', 'one')")
 			conn := newConn(t, db)
-			onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
-			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
+			onConn(t, conn, "START TRANSACTION", "INSERT INTO "+table+" (payload) VALUES ('late')")
+			do(t, db, "INSERT INTO "+table+" (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
 			var got collected
-			k := run(t, db, "orders", Options{Group: "g", From: c.from}, got.handler())
-			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, "%s", name)
+			k := run(t, db, name, Options{Group: "g", From: c.from}, got.handler())
+			eventually(t, func() bool { return begun(t, db, name) }, "%s", name)
 			got.waitFor(t, c.want...)
 			onConn(t, conn, "COMMIT")
 			got.waitFor(t, append(c.want, "late")...)
-			insert(t, db, "orders", "new")
+			insert(t, db, name, "new")
 			got.waitFor(t, append(c.want, "late", "new")...)
 			require.NoError(t, k.end(t))
 		}

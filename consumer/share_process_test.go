@@ -33,7 +33,10 @@ const (
 )
 
 // shareMember is what a process of TestShareProcesses is told.
-type shareMember struct{ DSN string }
+type shareMember struct {
+	DSN     string
+	Writers Writers
+}
 
 // The invariant: however members come, end and are killed (kill -9), and however writers
 // commit late and roll back, every row is handled, those of a key in the order in which they
@@ -42,8 +45,9 @@ type shareMember struct{ DSN string }
 func TestShareProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
-		if !testing.Short() { // their looks at INNODB_TRX would disturb other tests
-			s = s.Start(t)
+		way := WritersUnknown
+		if !testing.Short() { // looks at INNODB_TRX would disturb other tests
+			s, way = s.Start(t), WritersInnoDBTrx
 		}
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
@@ -57,7 +61,7 @@ func TestShareProcesses(t *testing.T) {
 		for k := range shareWriters * shareKeys {
 			do(t, db, fmt.Sprintf("INSERT INTO state_tx VALUES (%d, 0, 0)", k), fmt.Sprintf("INSERT INTO state_once (k, seq, version) VALUES (%d, 0, 0)", k))
 		}
-		told, err := json.Marshal(shareMember{config.FormatDSN()})
+		told, err := json.Marshal(shareMember{config.FormatDSN(), way})
 		require.NoError(t, err)
 		var members []*process
 		shareMembers := mysqltest.Size(2, 4, 4)
@@ -240,7 +244,7 @@ func shareMain(told string) error {
 	} {
 		c, err := New(db, "orders", Options{
 			Group: group, From: Beginning(), MembersShare: true, Partitions: 16, PageRows: 50, MaxAttempts: -1,
-			FlushInterval: 20 * time.Millisecond, Writers: WritersInnoDBTrx, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+			FlushInterval: 20 * time.Millisecond, Writers: m.Writers, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		})
 		if err != nil {
 			return err

@@ -57,7 +57,7 @@ func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 			least, most = min(least, n), max(most, n)
 		}
 		return len(owns) == members && most-least <= 1
-	}, 4*patience, 2*time.Millisecond, "%d members do not share the group", members)
+	}, 4*patience, 20*time.Millisecond, "%d members do not share the group", members)
 }
 
 // Members of one process come and end: the shares are fair each time, and every message is

@@ -17,7 +17,7 @@ func TestPreparedXA(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
 			if writers == WritersMetadataLocks && s.IsMariaDB() {
-				continue // TestMetadataLocksNeedMySQL shows why
+				continue // metadataLocksNeedMySQL shows why
 			}
 			t.Run(string(writers), func(t *testing.T) {
 				t.Parallel()
@@ -126,35 +126,29 @@ func openMetadataLocks(tb testing.TB, db *notify.DB) (*notify.Session, *metadata
 // MariaDB itself drops the metadata lock of a prepared XA transaction when its
 // session leaves, although the transaction is open and its row may still come:
 // the reason why metadata locks are refused there.
-func TestMetadataLocksNeedMySQL(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		if !s.IsMariaDB() {
-			t.Skip("about MariaDB")
-		}
-		own := s.Start(t, "--performance-schema=ON", "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON")
-		db := openConfig(t, own.Database(t), "orders")
-		xid := "'" + db.Name() + "'"
-		locks := func() int {
-			return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM performance_schema.metadata_locks
+func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	xid := "'" + db.Name() + "'"
+	locks := func() int {
+		return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM performance_schema.metadata_locks
 				WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = 'orders' AND LOCK_TYPE = 'SHARED_WRITE'`, db.Name())
-		}
-		conn := newConn(t, db)
-		onConn(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
-		require.Equal(t, 1, locks(), "the lock shows while the session lives")
-		leave(conn)
-		eventually(t, func() bool { return locks() == 0 }, "MariaDB keeps the lock now: metadata locks could be used")
-		endXA(t, db, "XA COMMIT "+xid)
-		require.Equal(t, []string{"x"}, mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM orders"), "the transaction was open all the while")
+	}
+	conn := newConn(t, db)
+	onConn(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
+	require.Equal(t, 1, locks(), "the lock shows while the session lives")
+	leave(conn)
+	eventually(t, func() bool { return locks() == 0 }, "MariaDB keeps the lock now: metadata locks could be used")
+	endXA(t, db, "XA COMMIT "+xid)
+	require.Equal(t, []string{"x"}, mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM orders"), "the transaction was open all the while")
 
-		session, err := db.Session(t.Context(), notify.SessionOptions{})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, session.Close()) }()
-		topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
-		require.NoError(t, err)
-		_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
-		require.ErrorIs(t, err, ErrOptions)
-		chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
-		require.NoError(t, err)
-		require.Equal(t, WritersInnoDBTrx, chosen.name())
-	})
+	session, err := db.Session(t.Context(), notify.SessionOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close()) }()
+	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
+	require.NoError(t, err)
+	_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
+	require.ErrorIs(t, err, ErrOptions)
+	chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
+	require.NoError(t, err)
+	require.Equal(t, WritersInnoDBTrx, chosen.name())
 }
