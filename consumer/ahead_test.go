@@ -44,7 +44,7 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 		executed := func() (ahead, itself int) { return int(commands.Executes()), int(commands.Prepared()) }
 		ahead, itself := executed()
 		looked := int(timeouts.Load())
-		n := mysqltest.Size(10, 40, 40)
+		const n = 40
 		for range n {
 			send()
 		}

@@ -92,11 +92,11 @@ func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 func TestOnAServerOfItsOwn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		flags := []string{"--innodb-flush-log-at-trx-commit=1"}
-		if s.IsMariaDB() {
+		if s.IsMariaDB() && !testing.Short() { // the flags make each start slower
 			flags = append(flags, "--performance-schema=ON", "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON")
 		}
 		own := s.Start(t, flags...)
-		if s.IsMariaDB() {
+		if s.IsMariaDB() && !testing.Short() {
 			t.Run("metadata locks need MySQL", func(t *testing.T) { metadataLocksNeedMySQL(t, own) })
 		}
 		t.Run("sparse table", func(t *testing.T) { sparseTable(t, own) })

@@ -8,9 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,7 +112,7 @@ func testLive(t *testing.T, s *mysqltest.Server, binary string) {
 // while the server is away comes when it is back, each note once.
 func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
-	browser := chromium(t)
+	browser := mysqltest.Chromium(t)
 	config := s.Database(t)
 	port, err := child.FreePort() // it comes back to it
 	require.NoError(t, err)
@@ -165,23 +162,4 @@ func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	shows("third", "second", "<b>first</b>")
 	require.NoError(t, chromedp.Cancel(tab))
 	p.stop()
-}
-
-// chromium is the browser of scripts/chromium, or one that is installed.
-func chromium(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("MQNOTIFY_TEST_CHROMIUM"); path != "" {
-		return path
-	}
-	if cache, err := os.UserCacheDir(); err == nil {
-		path := filepath.Join(cache, "mqnotify", "chromium", "chromium")
-		if exec.CommandContext(t.Context(), path, "--version").Run() == nil {
-			return path
-		}
-	}
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("needs a browser: scripts/chromium gets it")
-	}
-	return path
 }

@@ -156,7 +156,7 @@ func cpuTime(tb testing.TB) time.Duration {
 }
 
 // Every client gets every message once and in order, and the database is asked no more
-// for many clients than for one. 2,000 clients with MQNOTIFY_LONG=1.
+// for many clients than for one. 2,000 clients in the long form.
 func TestFanOut(t *testing.T) {
 	many, messages := mysqltest.Size(20, 100, 2000), mysqltest.Size(20, 100, 1000)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
