@@ -11,7 +11,7 @@ import (
 
 // A message table that is altered in the middle goes on giving messages.
 func TestAlterMessageTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		var got collected
 		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
@@ -35,7 +35,7 @@ func TestAlterMessageTable(t *testing.T) {
 
 // Rows of any table come as its columns are, also when those change in the middle.
 func TestAlterRows(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, n INT, text VARCHAR(20))")
 		var got, names collected
@@ -71,7 +71,7 @@ func TestAlterRows(t *testing.T) {
 
 // An account that may read some columns reads those.
 func TestColumnsThatMayBeRead(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		admin := openConfig(t, config)
 		do(t, admin, "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, secret INT, n INT)")

@@ -25,7 +25,7 @@ func runs(tb testing.TB, db *notify.DB, topic string, options Options) []error {
 
 // What can't be read is said to be so, by the thing's name and with the remedy.
 func TestBadTables(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE VIEW orders_view AS SELECT * FROM orders")
 		for _, c := range []struct {
@@ -54,7 +54,7 @@ func TestBadTables(t *testing.T) {
 				require.ErrorContains(t, err, c.says)
 			}
 		}
-		require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
 	})
 }
 
@@ -93,7 +93,7 @@ func TestBadOptions(t *testing.T) {
 
 // A group needs the tables that init makes, a consumer without one does not.
 func TestNoState(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		do(t, db, "DROP TABLE mqnotify_offset, mqnotify_flag, mqnotify_dead_letter, mqnotify_schema")
@@ -110,7 +110,7 @@ func TestNoState(t *testing.T) {
 // A server that can't be reached at the start is an error at once, without the
 // password; so is one that wants another password or has no such database.
 func TestNoServer(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		proxy := s.Proxy(t)
 		proxy.Down()
@@ -138,7 +138,7 @@ func TestNoServer(t *testing.T) {
 // With SELECT on the topic alone, rows can be read, and a group is refused with
 // what is missing.
 func TestLeastPrivileges(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		admin := openConfig(t, config, "orders")
 		insert(t, admin, "orders", "one")
@@ -192,62 +192,6 @@ func TestLeastPrivileges(t *testing.T) {
 				}
 				return nil
 			})).wait(t))
-		require.Len(t, all[letter](t, admin, letters), 1)
-	})
-}
-
-// A read-only server can be read. A group can't store there: an error at the
-// start, something to wait out in the middle.
-func TestReadOnlyServer(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config := own.Database(t)
-		admin := openConfig(t, config, "orders")
-		insert(t, admin, "orders", "one")
-		db, err := notify.OpenConfig(own.User(t, config, "ALL ON "+config.DBName+".*"))
-		require.NoError(t, err)
-		defer func() { require.NoError(t, db.Close()) }()
-		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Grace: time.Millisecond, FlushInterval: -1, Logger: quiet}, got.handler())
-		got.waitFor(t, "one")
-		eventually(t, func() bool { return stored(t, admin, "g") == 1 }, "the offset is not stored")
-		do(t, admin, "SET GLOBAL read_only = 1")
-		insert(t, admin, "orders", "two")
-		eventually(t, func() bool { return len(got.ids()) >= 2 }, "the row does not come")
-
-		var alone collected
-		k := run(t, db, "orders", Options{From: Beginning(), Grace: time.Millisecond}, alone.handler())
-		alone.waitFor(t, "one", "two")
-		require.NoError(t, k.end(t))
-		err = run(t, db, "orders", Options{Group: "other", From: Beginning()}, alone.handler()).wait(t)
-		require.EqualValues(t, 1290, number(err), "%v", err)
-		require.ErrorContains(t, err, "connect to its primary")
-
-		do(t, admin, "SET GLOBAL read_only = 0")
-		insert(t, admin, "orders", "three")
-		eventually(t, func() bool { return stored(t, admin, "g") == 3 }, "it does not go on when the server takes writes again")
-		require.NoError(t, c.end(t))
-	})
-}
-
-// A server that goes away in the middle is waited for.
-func TestServerGoesAway(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		db := openConfig(t, own.Database(t), "orders")
-		var got, alone collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, Logger: quiet}, got.handler())
-		k := run(t, db, "orders", Options{From: Beginning(), Logger: quiet}, alone.handler())
-		insert(t, db, "orders", "one")
-		got.waitFor(t, "one")
-		alone.waitFor(t, "one")
-		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
-		own.Kill()
-		own.Restart(t)
-		insert(t, db, "orders", "two")
-		got.waitFor(t, "one", "two")
-		alone.waitFor(t, "one", "two")
-		require.NoError(t, c.end(t))
-		require.NoError(t, k.end(t))
+		require.Len(t, deadLetters(t, admin, letters), 1)
 	})
 }

@@ -32,30 +32,22 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 
 // A row of a transaction that commits late, with a lower id, comes when it
 // commits; rows with larger ids need not wait for it.
-func TestLateCommit(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx, WritersUnknown} {
-			if writers == WritersMetadataLocks && s.IsMariaDB() {
-				continue // its performance schema is off
-			}
-			t.Run(string(writers), func(t *testing.T) {
-				db := openTopic(t, s)
-				ctx := context.WithoutCancel(t.Context())
-				var got collected
-				c := run(t, db, "orders", Options{From: Beginning(), Writers: writers}, got.handler())
-				insert(t, db, "orders", "one")
-				got.waitFor(t, "one")
-				late, err := db.Pool().BeginTx(ctx, nil)
-				require.NoError(t, err)
-				defer func() { _ = late.Rollback() }()
-				_, err = late.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('late')")
-				require.NoError(t, err)
-				insert(t, db, "orders", "three", "four")
-				got.waitFor(t, "one", "three", "four")
-				require.NoError(t, late.Commit())
-				got.waitFor(t, "one", "three", "four", "late")
-				require.NoError(t, c.end(t))
-			})
-		}
-	})
+func lateCommit(t *testing.T, s *mysqltest.Server, writers Writers) {
+	t.Helper()
+	db := openTopic(t, s)
+	ctx := context.WithoutCancel(t.Context())
+	var got collected
+	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers}, got.handler())
+	insert(t, db, "orders", "one")
+	got.waitFor(t, "one")
+	late, err := db.Pool().BeginTx(ctx, nil)
+	require.NoError(t, err)
+	defer func() { _ = late.Rollback() }()
+	_, err = late.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('late')")
+	require.NoError(t, err)
+	insert(t, db, "orders", "three", "four")
+	got.waitFor(t, "one", "three", "four")
+	require.NoError(t, late.Commit())
+	got.waitFor(t, "one", "three", "four", "late")
+	require.NoError(t, c.end(t))
 }

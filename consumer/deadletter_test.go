@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // letter is a row of the dead letters.
@@ -27,10 +28,17 @@ type letter struct {
 
 const letters = "SELECT topic, group_name, message_id, headers, payload, attempts, error FROM mqnotify_dead_letter ORDER BY message_id"
 
+// deadLetters returns the rows of a query like letters.
+func deadLetters(tb testing.TB, db *notify.DB, query string) (rows []letter) {
+	tb.Helper()
+	require.NoError(tb, db.Pool().SelectContext(tb.Context(), &rows, query))
+	return rows
+}
+
 // A message whose handler fails MaxAttempts times goes to the group's dead
 // letters, whole; the others are handled, and the offset moves past it.
 func TestDeadLetter(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		binary := "\x00\xff\xfe'\"\\\n\x80"
 		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (headers, payload) VALUES "+
@@ -57,7 +65,7 @@ func TestDeadLetter(t *testing.T) {
 			}
 			require.Equal(t, []uint64{1, 4, 1, 4}, handled, name)
 			require.Equal(t, uint64(4), stored(t, db, name))
-			dead := all[letter](t, db, strings.Replace(letters, "ORDER", "WHERE group_name = '"+name+"' ORDER", 1))
+			dead := deadLetters(t, db, strings.Replace(letters, "ORDER", "WHERE group_name = '"+name+"' ORDER", 1))
 			require.Len(t, dead, 2, name)
 			require.JSONEq(t, `{"trace": "a\"b", "n": "1", "ü": "é"}`, *dead[0].Headers)
 			require.Nil(t, dead[1].Headers)
@@ -76,13 +84,13 @@ func TestDeadLetter(t *testing.T) {
 
 // A row of a table that is no message table is buried as its JSON object.
 func TestDeadLetterOfARow(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(20), price DECIMAL(8,2))",
 			"INSERT INTO shop VALUES (17, 'Ö', 1.50)")
 		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t))
-		dead := all[letter](t, db, letters)
+		dead := deadLetters(t, db, letters)
 		require.Len(t, dead, 1)
 		require.JSONEq(t, `{"no": 17, "name": "Ö", "price": "1.50"}`, string(dead[0].Payload))
 		require.Equal(t, errHandler.Error(), dead[0].Error)
@@ -92,7 +100,7 @@ func TestDeadLetterOfARow(t *testing.T) {
 // One message of a batch that fails takes no other with it: those are handled,
 // and in transactions once.
 func TestPoisonInABatch(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 20)...)
@@ -124,8 +132,8 @@ func TestPoisonInABatch(t *testing.T) {
 			}
 			options := Options{Group: name, From: Beginning(), StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
 			require.NoError(t, run(t, db, "orders", options, handler).wait(t))
-			require.Equal(t, append(numbers(1, 6), numbers(8, 20)...), all[string](t, db, "SELECT id FROM work ORDER BY id"), name)
-			dead := all[letter](t, db, letters)
+			require.Equal(t, append(numbers(1, 6), numbers(8, 20)...), mysqltest.Values[string](t, db.Pool(), "SELECT id FROM work ORDER BY id"), name)
+			dead := deadLetters(t, db, letters)
 			require.Len(t, dead, 1)
 			require.Equal(t, letter{Topic: "orders", Group: name, ID: 7, Payload: []byte("7"), Attempts: 2, Error: "message 7: this handler fails"}, dead[0])
 			require.Equal(t, uint64(20), stored(t, db, name))
@@ -137,7 +145,7 @@ func TestPoisonInABatch(t *testing.T) {
 // A handler that is in the way of another transaction is tried again, and its
 // message is not given up for what the server did.
 func TestDeadlockInAHandler(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE stock (id INT NOT NULL PRIMARY KEY, n INT NOT NULL)", "INSERT INTO stock VALUES (1, 0), (2, 0)")
 		insert(t, db, "orders", "one")
@@ -170,15 +178,15 @@ func TestDeadlockInAHandler(t *testing.T) {
 				return errors.Join(err, <-done)
 			}))
 		require.NoError(t, c.wait(t))
-		require.Equal(t, 1, get[int](t, db, "SELECT n % 10 FROM stock WHERE id = 1"))
-		require.Equal(t, 1, get[int](t, db, "SELECT n % 10 FROM stock WHERE id = 2"))
-		require.Empty(t, all[letter](t, db, letters))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT n % 10 FROM stock WHERE id = 1"))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT n % 10 FROM stock WHERE id = 2"))
+		require.Empty(t, deadLetters(t, db, letters))
 	})
 }
 
 // The tables of the state may go away in the middle: Run says what is missing.
 func TestDeadLettersWithoutTheirTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "DROP TABLE mqnotify_dead_letter")
 		insert(t, db, "orders", "one")

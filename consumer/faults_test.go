@@ -51,7 +51,9 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 		names = append(names, name)
 	}
 	// A first connection that fails would end them.
-	eventually(tb, func() bool { return get[int](tb, setup, "SELECT COUNT(*) FROM mqnotify_offset") == len(names) }, "they do not begin")
+	eventually(tb, func() bool {
+		return mysqltest.Value[int](tb, setup.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == len(names)
+	}, "they do not begin")
 	return names, func() {
 		for _, r := range all {
 			r.stop()
@@ -75,54 +77,121 @@ func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 		for left := math.MaxInt; left > 0; { // as slow as the machine is
 			eventually(tb, func() bool {
 				before := left
-				left = get[int](tb, db, "SELECT COUNT(*) FROM orders WHERE id NOT IN (SELECT id FROM "+name+")")
+				left = mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM orders WHERE id NOT IN (SELECT id FROM "+name+")")
 				return left == 0 || left < before
 			}, "%s: rows are not handled", name)
 		}
-		require.Zero(tb, get[int](tb, db, "SELECT COUNT(*) FROM "+name+" WHERE id NOT IN (SELECT id FROM orders)"), "%s: rows that are none", name)
-		more[name] = get[int](tb, db, "SELECT COUNT(*) - COUNT(DISTINCT id) FROM "+name+"") > 0
+		require.Zero(tb, mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM "+name+" WHERE id NOT IN (SELECT id FROM orders)"), "%s: rows that are none", name)
+		more[name] = mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) - COUNT(DISTINCT id) FROM "+name+"") > 0
 	}
 	return more
 }
 
+// What needs a server of its own: a transaction that stays open for long delays the consumers of all databases,
+// if only their offsets, and a server in trouble is no good for other tests. One instance is enough for all of it.
+func TestOnAServerOfItsOwn(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		flags := []string{"--innodb-flush-log-at-trx-commit=1"}
+		if s.IsMariaDB() && !testing.Short() { // the flags make each start slower
+			flags = append(flags, "--performance-schema=ON", "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON")
+		}
+		own := s.Start(t, flags...)
+		if s.IsMariaDB() && !testing.Short() {
+			t.Run("metadata locks need MySQL", func(t *testing.T) { metadataLocksNeedMySQL(t, own) })
+		}
+		t.Run("sparse table", func(t *testing.T) { sparseTable(t, own) })
+		t.Run("open transaction", func(t *testing.T) { openTransactionCostsNoMore(t, own) })
+		t.Run("ALTER behind a writer", func(t *testing.T) { alterBehindWriter(t, own) })
+		t.Run("read-only", func(t *testing.T) { readOnlyServer(t, own) })
+		t.Run("goes away", func(t *testing.T) { serverGoesAway(t, own) })
+		t.Run("killed under load", func(t *testing.T) { serverKilledUnderLoad(t, own) })
+	})
+}
+
+// A read-only server can be read. A group can't store there: an error at the
+// start, something to wait out in the middle.
+func readOnlyServer(t *testing.T, own *mysqltest.Server) {
+	config := own.Database(t)
+	admin := openConfig(t, config, "orders")
+	insert(t, admin, "orders", "one")
+	db, err := notify.OpenConfig(own.User(t, config, "ALL ON "+config.DBName+".*"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	var got collected
+	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Grace: time.Millisecond, FlushInterval: -1, Logger: quiet}, got.handler())
+	got.waitFor(t, "one")
+	eventually(t, func() bool { return stored(t, admin, "g") == 1 }, "the offset is not stored")
+	do(t, admin, "SET GLOBAL read_only = 1")
+	insert(t, admin, "orders", "two")
+	eventually(t, func() bool { return len(got.ids()) >= 2 }, "the row does not come")
+
+	var alone collected
+	k := run(t, db, "orders", Options{From: Beginning(), Grace: time.Millisecond}, alone.handler())
+	alone.waitFor(t, "one", "two")
+	require.NoError(t, k.end(t))
+	err = run(t, db, "orders", Options{Group: "other", From: Beginning()}, alone.handler()).wait(t)
+	require.EqualValues(t, 1290, number(err), "%v", err)
+	require.ErrorContains(t, err, "connect to its primary")
+
+	do(t, admin, "SET GLOBAL read_only = 0")
+	insert(t, admin, "orders", "three")
+	eventually(t, func() bool { return stored(t, admin, "g") == 3 }, "it does not go on when the server takes writes again")
+	require.NoError(t, c.end(t))
+}
+
+// A server that goes away in the middle is waited for.
+func serverGoesAway(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	var got, alone collected
+	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, Logger: quiet}, got.handler())
+	k := run(t, db, "orders", Options{From: Beginning(), Logger: quiet}, alone.handler())
+	insert(t, db, "orders", "one")
+	got.waitFor(t, "one")
+	alone.waitFor(t, "one")
+	eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
+	own.Kill()
+	own.Restart(t)
+	insert(t, db, "orders", "two")
+	got.waitFor(t, "one", "two")
+	alone.waitFor(t, "one", "two")
+	require.NoError(t, c.end(t))
+	require.NoError(t, k.end(t))
+}
+
 // A server that is killed (kill -9) under load and comes back: handlers in a
 // transaction have done each row exactly once, the others at least once.
-func TestServerKilledUnderLoad(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t, "--innodb-flush-log-at-trx-commit=1")
-		config := own.Database(t)
-		db := openConfig(t, config, "orders")
-		names, stop := workers(t, db, db)
-		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		var load sync.WaitGroup
-		var committed atomic.Int64
-		for range 2 {
-			load.Go(func() {
-				for ctx.Err() == nil {
-					if _, err := db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x'), ('x'), ('x')"); err == nil {
-						committed.Add(3)
-					}
+func serverKilledUnderLoad(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	names, stop := workers(t, db, db)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var load sync.WaitGroup
+	var committed atomic.Int64
+	for range 2 {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x'), ('x'), ('x')"); err == nil {
+					committed.Add(3)
 				}
-			})
-		}
-		defer load.Wait()
-		defer cancel()
-		for range 2 {
-			before := committed.Load()
-			eventually(t, func() bool { return committed.Load() > before+150 }, "nothing is written")
-			own.Kill()
-			own.Restart(t)
-		}
+			}
+		})
+	}
+	defer load.Wait()
+	defer cancel()
+	for range mysqltest.Size(1, 2, 2) {
 		before := committed.Load()
-		eventually(t, func() bool { return committed.Load() > before+50 }, "nothing is written")
-		cancel()
-		load.Wait()
-		again := settledWork(t, db, names)
-		stop()
-		require.GreaterOrEqual(t, get[int64](t, db, "SELECT COUNT(*) FROM orders"), committed.Load())
-		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
-		require.False(t, again["page_tx"], "a row was handled twice in a transaction")
-	})
+		eventually(t, func() bool { return committed.Load() > before+150 }, "nothing is written")
+		own.Kill()
+		own.Restart(t)
+	}
+	before := committed.Load()
+	eventually(t, func() bool { return committed.Load() > before+50 }, "nothing is written")
+	cancel()
+	load.Wait()
+	again := settledWork(t, db, names)
+	stop()
+	require.GreaterOrEqual(t, mysqltest.Value[int64](t, db.Pool(), "SELECT COUNT(*) FROM orders"), committed.Load())
+	require.False(t, again["one_tx"], "a row was handled twice in a transaction")
+	require.False(t, again["page_tx"], "a row was handled twice in a transaction")
 }
 
 // cutter makes connections that end at a COMMIT: before it is sent, or after it
@@ -166,10 +235,10 @@ func (c *cutConn) Write(b []byte) (int, error) {
 // A connection that ends at the commit leaves in doubt whether it was done. The
 // stored offset knows: the work is done once all the same.
 func TestCutAtTheCommit(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
-		for range 60 {
+		for range mysqltest.Size(20, 30, 60) {
 			insert(t, db, "orders", "x", "x", "x", "x", "x")
 		}
 		cutter := &cutter{every: 9}
@@ -191,7 +260,7 @@ func TestCutAtTheCommit(t *testing.T) {
 // What a member knows when a commit is in doubt is older than what the commit may
 // have stored: it is not stored over it, or the work would be done again.
 func TestInDoubtIsNotStoredOver(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		setup := openConfig(t, config, "orders")
 		cutter := &cutter{every: 3} // the fence, the first message; then the third is sent, and cut
@@ -220,7 +289,7 @@ func TestInDoubtIsNotStoredOver(t *testing.T) {
 
 // A network that comes and goes costs nothing but time.
 func TestConnectionsCutUnderLoad(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		proxy := s.Proxy(t)
@@ -229,13 +298,13 @@ func TestConnectionsCutUnderLoad(t *testing.T) {
 		defer func() { require.NoError(t, far.Close()) }()
 		names, stop := workers(t, far, db)
 		rows := 0
-		for round := range 6 {
+		for round := range mysqltest.Size(2, 6, 6) {
 			for range 10 {
 				insert(t, db, "orders", "x", "x", "x", "x", "x")
 			}
 			rows += 50
 			eventually(t, func() bool {
-				return get[int](t, db, "SELECT COUNT(DISTINCT id) FROM one_tx") > rows-40
+				return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT id) FROM one_tx") > rows-40
 			}, "round %d", round)
 			proxy.Down()
 			insert(t, db, "orders", "x")

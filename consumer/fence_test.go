@@ -11,7 +11,7 @@ import (
 // A transaction that began to read before another member took over can't store
 // its offset, nor can a member that does not know yet.
 func TestFence(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		ctx := t.Context()
 		claim := func(member string, reset bool) (*offset, progress) {
@@ -42,7 +42,7 @@ func TestFence(t *testing.T) {
 		require.NoError(t, tx.Rollback())
 		require.NoError(t, second.store(ctx, db.Pool(), progress{settled: 20}))
 		require.Equal(t, uint64(20), stored(t, db, "g"))
-		require.Equal(t, "second", get[string](t, db, "SELECT member FROM mqnotify_offset"))
+		require.Equal(t, "second", mysqltest.Value[string](t, db.Pool(), "SELECT member FROM mqnotify_offset"))
 
 		// The row's own end fences everybody off, also from a row that is made anew.
 		do(t, db, "DELETE FROM mqnotify_offset")
@@ -62,7 +62,7 @@ func TestFence(t *testing.T) {
 // A store that changes nothing counts as one, whether the driver counts rows that
 // were found or rows that were changed.
 func TestFenceCountsFoundRows(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		for _, found := range []bool{false, true} {
 			config.ClientFoundRows = found
@@ -78,7 +78,7 @@ func TestFenceCountsFoundRows(t *testing.T) {
 
 // A stored offset that is damaged is said to be, and not guessed at.
 func TestOffsetDamaged(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		_, _, err := claim(t.Context(), db, "orders", "g", "m", false, func() (progress, error) { return progress{}, nil })
 		require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestOffsetDamaged(t *testing.T) {
 
 // A group whose row is deleted under it begins anew at From.
 func TestOffsetDeletedInTheMiddle(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		var got collected
 		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1}, got.handler())

@@ -20,7 +20,7 @@ import (
 // waiters are the sessions that wait for a lock in the database, but for a gate's.
 func waiters(tb testing.TB, db *notify.DB) []uint64 {
 	tb.Helper()
-	return all[uint64](tb, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User lock'"+
+	return mysqltest.Values[uint64](tb, db.Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User lock'"+
 		" AND INFO LIKE 'SELECT%GET_LOCK(%' AND INFO NOT LIKE '%mqnotify:gate:%'", db.Name())
 }
 
@@ -33,7 +33,7 @@ func standingBy(tb testing.TB, db *notify.DB, n int) {
 // One member of a group is active. Another takes over as soon as it leaves, and
 // goes on where it was.
 func TestGroupHandsOver(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		options := Options{Group: "g", From: Beginning()}
 		var first, second collected
@@ -54,7 +54,7 @@ func TestGroupHandsOver(t *testing.T) {
 
 // Groups, and topics, have nothing to do with one another.
 func TestGroupsAreApart(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders", "bills")
 		insert(t, db, "orders", "o")
 		insert(t, db, "bills", "b")
@@ -71,12 +71,12 @@ func TestGroupsAreApart(t *testing.T) {
 // A member's process that is killed (kill -9) leaves the group to the one that
 // stands by, at once.
 func TestGroupProcessKilled(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		do(t, db, "CREATE TABLE seen_once (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", "one")
-		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: WritersInnoDBTrx})
+		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: WritersUnknown})
 		require.NoError(t, err)
 		process := exec.Command(os.Args[0])
 		process.Env = append(os.Environ(), tortureEnv+"="+string(told))
@@ -90,7 +90,7 @@ func TestGroupProcessKilled(t *testing.T) {
 			_ = process.Process.Kill()
 			<-ended
 		}()
-		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM seen_once") == 1 }, "the process does not handle its row")
+		eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM seen_once") == 1 }, "the process does not handle its row")
 		// Stored, or the next member would handle it again: rightly, but see below.
 		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the process does not store its offset")
 
@@ -109,7 +109,7 @@ func TestGroupProcessKilled(t *testing.T) {
 // so, another member does the row, and what the first one did in its transaction
 // is not committed, although its handler goes on as if nothing were.
 func TestGroupLockLost(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member CHAR(1) NOT NULL)")
 		insert(t, db, "orders", "one")
@@ -135,7 +135,7 @@ func TestGroupLockLost(t *testing.T) {
 			return work(ctx, tx, m, "b")
 		}))
 		standingBy(t, db, 1)
-		kill(t, db, lockHolder(t, db, "g"))
+		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
 		<-hands.Done()
 		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
 		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the second member does not take over")
@@ -147,13 +147,13 @@ func TestGroupLockLost(t *testing.T) {
 		insert(t, db, "orders", "three")
 		eventually(t, func() bool { return stored(t, db, "g") == 3 }, "the first member does not take its turn")
 		require.NoError(t, a.end(t))
-		require.Equal(t, []string{"1b", "2b", "3a"}, all[string](t, db, "SELECT CONCAT(id, member) FROM work ORDER BY id"))
+		require.Equal(t, []string{"1b", "2b", "3a"}, mysqltest.Values[string](t, db.Pool(), "SELECT CONCAT(id, member) FROM work ORDER BY id"))
 	})
 }
 
 // The lock may be lost after Run's context has ended, with a message in hand.
 func TestGroupLockLostWhileStopping(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		entered := make(chan context.Context)
@@ -165,7 +165,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 			}))
 		hands := <-entered
 		c.stop()
-		kill(t, db, lockHolder(t, db, "g"))
+		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
 		select {
 		case <-hands.Done():
 			require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
@@ -179,7 +179,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 
 // A member that stands by when its wait is killed goes on standing by.
 func TestStandbyKilled(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		options := Options{Group: "g", From: Beginning()}
 		var first, second collected
@@ -212,7 +212,7 @@ func TestStandbyKilled(t *testing.T) {
 // A network that freezes, with all connections open: the server gives the lock to
 // the next member in bounded time, and the first one's handler is told before.
 func TestGroupNetworkFreezes(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		proxy := s.Proxy(t)
@@ -241,14 +241,14 @@ func TestGroupNetworkFreezes(t *testing.T) {
 		proxy.Thaw()
 		require.NoError(t, b.end(t))
 		require.NoError(t, a.end(t))
-		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 	})
 }
 
 // The invariant: however connections are cut, a group's handlers never work on
 // the same row at the same time, and every row is handled.
 func TestHandlerNeverTwiceAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		var mu sync.Mutex
@@ -291,7 +291,7 @@ func TestHandlerNeverTwiceAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			return len(handled)
 		}
-		for round := range 16 {
+		for round := range mysqltest.Size(2, 8, 16) {
 			for range 20 {
 				insert(t, db, "orders", "x")
 			}

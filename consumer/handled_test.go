@@ -12,7 +12,7 @@ import (
 // A page of which a part was done is not done again: what is left is tried again, and
 // the count of attempts begins anew with each step ahead.
 func TestHandled(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 20)...)
 		var done []uint64
@@ -32,7 +32,7 @@ func TestHandled(t *testing.T) {
 			want[i] = uint64(i + 1)
 		}
 		require.Equal(t, want, done)
-		require.Empty(t, all[letter](t, db, letters))
+		require.Empty(t, deadLetters(t, db, letters))
 
 		// One that stops there stores how far it was.
 		insert(t, db, "orders", numbers(21, 30)...)
@@ -50,12 +50,12 @@ func TestHandled(t *testing.T) {
 
 // A letter that is written twice is one.
 func TestBury(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for attempts := range 2 {
 			require.NoError(t, Bury(t.Context(), db.Pool(), "g", Message{ID: 7, Topic: "orders", Payload: []byte("x")}, attempts+1, errHandler))
 		}
 		require.Equal(t, []letter{{Topic: "orders", Group: "g", ID: 7, Payload: []byte("x"), Attempts: 2, Error: errHandler.Error()}},
-			all[letter](t, db, letters))
+			deadLetters(t, db, letters))
 	})
 }

@@ -21,7 +21,7 @@ func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
 
 // A message that fails is tried again; those behind it wait, and the order stays.
 func TestRetry(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 3)...)
 		var calls []string // by one goroutine at a time, as promised
@@ -56,7 +56,7 @@ func (r *recordedBackOff) NextBackOff() time.Duration {
 
 // A negative MaxAttempts never gives up.
 func TestRetryForEver(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		calls := 0
@@ -69,13 +69,13 @@ func TestRetryForEver(t *testing.T) {
 			}))
 		require.NoError(t, c.wait(t))
 		require.Equal(t, 51, calls)
-		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 	})
 }
 
 // Without a group there is nowhere to put a message that fails: Run says which.
 func TestHandlerError(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 3)...)
 		for name, handler := range map[string]Handler{
@@ -107,7 +107,7 @@ func TestHandlerError(t *testing.T) {
 // A policy of waits that gives up gives up: a message after its attempts, Run
 // after its reconnects.
 func TestBackOffStops(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		twice := func() backoff.BackOff { return backoff.WithMaxRetries(atOnce(), 2) }
@@ -121,14 +121,14 @@ func TestBackOffStops(t *testing.T) {
 		never := func() backoff.BackOff { return &backoff.StopBackOff{} }
 		c := run(t, db, "orders", Options{Group: "g", Reconnect: never, From: Beginning()}, got.handler())
 		got.waitFor(t, "one")
-		kill(t, db, lockHolder(t, db, "g"))
+		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
 		require.Error(t, c.wait(t))
 	})
 }
 
 // A panic is a failure like any other, with its value and place.
 func TestPanic(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		err := run(t, db, "orders", Options{From: Beginning(), MaxAttempts: 1},
@@ -153,14 +153,14 @@ func TestPanic(t *testing.T) {
 				return nil
 			})).wait(t)
 		require.NoError(t, err)
-		require.Equal(t, []int{1}, all[int](t, db, "SELECT id FROM work"))
+		require.Equal(t, []int{1}, mysqltest.Values[int](t, db.Pool(), "SELECT id FROM work"))
 	})
 }
 
 // A handler that hangs is told by its context after HandlerTimeout, and what it
 // took too long for counts as failed.
 func TestHandlerTimeout(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		options := Options{
@@ -172,7 +172,7 @@ func TestHandlerTimeout(t *testing.T) {
 			return context.Cause(ctx)
 		}))
 		require.NoError(t, c.wait(t))
-		require.Equal(t, []string{"the handler took longer than 500ms"}, all[string](t, db, "SELECT error FROM mqnotify_dead_letter"))
+		require.Equal(t, []string{"the handler took longer than 500ms"}, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"))
 
 		// In a transaction also when it says that all was well: the transaction is gone.
 		options.Group = "tx"
@@ -185,7 +185,7 @@ func TestHandlerTimeout(t *testing.T) {
 		require.NoError(t, c.wait(t))
 		require.GreaterOrEqual(t, calls.Load(), int64(2), "where a BEGIN takes too long attempts are counted anew")
 		require.Equal(t, []string{"2: the handler took longer than 500ms"},
-			all[string](t, db, "SELECT CONCAT(attempts, ': ', error) FROM mqnotify_dead_letter WHERE group_name = 'tx'"))
+			mysqltest.Values[string](t, db.Pool(), "SELECT CONCAT(attempts, ': ', error) FROM mqnotify_dead_letter WHERE group_name = 'tx'"))
 		require.Equal(t, uint64(1), stored(t, db, "tx"))
 	})
 }
@@ -193,7 +193,7 @@ func TestHandlerTimeout(t *testing.T) {
 // A handler that ends the transaction it was given has undone the promise that
 // its work and the offset are one: it is told, once.
 func TestHandlerEndsItsTransaction(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		for name, end := range map[string]func(tx *sqlx.Tx) error{
@@ -215,7 +215,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 
 // A handler that can't be called is refused before anything is.
 func TestHandlerRefused(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		c, err := New(db, "orders", Options{})
 		require.NoError(t, err)
@@ -229,7 +229,7 @@ func TestHandlerRefused(t *testing.T) {
 // Large rows make small pages, so that memory stays bounded; the rows' sizes
 // before say nothing of the next.
 func TestLargeRows(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT 'x' FROM n",
 			"INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 30) SELECT REPEAT('x', 1 << 20) FROM n")

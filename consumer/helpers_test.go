@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
@@ -18,45 +18,21 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// each runs f on every server of the matrix at the same time: these tests wait
-// more than they work.
-func each(t *testing.T, f func(t *testing.T, s *mysqltest.Server)) {
-	t.Helper()
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		f(t, s)
-	})
-}
-
 // quiet is for consumers that lose their connections all the time.
 var quiet = slog.New(slog.DiscardHandler)
 
 // eventually waits for a condition.
 func eventually(tb testing.TB, condition func() bool, what string, args ...any) {
 	tb.Helper()
-	require.Eventually(tb, condition, patience, 2*time.Millisecond, append([]any{what}, args...)...)
+	mysqltest.Eventually(tb, fmt.Sprintf(what, args...), condition)
 }
 
 // do runs statements over the pool.
 func do(tb testing.TB, db *notify.DB, statements ...string) {
 	tb.Helper()
 	for _, statement := range statements {
-		_, err := db.Pool().ExecContext(context.WithoutCancel(tb.Context()), statement)
-		require.NoError(tb, err, statement)
+		mysqltest.Exec(tb, db.Pool(), statement)
 	}
-}
-
-// get reads one value over the pool.
-func get[T any](tb testing.TB, db *notify.DB, query string, args ...any) (value T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().GetContext(context.WithoutCancel(tb.Context()), &value, query, args...), query)
-	return value
-}
-
-// all reads a column over the pool.
-func all[T any](tb testing.TB, db *notify.DB, query string, args ...any) (values []T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().SelectContext(context.WithoutCancel(tb.Context()), &values, query, args...), query)
-	return values
 }
 
 // newConn is a session of its own, which ends with the test or by leave.
@@ -128,20 +104,13 @@ func (l looks) wait(tb testing.TB) {
 // lockHolder is the session that holds a group's lock, 0 when nobody does.
 func lockHolder(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
-	return get[uint64](tb, db, "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(db.Name(), "orders", group))
-}
-
-// kill ends a session as an administrator would.
-func kill(tb testing.TB, db *notify.DB, session uint64) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(context.WithoutCancel(tb.Context()), "KILL ?", session)
-	require.NoError(tb, err)
+	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(db.Name(), "orders", group))
 }
 
 // stored is the group's settled offset.
 func stored(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
-	return get[uint64](tb, db, "SELECT settled FROM mqnotify_offset WHERE topic = 'orders' AND group_name = ?", group)
+	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT settled FROM mqnotify_offset WHERE topic = 'orders' AND group_name = ?", group)
 }
 
 // numbers are the numbers from and to, and those between.

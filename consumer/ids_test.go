@@ -14,7 +14,7 @@ import (
 
 // Ids use all of their 64 bits.
 func TestLargestIDs(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		const top = math.MaxUint64 - 616 // 18446744073709550999
 		for _, id := range []uint64{math.MaxInt64, math.MaxInt64 + 1, top - 5} {
@@ -42,7 +42,7 @@ func TestLargestIDs(t *testing.T) {
 // Any increasing integer with a unique index is a key, whatever its type. What is
 // at 0 or below is no row to read.
 func TestKeys(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for _, c := range []struct {
 			table, options string
@@ -70,7 +70,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestKeysRefused(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for _, c := range []struct {
 			columns, key string
@@ -99,7 +99,7 @@ func TestKeysRefused(t *testing.T) {
 // A table that is no message table is read as its rows, whole or some columns of
 // it, those that meet the condition. A message table may be read so too.
 func TestRows(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20), n INT, at DATETIME(6))",
 			"INSERT INTO shop (name, n, at) VALUES ('a', 1, '2026-01-31 08:09:10.5'), (NULL, 2, NULL), ('ö\\'\"', 3, NULL)")

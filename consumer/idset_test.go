@@ -113,11 +113,9 @@ func FuzzDecodeIDSet(f *testing.F) {
 			return
 		}
 		require.LessOrEqual(t, len(set.spans), maxStored)
-		for i, s := range set.spans {
-			require.LessOrEqual(t, s.lo, s.hi)
-			require.Greater(t, s.lo, base)
-			if i > 0 {
-				require.Greater(t, s.lo-set.spans[i-1].hi, uint64(1), "spans touch")
+		for i, s := range set.spans { // of which there may be a million: require would take seconds
+			if s.lo > s.hi || s.lo <= base || i > 0 && s.lo-set.spans[i-1].hi <= 1 {
+				t.Fatalf("span %d of base %d, %v, is empty or touches the one before", i, base, s)
 			}
 		}
 	})

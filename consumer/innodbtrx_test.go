@@ -11,89 +11,96 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
+// What is done here to INNODB_TRX would disturb the consumers of other tests.
+func TestInnoDBTrxOfAServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		t.Run("stale", func(t *testing.T) { staleInnoDBTrx(t, own) })
+		t.Run("a text that is no UTF-8", func(t *testing.T) { innoDBTrxWithATextThatIsNoUTF8(t, own) })
+	})
+}
+
 // INNODB_TRX is made anew only when nobody read it for 100 ms. Somebody else who
 // reads it all the time keeps it stale: that loses no row, and delays none.
-func TestStaleInnoDBTrx(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		db := openConfig(t, own.Database(t), "orders")
-		looks := newLooks()
-		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
-		insert(t, db, "orders", "one")
-		got.waitFor(t, "one")
-		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
+func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	looks := newLooks()
+	var got collected
+	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+	insert(t, db, "orders", "one")
+	got.waitFor(t, "one")
+	eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
 
-		reads, stop := make(chan struct{}), make(chan struct{})
-		var monitor sync.WaitGroup
-		watcher := newConn(t, db)
-		monitor.Go(func() {
-			for {
-				if _, err := watcher.ExecContext(context.WithoutCancel(t.Context()), "SELECT COUNT(*) FROM information_schema.INNODB_TRX"); err != nil {
-					t.Error(err)
-					return
-				}
-				select {
-				case <-stop:
-					return
-				case reads <- struct{}{}:
-				case <-time.After(3 * time.Millisecond):
-				}
+	reads, stop := make(chan struct{}), make(chan struct{})
+	var monitor sync.WaitGroup
+	watcher := newConn(t, db)
+	monitor.Go(func() {
+		for {
+			if _, err := watcher.ExecContext(context.WithoutCancel(t.Context()), "SELECT COUNT(*) FROM information_schema.INNODB_TRX"); err != nil {
+				t.Error(err)
+				return
 			}
-		})
-		stopped := sync.OnceFunc(func() {
-			close(stop)
-			monitor.Wait()
-		})
-		defer stopped()
-		for range 50 {
-			<-reads
+			select {
+			case <-stop:
+				return
+			case reads <- struct{}{}:
+			case <-time.After(3 * time.Millisecond):
+			}
 		}
-		conn := newConn(t, db)
-		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
-		insert(t, db, "orders", "three")
-		got.waitFor(t, "one", "three")
-		looks.wait(t)
-		require.Equal(t, uint64(1), stored(t, db, "g"))
-		onConn(t, conn, "COMMIT")
-		got.waitFor(t, "one", "three", "late")
-		stopped()
-		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')", "ROLLBACK")
-		insert(t, db, "orders", "five")
-		eventually(t, func() bool { return stored(t, db, "g") == 5 }, "the gap does not close")
-		require.NoError(t, c.end(t))
 	})
+	stopped := sync.OnceFunc(func() {
+		close(stop)
+		monitor.Wait()
+	})
+	defer stopped()
+	for range 50 {
+		<-reads
+	}
+	conn := newConn(t, db)
+	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+	insert(t, db, "orders", "three")
+	got.waitFor(t, "one", "three")
+	looks.wait(t)
+	require.Equal(t, uint64(1), stored(t, db, "g"))
+	onConn(t, conn, "COMMIT")
+	got.waitFor(t, "one", "three", "late")
+	stopped()
+	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')", "ROLLBACK")
+	insert(t, db, "orders", "five")
+	eventually(t, func() bool { return stored(t, db, "g") == 5 }, "the gap does not close")
+	require.NoError(t, c.end(t))
 }
 
 // A statement that is no UTF-8 makes MySQL refuse the view with an error while it
 // runs: that delays the settling, and loses nothing.
-func TestInnoDBTrxWithATextThatIsNoUTF8(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openTopic(t, s)
-		looks := newLooks()
-		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersInnoDBTrx, wrap: looks.wrap}, got.handler())
-		conn := newConn(t, db)
-		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
-		done := make(chan error, 1)
-		go func() {
-			_, err := conn.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO orders (payload) VALUES (CONCAT(_binary'\xff\xfe\x80', SLEEP(10)))")
-			done <- err
-		}()
-		running := "SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_DB = ? AND PROCESSLIST_STATE = 'User sleep'"
-		if s.IsMariaDB() {
-			running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User sleep'"
-		}
-		eventually(t, func() bool { return get[int](t, db, running, db.Name()) == 1 }, "the statement does not run")
-		insert(t, db, "orders", "three")
-		got.waitFor(t, "three")
-		looks.wait(t)
-		require.Zero(t, stored(t, db, "g"))
-		require.NoError(t, <-done)
-		onConn(t, conn, "COMMIT")
-		eventually(t, func() bool { return len(got.ids()) >= 3 }, "got %v", got.ids())
-		require.ElementsMatch(t, []string{"three", "late", "\xff\xfe\x800"}, got.payloads())
-		eventually(t, func() bool { return stored(t, db, "g") == 3 }, "the gap does not close")
-		require.NoError(t, c.end(t))
+func innoDBTrxWithATextThatIsNoUTF8(t *testing.T, s *mysqltest.Server) {
+	db := openTopic(t, s)
+	looks := newLooks()
+	var got collected
+	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersInnoDBTrx, wrap: looks.wrap}, got.handler())
+	conn := newConn(t, db)
+	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+	session, holder, lock := mysqltest.Value[uint64](t, conn, "SELECT CONNECTION_ID()"), newConn(t, db), "'until released "+db.Name()+"'"
+	onConn(t, holder, "DO GET_LOCK("+lock+", 0)")
+	done := mysqltest.Result(func() error {
+		_, err := conn.ExecContext(context.WithoutCancel(t.Context()),
+			"INSERT INTO orders (payload) VALUES (CONCAT(_binary'\xff\xfe\x80', GET_LOCK("+lock+", 100)))")
+		return err
 	})
+	running := "SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_ID = ? AND PROCESSLIST_STATE = 'User lock'"
+	if s.IsMariaDB() {
+		running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ? AND STATE = 'User lock'"
+	}
+	eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), running, session) == 1 }, "the statement does not run")
+	insert(t, db, "orders", "three")
+	got.waitFor(t, "three")
+	looks.wait(t)
+	require.Zero(t, stored(t, db, "g"))
+	onConn(t, holder, "DO RELEASE_LOCK("+lock+")")
+	require.NoError(t, mysqltest.Receive(t, done))
+	onConn(t, conn, "COMMIT")
+	eventually(t, func() bool { return len(got.ids()) >= 3 }, "got %v", got.ids())
+	require.ElementsMatch(t, []string{"three", "late", "\xff\xfe\x801"}, got.payloads())
+	eventually(t, func() bool { return stored(t, db, "g") == 3 }, "the gap does not close")
+	require.NoError(t, c.end(t))
 }

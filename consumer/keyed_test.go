@@ -14,7 +14,7 @@ import (
 // Of a key whatever was published after another commit comes after its rows, also where these
 // fill a gap; and where the gaps are too many to be read at one time, it waits.
 func TestShareOrderOfLateCommits(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, gaps := range []int{0, maxRanges + 1} {
 			db := openTopic(t, s)
 			session, err := db.Session(t.Context(), notify.SessionOptions{})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
-	"math/rand/v2"
 	"sync"
 	"testing"
 
@@ -20,7 +19,7 @@ import (
 func TestShareHandsOver(t *testing.T) {
 	for _, hasty := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hasty=%v", hasty), func(t *testing.T) {
-			each(t, func(t *testing.T, s *mysqltest.Server) {
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 				db := openTopic(t, s)
 				key := "k"
 				for crc32.ChecksumIEEE([]byte(key))%2 != 1 { // the partition that the first member gives up
@@ -67,7 +66,7 @@ func TestShareHandsOver(t *testing.T) {
 				free()
 				fairly(t, db, "g", 2)
 				eventually(t, func() bool {
-					return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 8") == 2
+					return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 8") == 2
 				}, "not all is done")
 				require.NoError(t, a.end(t))
 				require.NoError(t, b.end(t))
@@ -80,7 +79,7 @@ func TestShareHandsOver(t *testing.T) {
 // A member whose locks are lost in the middle of a handler's transaction: the handler is told,
 // another member does the message, and what the first one did is not committed.
 func TestShareLockLost(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member CHAR(1) NOT NULL)")
 		publishKey(t, db, "k", "one")
@@ -101,22 +100,24 @@ func TestShareLockLost(t *testing.T) {
 			return work(ctx, tx, m, "b")
 		}))
 		standingBy(t, db, 1) // there is one partition
-		kill(t, db, sceneOf(t, db, "g").owners[0])
+		mysqltest.KillSession(t, db.Pool(), sceneOf(t, db, "g").owners[0])
 		<-hands.Done()
 		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
-		eventually(t, func() bool { return get[int](t, db, "SELECT settled FROM mqnotify_partition") == 1 }, "the second member does not take over")
+		eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT settled FROM mqnotify_partition") == 1 }, "the second member does not take over")
 		close(release)
 		require.NoError(t, a.end(t))
 		require.NoError(t, b.end(t))
-		require.Equal(t, []string{"1b"}, all[string](t, db, "SELECT CONCAT(id, member) FROM work"))
+		require.Equal(t, []string{"1b"}, mysqltest.Values[string](t, db.Pool(), "SELECT CONCAT(id, member) FROM work"))
 	})
 }
 
 // Shares are fair whatever the places that are taken.
 func TestFair(t *testing.T) {
+	t.Parallel()
+	random := mysqltest.Random(t)
 	for members := 1; members <= 12; members++ {
 		s := scene{places: make([]uint64, 12), owners: make([]uint64, 12)}
-		for i, place := range rand.Perm(12)[:members] {
+		for i, place := range random.Perm(12)[:members] {
 			s.places[place] = uint64(i + 1)
 		}
 		sum, least, most := 0, 12, 0

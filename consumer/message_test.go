@@ -14,7 +14,7 @@ import (
 
 // Messages come as they were stored, whatever bytes they are of.
 func TestMessages(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		payloads := []string{"", "\x00", "\xff\xfe", "text", strings.Repeat("long", 100_000), "ünï", "", `{"a": 1}`}
 		conn := newConn(t, db)
@@ -52,7 +52,7 @@ func TestMessages(t *testing.T) {
 
 // A payload of a text type is a payload.
 func TestTextPayload(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "ALTER TABLE orders MODIFY payload VARCHAR(100) CHARACTER SET utf8mb4 NOT NULL")
 		insert(t, db, "orders", "", "größer")
@@ -113,7 +113,7 @@ func TestParseTime(t *testing.T) {
 
 // A collector must not see what comes after it: pages do not reuse memory.
 func TestPayloadsMayBeKept(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		want := numbers(1, 3000)
 		do(t, db, "INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n",

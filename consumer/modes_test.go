@@ -22,7 +22,7 @@ const soon = maxWait / 3
 // A flag that a trigger or a producer sets, in both published forms, wakes a
 // consumer that looks at nothing else.
 func TestFlags(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, c := range []struct {
 			flag FlagForm
 			form schema.TriggerForm
@@ -72,7 +72,7 @@ func TestFlags(t *testing.T) {
 // A writer whose trigger found the flag's row holds it until it commits: the
 // reader can't delete it, and reads on.
 func TestFlagRowHeldByAWriter(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		trigger, err := schema.Trigger("orders", schema.TriggerRow, "insert")
 		require.NoError(t, err)
@@ -95,11 +95,11 @@ func TestFlagRowHeldByAWriter(t *testing.T) {
 // The handshake as published: producer and consumer take turns, so that nothing is
 // inserted while the consumer works.
 func TestHandshake(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		var got collected
-		head := func() uint64 { return get[uint64](t, db, "SELECT MAX(id) FROM orders") }
+		head := func() uint64 { return mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM orders") }
 		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Mode: ModeHandshake},
 			EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 				before := head()
@@ -139,6 +139,6 @@ func TestHandshake(t *testing.T) {
 		insert(t, db, "orders", "alone")
 		got.waitFor(t, append(numbers(1, 30), "alone")...)
 		require.NoError(t, c.end(t))
-		require.Equal(t, numbers(1, 31), all[string](t, db, "SELECT id FROM work ORDER BY id"))
+		require.Equal(t, numbers(1, 31), mysqltest.Values[string](t, db.Pool(), "SELECT id FROM work ORDER BY id"))
 	})
 }

@@ -22,7 +22,7 @@ var awkward = []string{
 
 // Names are quoted, wherever they go, and never run.
 func TestAwkwardNames(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		config.DBName += " `; x'ü\""
 		admin := s.Admin(t)
@@ -42,6 +42,9 @@ func TestAwkwardNames(t *testing.T) {
 			}
 		}
 		require.Greater(t, len(names), 15)
+		if testing.Short() {
+			names = names[:5]
+		}
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), append([]string{"orders"}, names...)...))
 		for _, name := range names {
 			insert(t, db, name, "one")
@@ -53,8 +56,8 @@ func TestAwkwardNames(t *testing.T) {
 			})).wait(t), name)
 			require.Len(t, got, 1)
 			require.Equal(t, name, got[0].Topic)
-			require.Equal(t, uint64(1), get[uint64](t, db, "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
-			require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
+			require.Equal(t, uint64(1), mysqltest.Value[uint64](t, db.Pool(), "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
+			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
 			require.LessOrEqual(t, len(GroupLock(db.Name(), name, name)), 64)
 
 			// As a column: the key, what is shown, and the time.
@@ -69,25 +72,24 @@ func TestAwkwardNames(t *testing.T) {
 			}
 			do(t, db, "DROP TABLE rows_of")
 		}
-		require.Equal(t, 1, get[int](t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = 'orders'", db.Name()))
 	})
 }
 
 // A gap in a table of an awkward name is settled by whatever way there is.
-func TestAwkwardNameWithGaps(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *mysqltest.Server, writers Writers) {
-		const topic = "it`s 'Ünïcode'"
-		db := openConfig(t, s.Database(t), topic)
-		looks := newLooks()
-		var got collected
-		c := run(t, db, topic, Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
-		conn := newConn(t, db)
-		onConn(t, conn, "START TRANSACTION", "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES ('late')")
-		insert(t, db, topic, "two")
-		got.waitFor(t, "two")
-		looks.wait(t)
-		onConn(t, conn, "COMMIT")
-		got.waitFor(t, "two", "late")
-		require.NoError(t, c.end(t))
-	})
+func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
+	t.Helper()
+	const topic = "it`s 'Ünïcode'"
+	db := openConfig(t, s.Database(t), topic)
+	looks := newLooks()
+	var got collected
+	c := run(t, db, topic, Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+	conn := newConn(t, db)
+	onConn(t, conn, "START TRANSACTION", "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES ('late')")
+	insert(t, db, topic, "two")
+	got.waitFor(t, "two")
+	looks.wait(t)
+	onConn(t, conn, "COMMIT")
+	got.waitFor(t, "two", "late")
+	require.NoError(t, c.end(t))
 }

@@ -14,7 +14,7 @@ import (
 
 // What the partitions go by: rows of one key are in one, and those without a key are spread.
 func TestPartitionBy(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders", "bills")
 		do(t, db,
 			"ALTER TABLE bills ADD customer INT NULL",
@@ -55,7 +55,7 @@ func TestPartitionBy(t *testing.T) {
 			var got collected
 			o := Options{Group: c.topic + c.by, From: Beginning(), MembersShare: true, PartitionBy: c.by, StopAtEnd: true}
 			require.NoError(t, run(t, db, c.topic, o, got.handler()).wait(t))
-			require.Len(t, got.ids(), get[int](t, db, "SELECT COUNT(*) FROM "+c.topic))
+			require.Len(t, got.ids(), mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+c.topic))
 			for _, m := range got.all {
 				require.NotEmpty(t, m.Payload)
 			}

@@ -2,13 +2,16 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -23,7 +26,7 @@ func consumed(tb testing.TB, db *notify.DB, topic string, options Options) []uin
 }
 
 func TestPositions(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for _, id := range []int{2, 3, 5, 8, 1000} {
 			do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, MOD(%d, 2))", id, id))
@@ -63,16 +66,23 @@ func TestPositions(t *testing.T) {
 	})
 }
 
+// begun reports whether a group of the topic has begun.
+func begun(tb testing.TB, db *notify.DB, topic string) bool {
+	tb.Helper()
+	return mysqltest.Value[bool](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset WHERE topic = ?", topic)
+}
+
 func TestPositionsOfAnEmptyTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		for name, from := range map[string]Position{
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		positions := map[string]Position{
 			"beginning": Beginning(), "end": End(), "last": Last(3), "id": FromID(1), "time": Since(time.Now()), "long ago": Since(time.Unix(0, 0)),
-		} {
-			db := openTopic(t, s)
+		}
+		db := openConfig(t, s.Database(t), slices.Collect(maps.Keys(positions))...)
+		for name, from := range positions {
 			var got collected
-			c := run(t, db, "orders", Options{Group: "g", From: from}, got.handler())
-			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
-			insert(t, db, "orders", "first")
+			c := run(t, db, name, Options{Group: "g", From: from}, got.handler())
+			eventually(t, func() bool { return begun(t, db, name) }, "%s", name)
+			insert(t, db, name, "first")
 			got.waitFor(t, "first")
 			require.NoError(t, c.end(t))
 		}
@@ -83,8 +93,8 @@ func TestPositionsOfAnEmptyTable(t *testing.T) {
 // id than the newest, and comes when it commits. So it is for the last rows and
 // for a time.
 func TestEndWithATransactionInFlight(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		for name, c := range map[string]struct {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		positions := map[string]struct {
 			from Position
 			want []string // before the commit
 		}{
@@ -92,19 +102,21 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 			"last":        {Last(1), []string{"three"}},
 			"a time":      {Since(time.Date(2020, 1, 1, 0, 0, 3, 0, time.UTC)), []string{"three"}},
 			"later times": {Since(time.Date(2020, 1, 1, 0, 0, 4, 0, time.UTC)), nil},
-		} {
-			db := openTopic(t, s)
-			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:01', 'one')")
+		}
+		db := openConfig(t, s.Database(t), slices.Collect(maps.Keys(positions))...)
+		for name, c := range positions {
+			table := ident.Quote(name)
+			do(t, db, "INSERT INTO "+table+" (created_at, payload) VALUES ('2020-01-01 00:00:01', 'one')")
 			conn := newConn(t, db)
-			onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
-			do(t, db, "INSERT INTO orders (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
+			onConn(t, conn, "START TRANSACTION", "INSERT INTO "+table+" (payload) VALUES ('late')")
+			do(t, db, "INSERT INTO "+table+" (created_at, payload) VALUES ('2020-01-01 00:00:03', 'three')")
 			var got collected
-			k := run(t, db, "orders", Options{Group: "g", From: c.from}, got.handler())
-			eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset") == 1 }, name)
+			k := run(t, db, name, Options{Group: "g", From: c.from}, got.handler())
+			eventually(t, func() bool { return begun(t, db, name) }, "%s", name)
 			got.waitFor(t, c.want...)
 			onConn(t, conn, "COMMIT")
 			got.waitFor(t, append(c.want, "late")...)
-			insert(t, db, "orders", "new")
+			insert(t, db, name, "new")
 			got.waitFor(t, append(c.want, "late", "new")...)
 			require.NoError(t, k.end(t))
 		}
@@ -113,7 +125,7 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 
 // The end is found among the newest rows alone, however many there are.
 func TestEndOfALongTable(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE digits (d INT NOT NULL)", "INSERT INTO digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)",
 			`INSERT INTO orders (id, payload) SELECT 2 * (1 + a.d + 10*b.d + 100*c.d + 1000*d.d + 10000*e.d), 'x'
@@ -127,7 +139,7 @@ func TestEndOfALongTable(t *testing.T) {
 }
 
 func TestSince(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		do(t, db, "CREATE TABLE shop (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, at DATETIME NULL, other TIMESTAMP(6) NULL, day DATE)")
@@ -153,7 +165,7 @@ func TestSince(t *testing.T) {
 		for _, column := range []string{"at", "other"} {
 			for i := range 8 {
 				at := begin.Add(time.Duration(i*131) * time.Minute)
-				want := get[uint64](t, db, "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
+				want := mysqltest.Value[uint64](t, db.Pool(), "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
 				require.Equal(t, want, first(at, column), "%s %v", column, at)
 				// Another zone of the same moment, and a moment earlier.
 				require.Equal(t, want, first(at.In(time.FixedZone("", 3*3600)), column))
@@ -224,7 +236,7 @@ func TestResetNeedsAGroup(t *testing.T) {
 // Without a group, too, a consumer goes on where it was when its connections are
 // lost: it neither begins again nor leaves out what came meanwhile.
 func TestReconnectWithoutAGroup(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		insert(t, db, "orders", "one")

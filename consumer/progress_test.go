@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -96,14 +95,16 @@ func TestWatch(t *testing.T) {
 
 // The arithmetic of progress, against sets of small ids.
 func TestProgressOfTwo(t *testing.T) {
+	t.Parallel()
+	random := mysqltest.Random(t)
 	of := func() (p progress, has map[uint64]bool) {
 		has = make(map[uint64]bool)
-		p.settled = rand.Uint64N(10)
+		p.settled = random.Uint64N(10)
 		for id := range p.settled + 1 {
 			has[id] = true
 		}
 		for id := p.settled + 1; id < 40; id++ {
-			if rand.N(2) == 0 {
+			if random.IntN(2) == 0 {
 				p.done.add(id, id)
 				has[id] = true
 			}
@@ -112,7 +113,7 @@ func TestProgressOfTwo(t *testing.T) {
 		return p, has
 	}
 	has := func(p *progress, id uint64) bool { return id <= p.settled || p.done.contains(id) }
-	for range 2000 {
+	for range mysqltest.Size(200, 2000, 20_000) {
 		a, inA := of()
 		b, inB := of()
 		union, common := a.union(&b), a.common(&b)

@@ -30,20 +30,26 @@ const (
 	shareEnv     = "MQNOTIFY_SHARE_MEMBER"
 	shareWriters = 6
 	shareKeys    = 5 // of each writer
-	shareMembers = 4
 )
 
 // shareMember is what a process of TestShareProcesses is told.
-type shareMember struct{ DSN string }
+type shareMember struct {
+	DSN     string
+	Writers Writers
+}
 
 // The invariant: however members come, end and are killed (kill -9), and however writers
 // commit late and roll back, every row is handled, those of a key in the order in which they
 // were published and by nobody else at the same time; with a handler in a transaction exactly
 // once. When it is quiet the shares are fair.
 func TestShareProcesses(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config := own.Database(t)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		random := mysqltest.Random(t)
+		way := WritersUnknown
+		if !testing.Short() { // looks at INNODB_TRX would disturb other tests
+			s, way = s.Start(t), WritersInnoDBTrx
+		}
+		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		do(t, db,
 			"CREATE TABLE state_tx (k INT PRIMARY KEY, seq INT NOT NULL, version INT NOT NULL)",
@@ -55,9 +61,10 @@ func TestShareProcesses(t *testing.T) {
 		for k := range shareWriters * shareKeys {
 			do(t, db, fmt.Sprintf("INSERT INTO state_tx VALUES (%d, 0, 0)", k), fmt.Sprintf("INSERT INTO state_once (k, seq, version) VALUES (%d, 0, 0)", k))
 		}
-		told, err := json.Marshal(shareMember{config.FormatDSN()})
+		told, err := json.Marshal(shareMember{config.FormatDSN(), way})
 		require.NoError(t, err)
 		var members []*process
+		shareMembers := mysqltest.Size(2, 4, 4)
 		start := func() { members = append(members, startMember(t, string(told))) }
 		for range shareMembers {
 			start()
@@ -68,20 +75,17 @@ func TestShareProcesses(t *testing.T) {
 		defer cancel()
 		for n := range shareWriters {
 			writers.Go(func() {
-				if err := publishKeys(ctx, db, n); err != nil && ctx.Err() == nil {
+				if err := publishKeys(ctx, db, n, mysqltest.RandomOf(fmt.Sprint(t.Name(), n))); err != nil && ctx.Err() == nil {
 					t.Errorf("writer: %v", err)
 				}
 			})
 		}
 		fairly(t, db, "tx", shareMembers)
-		handled := func() int { return get[int](t, db, "SELECT COUNT(*) FROM work") }
-		kills, ends, rounds := 0, 0, 5
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			rounds = 60
-		}
-		for range rounds {
-			pick := rand.N(len(members))
-			if rand.N(3) == 0 {
+		handled := func() int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM work") }
+		kills, ends := 0, 0
+		for range mysqltest.Size(1, 3, 60) {
+			pick := random.IntN(len(members))
+			if random.IntN(3) == 0 {
 				members[pick].end(t)
 				ends++
 			} else {
@@ -90,7 +94,7 @@ func TestShareProcesses(t *testing.T) {
 				kills++
 			}
 			members = append(members[:pick], members[pick+1:]...)
-			if rand.N(2) == 0 { // what was killed is to be taken over by who is there
+			if random.IntN(2) == 0 { // what was killed is to be taken over by who is there
 				before := handled()
 				eventually(t, func() bool { return handled() > before+50 }, "the others do not go on")
 			}
@@ -100,7 +104,7 @@ func TestShareProcesses(t *testing.T) {
 		}
 		cancel()
 		writers.Wait()
-		published := get[int](t, db, "SELECT COUNT(*) FROM orders")
+		published := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders")
 		arrive := func(done func() int) { // on a slow machine not all soon, but always some
 			for left := math.MaxInt; left > 0; {
 				before := left
@@ -108,23 +112,22 @@ func TestShareProcesses(t *testing.T) {
 			}
 		}
 		arrive(handled)
-		arrive(func() int { return get[int](t, db, "SELECT COUNT(DISTINCT id) FROM work_once") })
+		arrive(func() int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT id) FROM work_once") })
 		fairly(t, db, "tx", shareMembers)
 		fairly(t, db, "once", shareMembers)
 		for _, m := range members {
 			m.end(t)
 		}
-		require.Empty(t, all[string](t, db, "SELECT what FROM wrong"))
+		require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT what FROM wrong"))
 		require.Equal(t, published, handled(), "rows were handled twice in a transaction")
-		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 		t.Logf("%d rows, %d members killed, %d ended", published, kills, ends)
 	})
 }
 
 // publishKeys publishes for keys of its own, numbered for each key, until the context ends.
 // Some commit late, some roll back.
-func publishKeys(ctx context.Context, db *notify.DB, n int) error {
-	random := rand.New(rand.NewPCG(uint64(n), uint64(time.Now().UnixNano())))
+func publishKeys(ctx context.Context, db *notify.DB, n int, random *rand.Rand) error {
 	committed := make([]int, shareKeys)
 	for ctx.Err() == nil {
 		tx, err := db.Pool().BeginTxx(context.WithoutCancel(ctx), nil)
@@ -241,7 +244,7 @@ func shareMain(told string) error {
 	} {
 		c, err := New(db, "orders", Options{
 			Group: group, From: Beginning(), MembersShare: true, Partitions: 16, PageRows: 50, MaxAttempts: -1,
-			FlushInterval: 20 * time.Millisecond, Writers: WritersInnoDBTrx, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+			FlushInterval: 20 * time.Millisecond, Writers: m.Writers, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		})
 		if err != nil {
 			return err
@@ -258,6 +261,9 @@ func shareMain(told string) error {
 	}
 	return nil
 }
+
+// shareRandom is a member's source of random choices.
+var shareRandom = sync.OnceValue(func() *rand.Rand { return mysqltest.RandomOf("share member") })
 
 // keyed is a message's key, and its number among those of the key.
 func keyed(m Message) (key string, seq int, err error) {
@@ -301,7 +307,7 @@ func shareOnce(ctx context.Context, db *notify.DB, m Message, wrong func(string,
 		}
 	}
 	select { // work, of a kind that obeys its context
-	case <-time.After(rand.N(2 * time.Millisecond)):
+	case <-time.After(time.Duration(shareRandom().Int64N(int64(2 * time.Millisecond)))):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

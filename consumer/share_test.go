@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -58,13 +57,13 @@ func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 			least, most = min(least, n), max(most, n)
 		}
 		return len(owns) == members && most-least <= 1
-	}, 4*patience, 2*time.Millisecond, "%d members do not share the group", members)
+	}, 4*patience, 20*time.Millisecond, "%d members do not share the group", members)
 }
 
 // Members of one process come and end: the shares are fair each time, and every message is
 // done exactly once.
 func TestShare(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member INT NOT NULL)")
 		member := func(n int) *running {
@@ -94,22 +93,22 @@ func TestShare(t *testing.T) {
 		require.NoError(t, a.end(t))
 		fairly(t, db, "g", 2)
 		publish()
-		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM work") >= published }, "not all is done")
+		eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM work") >= published }, "not all is done")
 		eventually(t, func() bool {
-			return get[int](t, db, "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published) == 64
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published) == 64
 		}, "not all is settled")
 		require.NoError(t, b.end(t))
 		require.NoError(t, c.end(t))
-		require.Equal(t, published, get[int](t, db, "SELECT COUNT(DISTINCT id) FROM work"))
-		require.Equal(t, published, get[int](t, db, "SELECT COUNT(*) FROM work"))
-		require.Equal(t, 3, get[int](t, db, "SELECT COUNT(DISTINCT member) FROM work"))
-		require.Equal(t, 64, get[int](t, db, "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published))
+		require.Equal(t, published, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT id) FROM work"))
+		require.Equal(t, published, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM work"))
+		require.Equal(t, 3, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT member) FROM work"))
+		require.Equal(t, 64, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT part) FROM mqnotify_partition WHERE settled = ?", published))
 	})
 }
 
 // Members can't disagree: how a group is shared is kept with it.
 func TestShareDisagreement(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 10)...)
 		nothing := Each(func(context.Context, Message) error { return nil })
@@ -118,7 +117,7 @@ func TestShareDisagreement(t *testing.T) {
 			return run(t, db, "orders", o, nothing).wait(t)
 		}
 		require.NoError(t, end(Options{MembersShare: true, Partitions: 8}))
-		require.Equal(t, 8, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 10"))
+		require.Equal(t, 8, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 10"))
 		require.NoError(t, end(Options{MembersShare: true}), "what the group has")
 		require.NoError(t, end(Options{MembersShare: true, PartitionBy: "key"}), "the default, by its name")
 		for want, o := range map[string]Options{
@@ -158,7 +157,7 @@ func TestShareDisagreement(t *testing.T) {
 // A group that had one reader goes on where it was when its members share it, gaps included,
 // and waits until that reader has ended.
 func TestShareGoesOn(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "1")
 		late := newConn(t, db)
@@ -183,7 +182,7 @@ func TestShareGoesOn(t *testing.T) {
 
 // A poison message blocks its member's partitions until it is buried; nothing else is.
 func TestShareDeadLetter(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for n := range 20 {
 			publishKey(t, db, strconv.Itoa(n), strconv.Itoa(n))
@@ -199,9 +198,11 @@ func TestShareDeadLetter(t *testing.T) {
 		options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 4, MaxAttempts: 2}
 		a, b := run(t, db, "orders", options, handler), run(t, db, "orders", options, handler)
 		eventually(t, func() bool {
-			return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'g'") == 1
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'g'") == 1
 		}, "no dead letter")
-		eventually(t, func() bool { return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 20") == 4 }, "not all is done")
+		eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 20") == 4
+		}, "not all is done")
 		require.NoError(t, a.end(t))
 		require.NoError(t, b.end(t))
 		require.GreaterOrEqual(t, handled.Load(), int64(19))
@@ -211,33 +212,31 @@ func TestShareDeadLetter(t *testing.T) {
 // What members who wait send: the coordinator about a look a second, each other what any
 // consumer of a group does.
 func TestShareIdle(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config := own.Database(t)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
 		db := openConfig(t, config, "orders")
-		const more = 6
-		window := 5 * time.Second
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			window = time.Minute
-		}
+		more := mysqltest.Size(2, 6, 6)
+		window := mysqltest.Size(2*time.Second, 5*time.Second, time.Minute)
+		config = config.Clone()
+		commands := mysqltest.CountCommands(config)
 		member := func() {
 			var got collected
 			run(t, openConfig(t, config), "orders", Options{Group: "g", MembersShare: true, Mode: ModeGate}, got.handler())
 		}
 		quietly := func(members int) {
 			fairly(t, db, "g", members)
-			eventually(t, func() bool { return during(t, own, time.Second) < 10 }, "what the rebalance began does not end")
+			eventually(t, func() bool { return during(commands, time.Second) < 10 }, "what the rebalance began does not end")
 		}
 		member()
 		quietly(1)
-		one := during(t, own, window)
+		one := during(commands, window)
 		for range more {
 			member()
 		}
 		quietly(1 + more)
-		each := (during(t, own, window) - one) / more
+		each := (during(commands, window) - one) / float64(more)
 		t.Logf("%.2f statements a second with one member, who keeps the gate and coordinates; %.3f for each further one", one, each)
 		assert.Less(t, one, 6.0)
-		assert.Less(t, each, 0.6)
+		assert.Less(t, each, mysqltest.Size(1.5, 0.6, 0.6), "a statement or two come by chance in a short window")
 	})
 }

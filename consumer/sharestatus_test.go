@@ -13,7 +13,7 @@ import (
 
 // A group's status shows its members, their partitions, and what waits in these.
 func TestShareStatus(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for n := range 40 {
 			publishKey(t, db, strconv.Itoa(n), "x")

@@ -40,7 +40,7 @@ func keep(tb testing.TB, db *notify.DB, group string, p progress) {
 
 // A group's status follows what its members do.
 func TestStatus(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		require.Equal(t, &TopicStatus{Topic: "orders"}, statusOf(t, db, "orders"))
 
@@ -80,7 +80,7 @@ func TestStatus(t *testing.T) {
 
 // Offsets at any place of a table, and what belongs to others is not counted.
 func TestStatusOfGroups(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for range 20 {
 			insert(t, db, "orders", "x")
@@ -125,14 +125,14 @@ func TestStatusOfGroups(t *testing.T) {
 
 // Counting has a limit, of rows and of gaps, and says when it was reached.
 func TestStatusCountsSoFar(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "x")
 		for rows := 1; rows <= countLimit; rows *= 2 {
 			do(t, db, "INSERT INTO orders (payload) SELECT 'x' FROM orders")
 		}
 		head := statusOf(t, db, "orders").Head
-		after := get[uint64](t, db, "SELECT id FROM orders ORDER BY id DESC LIMIT 1 OFFSET ?", countLimit)
+		after := mysqltest.Value[uint64](t, db.Pool(), "SELECT id FROM orders ORDER BY id DESC LIMIT 1 OFFSET ?", countLimit)
 		keep(t, db, "all", progress{settled: after})
 		keep(t, db, "more", progress{settled: after - 1})
 		const rows = 500 // the newest, whose ids are those of one statement
@@ -159,7 +159,7 @@ func TestStatusCountsSoFar(t *testing.T) {
 }
 
 func TestStatusErrors(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "x")
 		do(t, db, "CREATE TABLE plain (a VARCHAR(9), n INT NOT NULL UNIQUE)", "CREATE VIEW v AS SELECT * FROM orders",

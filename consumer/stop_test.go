@@ -16,7 +16,7 @@ import (
 // The end of Run's context lets the message in hand be done: it counts, is stored,
 // and no further one is begun.
 func TestStopFinishesTheMessageInHand(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 5)...)
@@ -47,14 +47,14 @@ func TestStopFinishesTheMessageInHand(t *testing.T) {
 			require.NoError(t, c.wait(t))
 			require.Equal(t, uint64(2), stored(t, db, group))
 		}
-		require.Equal(t, []int{1, 2}, all[int](t, db, "SELECT id FROM work ORDER BY id"))
+		require.Equal(t, []int{1, 2}, mysqltest.Values[int](t, db.Pool(), "SELECT id FROM work ORDER BY id"))
 	})
 }
 
 // A handler that does not end is told StopTimeout after the end of Run's context;
 // its message comes again.
 func TestStopTimeout(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one", "two")
 		entered := make(chan struct{})
@@ -72,13 +72,13 @@ func TestStopTimeout(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 		require.Less(t, time.Since(start), 10*time.Second)
 		require.Equal(t, uint64(1), stored(t, db, "g"))
-		require.Zero(t, get[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter"), "a handler that was cut off is no verdict")
+		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"), "a handler that was cut off is no verdict")
 	})
 }
 
 // ErrStop, alone or wrapped, ends Run after the messages in hand, which count.
 func TestErrStop(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 5)...)
@@ -107,14 +107,14 @@ func TestErrStop(t *testing.T) {
 				require.Equal(t, want, stored(t, db, name), name)
 			}
 		}
-		require.Equal(t, []int{1, 2, 3, 4}, all[int](t, db, "SELECT id FROM work ORDER BY id"))
+		require.Equal(t, []int{1, 2, 3, 4}, mysqltest.Values[int](t, db.Pool(), "SELECT id FROM work ORDER BY id"))
 	})
 }
 
 // StopAtEnd reads what is there and returns, also when nothing is, or a
 // transaction is open; what that one commits comes to the group's next run.
 func TestStopAtEnd(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		options := Options{Group: "g", From: Beginning(), StopAtEnd: true}
 		consume := func() []string {
@@ -137,7 +137,7 @@ func TestStopAtEnd(t *testing.T) {
 // FlushInterval: negative, the offset is stored before the next message is begun;
 // long, only at the end. A handler in a transaction stores it always.
 func TestFlushInterval(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 5)...)
 		for name, c := range map[string]struct {
@@ -157,7 +157,7 @@ func TestFlushInterval(t *testing.T) {
 			options.MaxAttempts = 1
 			require.NoError(t, run(t, db, "orders", options, handler).wait(t))
 			require.Equal(t, uint64(5), stored(t, db, name))
-			require.Empty(t, all[string](t, db, "SELECT error FROM mqnotify_dead_letter"), name)
+			require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"), name)
 		}
 		options := Options{Group: "tx", From: Beginning(), StopAtEnd: true, FlushInterval: time.Hour, MaxAttempts: 1}
 		require.NoError(t, run(t, db, "orders", options, EachTx(func(_ context.Context, _ *sqlx.Tx, m Message) error {
@@ -166,13 +166,13 @@ func TestFlushInterval(t *testing.T) {
 			}
 			return nil
 		})).wait(t))
-		require.Empty(t, all[string](t, db, "SELECT error FROM mqnotify_dead_letter"))
+		require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"))
 
 		// The interval's end comes also when nothing else does.
 		var got collected
 		c := run(t, db, "orders", Options{Group: "idle", From: Beginning(), FlushInterval: 50 * time.Millisecond}, got.handler())
 		eventually(t, func() bool {
-			return get[int](t, db, "SELECT COUNT(*) FROM mqnotify_offset WHERE group_name = 'idle' AND settled = 5") == 1
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset WHERE group_name = 'idle' AND settled = 5") == 1
 		}, "the offset is not stored while nothing comes")
 		require.NoError(t, c.end(t))
 	})
@@ -181,7 +181,7 @@ func TestFlushInterval(t *testing.T) {
 // An offset that can't be stored at the end is an error, since what was handled
 // will come again.
 func TestStopUnsaved(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"context", "ErrStop", "StopAtEnd"} {
 			db := openTopic(t, s)
 			insert(t, db, "orders", "one")
@@ -211,7 +211,7 @@ func TestStopUnsaved(t *testing.T) {
 
 // Run ends with nil whatever the cause of its context's end, and wherever it is.
 func TestStopWithACause(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 		defer cancel(nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -159,17 +158,13 @@ func (h *handOver) pass(tb testing.TB, with string) float64 {
 }
 
 // A thousand messages a second from 4 producers to 10 consumers, each a process, for
-// 3 s; 30 s in the long form. All get all. What it costs is printed.
+// a second; 30 s in the long form. All get all. What it costs is printed.
 func TestThousandASecond(t *testing.T) {
 	const producers, consumers, rate = 4, 10, 1000
-	period := 3 * time.Second
-	long := os.Getenv("MQNOTIFY_LONG") != ""
-	if long {
-		period = 30 * time.Second
-	}
+	period := mysqltest.Size(200*time.Millisecond, time.Second, 30*time.Second)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config := own.Database(t)
+		config := s.Database(t)
+		commands := mysqltest.CountCommands(config)
 		openConfig(t, config, "orders")
 		var got [consumers]atomic.Int64
 		var late atomic.Int64 // the longest, in ns
@@ -184,7 +179,7 @@ func TestThousandASecond(t *testing.T) {
 		}
 		ctx, stop := context.WithTimeout(t.Context(), period)
 		defer stop()
-		statements, used := own.Questions(t), cpu(t)
+		statements, used := commands.Statements(), cpu(t)
 		begun := time.Now()
 		var sent atomic.Int64
 		var publishing sync.WaitGroup
@@ -213,9 +208,9 @@ func TestThousandASecond(t *testing.T) {
 		n := float64(sent.Load())
 		t.Logf("%.0f messages a second to %d consumers; %.1f statements a message (%.2f a message and consumer); this process "+
 			"used %.0f %% of a core; the slowest message took %v", n/took.Seconds(), consumers,
-			float64(own.Questions(t)-statements)/n, float64(own.Questions(t)-statements)/n/consumers,
+			float64(commands.Statements()-statements)/n, float64(commands.Statements()-statements)/n/consumers,
 			100*(cpu(t)-used).Seconds()/took.Seconds(), time.Duration(late.Load()).Round(time.Millisecond))
-		if long { // on a machine of its own
+		if mysqltest.Long() { // on a machine of its own
 			require.Greater(t, n/took.Seconds(), 0.5*rate, fmt.Sprint("the producers were held up: ", sent.Load()))
 		}
 	})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // simulation is a table with writers, in the order in which a server does things,
@@ -93,7 +95,9 @@ func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 // the protocol's: page, then writers, then the gaps again. It begins anew from
 // its stored progress at random. A writer that never ends may be among them.
 func TestWatermarkSimulated(t *testing.T) {
-	for seed := range uint64(1000) {
+	t.Parallel()
+	first := mysqltest.Random(t).Uint64()
+	for seed := first; seed != first+mysqltest.Size[uint64](40, 400, 5000); seed++ {
 		for _, strict := range []bool{false, true} {
 			random := rand.New(rand.NewPCG(seed, 7))
 			s := &simulation{random: random, next: 1, taken: make(map[writer][]uint64), shown: make(map[writer]bool)}

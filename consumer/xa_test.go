@@ -14,10 +14,10 @@ import (
 // A prepared XA transaction whose session has left is open until another session
 // commits it: its row comes then.
 func TestPreparedXA(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
 			if writers == WritersMetadataLocks && s.IsMariaDB() {
-				continue // TestMetadataLocksNeedMySQL shows why
+				continue // metadataLocksNeedMySQL shows why
 			}
 			t.Run(string(writers), func(t *testing.T) {
 				t.Parallel()
@@ -55,13 +55,13 @@ func endXA(tb testing.TB, db *notify.DB, statement string) {
 			require.EqualValues(tb, 1397, number(err), statement) // XAER_NOTA: not yet, or not any more
 		}
 		return err == nil
-	}, statement)
+	}, "%s", statement)
 }
 
 // A transaction goes by the same name while it runs, when it is prepared, and
 // when its session has left, whatever its session did before it.
 func TestMetadataLockNames(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
 			t.Skip("MySQL's metadata locks alone are used")
 		}
@@ -93,7 +93,7 @@ func TestMetadataLockNames(t *testing.T) {
 			}
 			leave(conn)
 			eventually(t, func() bool {
-				return get[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) == 2
+				return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) == 2
 			}, "the session does not leave") // the reader's and this one
 			require.NotEmpty(t, common(name, open()))
 			endXA(t, db, "XA ROLLBACK "+xid)
@@ -126,35 +126,29 @@ func openMetadataLocks(tb testing.TB, db *notify.DB) (*notify.Session, *metadata
 // MariaDB itself drops the metadata lock of a prepared XA transaction when its
 // session leaves, although the transaction is open and its row may still come:
 // the reason why metadata locks are refused there.
-func TestMetadataLocksNeedMySQL(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		if !s.IsMariaDB() {
-			t.Skip("about MariaDB")
-		}
-		own := s.Start(t, "--performance-schema=ON", "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON")
-		db := openConfig(t, own.Database(t), "orders")
-		xid := "'" + db.Name() + "'"
-		locks := func() int {
-			return get[int](t, db, `SELECT COUNT(*) FROM performance_schema.metadata_locks
+func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	xid := "'" + db.Name() + "'"
+	locks := func() int {
+		return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM performance_schema.metadata_locks
 				WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = 'orders' AND LOCK_TYPE = 'SHARED_WRITE'`, db.Name())
-		}
-		conn := newConn(t, db)
-		onConn(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
-		require.Equal(t, 1, locks(), "the lock shows while the session lives")
-		leave(conn)
-		eventually(t, func() bool { return locks() == 0 }, "MariaDB keeps the lock now: metadata locks could be used")
-		endXA(t, db, "XA COMMIT "+xid)
-		require.Equal(t, []string{"x"}, all[string](t, db, "SELECT payload FROM orders"), "the transaction was open all the while")
+	}
+	conn := newConn(t, db)
+	onConn(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
+	require.Equal(t, 1, locks(), "the lock shows while the session lives")
+	leave(conn)
+	eventually(t, func() bool { return locks() == 0 }, "MariaDB keeps the lock now: metadata locks could be used")
+	endXA(t, db, "XA COMMIT "+xid)
+	require.Equal(t, []string{"x"}, mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM orders"), "the transaction was open all the while")
 
-		session, err := db.Session(t.Context(), notify.SessionOptions{})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, session.Close()) }()
-		topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
-		require.NoError(t, err)
-		_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
-		require.ErrorIs(t, err, ErrOptions)
-		chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
-		require.NoError(t, err)
-		require.Equal(t, WritersInnoDBTrx, chosen.name())
-	})
+	session, err := db.Session(t.Context(), notify.SessionOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close()) }()
+	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
+	require.NoError(t, err)
+	_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
+	require.ErrorIs(t, err, ErrOptions)
+	chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
+	require.NoError(t, err)
+	require.Equal(t, WritersInnoDBTrx, chosen.name())
 }

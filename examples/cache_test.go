@@ -12,64 +12,63 @@ import (
 
 // Three web servers: each answers from its own memory, and forgets what is changed by way
 // of another one, or by any program that says so. One that is killed disturbs nobody.
-func TestCache(t *testing.T) {
-	each(t, "cache", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		db := openDB(t, config)
-		processes, urls := make([]*process, 3), make([]string, 3)
-		for i := range processes {
-			processes[i], urls[i] = serve(t, config, binary)
-		}
-		kept := func(url, want string) bool { // and as it should be
-			status, cents, header := must(t, http.MethodGet, url, "")
-			return status == http.StatusOK && cents == want && header.Get("X-Cache") == "hit"
-		}
-		// all waits until the servers keep the price in memory.
-		all := func(urls []string, id, want string) {
-			t.Helper()
-			for _, url := range urls {
-				require.Eventually(t, func() bool { return kept(url+"/prices/"+id, want) }, patience, tick)
-			}
-		}
-
-		status, _, _ := must(t, http.MethodGet, urls[0]+"/prices/1", "")
-		require.Equal(t, http.StatusNotFound, status)
-		status, _, _ = must(t, http.MethodPut, urls[0]+"/prices/1", "a lot")
-		require.Equal(t, http.StatusBadRequest, status)
-		for id, cents := range map[string]string{"1": "100", "2": "200"} {
-			status, _, _ = must(t, http.MethodPut, urls[0]+"/prices/"+id, cents)
-			require.Equal(t, http.StatusOK, status)
-			all(urls, id, cents)
-		}
-
-		status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/1", "150")
-		require.Equal(t, http.StatusOK, status)
-		_, cents, _ := must(t, http.MethodGet, urls[1]+"/prices/1", "")
-		assert.Equal(t, "150", cents, "whoever changed it sees that at once")
-		all(urls, "1", "150")
-
-		run(t, db, "INSERT INTO price_changes (payload) VALUES ('not a number')")
-		for _, p := range processes { // what came before is handled then
-			p.says("not the id of a price")
-		}
-		all(urls, "1", "150")
-		all(urls, "2", "200")
-		run(t, db, "UPDATE prices SET cents = 1 WHERE id IN (1, 2)") // says nothing
+func testCache(t *testing.T, s *mysqltest.Server, binary string) {
+	t.Helper()
+	config := s.Database(t)
+	db := openDB(t, config)
+	processes, urls := make([]*process, 3), make([]string, 3)
+	for i := range processes {
+		processes[i], urls[i] = serve(t, config, binary)
+	}
+	kept := func(url, want string) bool { // and as it should be
+		status, cents, header := must(t, http.MethodGet, url, "")
+		return status == http.StatusOK && cents == want && header.Get("X-Cache") == "hit"
+	}
+	// all waits until the servers keep the price in memory.
+	all := func(urls []string, id, want string) {
+		t.Helper()
 		for _, url := range urls {
-			assert.True(t, kept(url+"/prices/1", "150"), "it is the memory that answers")
+			require.Eventually(t, func() bool { return kept(url+"/prices/"+id, want) }, patience, tick)
 		}
-		run(t, db, "INSERT INTO price_changes (payload) VALUES ('1')")
-		all(urls, "1", "1")
-		for _, url := range urls {
-			assert.True(t, kept(url+"/prices/2", "200"), "that price alone was forgotten")
-		}
+	}
 
-		processes[0].kill()
-		status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/2", "250")
+	status, _, _ := must(t, http.MethodGet, urls[0]+"/prices/1", "")
+	require.Equal(t, http.StatusNotFound, status)
+	status, _, _ = must(t, http.MethodPut, urls[0]+"/prices/1", "a lot")
+	require.Equal(t, http.StatusBadRequest, status)
+	for id, cents := range map[string]string{"1": "100", "2": "200"} {
+		status, _, _ = must(t, http.MethodPut, urls[0]+"/prices/"+id, cents)
 		require.Equal(t, http.StatusOK, status)
-		all(urls[1:], "2", "250")
-		for _, p := range processes[1:] {
-			p.stop()
-		}
-	})
+		all(urls, id, cents)
+	}
+
+	status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/1", "150")
+	require.Equal(t, http.StatusOK, status)
+	_, cents, _ := must(t, http.MethodGet, urls[1]+"/prices/1", "")
+	assert.Equal(t, "150", cents, "whoever changed it sees that at once")
+	all(urls, "1", "150")
+
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO price_changes (payload) VALUES ('not a number')")
+	for _, p := range processes { // what came before is handled then
+		p.says("not the id of a price")
+	}
+	all(urls, "1", "150")
+	all(urls, "2", "200")
+	mysqltest.Exec(t, db.Pool(), "UPDATE prices SET cents = 1 WHERE id IN (1, 2)") // says nothing
+	for _, url := range urls {
+		assert.True(t, kept(url+"/prices/1", "150"), "it is the memory that answers")
+	}
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO price_changes (payload) VALUES ('1')")
+	all(urls, "1", "1")
+	for _, url := range urls {
+		assert.True(t, kept(url+"/prices/2", "200"), "that price alone was forgotten")
+	}
+
+	processes[0].kill()
+	status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/2", "250")
+	require.Equal(t, http.StatusOK, status)
+	all(urls[1:], "2", "250")
+	for _, p := range processes[1:] {
+		p.stop()
+	}
 }

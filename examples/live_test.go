@@ -8,9 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,119 +68,98 @@ func (v *visitor) read(url string, n int) {
 // What is written at one server is seen at the other. A visitor whose server is killed
 // goes to the other one and gets what it missed, each note once. The page can be had,
 // and nothing else that package serve has.
-func TestLive(t *testing.T) {
-	each(t, "live", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		first, here := serve(t, config, binary)
-		second, there := serve(t, config, binary)
-		var want []string
-		write := func(url string, n int) {
-			t.Helper()
-			for range n {
-				note := fmt.Sprintf("note %d", len(want))
-				status, answer, _ := must(t, http.MethodPost, url+"/notes", note)
-				require.Equal(t, http.StatusCreated, status, answer)
-				want = append(want, note)
-			}
+func testLive(t *testing.T, s *mysqltest.Server, binary string) {
+	t.Helper()
+	config := s.Database(t)
+	first, here := serve(t, config, binary)
+	second, there := serve(t, config, binary)
+	var want []string
+	write := func(url string, n int) {
+		t.Helper()
+		for range n {
+			note := fmt.Sprintf("note %d", len(want))
+			status, answer, _ := must(t, http.MethodPost, url+"/notes", note)
+			require.Equal(t, http.StatusCreated, status, answer)
+			want = append(want, note)
 		}
-		write(here, 3)
-		visitor := &visitor{tb: t}
-		visitor.read(there, 3)
-		write(here, 3)
-		visitor.read(here, 6)
-		first.kill()
-		write(there, 5)
-		visitor.read(there, 11)
-		assert.Equal(t, want, visitor.notes)
+	}
+	write(here, 3)
+	visitor := &visitor{tb: t}
+	visitor.read(there, 3)
+	write(here, 3)
+	visitor.read(here, 6)
+	first.kill()
+	write(there, 5)
+	visitor.read(there, 11)
+	assert.Equal(t, want, visitor.notes)
 
-		status, page, header := must(t, http.MethodGet, there+"/", "")
-		require.Equal(t, http.StatusOK, status)
-		assert.Contains(t, page, "EventSource")
-		assert.Contains(t, header.Get("Content-Security-Policy"), "default-src 'self'")
-		for path, want := range map[string]int{"/topics": 404, "/topics/board/messages": 404, "/metrics": 404, "/notes": 405} {
-			status, _, _ = must(t, http.MethodGet, there+path, "")
-			assert.Equal(t, want, status, path)
-		}
-		for _, wrong := range []string{"", strings.Repeat("x", 281)} {
-			status, _, _ = must(t, http.MethodPost, there+"/notes", wrong)
-			assert.Equal(t, http.StatusBadRequest, status)
-		}
-		second.stop()
-	})
+	status, page, header := must(t, http.MethodGet, there+"/", "")
+	require.Equal(t, http.StatusOK, status)
+	assert.Contains(t, page, "EventSource")
+	assert.Contains(t, header.Get("Content-Security-Policy"), "default-src 'self'")
+	for path, want := range map[string]int{"/topics": 404, "/topics/board/messages": 404, "/metrics": 404, "/notes": 405} {
+		status, _, _ = must(t, http.MethodGet, there+path, "")
+		assert.Equal(t, want, status, path)
+	}
+	for _, wrong := range []string{"", strings.Repeat("x", 281)} {
+		status, _, _ = must(t, http.MethodPost, there+"/notes", wrong)
+		assert.Equal(t, http.StatusBadRequest, status)
+	}
+	second.stop()
 }
 
 // The page in a real browser: what its visitor writes is there, and what others write
 // while the server is away comes when it is back, each note once.
-func TestLivePage(t *testing.T) {
-	browser := chromium(t)
-	each(t, "live", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		port, err := child.FreePort() // it comes back to it
-		require.NoError(t, err)
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		p, url := serve(t, config, binary, "-listen", address)
-		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
-		allocator, endBrowser := chromedp.NewExecAllocator(context.Background(), options...)
-		defer endBrowser()
-		tab, endTab := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
-		defer endTab()
-		tab, late := context.WithTimeout(tab, 5*patience)
-		defer late()
-		do := func(actions ...chromedp.Action) {
-			t.Helper()
-			require.NoError(t, chromedp.Run(tab, actions...))
-		}
-		shows := func(want ...string) {
-			t.Helper()
-			var has []string
-			require.Eventually(t, func() bool {
-				do(chromedp.Evaluate(`[...document.querySelectorAll("li")].map((item) => item.textContent)`, &has))
-				return slices.Equal(want, has)
-			}, patience, tick, "%v", want)
-		}
-		do(chromedp.Navigate(url), chromedp.SendKeys("input", "<b>first</b>\r"))
-		shows("<b>first</b>")
-		p.kill()
-		db := openDB(t, config)
-		run(t, db, "INSERT INTO board (payload) VALUES ('second')")
-		// Something in the server's place answers, as a proxy does: a browser gives up then.
-		asked := make(chan bool, 1)
-		listener, err := net.Listen("tcp", address)
-		require.NoError(t, err)
-		proxy := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "not now", http.StatusServiceUnavailable)
-			select {
-			case asked <- true:
-			default:
-			}
-		})}}
-		proxy.Start()
-		<-asked
-		proxy.Close()
-		p = start(t, config, binary, "-listen", address)
-		shows("second", "<b>first</b>")
-		do(chromedp.SendKeys("input", "third\r"))
-		shows("third", "second", "<b>first</b>")
-		require.NoError(t, chromedp.Cancel(tab))
-		p.stop()
-	})
-}
-
-// chromium is the browser of scripts/chromium, or one that is installed.
-func chromium(t *testing.T) string {
+func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
-	if path := os.Getenv("MQNOTIFY_TEST_CHROMIUM"); path != "" {
-		return path
+	browser := mysqltest.Chromium(t)
+	config := s.Database(t)
+	port, err := child.FreePort() // it comes back to it
+	require.NoError(t, err)
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	p, url := serve(t, config, binary, "-listen", address)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
+	allocator, endBrowser := chromedp.NewExecAllocator(context.Background(), options...)
+	defer endBrowser()
+	tab, endTab := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
+	defer endTab()
+	tab, late := context.WithTimeout(tab, 5*patience)
+	defer late()
+	do := func(actions ...chromedp.Action) {
+		t.Helper()
+		require.NoError(t, chromedp.Run(tab, actions...))
 	}
-	if cache, err := os.UserCacheDir(); err == nil {
-		path := filepath.Join(cache, "mqnotify", "chromium", "chromium")
-		if exec.CommandContext(t.Context(), path, "--version").Run() == nil {
-			return path
+	shows := func(want ...string) {
+		t.Helper()
+		var has []string
+		require.Eventually(t, func() bool {
+			do(chromedp.Evaluate(`[...document.querySelectorAll("li")].map((item) => item.textContent)`, &has))
+			return slices.Equal(want, has)
+		}, patience, tick, "%v", want)
+	}
+	do(chromedp.Navigate(url), chromedp.SendKeys("input", "<b>first</b>\r"))
+	shows("<b>first</b>")
+	p.kill()
+	db := openDB(t, config)
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO board (payload) VALUES ('second')")
+	// Something in the server's place answers, as a proxy does: a browser gives up then.
+	asked := make(chan bool, 1)
+	listener, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	proxy := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+		select {
+		case asked <- true:
+		default:
 		}
-	}
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("needs a browser: scripts/chromium gets it")
-	}
-	return path
+	})}}
+	proxy.Start()
+	<-asked
+	proxy.Close()
+	p = start(t, config, binary, "-listen", address)
+	shows("second", "<b>first</b>")
+	do(chromedp.SendKeys("input", "third\r"))
+	shows("third", "second", "<b>first</b>")
+	require.NoError(t, chromedp.Cancel(tab))
+	p.stop()
 }

@@ -117,86 +117,86 @@ func (p *post) recipient(to string) string {
 // Two senders are killed in the middle, one or both of them when the mail server has a
 // mail and they do not know that. Two others go on. No mail is sent twice, and each is
 // sent, refused, or with the doubtful.
-func TestMail(t *testing.T) {
-	each(t, "mail", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		post := newPost(t)
-		sender := func() *process {
-			return start(t, config, binary, "-smtp", post.listener.Addr().String(), "-visibility", "10s")
+func testMail(t *testing.T, s *mysqltest.Server, binary string) {
+	t.Helper()
+	config := s.Database(t)
+	post := newPost(t)
+	sender := func() *process {
+		return start(t, config, binary, "-smtp", post.listener.Addr().String(), "-visibility", "10m")
+	}
+	require.Zero(t, start(t, config, binary, "Later <later@example.com>", "Später\r\nBcc: everybody@example.com").code())
+	require.NotZero(t, start(t, config, binary, "nobody", "Hello").code())
+	db := openDB(t, config)
+	mails, err := queue.New(db, "mail", queue.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, mails.Close()) })
+	enter := func(names ...string) {
+		for _, name := range names {
+			payload, err := json.Marshal(map[string]string{"to": name + "@example.com", "subject": "Hello"})
+			require.NoError(t, err)
+			_, err = mails.Enqueue(t.Context(), queue.Entry{Payload: payload})
+			require.NoError(t, err)
 		}
-		require.Zero(t, start(t, config, binary, "Later <later@example.com>", "Später\r\nBcc: everybody@example.com").code())
-		require.NotZero(t, start(t, config, binary, "nobody", "Hello").code())
-		db := openDB(t, config)
-		mails, err := queue.New(db, "mail", queue.Options{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, mails.Close()) })
-		enter := func(names ...string) {
-			for _, name := range names {
-				payload, err := json.Marshal(map[string]string{"to": name + "@example.com", "subject": "Hello"})
-				require.NoError(t, err)
-				_, err = mails.Enqueue(t.Context(), queue.Entry{Payload: payload})
-				require.NoError(t, err)
-			}
-		}
-		first, second := sender(), sender()
-		enter("never")
-		// settled waits until n mails are done or dead, and returns all by their recipients.
-		settled := func(n int) map[string]queue.Info {
-			states := map[string]queue.Info{}
-			require.Eventually(t, func() bool {
-				tasks, err := mails.List(t.Context(), queue.Filter{States: queue.States()})
-				require.NoError(t, err)
-				open := 0
-				for _, task := range tasks {
-					var m struct{ To string }
-					require.NoError(t, json.Unmarshal(task.Payload, &m))
-					states[m.To] = task
-					if task.State != queue.Done && task.State != queue.Dead {
-						open++
-					}
+	}
+	first, second := sender(), sender()
+	enter("never")
+	// settled waits until n mails are done or dead, and returns all by their recipients.
+	settled := func(n int) map[string]queue.Info {
+		states := map[string]queue.Info{}
+		require.Eventually(t, func() bool {
+			tasks, err := mails.List(t.Context(), queue.Filter{States: queue.States()})
+			require.NoError(t, err)
+			open := 0
+			for _, task := range tasks {
+				var m struct{ To string }
+				require.NoError(t, json.Unmarshal(task.Payload, &m))
+				states[m.To] = task
+				if task.State != queue.Done && task.State != queue.Dead {
+					open++
 				}
-				return len(tasks) == n && open == 0
-			}, patience, tick)
-			return states
-		}
-		settled(2)
-		enter("silent", "taken")
-		for i := range 40 {
-			enter(fmt.Sprint("customer-", i))
-		}
-		for _, held := range post.held {
-			<-held
-		}
-		first.kill()
-		second.kill()
-		first, second = sender(), sender()
-
-		states := settled(44)
-		first.stop()
-		second.stop()
-
-		doubtful := 0
-		for to, task := range states {
-			sent := post.received[to]
-			assert.LessOrEqual(t, sent, 1, "%s was sent twice", to)
-			switch {
-			case task.State == queue.Done:
-				assert.Equal(t, 1, sent, "%s", to)
-			case to == "never@example.com":
-				assert.Contains(t, task.LastError, "550")
-			default:
-				doubtful++
-				assert.Contains(t, task.LastError, "it may have been sent")
 			}
+			return len(tasks) == n && open == 0
+		}, patience, tick)
+		return states
+	}
+	settled(2)
+	enter("silent", "taken")
+	for i := range 40 {
+		enter(fmt.Sprint("customer-", i))
+	}
+	for _, held := range post.held {
+		<-held
+	}
+	first.kill()
+	second.kill()
+	lapse(t, db)
+	first, second = sender(), sender()
+
+	states := settled(44)
+	first.stop()
+	second.stop()
+
+	doubtful := 0
+	for to, task := range states {
+		sent := post.received[to]
+		assert.LessOrEqual(t, sent, 1, "%s was sent twice", to)
+		switch {
+		case task.State == queue.Done:
+			assert.Equal(t, 1, sent, "%s", to)
+		case to == "never@example.com":
+			assert.Contains(t, task.LastError, "550")
+		default:
+			doubtful++
+			assert.Contains(t, task.LastError, "it may have been sent")
 		}
-		assert.Equal(t, queue.Done, states["later@example.com"].State)
-		assert.Equal(t, queue.Dead, states["taken@example.com"].State)
-		assert.Equal(t, 1, post.received["taken@example.com"])
-		assert.Equal(t, queue.Dead, states["silent@example.com"].State)
-		assert.Equal(t, 0, post.received["silent@example.com"])
-		assert.LessOrEqual(t, doubtful, 8, "what was in hand")
-		for to := range post.received {
-			assert.Contains(t, states, to, "a subject is no place for a recipient")
-		}
-	})
+	}
+	assert.Equal(t, queue.Done, states["later@example.com"].State)
+	assert.Equal(t, queue.Dead, states["taken@example.com"].State)
+	assert.Equal(t, 1, post.received["taken@example.com"])
+	assert.Equal(t, queue.Dead, states["silent@example.com"].State)
+	assert.Equal(t, 0, post.received["silent@example.com"])
+	assert.LessOrEqual(t, doubtful, 8, "what was in hand")
+	for to := range post.received {
+		assert.Contains(t, states, to, "a subject is no place for a recipient")
+	}
 }

@@ -34,20 +34,35 @@ const (
 	tick = 5 * time.Millisecond
 )
 
-// each builds an example and runs f on every server, all at once.
-func each(t *testing.T, example string, f func(t *testing.T, s *mysqltest.Server, binary string)) {
-	t.Helper()
-	t.Parallel()
-	binary := filepath.Join(t.TempDir(), example)
-	arguments := []string{"build", "-o", binary}
+// TestExamples builds the examples and tests each of them on every server.
+func TestExamples(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the short form builds no programs; the tests of packages consumer, queue and serve cover what these use")
+	}
+	folder := t.TempDir()
+	arguments := []string{"build", "-o", folder}
 	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		arguments = append(arguments, "-race")
 	}
-	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./"+example)...).CombinedOutput()
+	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./...")...).CombinedOutput()
 	require.NoError(t, err, "%s", said)
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		f(t, s, binary)
-	})
+	for _, example := range []struct {
+		name, program string
+		test          func(t *testing.T, s *mysqltest.Server, program string)
+	}{
+		{"cache", "cache", testCache},
+		{"live", "live", testLive},
+		{"live in a browser", "live", testLivePage},
+		{"mail", "mail", testMail},
+		{"outbox", "outbox", testOutbox},
+		{"worker", "worker", testWorker},
+	} {
+		t.Run(example.name, func(t *testing.T) {
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+				example.test(t, s, filepath.Join(folder, example.program))
+			})
+		})
+	}
 }
 
 func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
@@ -57,19 +72,6 @@ func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
 	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
 	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), topics...))
 	return db
-}
-
-func run(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err)
-}
-
-// all is what a query selects, a value a row.
-func all[T any](tb testing.TB, db *notify.DB, query string, args ...any) (values []T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().SelectContext(tb.Context(), &values, query, args...))
-	return values
 }
 
 // process is a running example.
@@ -145,6 +147,12 @@ func (p *process) code() int {
 		p.tb.Fatal("the process does not end")
 	}
 	return p.ProcessState.ExitCode()
+}
+
+// lapse ends the claims of workers that are dead, so that no test waits for that.
+func lapse(tb testing.TB, db *notify.DB) {
+	tb.Helper()
+	mysqltest.Exec(tb, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'in progress'")
 }
 
 // ask makes a request; its error is one of the connection.

@@ -73,79 +73,78 @@ func (w *warehouse) all() (orders map[handed]bool) {
 // Two processes take orders and one of them hands over, until it is killed when the
 // warehouse has an order and it does not know that. In the end the warehouse has each
 // order, under one key, and no other; what it refused is in the dead letters.
-func TestOutbox(t *testing.T) {
-	each(t, "outbox", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		db := openDB(t, config)
-		hall := &warehouse{orders: map[string]handed{}, times: map[string]int{}, held: make(chan struct{})}
-		server := httptest.NewServer(hall)
-		t.Cleanup(server.Close)
-		processes, urls := map[int]*process{}, map[int]string{}
-		launch := func() {
-			p, url := serve(t, config, binary, "-warehouse", server.URL)
-			processes[p.Process.Pid], urls[p.Process.Pid] = p, url
-		}
-		launch()
-		launch()
-		run(t, db, "INSERT INTO stock VALUES ('lamp', 20), ('brick', 1)")
+func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
+	t.Helper()
+	config := s.Database(t)
+	db := openDB(t, config)
+	hall := &warehouse{orders: map[string]handed{}, times: map[string]int{}, held: make(chan struct{})}
+	server := httptest.NewServer(hall)
+	t.Cleanup(server.Close)
+	processes, urls := map[int]*process{}, map[int]string{}
+	launch := func() {
+		p, url := serve(t, config, binary, "-warehouse", server.URL)
+		processes[p.Process.Pid], urls[p.Process.Pid] = p, url
+	}
+	launch()
+	launch()
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO stock VALUES ('lamp', 20), ('brick', 1)")
 
-		status := make(map[int]int)
-		// place is a client: it tries again with the same key, wherever somebody answers.
-		place := func(i int, item string) {
-			require.Eventually(t, func() bool {
-				for _, url := range urls {
-					if code, _, _, err := ask(t, http.MethodPut, fmt.Sprintf("%s/orders/key-%d", url, i), item); err == nil && code < 500 {
-						status[i] = code
-						return true
-					}
+	status := make(map[int]int)
+	// place is a client: it tries again with the same key, wherever somebody answers.
+	place := func(i int, item string) {
+		require.Eventually(t, func() bool {
+			for _, url := range urls {
+				if code, _, _, err := ask(t, http.MethodPut, fmt.Sprintf("%s/orders/key-%d", url, i), item); err == nil && code < 500 {
+					status[i] = code
+					return true
 				}
-				return false
-			}, patience, tick)
-		}
-		place(0, "brick")
-		for i := 1; i <= 12; i++ {
-			place(i, "lamp")
-		}
-		<-hall.held
-		states, err := consumer.Status(t.Context(), db, "order_events", "")
-		require.NoError(t, err)
-		require.Len(t, states.Groups, 1)
-		member := states.Groups[0].Member
-		active, err := strconv.Atoi(member[strings.LastIndex(member, ":")+1:])
-		require.NoError(t, err, member)
-		require.Contains(t, processes, active)
-		processes[active].kill()
-		for i := 13; i <= 30; i++ {
-			place(i, "lamp")
-		}
-		delete(processes, active)
-		delete(urls, active)
-		launch()
+			}
+			return false
+		}, patience, tick)
+	}
+	place(0, "brick")
+	for i := 1; i <= 12; i++ {
+		place(i, "lamp")
+	}
+	<-hall.held
+	states, err := consumer.Status(t.Context(), db, "order_events", "")
+	require.NoError(t, err)
+	require.Len(t, states.Groups, 1)
+	member := states.Groups[0].Member
+	active, err := strconv.Atoi(member[strings.LastIndex(member, ":")+1:])
+	require.NoError(t, err, member)
+	require.Contains(t, processes, active)
+	processes[active].kill()
+	for i := 13; i <= 30; i++ {
+		place(i, "lamp")
+	}
+	delete(processes, active)
+	delete(urls, active)
+	launch()
 
-		for i := range 21 {
-			assert.Equal(t, http.StatusCreated, status[i], i)
-			place(i, "lamp")
-			assert.Equal(t, http.StatusOK, status[i], "%d: it is placed already", i)
-		}
-		for i := 21; i <= 30; i++ {
-			assert.Equal(t, http.StatusConflict, status[i], "%d: sold out", i)
-		}
-		want := map[handed]bool{}
-		for _, id := range all[int64](t, db, "SELECT id FROM orders WHERE item = 'lamp'") {
-			want[handed{id, "lamp"}] = true
-		}
-		require.Len(t, want, 20)
-		require.Eventually(t, func() bool { return len(hall.all()) == len(want) }, patience, tick)
-		assert.Equal(t, want, hall.all())
-		assert.Len(t, hall.orders, 20, "an order has one key")
-		assert.Equal(t, []int{1}, all[int](t, db, "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE error LIKE '%422%'"))
-		for _, p := range processes {
-			p.stop()
-		}
-		repeated := 0
-		for _, n := range hall.times {
-			repeated += n - 1
-		}
-		assert.Greater(t, repeated, hall.calls/5, "what failed, and what was in hand when the process was killed")
-	})
+	for i := range 21 {
+		assert.Equal(t, http.StatusCreated, status[i], i)
+		place(i, "lamp")
+		assert.Equal(t, http.StatusOK, status[i], "%d: it is placed already", i)
+	}
+	for i := 21; i <= 30; i++ {
+		assert.Equal(t, http.StatusConflict, status[i], "%d: sold out", i)
+	}
+	want := map[handed]bool{}
+	for _, id := range mysqltest.Values[int64](t, db.Pool(), "SELECT id FROM orders WHERE item = 'lamp'") {
+		want[handed{id, "lamp"}] = true
+	}
+	require.Len(t, want, 20)
+	require.Eventually(t, func() bool { return len(hall.all()) == len(want) }, patience, tick)
+	assert.Equal(t, want, hall.all())
+	assert.Len(t, hall.orders, 20, "an order has one key")
+	assert.Equal(t, []int{1}, mysqltest.Values[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE error LIKE '%422%'"))
+	for _, p := range processes {
+		p.stop()
+	}
+	repeated := 0
+	for _, n := range hall.times {
+		repeated += n - 1
+	}
+	assert.Greater(t, repeated, hall.calls/5, "what failed, and what was in hand when the process was killed")
 }

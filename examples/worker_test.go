@@ -44,67 +44,67 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A worker is killed with a job in hand, and another one does that job; it is told to stop
 // with one in hand, and finishes it. Each link has one result, whatever it took.
-func TestWorker(t *testing.T) {
-	each(t, "worker", func(t *testing.T, s *mysqltest.Server, binary string) {
-		config := s.Database(t)
-		links := &site{times: map[string]int{}, asked: make(chan string, 1), release: make(chan struct{})}
-		server := httptest.NewServer(links)
-		t.Cleanup(server.Close)
-		work := func() *process { return start(t, config, binary, "-visibility", "10s", "-retry", "10ms") }
-		enter := func(paths ...string) *process {
-			for i := range paths {
-				paths[i] = server.URL + paths[i]
-			}
-			p := start(t, config, binary, paths...)
-			require.Zero(t, p.code())
-			return p
+func testWorker(t *testing.T, s *mysqltest.Server, binary string) {
+	t.Helper()
+	config := s.Database(t)
+	links := &site{times: map[string]int{}, asked: make(chan string, 1), release: make(chan struct{})}
+	server := httptest.NewServer(links)
+	t.Cleanup(server.Close)
+	work := func() *process { return start(t, config, binary, "-visibility", "10m", "-retry", "10ms") }
+	enter := func(paths ...string) *process {
+		for i := range paths {
+			paths[i] = server.URL + paths[i]
 		}
-		enter("/hang", "/flaky", "/gone")
-		first := work()
-		require.Equal(t, "/hang", <-links.asked)
-		db := openDB(t, config)
-		queued, err := queue.New(db, "links", queue.Options{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, queued.Close()) })
-		counts := func(want map[queue.State]int) {
-			t.Helper()
-			require.Eventually(t, func() bool {
-				counts, err := queued.Counts(t.Context())
-				require.NoError(t, err)
-				for state, n := range counts {
-					if n != want[state] {
-						return false
-					}
+		p := start(t, config, binary, paths...)
+		require.Zero(t, p.code())
+		return p
+	}
+	enter("/hang", "/flaky", "/gone")
+	first := work()
+	require.Equal(t, "/hang", <-links.asked)
+	db := openDB(t, config)
+	queued, err := queue.New(db, "links", queue.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, queued.Close()) })
+	counts := func(want map[queue.State]int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			counts, err := queued.Counts(t.Context())
+			require.NoError(t, err)
+			for state, n := range counts {
+				if n != want[state] {
+					return false
 				}
-				return true
-			}, patience, tick)
-		}
-		enter("/hang").says("ids=[0]") // it is queued already
-		counts(map[queue.State]int{queue.InProgress: 1, queue.Done: 1, queue.Dead: 1})
-		first.kill()
-		second := work()
+			}
+			return true
+		}, patience, tick)
+	}
+	enter("/hang").says("ids=[0]") // it is queued already
+	counts(map[queue.State]int{queue.InProgress: 1, queue.Done: 1, queue.Dead: 1})
+	first.kill()
+	lapse(t, db)
+	second := work()
 
-		enter("/a", "/b", "/c")
-		counts(map[queue.State]int{queue.Done: 5, queue.Dead: 1})
-		enter("/slow")
-		require.Equal(t, "/slow", <-links.asked)
-		require.NoError(t, second.Process.Signal(syscall.SIGTERM))
-		close(links.release)
-		assert.Zero(t, second.code())
-		counts(map[queue.State]int{queue.Done: 6, queue.Dead: 1})
+	enter("/a", "/b", "/c")
+	counts(map[queue.State]int{queue.Done: 5, queue.Dead: 1})
+	enter("/slow")
+	require.Equal(t, "/slow", <-links.asked)
+	require.NoError(t, second.Process.Signal(syscall.SIGTERM))
+	close(links.release)
+	assert.Zero(t, second.code())
+	counts(map[queue.State]int{queue.Done: 6, queue.Dead: 1})
 
-		var results []struct {
-			URL              string
-			Status, Attempts int
-		}
-		require.NoError(t, db.Pool().SelectContext(t.Context(), &results, "SELECT url, status, attempts FROM links"))
-		attempts := map[string]int{}
-		for _, r := range results {
-			assert.Equal(t, http.StatusOK, r.Status)
-			attempts[r.URL[len(server.URL):]] = r.Attempts
-		}
-		assert.Equal(t, map[string]int{"/hang": 2, "/flaky": 3, "/a": 1, "/b": 1, "/c": 1, "/slow": 1}, attempts)
-		assert.Len(t, results, len(attempts), "a link has one result")
-		assert.Equal(t, 1, links.times["/gone"], "it is not tried again")
-	})
+	var results []struct {
+		URL              string
+		Status, Attempts int
+	}
+	require.NoError(t, db.Pool().SelectContext(t.Context(), &results, "SELECT url, status, attempts FROM links"))
+	attempts := map[string]int{}
+	for _, r := range results {
+		assert.Equal(t, http.StatusOK, r.Status)
+		attempts[r.URL[len(server.URL):]] = r.Attempts
+	}
+	assert.Equal(t, map[string]int{"/hang": 2, "/flaky": 3, "/a": 1, "/b": 1, "/c": 1, "/slow": 1}, attempts)
+	assert.Len(t, results, len(attempts), "a link has one result")
+	assert.Equal(t, 1, links.times["/gone"], "it is not tried again")
 }

@@ -192,7 +192,7 @@ func TestTLS(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		exec(t, db, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
 		site := start(t, db, Options{Topics: []string{"orders", "plain"}, MaxBody: 100})
 		for _, test := range []struct {
 			method, path, body, header string

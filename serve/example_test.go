@@ -23,7 +23,7 @@ import (
 )
 
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		t.Setenv("TOKENS", filepath.Join(t.TempDir(), "tokens"))

@@ -108,24 +108,6 @@ func TestBodyTime(t *testing.T) {
 	})
 }
 
-// A database that says nothing keeps nobody waiting who asks for a topic's state.
-func TestStateOfAFrozenServer(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		site := start(t, openDB(t, own.Database(t), "orders", "invoices"), Options{Topics: []string{"orders", "invoices"}, asking: 300 * time.Millisecond})
-		own.Freeze()
-		defer own.Thaw()
-		site.client.Timeout = long
-		status, answer := site.ask(t, http.MethodGet, "/topics/orders", "")
-		assert.Equal(t, http.StatusServiceUnavailable, status, answer)
-		status, answer = site.ask(t, http.MethodGet, "/topics", "")
-		assert.Equal(t, http.StatusOK, status)
-		assert.Contains(t, answer, `"topic":"invoices"`)
-		status, _ = site.ask(t, http.MethodGet, "/metrics", "")
-		assert.Equal(t, http.StatusOK, status)
-	})
-}
-
 // Who comes before the topic is being read waits: a browser would not come back after a refusal. A
 // stream has its heartbeats meanwhile, and a poll ends in time.
 func TestComesBeforeTheFirstRead(t *testing.T) {

@@ -41,16 +41,10 @@ func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
 	return db
 }
 
-func exec(tb testing.TB, db *notify.DB, statement string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), statement, args...)
-	require.NoError(tb, err, statement)
-}
-
 func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
 	tb.Helper()
 	for _, payload := range payloads {
-		exec(tb, db, "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES (?)", payload)
+		mysqltest.Exec(tb, db.Pool(), "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES (?)", payload)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	programs "os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -22,25 +21,6 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// chromium is the browser: MQNOTIFY_TEST_CHROMIUM, what scripts/chromium has unpacked, or
-// what is installed.
-func chromium(tb testing.TB) string {
-	tb.Helper()
-	if path := os.Getenv("MQNOTIFY_TEST_CHROMIUM"); path != "" {
-		return path
-	}
-	if cache, err := os.UserCacheDir(); err == nil {
-		if path := filepath.Join(cache, "mqnotify", "chromium", "chromium"); programs.Command(path, "--version").Run() == nil {
-			return path
-		}
-	}
-	path, err := programs.LookPath("chromium")
-	if err != nil {
-		tb.Skip("needs a browser: scripts/chromium gets it")
-	}
-	return path
-}
-
 // browser is a tab of a headless Chromium.
 type browser struct {
 	tb  testing.TB
@@ -50,7 +30,7 @@ type browser struct {
 func openBrowser(tb testing.TB) *browser {
 	tb.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
+		chromedp.ExecPath(mysqltest.Chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
 	process, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, endTab := chromedp.NewContext(process, chromedp.WithLogf(tb.Logf), chromedp.WithErrorf(func(string, ...any) {}))
 	ctx, late := context.WithTimeout(ctx, 10*time.Minute)

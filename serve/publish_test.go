@@ -84,13 +84,13 @@ func TestIdempotencyKey(t *testing.T) {
 		assert.Equal(t, http.StatusCreated, status)
 
 		// An old key is forgotten.
-		exec(t, db, "UPDATE mqnotify_idempotency SET created_at = NOW() - INTERVAL 2 HOUR WHERE name = 'k1' AND topic = 'orders'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_idempotency SET created_at = NOW() - INTERVAL 2 HOUR WHERE name = 'k1' AND topic = 'orders'")
 		require.NoError(t, sites[0].forget(t.Context()))
 		status, _ = sites[0].ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: k1")
 		assert.Equal(t, http.StatusCreated, status)
 		assert.Equal(t, 3, count("orders"))
 
-		exec(t, db, "DROP TABLE mqnotify_idempotency")
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE mqnotify_idempotency")
 		status, answer = sites[0].ask(t, "POST", "/topics/orders/messages", "x", "Idempotency-Key: k2")
 		assert.Equal(t, http.StatusConflict, status)
 		assert.Contains(t, answer, "mqnotify init")
@@ -188,7 +188,7 @@ func TestDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
-		exec(t, db, `INSERT INTO orders (payload, headers) VALUES ('poison', '{"kind": "paid", "n": 5}')`)
+		mysqltest.Exec(t, db.Pool(), `INSERT INTO orders (payload, headers) VALUES ('poison', '{"kind": "paid", "n": 5}')`)
 		bury(t, db)
 		insert(t, db, "orders", "more")
 		bury(t, db)

@@ -86,7 +86,7 @@ func TestResumeAfterDelete(t *testing.T) {
 		insert(t, db, "orders", "1", "2", "3")
 		require.Equal(t, numbered(1, 3), r.payloads(3))
 		r.cancel()
-		exec(t, db, "DELETE FROM orders")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM orders")
 		first.end(t)
 		second := start(t, db, Options{Topics: []string{"orders"}, patience: long}) // nothing is waited for
 		stays := second.events(t, "/topics/orders/events", "Last-Event-ID: "+r.cursor).joined()
@@ -144,7 +144,8 @@ func TestResumeUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 50})
-		const writers, rows, clients = 4, 100, 4
+		const writers, clients = 4, 4
+		rows := mysqltest.Size(30, 100, 100)
 		cursors := make([]string, clients)
 		for i := range cursors {
 			cursors[i] = site.events(t, "/topics/orders/events").joined().cursor
@@ -262,41 +263,62 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// The database goes away and comes back: that it is away is told, streams stay, and nothing is lost.
-func TestDatabaseGoesAway(t *testing.T) {
+// What is told of a database in trouble. One instance is enough for all of it.
+func TestDatabaseInTrouble(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
-		config := own.Database(t)
-		db := openDB(t, config, "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}})
-		r := site.events(t, "/topics/orders/events").joined()
-		insert(t, db, "orders", "before")
-		require.Equal(t, []string{"before"}, r.payloads(1))
-		own.Kill()
-		status, answer := site.ask(t, http.MethodPost, "/topics/orders/messages", "x")
-		assert.Contains(t, []int{http.StatusServiceUnavailable, http.StatusBadGateway}, status, answer)
-		ready := func(want int) {
-			t.Helper()
-			require.Eventually(t, func() bool { status, _ := site.ask(t, http.MethodGet, "/readyz", ""); return status == want }, long, 20*time.Millisecond)
-		}
-		ready(http.StatusServiceUnavailable)
-		require.Eventually(t, func() bool { // the reader may see it later than who asks the database
-			_, answer = site.ask(t, http.MethodGet, "/topics", "")
-			return strings.Contains(answer, `"reading":false`)
-		}, long, 20*time.Millisecond)
-		came := site.events(t, "/topics/orders/events").joined() // it waits with those who are there
-		own.Restart(t)
-		ready(http.StatusOK)
-		_, answer = site.ask(t, http.MethodGet, "/topics", "")
-		assert.Contains(t, answer, `"reading":true`)
-		require.Eventually(t, func() bool {
-			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('after')")
-			return err == nil
-		}, long, 50*time.Millisecond)
-		assert.Equal(t, []string{"after"}, r.payloads(1))
-		assert.Equal(t, []string{"after"}, came.payloads(1))
-		assert.Positive(t, counted(t, site, `mqnotify_reader_lost_total{topic="orders"}`))
+		t.Run("frozen", func(t *testing.T) { stateOfAFrozenServer(t, own) })
+		t.Run("goes away", func(t *testing.T) { databaseGoesAway(t, own) })
 	})
+}
+
+// A database that says nothing keeps nobody waiting who asks for a topic's state.
+func stateOfAFrozenServer(t *testing.T, own *mysqltest.Server) {
+	site := start(t, openDB(t, own.Database(t), "orders", "invoices"), Options{Topics: []string{"orders", "invoices"}, asking: 300 * time.Millisecond})
+	own.Freeze()
+	defer own.Thaw()
+	site.client.Timeout = long
+	status, answer := site.ask(t, http.MethodGet, "/topics/orders", "")
+	assert.Equal(t, http.StatusServiceUnavailable, status, answer)
+	status, answer = site.ask(t, http.MethodGet, "/topics", "")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, answer, `"topic":"invoices"`)
+	status, _ = site.ask(t, http.MethodGet, "/metrics", "")
+	assert.Equal(t, http.StatusOK, status)
+}
+
+// The database goes away and comes back: that it is away is told, streams stay, and nothing is lost.
+func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
+	config := own.Database(t)
+	db := openDB(t, config, "orders")
+	site := start(t, db, Options{Topics: []string{"orders"}})
+	r := site.events(t, "/topics/orders/events").joined()
+	insert(t, db, "orders", "before")
+	require.Equal(t, []string{"before"}, r.payloads(1))
+	own.Kill()
+	status, answer := site.ask(t, http.MethodPost, "/topics/orders/messages", "x")
+	assert.Contains(t, []int{http.StatusServiceUnavailable, http.StatusBadGateway}, status, answer)
+	ready := func(want int) {
+		t.Helper()
+		require.Eventually(t, func() bool { status, _ := site.ask(t, http.MethodGet, "/readyz", ""); return status == want }, long, 20*time.Millisecond)
+	}
+	ready(http.StatusServiceUnavailable)
+	require.Eventually(t, func() bool { // the reader may see it later than who asks the database
+		_, answer = site.ask(t, http.MethodGet, "/topics", "")
+		return strings.Contains(answer, `"reading":false`)
+	}, long, 20*time.Millisecond)
+	came := site.events(t, "/topics/orders/events").joined() // it waits with those who are there
+	own.Restart(t)
+	ready(http.StatusOK)
+	_, answer = site.ask(t, http.MethodGet, "/topics", "")
+	assert.Contains(t, answer, `"reading":true`)
+	require.Eventually(t, func() bool {
+		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('after')")
+		return err == nil
+	}, long, 50*time.Millisecond)
+	assert.Equal(t, []string{"after"}, r.payloads(1))
+	assert.Equal(t, []string{"after"}, came.payloads(1))
+	assert.Positive(t, counted(t, site, `mqnotify_reader_lost_total{topic="orders"}`))
 }
 
 // Long polling gives what there is at once, waits for what is not, and goes on by its cursor.

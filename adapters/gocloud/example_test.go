@@ -24,7 +24,7 @@ var (
 
 // TestExamples runs the examples, in their order, on each server.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		server := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: config.DBName}
 		t.Setenv("MQNOTIFY_DSN", server.String())

@@ -27,7 +27,7 @@ var (
 // TestExamples runs the examples on each server. The router's, which would go on, is ended
 // when its group has done the message.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		var err error

@@ -108,7 +108,7 @@ func suite(t *testing.T, s *mysqltest.Server) (tests.Features, tests.PubSubConst
 	features := tests.Features{
 		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: true,
 		GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
-		ForceShort: os.Getenv("MQNOTIFY_LONG") == "",
+		ForceShort: !mysqltest.Long(),
 	}
 	if !racing {
 		features.RestartServiceCommand = restarts(t, own)
@@ -172,7 +172,7 @@ func TestPubSub(t *testing.T) {
 
 // All of them but TestReconnect, several times at once.
 func TestPubSubStress(t *testing.T) {
-	if os.Getenv("MQNOTIFY_LONG") == "" {
+	if !mysqltest.Long() {
 		t.Skip("the long form: ./test --long")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

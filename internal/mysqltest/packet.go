@@ -14,10 +14,11 @@ import (
 
 // Commands, the first byte of what a client sends.
 const (
-	commandQuit   = 0x01
-	commandInitDB = 0x02
-	commandQuery  = 0x03
-	commandPing   = 0x0e
+	commandQuit    = 0x01
+	commandInitDB  = 0x02
+	commandQuery   = 0x03
+	commandPing    = 0x0e
+	commandExecute = 0x17 // a prepared statement
 )
 
 // The first byte of what a server sends.

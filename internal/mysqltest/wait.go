@@ -37,20 +37,24 @@ func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// often is how often Eventually asks.
-const often = 5 * time.Millisecond
+// Eventually asks again after often; later more seldom, so that the questions of many tests that wait do not keep
+// the machine busy: after a tenth of the time that it has waited, but at least after seldom.
+const (
+	often  = 5 * time.Millisecond
+	seldom = 50 * time.Millisecond
+)
 
 // Eventually waits until the condition holds, and fails the test with what it says when that takes too long.
 // It asks on the test's own goroutine, so that the condition may fail the test as well.
 func Eventually(tb testing.TB, what string, condition func() bool) {
 	tb.Helper()
-	late := time.Now().Add(soon)
-	for !condition() {
-		if time.Now().After(late) {
+	for begun := time.Now(); !condition(); {
+		waited := time.Since(begun)
+		if waited > soon {
 			tb.Fatalf("not after %v: %s", soon, what)
 		}
 		select {
-		case <-time.After(often):
+		case <-time.After(min(max(often, waited/10), seldom)):
 		case <-tb.Context().Done():
 			tb.Fatalf("the test has ended before: %s", what)
 		}

@@ -1,0 +1,78 @@
+package mysqltest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Commands counts what the connections of a configuration send, so that a test can tell its own statements
+// from those of other tests on the same server.
+type Commands struct {
+	statements, prepared, executes atomic.Uint64
+}
+
+// CountCommands counts what is sent over connections that are opened with cfg from now on. It counts nothing
+// of what is encrypted.
+func CountCommands(cfg *mysql.Config) *Commands {
+	c := &Commands{}
+	dial := cfg.DialFunc
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &commandConn{conn, c}, nil
+	}
+	return c
+}
+
+// Statements returns the number of statements, as a server counts Questions: each statement of a query that
+// has several, and no pings.
+func (c *Commands) Statements() uint64 { return c.statements.Load() }
+
+// Prepared returns the number of executions of statements that the driver has prepared.
+func (c *Commands) Prepared() uint64 { return c.prepared.Load() }
+
+// Executes returns the number of EXECUTE statements in queries.
+func (c *Commands) Executes() uint64 { return c.executes.Load() }
+
+func (c *Commands) count(command byte, text []byte) {
+	switch command {
+	case commandQuery:
+		c.statements.Add(1 + uint64(bytes.Count(text, []byte("; "))))
+		c.executes.Add(uint64(bytes.Count(text, []byte("EXECUTE "))))
+	case commandExecute:
+		c.statements.Add(1)
+		c.prepared.Add(1)
+	}
+}
+
+type commandConn struct {
+	net.Conn
+	commands *Commands
+}
+
+// Write counts packets that begin a command: those numbered 0. The driver writes each in one piece.
+func (c *commandConn) Write(p []byte) (int, error) {
+	if len(p) > 4 && p[3] == 0 && int(p[0])|int(p[1])<<8|int(p[2])<<16 == len(p)-4 {
+		c.commands.count(p[4], p[5:])
+	}
+	return c.Conn.Write(p)
+}
+
+// SyscallConn lets the driver and sessions of package notify see whether the connection has ended.
+func (c *commandConn) SyscallConn() (syscall.RawConn, error) {
+	if inner, ok := c.Conn.(syscall.Conn); ok {
+		return inner.SyscallConn()
+	}
+	return nil, errors.New("mysqltest: the connection has no descriptor")
+}
