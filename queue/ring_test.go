@@ -67,7 +67,7 @@ func TestRing(t *testing.T) {
 		assert.Equal(t, []string{"4", "5", "6", "7"}, next(t, reader, 10))
 		appendText(t, ring, "8", "9", "10", "11")
 		appendText(t, ring, "12", "13", "")
-		assert.Equal(t, 4, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
+		assert.Equal(t, 4, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_ring_slot"))
 		_, err := reader.Next(t.Context(), 10)
 		require.ErrorIs(t, err, ErrLapped)
 		var lapped *LappedError
@@ -90,7 +90,7 @@ func TestRing(t *testing.T) {
 		entries, err := ring.Reader(12).Next(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Equal(t, uint64(13), entries[0].Number)
-		assert.True(t, value[bool](t, db, "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
+		assert.True(t, mysqltest.Value[bool](t, db.Pool(), "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
 	})
 }
 
@@ -121,8 +121,8 @@ func TestRingShorter(t *testing.T) {
 		reader := ring.Reader(0)
 		appendText(t, ring, "1", "2", "3")
 		assert.Equal(t, []string{"1", "2", "3"}, next(t, reader, 10))
-		execute(t, db, "DELETE FROM mqnotify_ring_slot")
-		execute(t, db, "DELETE FROM mqnotify_ring")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring_slot")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring")
 		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
 		appendText(t, ring, "new")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -189,7 +189,7 @@ func TestRingAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		assert.Equal(t, size, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
+		assert.Equal(t, size, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_ring_slot"))
 	})
 }
 

@@ -69,6 +69,7 @@ func TestConsumeCommandHangs(t *testing.T) {
 
 // A command that will not end when asked is killed, and so is what it has started.
 func TestCommandKilled(t *testing.T) {
+	t.Parallel()
 	pids := filepath.Join(t.TempDir(), "pids")
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
@@ -85,6 +86,7 @@ func TestCommandKilled(t *testing.T) {
 // A command that exits with 0 has succeeded, however little time it would get to end, and whatever still has
 // its stdout then.
 func TestCommandThatLeavesItsStdout(t *testing.T) {
+	t.Parallel()
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
 	run := &command{[]string{"sh", "-c", "sleep 6 & echo done"}, time.Millisecond, a}

@@ -69,6 +69,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 
 // Whoever has enough of a server that does not answer need not wait for it.
 func TestDoctorIsInterrupted(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()

@@ -14,18 +14,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// rotated deals out what is to be tried, one a server: a process takes seconds to start
-// where races are looked for.
-func rotated[T any](t *testing.T, all []T, f func(t *testing.T, s *mysqltest.Server, one T)) {
-	t.Helper()
-	n := 0
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		one := all[n%len(all)]
-		n++ // before f, which may go on in parallel
-		f(t, s, one)
-	})
-}
-
 // The command gets the signals that mqnotify gets, which end it alone, with its own exit
 // code.
 func TestLockPassesSignalsOn(t *testing.T) {
@@ -34,7 +22,7 @@ func TestLockPassesSignalsOn(t *testing.T) {
 		signal syscall.Signal
 		args   []string
 	}
-	rotated(t, []ending{
+	mysqltest.Rotate(t, []ending{
 		{"INT", syscall.SIGINT, []string{"lock", "x", "--kind", "lease"}},
 		{"TERM", syscall.SIGTERM, []string{"lock", "x"}},
 		{"HUP", syscall.SIGHUP, []string{"once", "k"}},
@@ -60,11 +48,10 @@ func TestLockStopped(t *testing.T) {
 		args []string
 		code int
 	}
-	rotated(t, []job{ // with two seconds between SIGTERM and SIGKILL
+	mysqltest.Rotate(t, []job{ // with two seconds between SIGTERM and SIGKILL
 		{[]string{"lock", "x", "--kind", "lease", "--ttl", "20s"}, 3},
 		{[]string{"work", "mail", "--visibility", "40s"}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
-		t.Parallel() // it mostly waits
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		file := filepath.Join(t.TempDir(), "lines")
@@ -107,16 +94,17 @@ func TestLockNotStopped(t *testing.T) {
 // When mqnotify is killed with kill -9 its command ends too, and the lock is free: at once
 // if it is an advisory one, after its ttl if it is a lease.
 func TestLockKilled(t *testing.T) {
-	rotated(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
-		config, _ := database(t, s)
+	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+		config, db := database(t, s)
 		args := []string{"lock", "x", "--kind", kind}
 		if kind == kindLease {
-			args = append(args, "--ttl", "5s")
+			args = append(args, "--ttl", "1h")
 		}
 		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
 		<-p.ended
+		execute(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
 		succeed(t, config, append(args, "--timeout", patience.String(), "--", "true")...)
 		if runtime.GOOS == "linux" {
 			requireGone(t, words(p.out.String())[0])

@@ -189,6 +189,8 @@ func TestSecondSignal(t *testing.T) {
 
 // Whoever reads stdout may stop reading: what was not written is not handled.
 func TestBrokenPipe(t *testing.T) {
+	intoBrokenPipe(t, nil, "init", "--print", "orders")
+	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
@@ -201,8 +203,6 @@ func TestBrokenPipe(t *testing.T) {
 		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
 	})
-	intoBrokenPipe(t, nil, "init", "--print", "orders")
-	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
 }
 
 // intoBrokenPipe runs a command whose stdout nobody reads, which must end quietly.
@@ -244,6 +244,7 @@ func TestStandby(t *testing.T) {
 
 // Exit codes are those of the process too.
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, exitDone, launch(t, nil, nil, "--version").code(t))
 	require.Equal(t, exitFailed, launch(t, nil, nil, "tail", "t").code(t))
 	require.Equal(t, exitUsage, launch(t, nil, nil, "tail").code(t))

@@ -86,32 +86,6 @@ func TestProduceInterrupted(t *testing.T) {
 	})
 }
 
-// A server that goes away between two lines is waited for.
-func TestProduceReconnects(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config, db := database(t, own, "orders")
-		in, typed := io.Pipe()
-		p := start(t, environment(t, config), in, "produce", "orders", "--print-ids")
-		_, err := io.WriteString(typed, "one\n")
-		require.NoError(t, err)
-		p.out.contains(t, "1\n")
-		own.Stop()
-		_, err = io.WriteString(typed, "two\n")
-		require.NoError(t, err)
-		p.err.contains(t, "the server is away")
-		own.Restart(t)
-		p.out.contains(t, "2\n")
-		require.NoError(t, typed.Close())
-		require.Equal(t, exitDone, p.wait(t).code)
-		require.Equal(t, []string{"one", "two"}, column(t, db, "SELECT payload FROM orders ORDER BY id"))
-
-		// One that was never there is not.
-		own.Stop()
-		require.Contains(t, fail(t, exitFailed, config, "produce", "orders", "x"), "is the server running there?")
-	})
-}
-
 // What was committed before a failure stays, and its number is told.
 func TestProduceFailsInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -178,6 +152,7 @@ func TestLinesEnd(t *testing.T) {
 // However fast lines come, and however long they are, those that wait are bounded:
 // by the read-ahead, one line that waits to get in, and the reader's buffer.
 func TestLinesAreReadAheadWithinBounds(t *testing.T) {
+	t.Parallel()
 	var read atomic.Int64
 	line := strings.Repeat("x", readAhead) + "\n"
 	ctx, cancel := context.WithCancel(t.Context())
