@@ -17,15 +17,7 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// asCommand makes the test binary behave as mqnotify, for tests of processes.
-const asCommand = "MQNOTIFY_TEST_AS_COMMAND"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
-		main()
-	}
-	mysqltest.Main(m)
-}
+func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // patience is how long a test waits for what must come.
 const patience = time.Minute

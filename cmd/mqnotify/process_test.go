@@ -3,12 +3,15 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +29,24 @@ type process struct {
 	ended    chan struct{}
 }
 
+// program is mqnotify as it is released: without the demo, whose database alone takes a third of a second to begin.
+var program = sync.OnceValues(func() (string, error) {
+	folder, err := mysqltest.Folder()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "mqnotify")
+	args := []string{"build", "-tags", "nodemo", "-o", path}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, ".")...).CombinedOutput() //nolint:noctx // all tests wait for it
+	if err != nil {
+		return "", fmt.Errorf("build mqnotify: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
 func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
 	return launchIn(tb, nil, config, stdin, args...)
@@ -34,18 +55,21 @@ func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string
 // launchIn is launch in another process group, or session.
 func launchIn(tb testing.TB, attributes *syscall.SysProcAttr, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
-	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
-	p.Env = processEnvironment(tb, config)
+	p := newProcess(tb, config, args...)
 	p.Stdin, p.Stdout, p.Stderr = stdin, &p.out, &p.err
 	p.SysProcAttr = attributes
 	p.start(tb)
 	return p
 }
 
-func processEnvironment(tb testing.TB, config *mysql.Config) []string {
+// newProcess is a process that is not started yet.
+func newProcess(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
-	// Without its folder a binary that counts coverage says so on stderr.
-	return append(environment(tb, config), asCommand+"=1", "GOCOVERDIR="+tb.TempDir())
+	path, err := program()
+	require.NoError(tb, err)
+	p := &process{Cmd: exec.CommandContext(tb.Context(), path, args...), ended: make(chan struct{})}
+	p.Env = environment(tb, config)
+	return p
 }
 
 func (p *process) start(tb testing.TB) {
@@ -211,8 +235,7 @@ func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	read, write, err := os.Pipe()
 	require.NoError(tb, err)
 	require.NoError(tb, read.Close())
-	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
-	p.Env = processEnvironment(tb, config)
+	p := newProcess(tb, config, args...)
 	p.Stdout, p.Stderr = write, &p.err
 	p.start(tb)
 	require.NoError(tb, write.Close())
