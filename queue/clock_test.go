@@ -80,7 +80,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT worker) FROM runs r JOIN mqnotify_task t ON t.id = r.task"+
 			" WHERE t.payload = 'long' AND r.ended IS NULL") == 2
 	}
-	for range 2 {
+	for range mysqltest.Size(1, 1, 2) {
 		enqueue(t, q, "long", "long", "long", "long")
 		tasks += 4
 		eventually(t, func() bool {

@@ -277,7 +277,7 @@ func TestLateResult(t *testing.T) {
 // several.
 func TestManyFailures(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t, "--max-allowed-packet=8M")
+		own := s.Start(t, "--max-allowed-packet="+"8M")
 		db, config := database(t, own)
 		proxy := own.Proxy(t)
 		const tasks = 1100

@@ -34,11 +34,16 @@ const (
 // each is mysqltest.Each, since most of what is done here is waiting.
 var each = mysqltest.Each
 
-// eachMode is each with every way to claim.
+// eachMode is each with every way to claim; the short form chooses one.
 func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode ClaimMode)) {
 	t.Helper()
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, mode := range []ClaimMode{ClaimSkipLocked, ClaimUpdate} {
+		modes := []ClaimMode{ClaimSkipLocked, ClaimUpdate}
+		if testing.Short() {
+			chosen := mysqltest.Random(t).IntN(len(modes))
+			modes = modes[chosen : chosen+1]
+		}
+		for _, mode := range modes {
 			t.Run(string(mode), func(t *testing.T) {
 				t.Parallel()
 				f(t, s, mode)

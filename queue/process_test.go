@@ -209,7 +209,7 @@ func TestProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		r := race{
 			workers: mysqltest.Size(4, 8, 8), enqueuers: 2,
-			tasks: mysqltest.Size(40, 200, 10_000), kills: mysqltest.Size(2, 3, 60),
+			tasks: mysqltest.Size(40, 100, 10_000), kills: mysqltest.Size(2, 3, 60),
 		}
 		db, all := r.run(t, s, mode)
 		requireDone(t, db, all)
@@ -219,7 +219,7 @@ func TestProcesses(t *testing.T) {
 // The same of processes whose tasks take no time, so that they reserve those that they come to next.
 func TestReservingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		r := race{workers: mysqltest.Size(3, 4, 4), tasks: mysqltest.Size(500, 2000, 60_000), kills: mysqltest.Size(1, 3, 60), quick: true}
+		r := race{workers: mysqltest.Size(3, 4, 4), tasks: mysqltest.Size(300, 1500, 60_000), kills: mysqltest.Size(1, 3, 60), quick: true}
 		db, all := r.run(t, s, ClaimSkipLocked)
 		requireDone(t, db, all)
 	})
@@ -341,11 +341,11 @@ func TestScheduleProcesses(t *testing.T) {
 		proxy := s.Proxy(t)
 		configs := []*mysql.Config{config, proxy.Config(config)}
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
-		schedulers := make([]*process, 8)
+		schedulers := make([]*process, mysqltest.Size(4, 8, 8))
 		for i := range schedulers {
 			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: configs[i%2].FormatDSN()})
 		}
-		for i := range 4 {
+		for i := range mysqltest.Size(2, 4, 8) {
 			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
 			schedulers[i].kill()
 			proxy.Down()

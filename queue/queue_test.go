@@ -78,7 +78,7 @@ func TestUnique(t *testing.T) {
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		entered := 0
-		const many = 64 // of which most would meet a deadlock if the key came before its neighbours
+		many := mysqltest.Size(24, 64, 64) // of which most would meet a deadlock if the key came before its neighbours
 		for range many {
 			all.Go(func() {
 				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: NoRetries}, Entry{Payload: []byte("b")})
@@ -190,17 +190,19 @@ func TestOrdered(t *testing.T) {
 					return nil
 				})
 		}
+		const entering = 4
+		pairs := mysqltest.Size(4, 15, 15) // of each
 		var writers sync.WaitGroup
-		for range 4 {
+		for range entering {
 			writers.Go(func() {
-				for range 15 {
+				for range pairs {
 					_, err := q.Enqueue(t.Context(), Entry{}, Entry{})
 					assert.NoError(t, err)
 				}
 			})
 		}
 		writers.Wait()
-		for done := 0; done < 120; { // as slow as the machine is
+		for done := 0; done < 2*entering*pairs; { // as slow as the machine is
 			before := done
 			eventually(t, func() bool { done = inState(t, db, Done); return done > before }, "not done")
 		}

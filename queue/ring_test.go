@@ -137,7 +137,8 @@ func TestRingShorter(t *testing.T) {
 // order of its numbers, but for what it is told that it missed.
 func TestRingAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		const writers, each, size = 4, 100, 50
+		const writers, size = 4, 50
+		each := mysqltest.Size(30, 100, 100)
 		db, config := ringOf(t, s, size)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 		defer cancel()
@@ -147,7 +148,7 @@ func TestRingAtOnce(t *testing.T) {
 			all.Go(func() {
 				last, missed, got := uint64(0), uint64(0), 0
 				perWriter := map[string]int{}
-				for last < writers*each {
+				for last < uint64(writers*each) {
 					entries, err := reader.Next(ctx, 7)
 					var lapped *LappedError
 					if err != nil {
