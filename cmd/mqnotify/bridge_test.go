@@ -63,7 +63,7 @@ func TestBridgeProgress(t *testing.T) {
 		config, db := database(t, s, "orders")
 		all := mysqltest.Size(2_000, 10_000, 10_000)
 		rows := strings.TrimSuffix(strings.Repeat("('x'),", all), ",")
-		execute(t, db, "INSERT INTO orders (payload) VALUES "+rows)
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES "+rows)
 		args := []string{"bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"}
 		first := background(t, config, args...)
 		first.err.contains(t, "msg=backlog")
@@ -119,7 +119,7 @@ func TestImport(t *testing.T) {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"payload", n, "kind", "paid"}}).Err())
 		}
 		count := func(n string) func() bool {
-			return func() bool { return column(t, db, "SELECT COUNT(*) FROM orders")[0] == n }
+			return func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM orders")[0] == n }
 		}
 		for _, group := range []string{"a", "b"} { // the second has all messages again
 			i := background(t, config, "import", "--from", broker.URL("stream="+stream+"&group="+group), "--into", "orders")
@@ -132,7 +132,7 @@ func TestImport(t *testing.T) {
 			require.Equal(t, exitDone, r.code)
 			require.NotContains(t, r.err, brokertest.Password)
 		}
-		require.Equal(t, "3", column(t, db, "SELECT COUNT(*) FROM orders")[0])
+		require.Equal(t, "3", mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM orders")[0])
 		require.Contains(t, succeed(t, config, "consume", "orders", "--from", "beginning", "--stop-at-end"), `"headers":{"kind":"paid"},"payload":"0"`)
 		secret := brokertest.Password + "x"
 		message := fail(t, exitFailed, config, "import", "--into", "orders", "--from", strings.Replace(broker.URL("stream="+stream), brokertest.Password, secret, 1))
@@ -153,7 +153,7 @@ func TestBridgeTLS(t *testing.T) {
 		succeed(t, config, "produce", "orders", "one", "two")
 		succeed(t, config, "bridge", "orders", "--group", "g", "--to", secure, "--stop-at-end")
 		i := background(t, config, "import", "--from", secure, "--into", "copies")
-		require.Eventually(t, func() bool { return column(t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, time.Millisecond)
 		require.Equal(t, exitDone, i.interrupt(t).code)
 		for _, args := range [][]string{{"bridge", "orders", "--group", "h", "--to"}, {"import", "--into", "copies", "--from"}} {
 			message := fail(t, exitFailed, config, append(args, url)...)

@@ -94,12 +94,12 @@ func TestReadOnlyServer(t *testing.T) {
 		config, db := database(t, own, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		user := own.User(t, config, "SELECT, INSERT, CREATE ON "+config.DBName+".*")
-		execute(t, db, "SET GLOBAL read_only = 1")
+		mysqltest.Exec(t, db, "SET GLOBAL read_only = 1")
 		require.Contains(t, fail(t, exitFailed, user, "produce", "orders", "x"), "connect to the primary")
 		require.Contains(t, fail(t, exitFailed, user, "init", "more"), "connect to the primary")
 		require.Equal(t, "one\n", succeed(t, user, "consume", "orders", "--from", "beginning", "--stop-at-end", "--format", "payload"))
 		noGate(t, config, db)
-		execute(t, db, "SET GLOBAL read_only = 0")
+		mysqltest.Exec(t, db, "SET GLOBAL read_only = 0")
 	})
 }
 
@@ -120,7 +120,7 @@ func noGate(t *testing.T, config *mysql.Config, db *sqlx.DB) {
 	// By itself it finds another way, and says why.
 	c := background(t, config, "consume", "orders", "--from", "1", "--limit", "2", "--format", "payload")
 	c.err.contains(t, `mode=poll why="no gate: the server is read-only`)
-	execute(t, db, "INSERT INTO orders (payload) VALUES ('y')") // as root may
+	mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('y')") // as root may
 	require.Equal(t, "one\ny\n", c.wait(t).out)
 }
 

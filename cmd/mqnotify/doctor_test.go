@@ -22,7 +22,7 @@ func TestDoctor(t *testing.T) {
 		require.Contains(t, succeed(t, config, "doctor"), "to check tables too: mqnotify doctor TOPIC...")
 
 		// A warning is no failure, a problem is.
-		execute(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
+		mysqltest.Exec(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
 		out = succeed(t, config, "doctor", "a\nproblem")
 		require.Contains(t, out, "warning  a\uFFFDproblem: engine: MyISAM has no transactions")
 		require.Contains(t, out, "\n         -> ALTER TABLE `a\uFFFDproblem` ENGINE=InnoDB\n")

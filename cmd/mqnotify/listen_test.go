@@ -45,7 +45,7 @@ func TestListenPrints(t *testing.T) {
 
 		rows := background(t, config, "listen", "orders", "--limit", "1")
 		rows.err.contains(t, "listening")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
 		require.Regexp(t, `Z orders\n$`, rows.wait(t).out)
 	})
 }
@@ -56,7 +56,7 @@ func TestListenRunsCommand(t *testing.T) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "--look", "50ms", "--at-start", "--limit", "3", "--", "sh", "-c",
-			"echo $0 $MQNOTIFY_TOPIC; cat; while ! [ -e "+gate+" ]; do sleep 0.01; done; exit 7", "run")
+			"echo $0 $MQNOTIFY_TOPIC; cat; while ! [ -e "+gate+" ]; do sleep 0.05; done; exit 7", "run")
 		l.out.contains(t, "run jobs\n")
 		for range 3 { // which are one, since it runs
 			succeed(t, config, "notify", "jobs")
@@ -78,7 +78,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "--at-start", "--",
-			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 		l.out.contains(t, "begun\n")
 		l.stop()
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
@@ -113,7 +113,7 @@ func TestReconnects(t *testing.T) {
 		p.out.contains(t, "2\n")
 		require.NoError(t, typed.Close())
 		require.Equal(t, exitDone, p.wait(t).code)
-		require.Equal(t, []string{"one", "two"}, column(t, db, "SELECT payload FROM orders ORDER BY id"))
+		require.Equal(t, []string{"one", "two"}, mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id"))
 
 		// One that was never there is not.
 		own.Stop()

@@ -29,7 +29,7 @@ func TestLockPassesSignalsOn(t *testing.T) {
 	}, func(t *testing.T, s *mysqltest.Server, ends ending) {
 		config, _ := database(t, s)
 		p := launch(t, config, nil, append(ends.args, "--", "sh", "-c", "trap 'echo USR1' USR1; trap 'echo QUIT' QUIT; trap 'echo ended; exit 9' "+
-			ends.trap+"; echo begun; while :; do sleep 0.01; done")...)
+			ends.trap+"; echo begun; while :; do sleep 0.05; done")...)
 		p.out.contains(t, "begun\n")
 		p.signal(t, syscall.SIGUSR1)
 		p.out.contains(t, "USR1\n")
@@ -48,9 +48,9 @@ func TestLockStopped(t *testing.T) {
 		args []string
 		code int
 	}
-	mysqltest.Rotate(t, []job{ // with two seconds between SIGTERM and SIGKILL
-		{[]string{"lock", "x", "--kind", "lease", "--ttl", "20s"}, 3},
-		{[]string{"work", "mail", "--visibility", "40s"}, exitDone},
+	mysqltest.Rotate(t, []job{ // with a second or two between SIGTERM and SIGKILL
+		{[]string{"lock", "x", "--kind", "lease", "--ttl", mysqltest.Size("10s", "20s", "20s")}, 3},
+		{[]string{"work", "mail", "--visibility", mysqltest.Size("20s", "40s", "40s")}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
@@ -64,7 +64,7 @@ func TestLockStopped(t *testing.T) {
 		requireStopped(t, words(p.out.String())[0])
 		before := linesOf(t, file)
 		for _, held := range []string{"mqnotify_lease SET expires_at", "mqnotify_task SET state_at"} { // they run out
-			execute(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+			mysqltest.Exec(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 		}
 		other := background(t, config, append(stopped.args, "--", "sh", "-c", "echo second >> "+file+"; echo has it")...)
 		other.out.contains(t, "has it\n")
@@ -82,7 +82,7 @@ func TestLockNotStopped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		p := launchIn(t, &syscall.SysProcAttr{Setsid: true}, config, nil, "lock", "x", "--", "sh", "-c",
-			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.01; done")
+			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.05; done")
 		p.out.contains(t, "begun\n")
 		p.signal(t, syscall.SIGTSTP)
 		p.out.contains(t, "goes on\n")
@@ -104,7 +104,7 @@ func TestLockKilled(t *testing.T) {
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
 		<-p.ended
-		execute(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
+		mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
 		succeed(t, config, append(args, "--timeout", patience.String(), "--", "true")...)
 		if runtime.GOOS == "linux" {
 			requireGone(t, words(p.out.String())[0])

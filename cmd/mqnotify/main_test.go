@@ -149,19 +149,5 @@ func open(tb testing.TB, config *mysql.Config) *sqlx.DB {
 	return db
 }
 
-func execute(tb testing.TB, db *sqlx.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err, query)
-}
-
-// column is what a query that selects one column returns.
-func column(tb testing.TB, db *sqlx.DB, query string, args ...any) []string {
-	tb.Helper()
-	var values []string
-	require.NoError(tb, db.SelectContext(tb.Context(), &values, query, args...), query)
-	return values
-}
-
 // words are lines without their newlines.
 func words(text string) []string { return strings.Fields(text) }

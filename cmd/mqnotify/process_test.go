@@ -159,11 +159,11 @@ func TestKeeperInTerminals(t *testing.T) {
 		second.err.contains(t, "stands by")
 		consume := background(t, config, "consume", "orders", "--format", "payload")
 		consume.err.contains(t, "mode=gate")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		consume.out.contains(t, "one\n")
 		first.signal(t, os.Kill)
 		second.err.contains(t, "msg=\"keeps the gate\"")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('two')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('two')")
 		consume.out.contains(t, "two\n")
 		second.signal(t, syscall.SIGTERM)
 		require.Equal(t, exitDone, second.code(t))
@@ -180,7 +180,7 @@ func TestFirstSignal(t *testing.T) {
 			succeed(t, config, "produce", "orders", "one", "two")
 			gate := filepath.Join(t.TempDir(), "gate")
 			p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
-				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 			p.out.contains(t, "begun\n")
 			p.signal(t, signal)
 			p.signal(t, signal)
@@ -188,7 +188,7 @@ func TestFirstSignal(t *testing.T) {
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
 			require.Equal(t, exitDone, p.code(t))
 			require.Equal(t, "begun\nended\n", p.out.String())
-			require.Equal(t, []string{"1"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+			require.Equal(t, []string{"1"}, mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset"))
 		}
 	})
 }
@@ -207,7 +207,7 @@ func TestSecondSignal(t *testing.T) {
 		require.Equal(t, exitFailed, p.code(t))
 		p.err.contains(t, "stopped at once")
 		requireGone(t, words(p.out.String())[0])
-		require.Equal(t, []string{"0"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+		require.Equal(t, []string{"0"}, mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset"))
 	})
 }
 
