@@ -12,7 +12,6 @@ import (
 
 // A line for each message in order, and all that is not a message elsewhere.
 func TestDemo(t *testing.T) {
-	t.Parallel()
 	r := mqnotify(t, nil, "", "demo", "--count", "7", "--interval", "1ms")
 	require.Equal(t, exitDone, r.code, r.err)
 	lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
@@ -26,7 +25,6 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoInterrupted(t *testing.T) {
-	t.Parallel()
 	d := background(t, nil, "demo", "--count", "1000000")
 	d.out.contains(t, "message 3 of")
 	r := d.interrupt(t)
@@ -35,7 +33,6 @@ func TestDemoInterrupted(t *testing.T) {
 }
 
 func TestDemoToBrokenStdout(t *testing.T) {
-	t.Parallel()
 	var err text
 	a := newApp(streams{out: brokenStream{}, err: &err})
 	require.Equal(t, exitFailed, a.run(t.Context(), []string{"demo"}))
