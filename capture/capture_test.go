@@ -233,10 +233,11 @@ func TestRowTooLarge(t *testing.T) {
 
 // An hour of the autumn is there twice in the writer's time zone, and is told apart.
 func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
-	t.Setenv("TZ", "Europe/Berlin")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Start(t).Database(t)
-		db := open(t, config)
+		if s.Name() == "dsn" {
+			t.Skip("the server may be in another time zone than " + zone)
+		}
+		db := open(t, s.Database(t))
 		exec(t, db, "CREATE TABLE events (id INT PRIMARY KEY, at TIMESTAMP(3) NULL)")
 		session, err := db.Pool().Connx(t.Context())
 		require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		for want, example := range map[string]func(){
 			`{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleInstall,
 			"3 triggers, true\n": ExamplePrepare,

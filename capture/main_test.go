@@ -3,6 +3,7 @@ package capture
 import (
 	"encoding/json"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+// zone is the time zone of the servers that the tests start.
+const zone = "Europe/Berlin"
+
+func TestMain(m *testing.M) {
+	if err := os.Setenv("TZ", zone); err != nil {
+		panic(err)
+	}
+	mysqltest.Main(m)
+}
 
 // patience is how long a test waits for what must come.
 const patience = time.Minute

@@ -66,16 +66,16 @@ type contender struct {
 func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []contender) {
 	b.Helper()
 	db, config := database(b, s)
-	execute(b, db, "CREATE TABLE bare (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, state TINYINT NOT NULL DEFAULT 0,"+
+	mysqltest.Exec(b, db.Pool(), "CREATE TABLE bare (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, state TINYINT NOT NULL DEFAULT 0,"+
 		" payload LONGBLOB NOT NULL, KEY (state, id)) ENGINE=InnoDB")
 	n := 200 * batch
 	if batch == 1 {
 		n = 4000
 	}
 	fill := func() {
-		execute(b, db, "INSERT INTO bare (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+		mysqltest.Exec(b, db.Pool(), "INSERT INTO bare (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
 			" SELECT 'a short payload' FROM n a, (SELECT 1 FROM n LIMIT ?) b", n/1000)
-		execute(b, db, "ANALYZE TABLE bare") // or it reads all of it for an UPDATE by ids
+		mysqltest.Exec(b, db.Pool(), "ANALYZE TABLE bare") // or it reads all of it for an UPDATE by ids
 		purged(b, db)
 	}
 	var bare []float64
@@ -85,7 +85,7 @@ func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []c
 		fill()
 		bare = append(bare, float64(n)/bareLoop(b, db, batch).Seconds())
 		for _, c := range contenders {
-			execute(b, db, "TRUNCATE mqnotify_task")
+			mysqltest.Exec(b, db.Pool(), "TRUNCATE mqnotify_task")
 			purged(b, db)
 			took, met := workAll(b, openConfig(b, config), n, c.workers, c.options)
 			retried += met
@@ -108,7 +108,7 @@ func purged(tb testing.TB, db *notify.DB) {
 	for left, before := -1, -2; left != before; {
 		<-time.After(50 * time.Millisecond)
 		before = left
-		left = value[int](tb, db, "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+		left = mysqltest.Value[int](tb, db.Pool(), "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
 	}
 }
 
@@ -203,7 +203,7 @@ func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) 
 	require.NoError(tb, q.Join(tb.Context()))
 	enqueue(tb, q, "first")
 	eventually(tb, func() bool { return done() == 1 }, "the workers don't work")
-	execute(tb, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+	mysqltest.Exec(tb, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
 		" SELECT 'mail', 'a short payload' FROM n a, (SELECT 1 FROM n LIMIT ?) b", n/1000)
 	begun := time.Now()
 	q.Notify(tb.Context())
@@ -232,7 +232,7 @@ func BenchmarkFinished(b *testing.B) {
 		for i, n := range sizes {
 			db, _ = database(b, own)
 			finished(b, db, n)
-			execute(b, db, "ANALYZE TABLE mqnotify_task")
+			mysqltest.Exec(b, db.Pool(), "ANALYZE TABLE mqnotify_task")
 			queues[i], lines[i] = newQueue(b, db, Options{NoGate: true}), newLine(b, db, true)
 		}
 		written(b, db)
@@ -258,15 +258,15 @@ func BenchmarkFinished(b *testing.B) {
 // written has the server write to the disk what was just inserted, which MariaDB does not by itself, and waits for it.
 func written(tb testing.TB, db *notify.DB) {
 	tb.Helper()
-	was := value[float64](tb, db, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct")
-	execute(tb, db, "SET GLOBAL innodb_max_dirty_pages_pct = 0")
+	was := mysqltest.Value[float64](tb, db.Pool(), "SELECT @@GLOBAL.innodb_max_dirty_pages_pct")
+	mysqltest.Exec(tb, db.Pool(), "SET GLOBAL innodb_max_dirty_pages_pct = 0")
 	eventually(tb, func() bool {
 		var name string
 		dirty := 0
 		require.NoError(tb, db.Pool().QueryRowContext(tb.Context(), "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name, &dirty))
 		return dirty < 100
 	}, "the server does not write")
-	execute(tb, db, "SET GLOBAL innodb_max_dirty_pages_pct = ?", was)
+	mysqltest.Exec(tb, db.Pool(), "SET GLOBAL innodb_max_dirty_pages_pct = ?", was)
 }
 
 // newLine is a session that claims.
@@ -289,7 +289,7 @@ func BenchmarkLatency(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		own := durable(b, s)
 		db, config := database(b, own)
-		execute(b, db, "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+		mysqltest.Exec(b, db.Pool(), "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
 		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 		q := newQueue(b, db, quiet)
 		require.NoError(b, q.Join(b.Context()))
@@ -305,10 +305,10 @@ func BenchmarkLatency(b *testing.B) {
 		for b.Loop() {
 			<-time.After(30 * time.Millisecond) // idle again
 			begun := time.Now()
-			execute(b, db, "DO 1")
+			mysqltest.Exec(b, db.Pool(), "DO 1")
 			trips = append(trips, ms(time.Since(begun)))
 			begun = time.Now()
-			execute(b, db, "INSERT INTO bare VALUES ()")
+			mysqltest.Exec(b, db.Pool(), "INSERT INTO bare VALUES ()")
 			commits = append(commits, ms(time.Since(begun)))
 			enqueue(b, q, "x")
 			committed := time.Now()

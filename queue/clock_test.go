@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -29,11 +28,10 @@ func delayMain(q *Queue) error {
 // A client whose clock is an hour off changes nothing: not when tasks are due, not how long
 // claims hold, its own or those of others.
 func TestWrongClock(t *testing.T) {
-	offs := []time.Duration{time.Hour}
-	if os.Getenv("MQNOTIFY_LONG") != "" {
-		offs = append(offs, -time.Hour)
+	if testing.Short() {
+		t.Skip("compiles the standard library again")
 	}
-	for _, off := range offs {
+	for _, off := range mysqltest.Size(nil, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := mysqltest.ClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {
 			each(t, func(t *testing.T, s *mysqltest.Server) { wrongClock(t, s, program, off) })
@@ -48,8 +46,8 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	q := newQueue(t, db, Options{})
 	enqueue(t, q, "lapsed", "claimed")
 	const claim = "UPDATE mqnotify_task SET state = 'in progress', attempts = 1, state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE payload = ?"
-	execute(t, db, claim, 1, "lapsed")
-	execute(t, db, claim, 3000, "claimed")
+	mysqltest.Exec(t, db.Pool(), claim, 1, "lapsed")
+	mysqltest.Exec(t, db.Pool(), claim, 3000, "claimed")
 	told := processTold{DSN: config.FormatDSN(), Record: config.FormatDSN(), Visibility: visibility, Takes: takes}
 	start := func(role string) *process {
 		told := told
@@ -60,29 +58,29 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	<-delayer.ended
 	require.True(t, delayer.command.ProcessState.Success())
 	const hour = "SELECT ABS(TIMESTAMPDIFF(SECOND, state_at, UTC_TIMESTAMP(6) + INTERVAL 59 MINUTE)) FROM mqnotify_task WHERE payload = 'hour'"
-	assert.Less(t, value[int](t, db, hour), 60)
+	assert.Less(t, mysqltest.Value[int](t, db.Pool(), hour), 60)
 	const next = "SELECT ABS(TIMESTAMPDIFF(SECOND, next_at, UTC_TIMESTAMP(6))) FROM mqnotify_schedule"
-	assert.Less(t, value[int](t, db, next), 60)
+	assert.Less(t, mysqltest.Value[int](t, db.Pool(), next), 60)
 
 	wrong := start("worker")
 	told.Role, told.Name = "worker", "right"
 	startProcess(t, told)
 	done := func(payload string) int {
-		return value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'done' AND payload = ?", payload)
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'done' AND payload = ?", payload)
 	}
 	eventually(t, func() bool { return done("later") == 1 && done("lapsed") == 1 && done("soon") > 1 }, "what is due did not come")
-	assert.Less(t, value[int](t, db, next), 60)
+	assert.Less(t, mysqltest.Value[int](t, db.Pool(), next), 60)
 	_, err := q.Unschedule(t.Context(), "soon")
 	require.NoError(t, err)
-	assert.Less(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE payload = 'soon'"), 60, "a due time is entered once")
+	assert.Less(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE payload = 'soon'"), 60, "a due time is entered once")
 
 	// Both hold tasks, for longer than a claim does, and then the wrong one is killed.
 	tasks := 0
 	holds := func() bool {
-		return value[int](t, db, "SELECT COUNT(DISTINCT worker) FROM runs r JOIN mqnotify_task t ON t.id = r.task"+
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT worker) FROM runs r JOIN mqnotify_task t ON t.id = r.task"+
 			" WHERE t.payload = 'long' AND r.ended IS NULL") == 2
 	}
-	for range 2 {
+	for range mysqltest.Size(1, 1, 2) {
 		enqueue(t, q, "long", "long", "long", "long")
 		tasks += 4
 		eventually(t, func() bool {
@@ -96,6 +94,6 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	killWorker(t, db, wrong)
 	require.Eventually(t, func() bool { return done("long") == tasks }, 4*patience, tick, "all are done")
 	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
-	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), "who holds a task renews in time")
-	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM runs r JOIN mqnotify_task t ON t.id = r.task WHERE t.payload IN ('hour', 'claimed')"))
+	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs WHERE lost"), "who holds a task renews in time")
+	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs r JOIN mqnotify_task t ON t.id = r.task WHERE t.payload IN ('hour', 'claimed')"))
 }

@@ -3,11 +3,11 @@ package queue
 import (
 	"context"
 	"log/slog"
-	"os"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,10 +19,7 @@ import (
 // tasks are done.
 func TestFinishedTasksCostNothing(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		sizes := []int{1_000, 30_000}
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			sizes = []int{1_000, 1_000_000}
-		}
+		sizes := []int{1_000, mysqltest.Size(5_000, 20_000, 1_000_000)}
 		for _, skip := range []bool{true, false} {
 			var reads []map[string]int
 			for _, n := range sizes {
@@ -72,7 +69,7 @@ func TestSettlesTogether(t *testing.T) {
 		}{
 			{wasDone, false, "Com_update", Done}, {wasDone, true, "Com_delete_multi", ""}, {wasReleased, false, "Com_update", Ready},
 		} {
-			execute(t, db, "DELETE FROM mqnotify_task")
+			mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 			enqueue(t, q, "1", "2", "3", "4", "5", "6")
 			l := newLine(t, db, true)
 			l.discard = c.discard
@@ -128,66 +125,44 @@ func handlerReads(t *testing.T, l *line) (sum int) {
 	return sum
 }
 
-// Ten workers with nothing to do make 0.2 statements a second each at most. What the
-// gate's keeper sends is told apart by a second server with one worker.
+// Ten workers with nothing to do send 0.2 statements a second each at most. The gate's keeper, whose statements
+// are not counted, is another worker.
 func TestIdleWorkers(t *testing.T) {
-	t.Parallel()
-	const more = 10
-	window := 12 * time.Second
-	if os.Getenv("MQNOTIFY_LONG") != "" {
-		window = 61 * time.Second // longer than Look
-	}
-	type pair struct {
-		name      string
-		one, many *mysqltest.Server
-	}
-	var pairs []pair
-	mysqltest.Each(t, func(_ *testing.T, s *mysqltest.Server) { // all wait at once, and live as long as this test
-		pairs = append(pairs, pair{s.Name(), idle(t, s.Start(t), 1), idle(t, s.Start(t), 1+more)})
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		const workers = 10
+		window := mysqltest.Size(4*time.Second, 12*time.Second, 61*time.Second) // in the long form it contains a look of each
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{NoGate: true})
+		begin := func(config *mysql.Config) {
+			var logged mysqltest.Text
+			var got collected
+			enqueue(t, q, "x") // which it finds when it begins
+			work(t, newQueue(t, openConfig(t, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))}), WorkerOptions{}, got.handle)
+			eventually(t, func() bool { return strings.Contains(logged.String(), "mode=gate") && inState(t, db, Ready) == 0 }, "it does not wait")
+		}
+		begin(config)
+		host, counted := newHost(t, config, "")
+		for range workers {
+			begin(counted)
+		}
+		each := 1.0
+		for try := 0; try < 3 && each > 0.2; try++ { // what the first tasks began may go on
+			before := host.sent.Load()
+			<-time.After(window)
+			sent := host.sent.Load() - before
+			each = float64(sent) / workers / window.Seconds()
+			t.Logf("%d statements of %d workers in %v: %.3f a second and worker", sent, workers, window, each)
+		}
+		assert.LessOrEqual(t, each, 0.2)
 	})
-	var measured sync.WaitGroup
-	for _, p := range pairs {
-		measured.Go(func() {
-			each := 1.0
-			for try := 0; try < 3 && each > 0.2; try++ { // what the first tasks began may go on
-				before := []uint64{p.one.Questions(t), p.many.Questions(t)}
-				<-time.After(window)
-				one, many := float64(p.one.Questions(t)-before[0]), float64(p.many.Questions(t)-before[1])
-				each = (many - one) / more / window.Seconds()
-				t.Logf("%s: %.0f statements in %v with one worker and the keeper, %.0f with %d more: %.3f a second and worker",
-					p.name, one, window, many, more, each)
-			}
-			assert.LessOrEqual(t, each, 0.2, p.name)
-		})
-	}
-	measured.Wait()
-}
-
-// idle has so many workers, each with connections of its own, wait on a server.
-func idle(tb testing.TB, s *mysqltest.Server, workers int) *mysqltest.Server {
-	tb.Helper()
-	db, config := database(tb, s)
-	quiet := Options{Logger: slog.New(slog.DiscardHandler)}
-	for range workers {
-		var got collected
-		enqueue(tb, newQueue(tb, db, Options{NoGate: true, Logger: quiet.Logger}), "x") // which it finds when it begins
-		work(tb, newQueue(tb, openConfig(tb, config), quiet), WorkerOptions{}, got.handle)
-		eventually(tb, func() bool { return inState(tb, db, Ready) == 0 }, "no work")
-	}
-	eventually(tb, func() bool {
-		before := s.Questions(tb)
-		<-time.After(time.Second)
-		return s.Questions(tb)-before < 8
-	}, "what the first tasks began does not end")
-	return s
 }
 
 // From the commit to the handler of an idle worker it takes a few round trips, not a
 // poll's wait.
 func TestLatency(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
-		execute(t, db, "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
 		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 		q := newQueue(t, db, quiet)
 		require.NoError(t, q.Join(t.Context()))
@@ -199,12 +174,12 @@ func TestLatency(t *testing.T) {
 		enqueue(t, q, "first")
 		<-handled
 		var floors, latencies []float64
-		for range 40 {
+		for range mysqltest.Size(10, 40, 400) {
 			<-time.After(25 * time.Millisecond) // idle again
 			begun := time.Now()
-			execute(t, db, "INSERT INTO bare VALUES ()")
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO bare VALUES ()")
 			for range 4 { // the ring, the wake, two of the claim
-				execute(t, db, "DO 1")
+				mysqltest.Exec(t, db.Pool(), "DO 1")
 			}
 			floors = append(floors, time.Since(begun).Seconds())
 			enqueue(t, q, "x")

@@ -22,15 +22,16 @@ const (
 	// gatherFor is how long new claims may take to be written down with each other: the
 	// next transaction waits for them if handlers were faster than that before.
 	gatherFor = 200 * time.Microsecond
-	// busyLook is how often a worker looks that always finds tasks, for what fell due, or
-	// whose waiter has not begun yet.
-	busyLook = time.Second
 	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
 	waitBound = time.Minute
 	// keyAgain is how long an outcome waits whose unique key somebody has locked: each try keeps
 	// everything else waiting for 2 s.
 	keyAgain = time.Second
 )
+
+// busyLook is how often a worker looks that always finds tasks, for what fell due, or
+// whose waiter has not begun yet. Tests make it shorter, because they wait for such looks to be over.
+var busyLook = time.Second
 
 // dispatcher is a worker while a session lives: one goroutine makes all statements, and
 // a second one waits to be woken.

@@ -98,7 +98,7 @@ func TestPlainInsert(t *testing.T) {
 		work(t, q, WorkerOptions{Look: time.Hour}, got.handle)
 		enqueue(t, q, "first")
 		got.waitFor(t, "first")
-		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'plain')")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'plain')")
 		require.NoError(t, notify.Notify(t.Context(), db, "queue/mail"))
 		got.waitFor(t, "first", "plain")
 	})

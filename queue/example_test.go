@@ -29,7 +29,7 @@ var (
 // TestExamples runs the examples on each server. Those that would go on are ended when
 // they have done what they are for.
 func TestExamples(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		t.Setenv("MQNOTIFY_DSN", config.FormatDSN())
 		var err error

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A handler may take longer than the visibility timeout: the claim is renewed for as
@@ -37,14 +38,14 @@ func TestRenewal(t *testing.T) {
 		work(t, q, options, handler)
 		work(t, newQueue(t, openConfig(t, config), Options{}), options, handler)
 		<-begun
-		first := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
+		first := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
 		eventually(t, func() bool {
-			return value[bool](t, db, "SELECT state_at > ? + INTERVAL 1500000 MICROSECOND FROM mqnotify_task", first)
+			return mysqltest.Value[bool](t, db.Pool(), "SELECT state_at > ? + INTERVAL 1500000 MICROSECOND FROM mqnotify_task", first)
 		}, "not renewed")
 		assert.Equal(t, 1, inState(t, db, InProgress))
 		close(end)
 		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "not done")
-		assert.Equal(t, 1, value[int](t, db, "SELECT attempts FROM mqnotify_task"))
+		assert.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT attempts FROM mqnotify_task"))
 		assert.Empty(t, begun)
 	})
 }
@@ -64,10 +65,12 @@ func TestRenewsWhenBack(t *testing.T) {
 				return context.Cause(ctx)
 			})
 		<-begun
-		first := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
+		first := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(state_at AS CHAR) FROM mqnotify_task")
 		proxy.Down()
 		proxy.Up()
-		eventually(t, func() bool { return value[bool](t, db, "SELECT state_at > ? FROM mqnotify_task", first) }, "not renewed")
+		eventually(t, func() bool {
+			return mysqltest.Value[bool](t, db.Pool(), "SELECT state_at > ? FROM mqnotify_task", first)
+		}, "not renewed")
 	})
 }
 
@@ -78,7 +81,7 @@ func TestCutOff(t *testing.T) {
 		db, config := database(t, s)
 		proxy := s.Proxy(t)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		const visibility = 20 * time.Second // of which a tenth is between the two on a busy machine
+		visibility := mysqltest.Size(4*time.Second, 20*time.Second, 20*time.Second) // of which a tenth is between the two on a busy machine
 		var mu sync.Mutex
 		at := map[string]time.Time{}
 		note := func(what string) {
@@ -88,7 +91,7 @@ func TestCutOff(t *testing.T) {
 				at[what] = time.Now()
 			}
 		}
-		begun, again := make(chan struct{}), make(chan struct{})
+		begun, lost, again := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		cut := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Claim: mode, Visibility: visibility},
 			func(ctx context.Context, task Task) error {
 				if task.Attempt > 1 {
@@ -97,6 +100,7 @@ func TestCutOff(t *testing.T) {
 				close(begun)
 				<-ctx.Done()
 				note("lost")
+				close(lost)
 				assert.ErrorIs(t, context.Cause(ctx), ErrClaimLost)
 				select {
 				case <-again:
@@ -106,6 +110,9 @@ func TestCutOff(t *testing.T) {
 			})
 		<-begun
 		proxy.Freeze()
+		if testing.Short() { // of a short time too little is left between the two
+			mysqltest.Await(t, lost, "the loss")
+		}
 		long := func(int) time.Duration { return time.Hour } // it stays failed, and nobody has it a third time
 		other := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Visibility: time.Minute, Backoff: long},
 			func(_ context.Context, task Task) error {
@@ -147,30 +154,40 @@ func TestAnswerLost(t *testing.T) {
 		some, err := l.abandoned(t.Context(), known)
 		require.NoError(t, err)
 		assert.True(t, some)
-		assert.Equal(t, "1:in progress 2:ready 3:in progress", value[string](t, db,
+		assert.Equal(t, "1:in progress 2:ready 3:in progress", mysqltest.Value[string](t, db.Pool(),
 			"SELECT GROUP_CONCAT(payload, ':', state ORDER BY id SEPARATOR ' ') FROM mqnotify_task"))
-		assert.Equal(t, 3*DefaultRetries, value[int](t, db, "SELECT SUM(retries) FROM mqnotify_task"))
+		assert.Equal(t, 3*DefaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task"))
 	})
 }
 
 // A worker goes on by itself after its connections were cut, again and again, and the
 // server was killed and came back; every task is done, and none by two at once.
 func TestReconnects(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		tasks := mysqltest.Size(60, 300, 3000)
 		own := s.Start(t)
-		db, config := database(t, own)
 		proxy := own.Proxy(t)
-		q := newQueue(t, db, Options{})
-		held := newHolders(t)
-		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}),
-			WorkerOptions{Claim: mode, Concurrency: 4, Batch: 8, Visibility: 2 * time.Second, Backoff: noWait}, held.handle)
-		const tasks = 300
-		for i := range tasks {
-			enqueue(t, q, fmt.Sprint(i))
+		type reconnecting struct {
+			db   *notify.DB
+			held *holders
+			work *running
+		}
+		var all []reconnecting // of both modes, in a database of its own
+		for _, mode := range []ClaimMode{ClaimSkipLocked, ClaimUpdate} {
+			db, config := database(t, own)
+			q := newQueue(t, db, Options{})
+			for i := range tasks {
+				enqueue(t, q, fmt.Sprint(i))
+			}
+			held := newHolders(t)
+			all = append(all, reconnecting{db, held, work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}),
+				WorkerOptions{Claim: mode, Concurrency: 4, Batch: 8, Visibility: 2 * time.Second, Backoff: noWait}, held.handle)})
 		}
 		for i := range 4 {
 			enough := (i + 1) * tasks / 6
-			eventually(t, func() bool { return held.count() >= enough }, "no more is done")
+			for _, r := range all {
+				eventually(t, func() bool { return r.held.count() >= enough }, "no more is done")
+			}
 			if i == 2 {
 				own.Kill()
 				own.Restart(t)
@@ -179,9 +196,11 @@ func TestReconnects(t *testing.T) {
 				proxy.Up()
 			}
 		}
-		eventually(t, func() bool { return inState(t, db, Done) == tasks }, "not all are done")
-		require.NoError(t, w.end(t))
-		assert.Zero(t, inState(t, db, Dead))
+		for _, r := range all {
+			eventually(t, func() bool { return inState(t, r.db, Done) == tasks }, "not all are done")
+			require.NoError(t, r.work.end(t))
+			assert.Zero(t, inState(t, r.db, Dead))
+		}
 	})
 }
 
@@ -229,7 +248,7 @@ func TestLateResult(t *testing.T) {
 		late, other := newLine(t, db, mode == ClaimSkipLocked), newLine(t, db, mode == ClaimSkipLocked)
 		old, _, err := late.round(t.Context(), nil, 1)
 		require.NoError(t, err)
-		execute(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 		n, err := other.promote(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
@@ -258,7 +277,7 @@ func TestLateResult(t *testing.T) {
 // several.
 func TestManyFailures(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t, "--max-allowed-packet=8M")
+		own := s.Start(t, "--max-allowed-packet="+"8M")
 		db, config := database(t, own)
 		proxy := own.Proxy(t)
 		const tasks = 1100

@@ -65,7 +65,7 @@ func TestNotifyAfterTheEnd(t *testing.T) {
 		db, config := database(t, s)
 		var got collected
 		waiting(t, config, WorkerOptions{}, got.handle)
-		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'x')")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'x')")
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		newQueue(t, db, Options{}).Notify(ended)
@@ -192,9 +192,9 @@ func TestStopTellsAfterALoss(t *testing.T) {
 				" WHERE DB = DATABASE() AND INFO LIKE 'INSERT INTO mqnotify_flag%'"))
 			return len(setting) == 1
 		}, "it does not set the flag")
-		execute(t, db, fmt.Sprintf("KILL %d", setting[0]))
+		mysqltest.Exec(t, db.Pool(), fmt.Sprintf("KILL %d", setting[0]))
 		eventually(t, func() bool {
-			return value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ?", setting[0]) == 0
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ?", setting[0]) == 0
 		}, "it was not killed")
 		require.NoError(t, tx.Rollback())
 		got.waitFor(t, "2", "3")
@@ -210,7 +210,7 @@ func TestOrderedHeadDies(t *testing.T) {
 			lapse int // seconds until the head's claim lapses
 			die   func(q *Queue, head uint64) error
 		}{
-			"lapse":  {8, func(*Queue, uint64) error { return nil }},
+			"lapse":  {mysqltest.Size(4, 8, 8), func(*Queue, uint64) error { return nil }},
 			"cancel": {3600, func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestOrderedHeadDies(t *testing.T) {
 				db, config := database(t, s, Settings{Ordered: true})
 				q := newQueue(t, db, Options{})
 				head := enqueue(t, q, "head", "next")[0]
-				execute(t, db, "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
+				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
 					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE id = ?", c.lapse, head)
 				var got collected
 				waiting(t, config, WorkerOptions{}, func(ctx context.Context, task Task) error {

@@ -3,7 +3,6 @@ package queue
 import (
 	"database/sql"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -23,10 +22,11 @@ func TestAmong(t *testing.T) {
 		const rows, ofWorker = 60, " AND attempts = 0 AND state = 'ready'"
 		db, _ := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{"x"}, rows)...)
-		for range 50 {
+		random := mysqltest.Random(t)
+		for range mysqltest.Size(15, 50, 500) {
 			var chosen, others []uint64
 			for id, in := uint64(1), false; id <= rows; id++ {
-				if rand.IntN(runFrom) == 0 {
+				if random.IntN(runFrom) == 0 {
 					in = !in
 				}
 				if in {
@@ -39,9 +39,9 @@ func TestAmong(t *testing.T) {
 				continue
 			}
 			shuffled := slices.Clone(chosen)
-			rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 			condition := among(shuffled)
-			assert.Equal(t, chosen, column(t, db.Pool(), "SELECT id FROM "+schema.TaskTable+" WHERE "+condition+" ORDER BY id"), condition)
+			assert.Equal(t, chosen, mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM "+schema.TaskTable+" WHERE "+condition+" ORDER BY id"), condition)
 			for _, statement := range []string{
 				"UPDATE " + schema.TaskTable + byID + " SET owner = 'x' WHERE " + condition + ofWorker,
 				"DELETE t FROM " + schema.TaskTable + " t" + byID + " WHERE " + condition + ofWorker,
@@ -64,16 +64,10 @@ func apart(t *testing.T, pool *sqlx.DB, statement string, others []uint64) {
 	texts := strings.Fields(strings.Trim(fmt.Sprint(others), "[]"))
 	rest := "SELECT id FROM " + schema.TaskTable + byID + " WHERE id IN (" + strings.Join(texts, ",") + ") FOR UPDATE SKIP LOCKED"
 	theirs, ours := begin(), begin()
-	assert.Equal(t, others, column(t, theirs, rest))
+	assert.Equal(t, others, mysqltest.Values[uint64](t, theirs, rest))
 	_, err := ours.ExecContext(t.Context(), statement)
 	require.NoError(t, err, statement)
 	require.NoError(t, theirs.Rollback())
-	assert.Equal(t, others, column(t, pool, rest), statement)
+	assert.Equal(t, others, mysqltest.Values[uint64](t, pool, rest), statement)
 	require.NoError(t, ours.Rollback())
-}
-
-func column(t *testing.T, db sqlx.QueryerContext, query string) (ids []uint64) {
-	t.Helper()
-	require.NoError(t, sqlx.SelectContext(t.Context(), db, &ids, query))
-	return ids
 }

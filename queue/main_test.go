@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"slices"
 	"sync"
@@ -17,6 +18,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse() // Size asks for -short
+	busyLook = mysqltest.Size(250*time.Millisecond, 250*time.Millisecond, busyLook)
 	mysqltest.AsProcess(processEnv, processMain)
 	mysqltest.Main(m)
 }
@@ -25,17 +28,22 @@ const (
 	// patience is how long a test waits for what must come.
 	patience = 30 * time.Second
 	// tick is how often it looks.
-	tick = 2 * time.Millisecond
+	tick = 10 * time.Millisecond
 )
 
 // each is mysqltest.Each, since most of what is done here is waiting.
 var each = mysqltest.Each
 
-// eachMode is each with every way to claim.
+// eachMode is each with every way to claim; the short form chooses one.
 func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode ClaimMode)) {
 	t.Helper()
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, mode := range []ClaimMode{ClaimSkipLocked, ClaimUpdate} {
+		modes := []ClaimMode{ClaimSkipLocked, ClaimUpdate}
+		if testing.Short() {
+			chosen := mysqltest.Random(t).IntN(len(modes))
+			modes = modes[chosen : chosen+1]
+		}
+		for _, mode := range modes {
 			t.Run(string(mode), func(t *testing.T) {
 				t.Parallel()
 				f(t, s, mode)
@@ -165,32 +173,19 @@ func eventually(tb testing.TB, is func() bool, what string) {
 	require.Eventually(tb, is, patience, tick, what)
 }
 
-// value asks the database.
-func value[T any](tb testing.TB, db *notify.DB, query string, args ...any) (v T) {
-	tb.Helper()
-	require.NoError(tb, db.Pool().GetContext(tb.Context(), &v, query, args...), query)
-	return v
-}
-
-func execute(tb testing.TB, db *notify.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.Pool().ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err, query)
-}
-
 // inState is how many tasks are.
 func inState(tb testing.TB, db *notify.DB, state State) int {
 	tb.Helper()
-	return value[int](tb, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", string(state))
+	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", string(state))
 }
 
 // finished makes n tasks that are done.
 func finished(tb testing.TB, db *notify.DB, n int) {
 	tb.Helper()
 	const columns = "(queue, state, state_at, attempts, owner, payload)"
-	execute(tb, db, "INSERT INTO mqnotify_task "+columns+" VALUES ('mail', 'done', UTC_TIMESTAMP(6), 1, 'host:1-abcdef', 'a short payload')")
+	mysqltest.Exec(tb, db.Pool(), "INSERT INTO mqnotify_task "+columns+" VALUES ('mail', 'done', UTC_TIMESTAMP(6), 1, 'host:1-abcdef', 'a short payload')")
 	for have := 1; have < n; {
-		execute(tb, db, "INSERT INTO mqnotify_task "+columns+" SELECT queue, state, state_at, attempts, owner, payload FROM mqnotify_task"+
+		mysqltest.Exec(tb, db.Pool(), "INSERT INTO mqnotify_task "+columns+" SELECT queue, state, state_at, attempts, owner, payload FROM mqnotify_task"+
 			" WHERE state = 'done' LIMIT ?", min(n-have, 100_000))
 		have = inState(tb, db, Done)
 	}

@@ -94,7 +94,7 @@ func TestPolledChanges(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		do := func(query string) func() { return func() { execute(t, db, query) } }
+		do := func(query string) func() { return func() { mysqltest.Exec(t, db.Pool(), query) } }
 		schedule := func(cron string) func() {
 			return func() { require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "often", Cron: cron})) }
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"testing"
@@ -132,6 +131,7 @@ func processMain(text string) error {
 	if err != nil {
 		return err
 	}
+	random := mysqltest.RandomOf(told.Name)
 	return w.Run(context.Background(), func(ctx context.Context, task Task) error {
 		if told.Role == "finisher" {
 			return finish(ctx, db, record, task)
@@ -146,7 +146,7 @@ func processMain(text string) error {
 		if !told.Quick {
 			odds = 10
 			select {
-			case <-time.After(cmp.Or(told.Takes, rand.N(30*time.Millisecond))):
+			case <-time.After(cmp.Or(told.Takes, time.Duration(random.Int64N(int64(30*time.Millisecond))))):
 			case <-ctx.Done():
 			}
 		}
@@ -154,7 +154,7 @@ func processMain(text string) error {
 		_, err = record.Pool().ExecContext(context.WithoutCancel(ctx),
 			"UPDATE runs SET ended = began + INTERVAL ? MICROSECOND, lost = ? WHERE task = ? AND attempt = ?",
 			time.Since(begun).Microseconds(), ctx.Err() != nil, task.ID, task.Attempt)
-		if err == nil && told.Takes == 0 && rand.N(odds) == 0 {
+		if err == nil && told.Takes == 0 && random.IntN(odds) == 0 {
 			err = fmt.Errorf("one in %d", odds)
 		}
 		return err
@@ -178,16 +178,16 @@ func enqueueMain(q *Queue, told processTold) error {
 // makeRuns makes the table in which workers write down each run of a task.
 func makeRuns(t *testing.T, db *notify.DB) {
 	t.Helper()
-	execute(t, db, "CREATE TABLE runs (task BIGINT, attempt INT, worker VARCHAR(64), began DATETIME(6), ended DATETIME(6) NULL,"+
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE runs (task BIGINT, attempt INT, worker VARCHAR(64), began DATETIME(6), ended DATETIME(6) NULL,"+
 		" lost BOOLEAN NOT NULL DEFAULT FALSE, PRIMARY KEY (task, attempt)) ENGINE=InnoDB")
-	execute(t, db, "CREATE TABLE killed (worker VARCHAR(64) PRIMARY KEY, at DATETIME(6) NOT NULL) ENGINE=InnoDB")
+	mysqltest.Exec(t, db.Pool(), "CREATE TABLE killed (worker VARCHAR(64) PRIMARY KEY, at DATETIME(6) NOT NULL) ENGINE=InnoDB")
 }
 
 // killWorker kills a worker, and writes down when: before it does, as a loaded machine takes its
 // time for what comes after.
 func killWorker(t *testing.T, db *notify.DB, p *process) {
 	t.Helper()
-	execute(t, db, "INSERT INTO killed VALUES (?, UTC_TIMESTAMP(6))", p.told.Name)
+	mysqltest.Exec(t, db.Pool(), "INSERT INTO killed VALUES (?, UTC_TIMESTAMP(6))", p.told.Name)
 	p.kill()
 }
 
@@ -196,8 +196,8 @@ func killWorker(t *testing.T, db *notify.DB, p *process) {
 // server did then.
 func overlaps(t *testing.T, db *notify.DB, before string) string {
 	t.Helper()
-	execute(t, db, "UPDATE runs r JOIN killed k ON k.worker = r.worker SET r.ended = k.at WHERE r.ended IS NULL OR r.ended > k.at")
-	return value[string](t, db, "SELECT COALESCE(GROUP_CONCAT(CONCAT_WS(' ', a.task, a.attempt, a.worker, a.began, a.ended, a.lost,"+
+	mysqltest.Exec(t, db.Pool(), "UPDATE runs r JOIN killed k ON k.worker = r.worker SET r.ended = k.at WHERE r.ended IS NULL OR r.ended > k.at")
+	return mysqltest.Value[string](t, db.Pool(), "SELECT COALESCE(GROUP_CONCAT(CONCAT_WS(' ', a.task, a.attempt, a.worker, a.began, a.ended, a.lost,"+
 		" 'and', b.task, b.attempt, b.worker, b.began) SEPARATOR '; '), '')"+
 		" FROM runs a JOIN runs b ON "+before+" WHERE b.began < a.ended")
 }
@@ -207,9 +207,9 @@ func overlaps(t *testing.T, db *notify.DB, before string) string {
 // each is done, and none is in two hands at once.
 func TestProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
-		r := race{workers: 8, enqueuers: 2, tasks: 200, kills: 3}
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			r.tasks, r.kills = 10_000, 60
+		r := race{
+			workers: mysqltest.Size(4, 8, 8), enqueuers: 2,
+			tasks: mysqltest.Size(40, 100, 10_000), kills: mysqltest.Size(2, 3, 60),
 		}
 		db, all := r.run(t, s, mode)
 		requireDone(t, db, all)
@@ -219,10 +219,7 @@ func TestProcesses(t *testing.T) {
 // The same of processes whose tasks take no time, so that they reserve those that they come to next.
 func TestReservingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		r := race{workers: 4, tasks: 2000, kills: 3, quick: true}
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			r.tasks, r.kills = 60_000, 60
-		}
+		r := race{workers: mysqltest.Size(3, 4, 4), tasks: mysqltest.Size(300, 1500, 60_000), kills: mysqltest.Size(1, 3, 60), quick: true}
 		db, all := r.run(t, s, ClaimSkipLocked)
 		requireDone(t, db, all)
 	})
@@ -231,8 +228,8 @@ func TestReservingProcesses(t *testing.T) {
 // requireDone checks that there are so many tasks, each was run for the attempt that it has, and none by two at once.
 func requireDone(t *testing.T, db *notify.DB, all int) {
 	t.Helper()
-	assert.Equal(t, all, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
-	assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
+	assert.Equal(t, all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
+	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
 		" (SELECT 1 FROM runs r WHERE r.task = t.id AND r.attempt = t.attempts)"), "done and never run")
 	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
 }
@@ -242,12 +239,12 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 // entered before it are done.
 func TestOrderedProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
-		r := race{workers: 4, enqueuers: 2, tasks: 40, kills: 3, ordered: true}
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			r.tasks, r.kills = 1000, 30
+		r := race{
+			workers: mysqltest.Size(3, 4, 4), enqueuers: 2, ordered: true,
+			tasks: mysqltest.Size(15, 40, 1000), kills: mysqltest.Size(1, 3, 30),
 		}
 		db, all := r.run(t, s, mode)
-		assert.Equal(t, all, value[int](t, db, "SELECT COUNT(DISTINCT task) FROM runs"))
+		assert.Equal(t, all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT task) FROM runs"))
 		assert.Empty(t, overlaps(t, db, "(a.task, a.attempt) < (b.task, b.attempt)"), "before the end of the one before")
 	})
 }
@@ -273,15 +270,17 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 		}
 		return startProcess(t, processTold{
 			Quick: r.quick, Handlers: handlers, Role: role, Name: fmt.Sprintf("%s%d", role, started), DSN: config.FormatDSN(), Record: direct, Claim: mode,
-			Visibility: 5 * time.Second, Tasks: r.tasks, Ordered: r.ordered,
+			Visibility: mysqltest.Size(30*time.Second, 5*time.Second, 5*time.Second), Tasks: r.tasks, Ordered: r.ordered,
 		})
 	}
 	all = r.tasks * r.enqueuers
 	if r.enqueuers == 0 {
 		all = r.tasks
-		execute(t, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
 			" SELECT 'mail', 'x' FROM n a, n b LIMIT ?", all)
 	}
+	random := mysqltest.Random(t)
+	q := newQueue(t, db, Options{})
 	configs := []*mysql.Config{config, proxy.Config(config)}
 	alive := make([]*process, r.workers)
 	for i := range alive {
@@ -292,14 +291,18 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 	}
 	reserved := 0
 	done := func() int {
-		reserved = max(reserved, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
+		reserved = max(reserved, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
 		return inState(t, db, Done)
 	}
 	for kill := range r.kills {
 		enough := all * (kill + 1) / (r.kills + 2)
 		require.Eventually(t, func() bool { return done() >= enough }, 10*patience, tick)
-		i := rand.N(r.workers)
+		i := random.IntN(r.workers)
 		killWorker(t, db, alive[i])
+		if testing.Short() { // its claims lapse at once
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'in progress' AND owner LIKE ?", alive[i].told.Name+"-%")
+			q.Notify(t.Context())
+		}
 		alive[i] = start("worker", configs[i%2])
 		proxy.Down()
 		proxy.Up()
@@ -308,9 +311,9 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify
 	for _, p := range alive { // their last runs have ended, or have died with them
 		p.kill()
 	}
-	execute(t, db, "UPDATE runs SET ended = UTC_TIMESTAMP(6) WHERE ended IS NULL")
-	t.Logf("%d tasks, %d runs, %d of them cut off; %d workers of %d killed; %d reserved at once", all, value[int](t, db, "SELECT COUNT(*) FROM runs"),
-		value[int](t, db, "SELECT COUNT(*) FROM runs WHERE lost"), r.kills, r.workers+r.kills, reserved)
+	mysqltest.Exec(t, db.Pool(), "UPDATE runs SET ended = UTC_TIMESTAMP(6) WHERE ended IS NULL")
+	t.Logf("%d tasks, %d runs, %d of them cut off; %d workers of %d killed; %d reserved at once", all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs"),
+		mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs WHERE lost"), r.kills, r.workers+r.kills, reserved)
 	return db, all
 }
 
@@ -330,26 +333,26 @@ func scheduleMain(q *Queue) error {
 func TestScheduleProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
-		execute(t, db, "CREATE TABLE entered (task BIGINT PRIMARY KEY) ENGINE=InnoDB")
-		execute(t, db, "CREATE TABLE moves (due DATETIME(6)) ENGINE=InnoDB")
-		execute(t, db, "CREATE TRIGGER moved AFTER UPDATE ON mqnotify_schedule FOR EACH ROW"+
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE entered (task BIGINT PRIMARY KEY) ENGINE=InnoDB")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE moves (due DATETIME(6)) ENGINE=InnoDB")
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER moved AFTER UPDATE ON mqnotify_schedule FOR EACH ROW"+
 			" INSERT INTO moves SELECT OLD.next_at FROM (SELECT 1) one WHERE NEW.next_at <> OLD.next_at")
 		q := newQueue(t, db, Options{})
 		proxy := s.Proxy(t)
 		configs := []*mysql.Config{config, proxy.Config(config)}
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
-		schedulers := make([]*process, 8)
+		schedulers := make([]*process, mysqltest.Size(4, 8, 8))
 		for i := range schedulers {
 			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: configs[i%2].FormatDSN()})
 		}
-		for i := range 4 {
-			eventually(t, func() bool { return value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
+		for i := range mysqltest.Size(2, 4, 8) {
+			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
 			schedulers[i].kill()
 			proxy.Down()
 			proxy.Up()
 		}
 		// All from one snapshot: the schedulers go on.
-		rows := value[string](t, db, "SELECT CONCAT_WS(' ', (SELECT COUNT(*) FROM mqnotify_task), (SELECT COUNT(*) FROM moves),"+
+		rows := mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', (SELECT COUNT(*) FROM mqnotify_task), (SELECT COUNT(*) FROM moves),"+
 			" (SELECT COUNT(DISTINCT due) FROM moves))")
 		var tasks, moves, due int
 		_, err := fmt.Sscan(rows, &tasks, &moves, &due)

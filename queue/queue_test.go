@@ -42,7 +42,7 @@ func TestEnqueue(t *testing.T) {
 		ids, err := q.Enqueue(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, ids)
-		execute(t, db, "SET SESSION auto_increment_increment = 3")
+		mysqltest.Exec(t, db.Pool(), "SET SESSION auto_increment_increment = 3")
 		entries := make([]Entry, 2500)
 		for i := range entries {
 			entries[i] = Entry{Payload: fmt.Appendf(nil, "%d", i), Priority: i % 3}
@@ -52,11 +52,11 @@ func TestEnqueue(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, ids, len(entries))
 		for _, i := range []int{0, 6, 8, 999, 1000, 1001, 2499} {
-			assert.Equal(t, fmt.Sprintf("%d %d %d", i, i%3, i%3), value[string](t, db,
+			assert.Equal(t, fmt.Sprintf("%d %d %d", i, i%3, i%3), mysqltest.Value[string](t, db.Pool(),
 				"SELECT CONCAT_WS(' ', payload, priority, turn) FROM mqnotify_task WHERE id = ?", ids[i]))
 		}
 
-		before := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task")
+		before := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task")
 		for _, bad := range []Entry{
 			{Priority: 40_000}, {Priority: -40_000}, {Retries: -2}, {Delay: -1}, {Delay: 1, At: time.Unix(0, 0)}, {At: time.Unix(-1e11, 0)},
 			{Delay: maxDelay + 1}, {Unique: "a\x00"}, {Unique: strings.Repeat("x", 256)},
@@ -65,7 +65,7 @@ func TestEnqueue(t *testing.T) {
 			require.ErrorIs(t, err, ErrOptions, "%+v", bad)
 			require.ErrorContains(t, err, "task 2 of 2")
 		}
-		assert.Equal(t, before, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"))
+		assert.Equal(t, before, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
 	})
 }
 
@@ -78,7 +78,7 @@ func TestUnique(t *testing.T) {
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		entered := 0
-		const many = 64 // of which most would meet a deadlock if the key came before its neighbours
+		many := mysqltest.Size(24, 64, 64) // of which most would meet a deadlock if the key came before its neighbours
 		for range many {
 			all.Go(func() {
 				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: NoRetries}, Entry{Payload: []byte("b")})
@@ -143,7 +143,7 @@ func TestSweep(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 		claim(ids[0], ids[1])
-		execute(t, db, "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT WHERE id = ?", ids[0])
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT WHERE id = ?", ids[0])
 		l.swept = time.Now().Add(time.Hour)
 		claim(ids[2])
 		claim(ids[0], ids[3], ids[4])
@@ -190,17 +190,19 @@ func TestOrdered(t *testing.T) {
 					return nil
 				})
 		}
+		const entering = 4
+		pairs := mysqltest.Size(4, 15, 15) // of each
 		var writers sync.WaitGroup
-		for range 4 {
+		for range entering {
 			writers.Go(func() {
-				for range 15 {
+				for range pairs {
 					_, err := q.Enqueue(t.Context(), Entry{}, Entry{})
 					assert.NoError(t, err)
 				}
 			})
 		}
 		writers.Wait()
-		for done := 0; done < 120; { // as slow as the machine is
+		for done := 0; done < 2*entering*pairs; { // as slow as the machine is
 			before := done
 			eventually(t, func() bool { done = inState(t, db, Done); return done > before }, "not done")
 		}
@@ -296,13 +298,13 @@ func TestPrune(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		finished(t, db, 1700)
-		execute(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 2 HOUR WHERE id % 2")
-		old := value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE id % 2")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 2 HOUR WHERE id % 2")
+		old := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE id % 2")
 		enqueue(t, q, "stays")
 		n, err := q.Prune(t.Context(), PruneOptions{OlderThan: time.Hour, Pause: -1})
 		require.NoError(t, err)
 		assert.Equal(t, old, n)
-		assert.Equal(t, 1700-old+1, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"))
+		assert.Equal(t, 1700-old+1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
 	})
 }
 
@@ -310,7 +312,7 @@ func TestPrune(t *testing.T) {
 func TestFinishTx(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		db, _ := database(t, s)
-		execute(t, db, "CREATE TABLE effect (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE effect (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "a", "b")
 		w := work(t, q, WorkerOptions{Claim: mode, Backoff: noWait}, func(ctx context.Context, task Task) error {
@@ -332,7 +334,7 @@ func TestFinishTx(t *testing.T) {
 		})
 		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "not done")
 		require.NoError(t, w.end(t))
-		assert.Equal(t, 2, value[int](t, db, "SELECT COUNT(*) FROM effect"))
+		assert.Equal(t, 2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM effect"))
 		assert.Equal(t, WorkerStats{Done: 2, Failed: 2, Retried: w.Stats().Retried}, w.Stats(), "finished by itself is not late")
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)

@@ -43,7 +43,7 @@ func TestNoQueue(t *testing.T) {
 			assert.ErrorContains(t, err, "mqnotify init --queue", name)
 		}
 		for _, table := range []string{"mqnotify_task", "mqnotify_schedule"} {
-			assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM "+table))
+			assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+table))
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 // underWay tells whether such a statement is, a trigger's too, in this database.
 func underWay(t *testing.T, db *notify.DB, pattern string) func() bool {
 	return func() bool {
-		return value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
 	}
 }
 
@@ -27,7 +27,7 @@ func TestReserveLocksItsOwn(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2", "3", "4")
-		execute(t, db, "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND) WHERE id <= ?", ids[1])
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND) WHERE id <= ?", ids[1])
 		free := func() (free []uint64) {
 			tx, err := db.Pool().BeginTxx(t.Context(), nil)
 			require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestReserveLocksItsOwn(t *testing.T) {
 			return free
 		}
 		// A trigger looks from within the transaction, with its locks: it waits until the test has looked.
-		execute(t, db, "CREATE TRIGGER waits BEFORE UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60)")
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits BEFORE UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60)")
 		lock := newLine(t, db, true)
 		require.NoError(t, lock.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 			_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 0)", t.Name())
@@ -62,7 +62,7 @@ func TestReservedUnknown(t *testing.T) {
 		l := reserving(t, db, 3)
 		first := claims(t, l, 1)
 		require.NoError(t, FinishTx(t.Context(), db.Pool(), first[0])) // so that it asks
-		execute(t, db, "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
 		lock := newLine(t, db, true)
 		ask := func(l *line, statement string, args ...any) {
 			require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
@@ -85,7 +85,7 @@ func TestReservedUnknown(t *testing.T) {
 			ask(table, "LOCK TABLES mqnotify_task WRITE")
 		}()
 		eventually(t, func() bool {
-			return value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'LOCK TABLES%' AND state LIKE 'Waiting for table%'") > 0
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'LOCK TABLES%' AND state LIKE 'Waiting for table%'") > 0
 		}, "nobody waits for the table")
 		ask(lock, "DO RELEASE_LOCK(?)", t.Name())
 		err := <-answer
@@ -94,7 +94,7 @@ func TestReservedUnknown(t *testing.T) {
 		assert.False(t, permanent(err))
 		<-locked
 		ask(table, "UNLOCK TABLES")
-		execute(t, db, "DROP TRIGGER waits")
+		mysqltest.Exec(t, db.Pool(), "DROP TRIGGER waits")
 		assert.Equal(t, InProgress, claimRowOf(t, db, ids[1]).State)
 		some, err := newLine(t, db, true).abandoned(t.Context(), nil)
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func partlyTaken(t *testing.T, s *mysqltest.Server) (db *notify.DB, l, other *li
 func TestReservedAndTheRestFails(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, l, _, ids := partlyTaken(t, s)
-		execute(t, db, "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
 			" IF OLD.owner = '' THEN SIGNAL SQLSTATE '45000'; END IF")
 		assert.Equal(t, ids[2:3], idsOf(claims(t, l, 3)))
 		assert.Equal(t, 2, inState(t, db, Ready))
@@ -169,7 +169,7 @@ func TestRetriesTakenAway(t *testing.T) {
 		id := enqueue(t, newQueue(t, db, Options{}), "x")[0]
 		l := newLine(t, db, true)
 		task := claims(t, l, 1)[0]
-		execute(t, db, "UPDATE mqnotify_task SET retries = 0")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0")
 		_, _, err := l.round(t.Context(), []outcome{{held: &held{task: task}, kind: wasFailed}}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, Failed, claimRowOf(t, db, id).State)

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -63,8 +62,8 @@ func TestReserved(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2", "3", "4", "5")
-		execute(t, db, "UPDATE mqnotify_task SET last_error = 'before', attempts = 2")
-		execute(t, db, "UPDATE mqnotify_task SET attempts = 7 WHERE id = ?", ids[1])
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET last_error = 'before', attempts = 2")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET attempts = 7 WHERE id = ?", ids[1])
 		l := reserving(t, db, 5)
 		counters := []string{"Com_update", "Com_select", "Com_begin", "Com_commit"}
 		spent := func(f func()) (n []int) {
@@ -128,8 +127,8 @@ func TestReservedExcludesNobody(t *testing.T) {
 		ids := enqueue(t, q, "0", "1", "2", "3", "4", "5", "6")
 		// as long as the test takes
 		hold := func(l *line) {
-			l.reserved.owner = value[string](t, db, "SELECT CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND)")
-			execute(t, db, "UPDATE mqnotify_task SET owner = ? WHERE "+among(idsOf(l.reserved.tasks)), l.reserved.owner)
+			l.reserved.owner = mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND)")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = ? WHERE "+among(idsOf(l.reserved.tasks)), l.reserved.owner)
 		}
 		l := reserving(t, db, 4)
 		hold(l)
@@ -164,7 +163,7 @@ func TestReservedRunsOut(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2", "3")
 		for i, until := range []string{"- INTERVAL 1 MICROSECOND", "+ INTERVAL 50 SECOND", "+ INTERVAL 1 HOUR", "+ INTERVAL 50 SECOND"} {
-			execute(t, db, "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) "+until+") WHERE id = ?", ids[i])
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = CONCAT('~', UTC_TIMESTAMP(6) "+until+") WHERE id = ?", ids[i])
 		}
 		list, err := q.List(t.Context(), Filter{})
 		require.NoError(t, err)
@@ -189,7 +188,7 @@ func TestReservedAndSearched(t *testing.T) {
 		require.Equal(t, ids[1:1+reserveBelow], idsOf(many))
 		assert.Equal(t, ids[1+reserveBelow:3+reserveBelow], idsOf(claims(t, l, 2, doneOf(many[0])...)))
 
-		execute(t, db, "DELETE FROM mqnotify_task")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 		ids = enqueue(t, q, "0", "1")
 		hurries := func(l *line) *line {
 			l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
@@ -201,7 +200,7 @@ func TestReservedAndSearched(t *testing.T) {
 		assert.Empty(t, claims(t, l, 2, doneOf(some[0])...))
 
 		// Nor is one that is made ready anew what it was.
-		execute(t, db, "DELETE FROM mqnotify_task")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 		ids = enqueue(t, q, "0", "1")
 		l = reserving(t, db, 1)
 		_, err := q.Cancel(t.Context(), Filter{IDs: ids[:1]})
@@ -223,7 +222,7 @@ func TestReservedAfterALapse(t *testing.T) {
 		ids := enqueue(t, q, "0", "1")
 		l := reserving(t, db, 1)
 		first := claims(t, l, 1)
-		execute(t, db, "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT, owner = '' WHERE id = ?", ids[0])
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT, owner = '' WHERE id = ?", ids[0])
 		require.NoError(t, l.reserve(t.Context(), 2))
 		l.reserved.until = time.Now().Add(time.Hour)
 		second := claims(t, l, 1, doneOf(first...)...)
@@ -231,7 +230,7 @@ func TestReservedAfterALapse(t *testing.T) {
 		assert.Equal(t, 2, second[0].Attempt)
 		assert.Equal(t, claimRow{State: InProgress, Attempts: 2, Owner: "test", Holds: true}, claimRowOf(t, db, ids[0]))
 
-		execute(t, db, "UPDATE mqnotify_task SET owner = 'another', attempts = 3 WHERE id = ?", ids[0])
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = 'another', attempts = 3 WHERE id = ?", ids[0])
 		assert.Equal(t, ids[1:], idsOf(claims(t, l, 1, doneOf(second...)...)), "that one outcome came too late")
 		assert.Equal(t, claimRow{State: InProgress, Attempts: 3, Owner: "another", Holds: true}, claimRowOf(t, db, ids[0]))
 	})
@@ -304,7 +303,7 @@ func TestPace(t *testing.T) {
 			require.Equal(t, ids[i:i+1], idsOf(claims(t, l, 1)), "in order")
 		}
 		assert.Equal(t, reserveFrom+3*2, counted(t, l, "Com_select")-before, "searches, then one for each 8, 16 and 32 that are reserved, and until when")
-		execute(t, db, "UPDATE mqnotify_task SET owner = ''")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = ''")
 		many := newLine(t, db, true)
 		many.reserved.found = 1000
 		hurry(many)
@@ -320,12 +319,13 @@ func TestWorkersReserve(t *testing.T) {
 			t.Run(fmt.Sprint(of), func(t *testing.T) {
 				db, config := database(t, s)
 				q := newQueue(t, openConfig(t, config), Options{})
+				random := mysqltest.Random(t)
 				var mu sync.Mutex
 				did := map[uint64]int{}
 				for range of.workers {
 					work(t, q, WorkerOptions{Concurrency: of.concurrency}, func(_ context.Context, task Task) error {
 						if of.concurrency > 1 {
-							<-time.After(rand.N(1500 * time.Microsecond)) // so that some are free while others are not
+							<-time.After(time.Duration(random.Int64N(int64(1500 * time.Microsecond)))) // so that some are free while others are not
 						}
 						mu.Lock()
 						defer mu.Unlock()
@@ -333,13 +333,13 @@ func TestWorkersReserve(t *testing.T) {
 						return nil
 					})
 				}
-				const entered = 2000
-				execute(t, db, "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS"+
-					" (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT 'mail', a.i FROM n a, (SELECT 1 FROM n LIMIT ?) b", entered/1000)
+				entered := mysqltest.Size(200, 1000, 2000)
+				mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS"+
+					" (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT 'mail', a.i FROM n a, (SELECT 1 FROM n LIMIT 2) b LIMIT ?", entered)
 				q.Notify(t.Context())
 				most := 0
 				require.Eventually(t, func() bool {
-					most = max(most, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
+					most = max(most, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
 					return inState(t, db, Done) == entered
 				}, 10*patience, tick, "tasks are left")
 				t.Logf("%d reserved at once", most) // none where the machine is too busy for a few claims in 50 ms

@@ -67,7 +67,7 @@ func TestRing(t *testing.T) {
 		assert.Equal(t, []string{"4", "5", "6", "7"}, next(t, reader, 10))
 		appendText(t, ring, "8", "9", "10", "11")
 		appendText(t, ring, "12", "13", "")
-		assert.Equal(t, 4, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
+		assert.Equal(t, 4, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_ring_slot"))
 		_, err := reader.Next(t.Context(), 10)
 		require.ErrorIs(t, err, ErrLapped)
 		var lapped *LappedError
@@ -90,7 +90,7 @@ func TestRing(t *testing.T) {
 		entries, err := ring.Reader(12).Next(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Equal(t, uint64(13), entries[0].Number)
-		assert.True(t, value[bool](t, db, "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
+		assert.True(t, mysqltest.Value[bool](t, db.Pool(), "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
 	})
 }
 
@@ -121,8 +121,8 @@ func TestRingShorter(t *testing.T) {
 		reader := ring.Reader(0)
 		appendText(t, ring, "1", "2", "3")
 		assert.Equal(t, []string{"1", "2", "3"}, next(t, reader, 10))
-		execute(t, db, "DELETE FROM mqnotify_ring_slot")
-		execute(t, db, "DELETE FROM mqnotify_ring")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring_slot")
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring")
 		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
 		appendText(t, ring, "new")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,7 +137,8 @@ func TestRingShorter(t *testing.T) {
 // order of its numbers, but for what it is told that it missed.
 func TestRingAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		const writers, each, size = 4, 100, 50
+		const writers, size = 4, 50
+		each := mysqltest.Size(30, 100, 100)
 		db, config := ringOf(t, s, size)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 		defer cancel()
@@ -147,7 +148,7 @@ func TestRingAtOnce(t *testing.T) {
 			all.Go(func() {
 				last, missed, got := uint64(0), uint64(0), 0
 				perWriter := map[string]int{}
-				for last < writers*each {
+				for last < uint64(writers*each) {
 					entries, err := reader.Next(ctx, 7)
 					var lapped *LappedError
 					if err != nil {
@@ -189,7 +190,7 @@ func TestRingAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		assert.Equal(t, size, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
+		assert.Equal(t, size, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_ring_slot"))
 	})
 }
 

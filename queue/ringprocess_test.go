@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -23,14 +22,15 @@ func writeMain(db *notify.DB, told processTold) error {
 	if err != nil {
 		return err
 	}
+	random := mysqltest.RandomOf(told.Name)
 	for n := 0; ; {
-		entries := make([][]byte, 1+rand.N(5))
+		entries := make([][]byte, 1+random.IntN(5))
 		for i := range entries {
 			n++
 			entries[i] = fmt.Appendf(nil, "%s %d %d", told.Name, n, len(entries)-1-i)
 		}
-		_, _ = ring.Append(context.Background(), entries...) // one that failed is missing, or not
-		<-time.After(rand.N(5 * time.Millisecond))           // others have a machine to share
+		_, _ = ring.Append(context.Background(), entries...)                    // one that failed is missing, or not
+		<-time.After(time.Duration(random.Int64N(int64(5 * time.Millisecond)))) // others have a machine to share
 	}
 }
 
@@ -39,7 +39,9 @@ func writeMain(db *notify.DB, told processTold) error {
 // of, and of what was appended together all or nothing.
 func TestRingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		const size, writers, kills = 2000, 4, 6
+		const size, writers = 2000, 4
+		kills := mysqltest.Size(2, 6, 20)
+		random := mysqltest.Random(t)
 		db, config := ringOf(t, s, size)
 		proxy := s.Proxy(t)
 		config = s.User(t, config, "ALL ON "+config.DBName+".*") // of their own, which tells their sessions
@@ -89,7 +91,7 @@ func TestRingProcesses(t *testing.T) {
 			for entries < uint64(kill+1)*500 {
 				read()
 			}
-			i := rand.N(writers)
+			i := random.IntN(writers)
 			alive[i].kill()
 			alive[i] = start(i)
 			proxy.Down()
@@ -100,15 +102,15 @@ func TestRingProcesses(t *testing.T) {
 		}
 		// The server may still end what they had sent.
 		eventually(t, func() bool {
-			return value[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", config.User) == 0
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", config.User) == 0
 		}, "they are gone")
-		head := value[uint64](t, db, "SELECT head FROM mqnotify_ring")
+		head := mysqltest.Value[uint64](t, db.Pool(), "SELECT head FROM mqnotify_ring")
 		for at < head {
 			read()
 		}
 		assert.LessOrEqual(t, whole, 0, "the last is whole")
 		assert.Equal(t, fmt.Sprintf("%d %d %d", min(size, head), head-min(size, head)+1, head),
-			value[string](t, db, "SELECT CONCAT_WS(' ', COUNT(*), MIN(entry), MAX(entry)) FROM mqnotify_ring_slot"))
+			mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', COUNT(*), MIN(entry), MAX(entry)) FROM mqnotify_ring_slot"))
 		t.Logf("%d entries read, %d missed and told; %d writers of %d killed", entries, missed, kills, started)
 	})
 }

@@ -26,7 +26,7 @@ func TestSchedule(t *testing.T) {
 		assert.Zero(t, all[0].Next.Minute())
 
 		// It is due now, and was when nobody was there: the times missed make one task.
-		execute(t, db, "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 5 DAY")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 5 DAY")
 		var got collected
 		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
 		got.waitFor(t, "report")
@@ -43,7 +43,7 @@ func TestSchedule(t *testing.T) {
 
 		nightly.Entry.Payload = []byte("another")
 		require.NoError(t, w.end(t)) // or it would be entered
-		execute(t, db, "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00' WHERE name = 'nightly'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00' WHERE name = 'nightly'")
 		require.NoError(t, q.Schedule(t.Context(), nightly))
 		all, err = q.Schedules(t.Context())
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestEnterDueRaces(t *testing.T) {
 			lines[i] = newLine(t, db, mode == ClaimSkipLocked)
 		}
 		for round := range 20 {
-			execute(t, db, "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00'")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00'")
 			var all sync.WaitGroup
 			for _, l := range lines {
 				all.Go(func() {
@@ -112,14 +112,14 @@ func TestScheduleUnknown(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "bad", Cron: "@yearly", Entry: Entry{Payload: []byte("mended")}}))
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "good", Cron: "@yearly", Entry: Entry{Payload: []byte("good")}}))
-		execute(t, db, "UPDATE mqnotify_schedule SET next_at = '2000-01-02 00:00:00'")
-		execute(t, db, "UPDATE mqnotify_schedule SET cron = 'CRON_TZ=Atlantis/Poseidonis 0 3 * * *', next_at = '2000-01-01 00:00:00' WHERE name = 'bad'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = '2000-01-02 00:00:00'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET cron = 'CRON_TZ=Atlantis/Poseidonis 0 3 * * *', next_at = '2000-01-01 00:00:00' WHERE name = 'bad'")
 		var got collected
 		w := work(t, q, WorkerOptions{}, got.handle)
 		got.waitFor(t, "good")
 		enqueue(t, q, "task")
 		got.waitFor(t, "good", "task")
-		execute(t, db, "UPDATE mqnotify_schedule SET cron = '@yearly' WHERE name = 'bad'")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET cron = '@yearly' WHERE name = 'bad'")
 		q.Notify(t.Context())
 		enqueue(t, q, "another")
 		eventually(t, func() bool { return len(got.tasks()) == 4 }, "the mended one does not come")

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -58,13 +57,10 @@ func finish(ctx context.Context, db, record *notify.DB, task Task) error {
 // killed, and of others the connections are cut. What was acknowledged is done, and nothing is done twice.
 func TestTransactionProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
-		tasks, kills := 100, 3
-		if os.Getenv("MQNOTIFY_LONG") != "" {
-			tasks, kills = 3000, 30
-		}
+		tasks, kills := mysqltest.Size(15, 60, 3000), mysqltest.Size(1, 3, 30)
 		db, config := database(t, s)
 		for _, table := range []string{"acked", "effect", "twice"} {
-			execute(t, db, "CREATE TABLE "+table+" (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
+			mysqltest.Exec(t, db.Pool(), "CREATE TABLE "+table+" (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 		}
 		proxy := s.Proxy(t)
 		configs := []*mysql.Config{config, proxy.Config(config)}
@@ -80,7 +76,7 @@ func TestTransactionProcesses(t *testing.T) {
 		for i := range enqueuers {
 			enqueuers[i], workers[i] = start("acker", configs[i%2]), start("finisher", configs[i%2])
 		}
-		acked := func() int { return value[int](t, db, "SELECT COUNT(*) FROM acked") }
+		acked := func() int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acked") }
 		for kill := range kills {
 			enough := tasks * (kill + 1) / (kills + 1)
 			require.Eventually(t, func() bool { return acked() >= enough }, 10*patience, tick)
@@ -95,12 +91,14 @@ func TestTransactionProcesses(t *testing.T) {
 			<-p.ended
 		}
 		assert.GreaterOrEqual(t, acked(), len(enqueuers)*tasks, "an enqueuer has failed")
-		require.Eventually(t, func() bool { return value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task WHERE state <> 'done'") == 0 },
+		require.Eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state <> 'done'") == 0
+		},
 			10*patience, tick, "all are done")
-		assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM acked a WHERE NOT EXISTS (SELECT 1 FROM mqnotify_task t WHERE t.id = a.id)"), "lost")
-		assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM twice"), "done twice")
-		assert.Zero(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS (SELECT 1 FROM effect e WHERE e.id = t.id)"), "done without its effect")
-		assert.Equal(t, value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), value[int](t, db, "SELECT COUNT(*) FROM effect"))
-		t.Logf("%d tasks acknowledged, %d entered; %d of each side killed", acked(), value[int](t, db, "SELECT COUNT(*) FROM mqnotify_task"), kills)
+		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acked a WHERE NOT EXISTS (SELECT 1 FROM mqnotify_task t WHERE t.id = a.id)"), "lost")
+		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM twice"), "done twice")
+		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS (SELECT 1 FROM effect e WHERE e.id = t.id)"), "done without its effect")
+		assert.Equal(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"), mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM effect"))
+		t.Logf("%d tasks acknowledged, %d entered; %d of each side killed", acked(), mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"), kills)
 	})
 }

@@ -53,7 +53,7 @@ func TestUniqueOfNobody(t *testing.T) {
 			"DELETE FROM mqnotify_task", "TRUNCATE mqnotify_task",
 		} {
 			require.Zero(t, enter(), end)
-			execute(t, db, end)
+			mysqltest.Exec(t, db.Pool(), end)
 			enqueue(t, q, "ids may be given out again", "and are another's")
 			require.NotZero(t, enter(), end)
 		}
@@ -139,12 +139,12 @@ func TestUniqueEnds(t *testing.T) {
 			assert.Equal(t, []string{"later"}, keysOf(t, db))
 			require.NoError(t, w.end(t))
 
-			execute(t, db, "UPDATE mqnotify_task SET retries = 0, state = 'in progress', state_at = '2000-01-01 00:00:00' WHERE unique_key = 'later'")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0, state = 'in progress', state_at = '2000-01-01 00:00:00' WHERE unique_key = 'later'")
 			_, err = newLine(t, db, mode == ClaimSkipLocked).promote(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, keysOf(t, db), "its claim lapsed, and it is dead")
 
-			execute(t, db, "INSERT INTO mqnotify_task_key VALUES ('mail', 'a', 1), ('mail', 'b', 2), ('other', 'a', 1)")
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task_key VALUES ('mail', 'a', 1), ('mail', 'b', 2), ('other', 'a', 1)")
 			_, err = q.Prune(t.Context(), PruneOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, []string{"a"}, keysOf(t, db), "of another queue")
@@ -165,7 +165,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 			old, _, err := late.round(t.Context(), nil, 1)
 			require.NoError(t, err)
 			require.Len(t, old, 1)
-			execute(t, db, "UPDATE mqnotify_task SET state_at = '2000-01-01 00:00:00'")
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = '2000-01-01 00:00:00'")
 			_, err = other.promote(t.Context())
 			require.NoError(t, err)
 			now, _, err := other.round(t.Context(), nil, 1)
@@ -224,7 +224,7 @@ func TestUniqueKeepsNoWorker(t *testing.T) {
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Payload: []byte("long")})
 		require.NoError(t, err)
 		begun, ends, end := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
-		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 12 * time.Second}
+		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: mysqltest.Size(5*time.Second, 12*time.Second, 12*time.Second)}
 		w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(ctx context.Context, task Task) error {
 			waits := ends
 			switch {
@@ -249,18 +249,20 @@ func TestUniqueKeepsNoWorker(t *testing.T) {
 		ids, err := q.EnqueueTx(t.Context(), tx, Entry{Unique: "key"})
 		require.NoError(t, err)
 		require.Equal(t, []uint64{0}, ids)
-		lapse := value[string](t, db, "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
+		lapse := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
 		close(ends)
 		enqueue(t, q, "other")
 		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the other task is not done")
-		eventually(t, func() bool { return value[bool](t, db, "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse) }, "time stands still")
+		eventually(t, func() bool {
+			return mysqltest.Value[bool](t, db.Pool(), "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse)
+		}, "time stands still")
 		assert.Equal(t, 2, inState(t, db, InProgress), "their claims hold")
 		close(end)
 		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "the long task is not done")
 		require.NoError(t, tx.Rollback())
 		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "the task with the key is not done")
 		assert.Empty(t, keysOf(t, db))
-		assert.Equal(t, 1, value[int](t, db, "SELECT MAX(attempts) FROM mqnotify_task"))
+		assert.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT MAX(attempts) FROM mqnotify_task"))
 		require.NoError(t, w.end(t))
 		assert.Equal(t, WorkerStats{Done: 3, Retried: w.Stats().Retried}, w.Stats())
 	})

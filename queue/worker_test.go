@@ -36,7 +36,7 @@ func TestWorkerHandles(t *testing.T) {
 		assert.Equal(t, "mail", first.Queue)
 		assert.Equal(t, 1, first.Attempt)
 		assert.Equal(t, DefaultRetries, first.Retries)
-		assert.Less(t, value[float64](t, db, "SELECT ABS(TIMESTAMPDIFF(MICROSECOND, ?, created_at)) FROM mqnotify_task WHERE id = ?",
+		assert.Less(t, mysqltest.Value[float64](t, db.Pool(), "SELECT ABS(TIMESTAMPDIFF(MICROSECOND, ?, created_at)) FROM mqnotify_task WHERE id = ?",
 			first.CreatedAt.Format(timeLayout), first.ID), float64(time.Hour.Microseconds()*15), "a time zone at most")
 		enqueue(t, q, "fourth")
 		got.waitFor(t, bytes, "", "third", "fourth")
@@ -76,7 +76,7 @@ func TestRetries(t *testing.T) {
 		eventually(t, func() bool { return inState(t, db, Done) == 1 && inState(t, db, Dead) == 3 }, "not settled")
 		require.NoError(t, w.end(t))
 		text := func(id uint64) string {
-			return value[string](t, db, "SELECT CONCAT_WS(' ', state, attempts, retries, COALESCE(last_error, '-')) FROM mqnotify_task WHERE id = ?", id)
+			return mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', state, attempts, retries, COALESCE(last_error, '-')) FROM mqnotify_task WHERE id = ?", id)
 		}
 		assert.Equal(t, "done 3 0 -", text(ids[0]))
 		assert.Equal(t, "dead 2 0 attempt 2: \x00\uFFFD '", text(ids[1]))
@@ -119,9 +119,9 @@ func TestDelay(t *testing.T) {
 		got.waitFor(t, "first", "past")
 		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("later"), Delay: 400 * time.Millisecond})
 		require.NoError(t, err)
-		due := value[string](t, db, "SELECT CAST(state_at AS CHAR) FROM mqnotify_task WHERE id = ?", ids[0])
+		due := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(state_at AS CHAR) FROM mqnotify_task WHERE id = ?", ids[0])
 		got.waitFor(t, "first", "past", "later")
-		late := value[float64](t, db, "SELECT TIMESTAMPDIFF(MICROSECOND, ?, UTC_TIMESTAMP(6)) / 1000", due)
+		late := mysqltest.Value[float64](t, db.Pool(), "SELECT TIMESTAMPDIFF(MICROSECOND, ?, UTC_TIMESTAMP(6)) / 1000", due)
 		assert.GreaterOrEqual(t, late, 0.0, "not before its time")
 		assert.Less(t, late, 15_000.0, "ms: by a timer, not by the look of each 30 s")
 	})
@@ -150,7 +150,7 @@ func TestStop(t *testing.T) {
 		close(end)
 		require.NoError(t, w.wait(t))
 		assert.Equal(t, 1, inState(t, db, Done))
-		assert.Equal(t, 4*DefaultRetries, value[int](t, db, "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
+		assert.Equal(t, 4*DefaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
 		var got collected
 		work(t, q, WorkerOptions{Claim: mode}, got.handle)
 		got.waitFor(t, "2", "3", "4", "5")
@@ -173,7 +173,7 @@ func TestStopTimeout(t *testing.T) {
 		<-begun
 		require.NoError(t, w.end(t))
 		assert.Equal(t, 1, inState(t, db, Failed))
-		assert.Equal(t, "context canceled", value[string](t, db, "SELECT last_error FROM mqnotify_task"))
+		assert.Equal(t, "context canceled", mysqltest.Value[string](t, db.Pool(), "SELECT last_error FROM mqnotify_task"))
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -33,7 +34,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 
 // makes tells whether an init into an empty database works, what it makes included.
 func (a account) makes(t *testing.T, args ...string) bool {
-	execute(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema, mqnotify_once,"+
+	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
 		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot")
 	defer succeed(t, a.root, "init", "orders")
@@ -48,7 +49,7 @@ func (a account) makes(t *testing.T, args ...string) bool {
 func (a account) works(t *testing.T, flags ...string) bool { return a.worksOn(t, "mail", flags...) }
 
 func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
-	execute(t, a.db, "DELETE FROM mqnotify_task")
+	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_task")
 	succeed(t, a.root, "enqueue", queue, "x")
 	w := background(t, a.config, append(append([]string{"work", queue}, flags...), "--", "true")...)
 	ended := false
@@ -58,8 +59,8 @@ func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
 			ended = true
 			return true
 		default:
-			return len(column(t, a.db, "SELECT 1 FROM mqnotify_task WHERE state <> 'done'")) == 0 &&
-				len(column(t, a.db, "SELECT 1 FROM mqnotify_schedule WHERE next_at < UTC_TIMESTAMP(6)")) == 0
+			return len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM mqnotify_task WHERE state <> 'done'")) == 0 &&
+				len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM mqnotify_schedule WHERE next_at < UTC_TIMESTAMP(6)")) == 0
 		}
 	})
 	return did && !ended && w.interrupt(t).code == exitDone
@@ -68,9 +69,9 @@ func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
 // guards tells whether what a program does with guards works.
 func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
 	t.Helper()
-	execute(t, a.db, "DELETE FROM mqnotify_claim WHERE follows IS NOT NULL")
+	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_claim WHERE follows IS NOT NULL")
 	for _, table := range []string{"claim", "mutex_row", "mutex_flag"} {
-		execute(t, a.db, "DELETE FROM mqnotify_"+table)
+		mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_"+table)
 	}
 	db, err := notify.OpenConfig(a.config)
 	require.NoError(t, err)

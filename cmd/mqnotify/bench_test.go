@@ -18,7 +18,7 @@ func TestBench(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		plot := filepath.Join(t.TempDir(), "latency.svg")
-		small := []string{"--rounds", "3", "--rows", "3000", "--listeners", "3", "--for", "200ms"}
+		small := []string{"--rounds", mysqltest.Size("1", "3", "3"), "--rows", mysqltest.Size("300", "3000", "3000"), "--listeners", "3", "--for", "200ms"}
 		out := succeed(t, config, append([]string{"bench", "--json", "--plot", plot}, small...)...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.Len(t, lines, len(bench.Suites))
@@ -52,9 +52,9 @@ func TestBench(t *testing.T) {
 			require.Contains(t, string(drawn), what)
 		}
 		require.Contains(t, succeed(t, config, append([]string{"bench", "latency"}, small...)...), "a round trip")
-		require.Empty(t, column(t, open(t, config), "SELECT table_name FROM information_schema.tables"+
+		require.Empty(t, mysqltest.Values[string](t, open(t, config), "SELECT table_name FROM information_schema.tables"+
 			" WHERE table_schema = DATABASE() AND table_name LIKE 'mqnotify\\_bench%'"))
-		require.Equal(t, []string{"0"}, column(t, open(t, config), "SELECT (SELECT COUNT(*) FROM mqnotify_task) + (SELECT COUNT(*) FROM mqnotify_queue)"))
+		require.Equal(t, []string{"0"}, mysqltest.Values[string](t, open(t, config), "SELECT (SELECT COUNT(*) FROM mqnotify_task) + (SELECT COUNT(*) FROM mqnotify_queue)"))
 	})
 }
 

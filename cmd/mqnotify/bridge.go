@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
@@ -90,7 +89,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 		return err
 	}
 	defer closeDB(db)
-	redis.SetLogger(redisLog{a.log})
+	setRedisLog(a.log)
 	shown := a.newProgress(topic, a.drawsProgress())
 	defer shown.end()
 	options.Report = shown.report

@@ -43,39 +43,52 @@ func TestBridge(t *testing.T) {
 	})
 }
 
+// A broker that refuses the credentials is told as such, without them.
+func TestBridgeRefused(t *testing.T) {
+	broker := brokertest.Redis(t)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		secret := brokertest.Password + "x"
+		url := strings.Replace(broker.URL(""), brokertest.Password, secret, 1)
+		message := fail(t, exitFailed, config, "bridge", "orders", "--group", "g", "--to", url)
+		require.Contains(t, message, "the credentials are refused")
+		require.NotContains(t, message, secret)
+		require.NotContains(t, message, "--dsn", "it is not the database")
+	})
+}
+
 // A backlog shows how far it is, can be stopped, and goes on from there.
 func TestBridgeProgress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		rows := strings.TrimSuffix(strings.Repeat("('x'),", 10_000), ",")
-		execute(t, db, "INSERT INTO orders (payload) VALUES "+rows)
+		all := mysqltest.Size(2_000, 10_000, 10_000)
+		rows := strings.TrimSuffix(strings.Repeat("('x'),", all), ",")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES "+rows)
 		args := []string{"bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"}
 		first := background(t, config, args...)
 		first.err.contains(t, "msg=backlog")
 		r := first.interrupt(t)
 		require.Equal(t, exitDone, r.code)
-		require.Regexp(t, `msg=backlog topic=orders sent=\d+ refused=0 id=\d+ head=10000 percent=\d+\.\d rows_per_second=\d+ left=\S+`, r.err)
+		require.Regexp(t, fmt.Sprintf(`msg=backlog topic=orders sent=\d+ refused=0 id=\d+ head=%d percent=\d+\.\d rows_per_second=\d+ left=\S+`, all), r.err)
 		sent := strings.Count(r.out, "\n")
 		rest := succeed(t, config, args...)
-		require.Equal(t, 10_000, sent+strings.Count(rest, "\n"))
+		require.Equal(t, all, sent+strings.Count(rest, "\n"))
 		require.True(t, rest == "" || strings.HasPrefix(rest, fmt.Sprintf(`{"id":%d,`, sent+1)), "it goes on where it was")
 	})
 }
 
 // What is wrong with a destination is told, without the password, and nothing is lost.
 func TestBridgeFails(t *testing.T) {
-	broker := brokertest.Redis(t)
 	const away = "127.0.0.1:1" // where nobody listens, and nobody may begin to
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		secret := brokertest.Password + "x"
 		for url, want := range map[string]string{
-			"redis://me:" + secret + "@" + away:                             "connection refused",
-			"nats://me:" + secret + "@" + away:                              "connect",
-			strings.Replace(broker.URL(""), brokertest.Password, secret, 1): "the credentials are refused",
-			"exec:/no/such/program":                                         "no such file",
-			"file://" + filepath.Join(t.TempDir(), "none", "f"):             "no such file",
+			"redis://me:" + secret + "@" + away:                 "connection refused",
+			"nats://me:" + secret + "@" + away:                  "connect",
+			"exec:/no/such/program":                             "no such file",
+			"file://" + filepath.Join(t.TempDir(), "none", "f"): "no such file",
 		} {
 			message := fail(t, exitFailed, config, "bridge", "orders", "--group", "g", "--to", url)
 			require.Contains(t, message, want)
@@ -101,28 +114,28 @@ func TestImport(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		require.NoError(t, client.FlushAll(t.Context()).Err())
+		stream := config.DBName // the servers share the broker
 		for n := range 3 {
-			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", n, "kind", "paid"}}).Err())
+			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"payload", n, "kind", "paid"}}).Err())
 		}
 		count := func(n string) func() bool {
-			return func() bool { return column(t, db, "SELECT COUNT(*) FROM orders")[0] == n }
+			return func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM orders")[0] == n }
 		}
 		for _, group := range []string{"a", "b"} { // the second has all messages again
-			i := background(t, config, "import", "--from", broker.URL("stream=in&group="+group), "--into", "orders")
+			i := background(t, config, "import", "--from", broker.URL("stream="+stream+"&group="+group), "--into", "orders")
 			require.Eventually(t, count("3"), patience, time.Millisecond)
 			require.Eventually(t, func() bool {
-				pending, err := client.XInfoGroups(t.Context(), "in").Result()
+				pending, err := client.XInfoGroups(t.Context(), stream).Result()
 				return err == nil && pending[len(pending)-1].Name == group && pending[len(pending)-1].Lag == 0 && pending[len(pending)-1].Pending == 0
 			}, patience, time.Millisecond)
 			r := i.interrupt(t)
 			require.Equal(t, exitDone, r.code)
 			require.NotContains(t, r.err, brokertest.Password)
 		}
-		require.Equal(t, "3", column(t, db, "SELECT COUNT(*) FROM orders")[0])
+		require.Equal(t, "3", mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM orders")[0])
 		require.Contains(t, succeed(t, config, "consume", "orders", "--from", "beginning", "--stop-at-end"), `"headers":{"kind":"paid"},"payload":"0"`)
 		secret := brokertest.Password + "x"
-		message := fail(t, exitFailed, config, "import", "--into", "orders", "--from", strings.Replace(broker.URL("stream=in"), brokertest.Password, secret, 1))
+		message := fail(t, exitFailed, config, "import", "--into", "orders", "--from", strings.Replace(broker.URL("stream="+stream), brokertest.Password, secret, 1))
 		require.Contains(t, message, "the credentials are refused")
 		require.NotContains(t, message, secret)
 	})
@@ -133,16 +146,14 @@ func TestImport(t *testing.T) {
 func TestBridgeTLS(t *testing.T) {
 	c := brokertest.NewCertificate(t)
 	broker := brokertest.WithTLS(t, c, func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) })
-	turn := 0
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "copies")
-		turn++
-		url := broker.URL(fmt.Sprint("stream=s", turn))
+		url := broker.URL("stream=" + config.DBName) // the servers share the broker
 		secure := url + "&ca=" + c.Authority
 		succeed(t, config, "produce", "orders", "one", "two")
 		succeed(t, config, "bridge", "orders", "--group", "g", "--to", secure, "--stop-at-end")
 		i := background(t, config, "import", "--from", secure, "--into", "copies")
-		require.Eventually(t, func() bool { return column(t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, time.Millisecond)
 		require.Equal(t, exitDone, i.interrupt(t).code)
 		for _, args := range [][]string{{"bridge", "orders", "--group", "h", "--to"}, {"import", "--into", "copies", "--from"}} {
 			message := fail(t, exitFailed, config, append(args, url)...)

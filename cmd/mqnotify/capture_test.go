@@ -14,22 +14,22 @@ import (
 func TestCaptureCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
+		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
 		require.Equal(t, nothingCaptured+"\n", succeed(t, config, "capture", "status"))
 		require.Empty(t, succeed(t, config, "capture", "install", "stock"))
-		execute(t, db, "INSERT INTO stock VALUES (1, 5)")
-		execute(t, db, "UPDATE stock SET pieces = 4")
+		mysqltest.Exec(t, db, "INSERT INTO stock VALUES (1, 5)")
+		mysqltest.Exec(t, db, "UPDATE stock SET pieces = 4")
 		require.Equal(t, `{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}`+"\n"+
 			`{"op":"update","table":"stock","old":{"id":1,"pieces":5},"new":{"id":1,"pieces":4}}`+"\n",
 			succeed(t, config, "consume", "stock_changes", "--from", "beginning", "--stop-at-end", "--format", "payload"))
 
 		require.Contains(t, fail(t, exitFailed, config, "capture", "install", "stock"), "`mqnotify_capture_insert_stock` stands already")
-		execute(t, db, "ALTER TABLE stock ADD place TEXT")
+		mysqltest.Exec(t, db, "ALTER TABLE stock ADD place TEXT")
 		lines := strings.Split(succeed(t, config, "capture", "status", "stock"), "\n")
 		require.Len(t, lines, 5)
 		assert.Equal(t, []string{"stock", "insert", "stock_changes", "2", "without", "place"}, strings.Fields(lines[1]))
 		assert.Contains(t, succeed(t, config, "capture", "status", "--json"), `"missed":["place"]`)
-		execute(t, db, "DROP TABLE stock_changes")
+		mysqltest.Exec(t, db, "DROP TABLE stock_changes")
 		r := mqnotify(t, config, "", "capture", "status")
 		assert.Equal(t, exitFailed, r.code)
 		assert.Contains(t, r.out, "BROKEN: no topic stock_changes")
@@ -44,11 +44,11 @@ func TestCaptureCommand(t *testing.T) {
 func TestCapturePrint(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
+		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
 		script := succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE", "--print")
 		const triggers = `SELECT CONCAT_WS('|', TRIGGER_NAME, ACTION_STATEMENT, SQL_MODE) FROM information_schema.TRIGGERS
 			WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1`
-		require.Empty(t, column(t, db, triggers), "nothing is made")
+		require.Empty(t, mysqltest.Values[string](t, db, triggers), "nothing is made")
 		plain, delimited, found := strings.Cut(script, "DELIMITER //\n")
 		require.True(t, found)
 		client := config.Clone()
@@ -63,10 +63,10 @@ func TestCapturePrint(t *testing.T) {
 				require.NoError(t, err, statement)
 			}
 		}
-		printed := column(t, db, triggers)
+		printed := mysqltest.Values[string](t, db, triggers)
 		require.Len(t, printed, 2)
 		succeed(t, config, "capture", "remove", "stock")
 		succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE")
-		require.Equal(t, printed, column(t, db, triggers))
+		require.Equal(t, printed, mysqltest.Values[string](t, db, triggers))
 	})
 }

@@ -28,7 +28,7 @@ func TestConsumeRunsCommand(t *testing.T) {
 			`MQNOTIFY_HEADERS={"content-type":"text/plain","ä":"b"}`,
 			"MQNOTIFY_HEADER_CONTENT_TYPE=text/plain", "MQNOTIFY_HEADER__=b", "MQNOTIFY_ID=1", "MQNOTIFY_TOPIC=orders", "",
 		}, lines[4:])
-		require.Equal(t, []string{"1"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+		require.Equal(t, []string{"1"}, mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset"))
 	})
 }
 
@@ -46,7 +46,7 @@ func TestConsumeCommandFails(t *testing.T) {
 		require.Contains(t, r.err, "broken\n")
 		require.Equal(t, []string{"one", "bad", "bad", "two"}, linesOf(t, tries))
 		require.Equal(t, []string{"2 bad 2 sh: exit status 3"},
-			column(t, db, "SELECT CONCAT_WS(' ', message_id, payload, attempts, error) FROM mqnotify_dead_letter"))
+			mysqltest.Values[string](t, db, "SELECT CONCAT_WS(' ', message_id, payload, attempts, error) FROM mqnotify_dead_letter"))
 
 		// Without a group there is nobody to keep it for.
 		require.Contains(t, fail(t, exitFailed, config, append(group, "--", "sh", "-c", script)...), "message 2 of orders failed 2 times")
@@ -63,12 +63,13 @@ func TestConsumeCommandHangs(t *testing.T) {
 			"--attempts", "1", "--timeout", "3s", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; sleep 1000 & wait")
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Equal(t, "asked\n", r.out)
-		require.Contains(t, column(t, db, "SELECT error FROM mqnotify_dead_letter")[0], "took longer than 3s")
+		require.Contains(t, mysqltest.Values[string](t, db, "SELECT error FROM mqnotify_dead_letter")[0], "took longer than 3s")
 	})
 }
 
 // A command that will not end when asked is killed, and so is what it has started.
 func TestCommandKilled(t *testing.T) {
+	t.Parallel()
 	pids := filepath.Join(t.TempDir(), "pids")
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
@@ -85,6 +86,7 @@ func TestCommandKilled(t *testing.T) {
 // A command that exits with 0 has succeeded, however little time it would get to end, and whatever still has
 // its stdout then.
 func TestCommandThatLeavesItsStdout(t *testing.T) {
+	t.Parallel()
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
 	run := &command{[]string{"sh", "-c", "sleep 6 & echo done"}, time.Millisecond, a}
@@ -99,14 +101,14 @@ func TestConsumeCommandInterrupted(t *testing.T) {
 		succeed(t, config, "produce", "orders", "one", "two")
 		gate := filepath.Join(t.TempDir(), "gate")
 		c := background(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--",
-			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 		c.out.contains(t, "begun\n")
 		c.stop()
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
 		r := c.wait(t)
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Equal(t, "begun\nended\n", r.out)
-		require.Equal(t, []string{"1"}, column(t, db, "SELECT settled + LENGTH(delivered) * 0 FROM mqnotify_offset"))
+		require.Equal(t, []string{"1"}, mysqltest.Values[string](t, db, "SELECT settled + LENGTH(delivered) * 0 FROM mqnotify_offset"))
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -92,12 +94,34 @@ func TestReadOnlyServer(t *testing.T) {
 		config, db := database(t, own, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		user := own.User(t, config, "SELECT, INSERT, CREATE ON "+config.DBName+".*")
-		execute(t, db, "SET GLOBAL read_only = 1")
+		mysqltest.Exec(t, db, "SET GLOBAL read_only = 1")
 		require.Contains(t, fail(t, exitFailed, user, "produce", "orders", "x"), "connect to the primary")
 		require.Contains(t, fail(t, exitFailed, user, "init", "more"), "connect to the primary")
 		require.Equal(t, "one\n", succeed(t, user, "consume", "orders", "--from", "beginning", "--stop-at-end", "--format", "payload"))
-		execute(t, db, "SET GLOBAL read_only = 0")
+		noGate(t, config, db)
+		mysqltest.Exec(t, db, "SET GLOBAL read_only = 0")
 	})
+}
+
+// noGate shows that where locks do not reach the remedy is told, and nothing waits for ever. There is one message.
+func noGate(t *testing.T, config *mysql.Config, db *sqlx.DB) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"listen", "orders"}, {"notify", "orders"}, {"keeper", "orders"},
+		{"consume", "orders", "--mode", "gate"}, {"tail", "-f", "orders", "--mode", "gate"},
+	} {
+		message := fail(t, exitFailed, config, args...)
+		require.Contains(t, message, "no gate is possible here: the server is read-only", args)
+		require.Contains(t, message, "`mqnotify doctor`", args)
+	}
+	message := fail(t, exitFailed, config, "consume", "orders", "--mode", "gtid")
+	require.Contains(t, message, "no GTIDs to wait for: they need MySQL with gtid_mode=ON")
+
+	// By itself it finds another way, and says why.
+	c := background(t, config, "consume", "orders", "--from", "1", "--limit", "2", "--format", "payload")
+	c.err.contains(t, `mode=poll why="no gate: the server is read-only`)
+	mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('y')") // as root may
+	require.Equal(t, "one\ny\n", c.wait(t).out)
 }
 
 // Should a DSN have come into a text, it leaves without its password.

@@ -18,9 +18,9 @@ import (
 func TestConsumePrints(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, `INSERT INTO orders (created_at, headers, payload) VALUES
+		mysqltest.Exec(t, db, `INSERT INTO orders (created_at, headers, payload) VALUES
 			('2026-01-31 08:00:00.123456', '{"kind": "a<b"}', 'one'), ('2026-02-01 00:00:00', NULL, X'FF00')`)
-		created := column(t, db, "SELECT DATE_FORMAT(CONVERT_TZ(created_at, @@time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') FROM orders ORDER BY id")
+		created := mysqltest.Values[string](t, db, "SELECT DATE_FORMAT(CONVERT_TZ(created_at, @@time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') FROM orders ORDER BY id")
 		all := func(args ...string) string {
 			return succeed(t, config, append([]string{"consume", "orders", "--from", "beginning", "--stop-at-end"}, args...)...)
 		}
@@ -39,8 +39,8 @@ func TestConsumePrints(t *testing.T) {
 func TestConsumeAnyTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE `we``ird, table` (a VARCHAR(9) PRIMARY KEY, n BIGINT UNSIGNED NOT NULL UNIQUE, d DECIMAL(4,2))")
-		execute(t, db, "INSERT INTO `we``ird, table` VALUES ('x', 18446744073709551614, 1.50), ('y', 7, NULL)")
+		mysqltest.Exec(t, db, "CREATE TABLE `we``ird, table` (a VARCHAR(9) PRIMARY KEY, n BIGINT UNSIGNED NOT NULL UNIQUE, d DECIMAL(4,2))")
+		mysqltest.Exec(t, db, "INSERT INTO `we``ird, table` VALUES ('x', 18446744073709551614, 1.50), ('y', 7, NULL)")
 		args := []string{"consume", "we`ird, table", "--from", "beginning", "--stop-at-end"}
 		require.Contains(t, fail(t, exitFailed, config, args...), "--id-column")
 		args = append(args, "--id-column", "n")
@@ -55,7 +55,7 @@ func TestConsumeGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		for n := 1; n <= 10; n++ {
-			execute(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint(n))
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint(n))
 		}
 		group := []string{"consume", "orders", "--group", "g", "--from", "beginning", "--format", "payload"}
 		r := mqnotify(t, config, "", "consume", "orders", "--group", "new", "--stop-at-end")
@@ -68,16 +68,16 @@ func TestConsumeGroup(t *testing.T) {
 		require.Equal(t, "10\n", succeed(t, config, append(group, "--stop-at-end")...))
 		require.Empty(t, succeed(t, config, append(group, "--stop-at-end")...))
 		require.Equal(t, "9\n10\n", succeed(t, config, append(group, "--stop-at-end", "--reset", "--from", "9")...))
-		execute(t, db, "UPDATE orders SET created_at = NOW() - INTERVAL 1 DAY WHERE id < 8")
+		mysqltest.Exec(t, db, "UPDATE orders SET created_at = NOW() - INTERVAL 1 DAY WHERE id < 8")
 		require.Equal(t, "8\n9\n10\n", succeed(t, config, append(group, "--stop-at-end", "--reset", "--from", "1h")...))
 
 		c := background(t, config, group...)
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('new')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('new')")
 		c.out.contains(t, "new\n")
 		require.Equal(t, exitDone, c.interrupt(t).code)
 		require.Empty(t, succeed(t, config, append(group, "--stop-at-end")...), "the offset was stored at Ctrl-C")
 
-		execute(t, db, "TRUNCATE TABLE orders")
+		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		require.Contains(t, fail(t, exitFailed, config, append(group, "--stop-at-end")...), "--reset")
 	})
 }
@@ -91,9 +91,9 @@ func TestConsumeOfWhatIsTruncated(t *testing.T) {
 		c.err.contains(t, "msg=waiting")
 		succeed(t, config, "produce", "orders", "three") // what goes back before it waits is seen minutes later
 		require.Eventually(t, func() bool {
-			return len(column(t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
+			return len(mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
 		}, patience, time.Millisecond)
-		execute(t, db, "TRUNCATE TABLE orders")
+		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		r := c.wait(t)
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.err, "--reset")
@@ -105,15 +105,15 @@ func TestConsumeOfWhatIsTruncated(t *testing.T) {
 func TestConsumeFromEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY)")
-		execute(t, db, "INSERT INTO plain VALUES ()")
-		for _, table := range column(t, db, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME <> 'plain'") {
-			execute(t, db, "DROP TABLE "+table)
+		mysqltest.Exec(t, db, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY)")
+		mysqltest.Exec(t, db, "INSERT INTO plain VALUES ()")
+		for _, table := range mysqltest.Values[string](t, db, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME <> 'plain'") {
+			mysqltest.Exec(t, db, "DROP TABLE "+table)
 		}
 		c := background(t, config, "consume", "plain", "--log-level", "debug", "--mode", "poll", "--limit", "1")
 		c.err.contains(t, "--from beginning")
 		c.err.contains(t, "reading")
-		execute(t, db, "INSERT INTO plain VALUES ()")
+		mysqltest.Exec(t, db, "INSERT INTO plain VALUES ()")
 		r := c.wait(t)
 		require.Equal(t, exitDone, r.code)
 		require.Equal(t, `{"id":2}`+"\n", r.out)
@@ -128,15 +128,15 @@ func TestConsumeOrder(t *testing.T) {
 			{"--strict=false", "first\nafter\nlate\n"},
 			{"--strict", "first\nlate\nafter\n"},
 		} {
-			execute(t, db, "TRUNCATE TABLE orders")
+			mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 			c := background(t, config, "consume", "orders", "--from", "beginning", "--format", "payload", "--limit", "3", test.flag)
-			execute(t, db, "INSERT INTO orders (payload) VALUES ('first')")
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('first')")
 			c.out.contains(t, "first\n")
 			late, err := db.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
 			_, err = late.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('late')")
 			require.NoError(t, err)
-			execute(t, db, "INSERT INTO orders (payload) VALUES ('after')")
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('after')")
 			if test.flag == "--strict" {
 				require.Never(t, func() bool { return strings.Contains(c.out.String(), "after") }, 300*time.Millisecond, time.Millisecond)
 			} else {
@@ -152,14 +152,14 @@ func TestConsumeOrder(t *testing.T) {
 func TestConsumeToBrokenStdout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two'), ('three')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two'), ('three')")
 		for _, limit := range []string{"0", "2"} {
 			var err text
 			a := newApp(streams{in: strings.NewReader(""), out: brokenStream{}, err: &err, environ: environment(t, config)})
 			code := a.run(t.Context(), []string{"consume", "orders", "--group", "g" + limit, "--from", "beginning", "--limit", limit, "--log-level", "warn"})
 			require.Equal(t, exitFailed, code)
 			require.Equal(t, "mqnotify: print: no space left\n", err.String())
-			require.Empty(t, column(t, db, "SELECT message_id FROM mqnotify_dead_letter"))
+			require.Empty(t, mysqltest.Values[string](t, db, "SELECT message_id FROM mqnotify_dead_letter"))
 			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", "g"+limit, "--stop-at-end", "--format", "payload"))
 		}
 	})
@@ -173,7 +173,7 @@ func (brokenStream) Write([]byte) (int, error) { return 0, errors.New("no space 
 func TestConsumeTemplateFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		for _, template := range []string{"{{.Nosuch}}", "{{.Row.id}}", "{{index .Payload 99}}"} {
 			message := fail(t, exitFailed, config, "consume", "orders", "--group", "g", "--from", "beginning", "--format", template, "--log-level", "warn")
 			require.Equal(t, 1, strings.Count(message, "\n"), message)

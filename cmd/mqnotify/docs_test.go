@@ -15,6 +15,7 @@ import (
 // Every mqnotify command in the pages is one that the command line takes: the shell
 // splits it, and the real commands parse it.
 func TestCommandsInDocs(t *testing.T) {
+	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
 	pages = append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../docker-compose.yml", "../../packaging/mqnotify@.service")

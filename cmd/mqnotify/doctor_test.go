@@ -22,7 +22,7 @@ func TestDoctor(t *testing.T) {
 		require.Contains(t, succeed(t, config, "doctor"), "to check tables too: mqnotify doctor TOPIC...")
 
 		// A warning is no failure, a problem is.
-		execute(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
+		mysqltest.Exec(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
 		out = succeed(t, config, "doctor", "a\nproblem")
 		require.Contains(t, out, "warning  a\uFFFDproblem: engine: MyISAM has no transactions")
 		require.Contains(t, out, "\n         -> ALTER TABLE `a\uFFFDproblem` ENGINE=InnoDB\n")
@@ -69,6 +69,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 
 // Whoever has enough of a server that does not answer need not wait for it.
 func TestDoctorIsInterrupted(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()

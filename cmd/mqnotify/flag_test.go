@@ -21,7 +21,7 @@ func TestFlag(t *testing.T) {
 		require.Equal(t, "0\n", succeed(t, config, "flag", "orders", "--reset"))
 
 		require.Contains(t, fail(t, exitFailed, config, "flag", "order"), "did you mean `orders`")
-		execute(t, db, "DROP TABLE mqnotify_flag")
+		mysqltest.Exec(t, db, "DROP TABLE mqnotify_flag")
 		require.Contains(t, fail(t, exitFailed, config, "flag", "orders"), "mqnotify init")
 	})
 }
@@ -33,13 +33,13 @@ func TestTriggers(t *testing.T) {
 		for form, want := range map[string]string{"counter": "4\n", "row": "1\n"} {
 			table := "it's \\" + form
 			quoted := "`" + table + "`"
-			execute(t, db, "CREATE TABLE "+quoted+" (id INT PRIMARY KEY)")
+			mysqltest.Exec(t, db, "CREATE TABLE "+quoted+" (id INT PRIMARY KEY)")
 			init := []string{"init", "--trigger", table, "--trigger-on", "insert,DELETE", "--trigger-form", form}
 			require.Empty(t, succeed(t, config, init...))
 			require.Empty(t, succeed(t, config, init...), "it may run twice")
-			execute(t, db, "INSERT INTO "+quoted+" VALUES (1), (2), (3)")
-			execute(t, db, "UPDATE "+quoted+" SET id = 4 WHERE id = 3")
-			execute(t, db, "DELETE FROM "+quoted+" WHERE id = 1")
+			mysqltest.Exec(t, db, "INSERT INTO "+quoted+" VALUES (1), (2), (3)")
+			mysqltest.Exec(t, db, "UPDATE "+quoted+" SET id = 4 WHERE id = 3")
+			mysqltest.Exec(t, db, "DELETE FROM "+quoted+" WHERE id = 1")
 			require.Equal(t, want, succeed(t, config, "flag", table, "--reset"))
 			require.Equal(t, "0\n", succeed(t, config, "flag", table))
 		}
@@ -49,7 +49,7 @@ func TestTriggers(t *testing.T) {
 func TestTriggersFail(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, "CREATE VIEW v AS SELECT * FROM orders")
+		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitFailed, config, "init", "--trigger", "nosuch"), "no table `nosuch`")
 		require.Contains(t, fail(t, exitFailed, config, "init", "--trigger", "v"), "is a view")
 		require.Contains(t, fail(t, exitUsage, config, "init", "--trigger", "orders", "--trigger-form", "both"), "counter")

@@ -49,7 +49,7 @@ func TestGrantsRun(t *testing.T) {
 				continue // not for MariaDB, as the lines before say
 			}
 			if statement = strings.TrimSpace(statement); statement != "" {
-				execute(t, db, statement)
+				mysqltest.Exec(t, db, statement)
 			}
 		}
 		succeed(t, user, "produce", "orders", "x")

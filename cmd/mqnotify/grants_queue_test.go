@@ -37,7 +37,7 @@ func TestGrantsOfFlagsToKeep(t *testing.T) {
 		// begin starts both. enter gives each something, and tells how long it took until they had all
 		// that came, or that they had not in time.
 		begin := func(flags bool) (w, r *running, enter func(most time.Duration) (took time.Duration, both bool)) {
-			execute(t, db, "DELETE FROM mqnotify_flag")
+			mysqltest.Exec(t, db, "DELETE FROM mqnotify_flag")
 			worker, reader := []string{"worker:"}, []string{"ring:"}
 			if flags {
 				worker = append(worker, "besides, to keep the gate for enqueuers")

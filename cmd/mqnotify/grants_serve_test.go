@@ -11,13 +11,12 @@ import (
 
 	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // TestGrantsOfServe is TestGrantsAreTheLeast for import, serve and capture.
 func TestGrantsOfServe(t *testing.T) {
-	broker := brokertest.Redis(t)
 	for _, test := range []role{
-		{"importer", []string{"importer:"}, func(t *testing.T, a account) bool { return a.imports(t, broker) }},
 		{"serve", []string{"serve: mqnotify"}, func(t *testing.T, a account) bool {
 			return a.serves(t, func(string) bool { return true })
 		}},
@@ -28,20 +27,20 @@ func TestGrantsOfServe(t *testing.T) {
 			})
 		}},
 		{"serve that publishes once", []string{"serve: mqnotify", "serve, besides, to publish with"}, func(t *testing.T, a account) bool {
-			execute(t, a.db, "DELETE FROM mqnotify_idempotency")
-			execute(t, a.db, "INSERT INTO mqnotify_idempotency (topic, name, message_id, digest, created_at) VALUES ('orders', 'old', 1, '', '2020-01-01')")
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_idempotency")
+			mysqltest.Exec(t, a.db, "INSERT INTO mqnotify_idempotency (topic, name, message_id, digest, created_at) VALUES ('orders', 'old', 1, '', '2020-01-01')")
 			return a.serves(t, func(url string) bool {
 				status, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
 				again, _ := ask(t, http.MethodPost, url+"/messages", "x", "Idempotency-Key: k")
 				return status == http.StatusCreated && again == http.StatusOK && within(t, a.most, func() bool {
-					return len(column(t, a.db, "SELECT 1 FROM mqnotify_idempotency WHERE name = 'old'")) == 0
+					return len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM mqnotify_idempotency WHERE name = 'old'")) == 0
 				})
 			})
 		}},
 		{"serve that retries", []string{"serve: mqnotify", "serve, besides, to retry"}, func(t *testing.T, a account) bool {
-			execute(t, a.db, "DELETE FROM mqnotify_dead_letter")
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_dead_letter")
 			mqnotify(t, a.root, "", "consume", "orders", "--group", "g", "--reset", "--from", "1", "--stop-at-end", "--attempts", "1", "--", "false")
-			id := column(t, a.db, "SELECT MAX(id) FROM mqnotify_dead_letter")[0]
+			id := mysqltest.Values[string](t, a.db, "SELECT MAX(id) FROM mqnotify_dead_letter")[0]
 			return a.serves(t, func(url string) bool {
 				status, _ := ask(t, http.MethodPost, url+"/dead-letters/"+id+"/retry", "")
 				return status == http.StatusOK
@@ -63,6 +62,12 @@ func TestGrantsOfServe(t *testing.T) {
 	} {
 		t.Run(test.name, test.least)
 	}
+}
+
+// TestGrantsOfImport is TestGrantsAreTheLeast for import.
+func TestGrantsOfImport(t *testing.T) {
+	broker := brokertest.Redis(t)
+	role{"importer", []string{"importer:"}, func(t *testing.T, a account) bool { return a.imports(t, broker) }}.least(t)
 }
 
 // serves tells whether a server of this account shows the topic's messages and groups, and
@@ -128,16 +133,16 @@ func ask(t *testing.T, method, url, body string, headers ...string) (status int,
 // imports tells whether an import stores a message, and forgets an old id.
 func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	t.Helper()
-	execute(t, a.db, "DELETE FROM mqnotify_import")
-	origin, err := bridge.ParseOrigin(broker.URL("stream=payments"), "orders")
+	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_import")
+	origin, err := bridge.ParseOrigin(broker.URL("stream="+a.root.DBName), "orders")
 	require.NoError(t, err)
-	execute(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin.Key)
+	mysqltest.Exec(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin.Key)
 	client := redis.NewClient(&redis.Options{Addr: broker.Addr(), Username: brokertest.User, Password: brokertest.Password})
 	defer client.Close()
-	require.NoError(t, client.Del(t.Context(), "payments").Err())
-	require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "payments", Values: []string{"payload", "imported"}}).Err())
-	before := len(column(t, a.db, "SELECT id FROM orders WHERE payload = 'imported'"))
-	r := background(t, a.config, "import", "--from", broker.URL("stream=payments"), "--into", "orders")
+	require.NoError(t, client.Del(t.Context(), a.root.DBName).Err())
+	require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: a.root.DBName, Values: []string{"payload", "imported"}}).Err())
+	before := len(mysqltest.Values[string](t, a.db, "SELECT id FROM orders WHERE payload = 'imported'"))
+	r := background(t, a.config, "import", "--from", broker.URL("stream="+a.root.DBName), "--into", "orders")
 	ended := false
 	did := within(t, a.most, func() bool {
 		select {
@@ -145,8 +150,8 @@ func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 			ended = true
 			return true
 		default:
-			return len(column(t, a.db, "SELECT id FROM orders WHERE payload = 'imported'")) > before &&
-				len(column(t, a.db, "SELECT 1 FROM mqnotify_import WHERE message_id = 'old'")) == 0
+			return len(mysqltest.Values[string](t, a.db, "SELECT id FROM orders WHERE payload = 'imported'")) > before &&
+				len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM mqnotify_import WHERE message_id = 'old'")) == 0
 		}
 	})
 	return did && !ended && r.interrupt(t).code == exitDone

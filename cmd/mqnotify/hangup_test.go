@@ -3,7 +3,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -33,9 +32,9 @@ func TestLockUnderNohup(t *testing.T) {
 // launchUnderNohup is launch for a process that was started to ignore SIGHUP.
 func launchUnderNohup(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
-	script := []string{"-c", `trap "" HUP; exec "$0" "$@"`, os.Args[0]}
-	p := &process{Cmd: exec.CommandContext(tb.Context(), "sh", append(script, args...)...), ended: make(chan struct{})}
-	p.Env = processEnvironment(tb, config)
+	p := newProcess(tb, config, args...)
+	p.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`, p.Path}, args...)
+	p.Path, p.Err = exec.LookPath("sh")
 	p.Stdout, p.Stderr = &p.out, &p.err
 	p.start(tb)
 	return p

@@ -12,6 +12,7 @@ import (
 
 // The first page that a user sees. MQNOTIFY_UPDATE=1 writes it anew.
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	golden := filepath.Join("testdata", "help.txt")
 	help := succeed(t, nil, "--help")
 	require.Equal(t, help, succeed(t, nil))
@@ -39,6 +40,7 @@ func TestExamples(t *testing.T) {
 
 // Flags have names that tell what they are and take, and complete in a shell.
 func TestFlagsComplete(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string]string{
 		"consume orders --mode ":   "auto gate gtid poll handshake",
 		"tail -f orders --mode ":   "auto gate gtid poll handshake",
@@ -93,6 +95,7 @@ func TestVersion(t *testing.T) {
 
 // A mistake exits with 2, and says what to type.
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string]string{
 		"nonsense":                              "unknown command",
 		"consum":                                "consume",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,7 +72,7 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	redis.SetLogger(redisLog{a.log})
+	setRedisLog(a.log)
 	db, err := a.open()
 	if err != nil {
 		return err
@@ -115,10 +117,21 @@ func (i *imported) log(message string, more ...any) {
 	i.app.log.InfoContext(context.Background(), message, attributes...)
 }
 
-// redisLog makes what the Redis client prints a debug log: what matters of it is in an
-// error too.
-type redisLog struct{ log *slog.Logger }
+// setRedisLog makes what the Redis client prints a debug log: what matters of it is in an error too. The client
+// has one logger for the process, which is set once; commands that run at the same time, as in tests, share the
+// log that was set last.
+func setRedisLog(log *slog.Logger) {
+	redisLog.Store(log)
+	redisPrints()
+}
 
-func (r redisLog) Printf(ctx context.Context, format string, v ...any) {
-	r.log.DebugContext(ctx, "redis client", "said", fmt.Sprintf(format, v...))
+var (
+	redisLog    atomic.Pointer[slog.Logger]
+	redisPrints = sync.OnceFunc(func() { redis.SetLogger(redisPrinter{}) })
+)
+
+type redisPrinter struct{}
+
+func (redisPrinter) Printf(ctx context.Context, format string, v ...any) {
+	redisLog.Load().DebugContext(ctx, "redis client", "said", fmt.Sprintf(format, v...))
 }

@@ -17,15 +17,15 @@ func TestInit(t *testing.T) {
 		for range 2 {
 			require.Empty(t, succeed(t, config, "init", "orders", "a`b c"))
 		}
-		execute(t, db, "INSERT INTO `a``b c` (payload) VALUES ('any program''s')")
+		mysqltest.Exec(t, db, "INSERT INTO `a``b c` (payload) VALUES ('any program''s')")
 		require.Equal(t, "any program's\n", succeed(t, config, "consume", "a`b c", "--group", "g", "--from", "beginning",
 			"--stop-at-end", "--format", "payload"))
 
-		execute(t, db, "CREATE TABLE taken (id INT PRIMARY KEY)")
+		mysqltest.Exec(t, db, "CREATE TABLE taken (id INT PRIMARY KEY)")
 		r := mqnotify(t, config, "", "init", "taken")
 		require.Equal(t, exitDone, r.code)
 		require.Contains(t, r.err, "level=WARN")
-		require.Equal(t, []string{"id"}, column(t, db, "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'taken'"))
+		require.Equal(t, []string{"id"}, mysqltest.Values[string](t, db, "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'taken'"))
 	})
 }
 
@@ -36,10 +36,10 @@ func TestInitPrint(t *testing.T) {
 		config := s.Database(t)
 		client := config.Clone()
 		client.MultiStatements = true
-		execute(t, open(t, client), script)
+		mysqltest.Exec(t, open(t, client), script)
 		db := open(t, config)
 		require.Equal(t, []string{"mqnotify_insert_orders", "mqnotify_update_orders"},
-			column(t, db, "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1"))
+			mysqltest.Values[string](t, db, "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1"))
 		printed := tables(t, db)
 		require.Empty(t, succeed(t, config, "init", "orders", "--trigger", "orders", "--trigger-on", "insert,update"))
 		require.Equal(t, printed, tables(t, db))
@@ -53,7 +53,7 @@ func TestInitPrint(t *testing.T) {
 // tables are the database's tables and their columns.
 func tables(tb testing.TB, db *sqlx.DB) []string {
 	tb.Helper()
-	return column(tb, db, `SELECT CONCAT_WS(' ', TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA)
+	return mysqltest.Values[string](tb, db, `SELECT CONCAT_WS(' ', TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA)
 		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME, ORDINAL_POSITION`)
 }
 

@@ -29,7 +29,7 @@ func TestKeeperKeeps(t *testing.T) {
 		arrives := func(payload string) {
 			t.Helper()
 			begun := time.Now()
-			execute(t, db, "INSERT INTO orders (payload) VALUES (?)", payload)
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", payload)
 			c.out.contains(t, payload+"\n")
 			require.Less(t, time.Since(begun), soon)
 		}
@@ -57,11 +57,11 @@ func TestKeeperKeeps(t *testing.T) {
 func TestKeeperFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, "CREATE VIEW v AS SELECT * FROM orders")
+		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitFailed, config, "keeper", "orders", "order"), "did you mean `orders`")
 		require.Contains(t, fail(t, exitFailed, config, "keeper", "v"), "is a view")
 
-		execute(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
+		mysqltest.Exec(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
 		k := background(t, config, "keeper", "nokey", "orders")
 		k.err.contains(t, "only its flag is")
 		k.err.contains(t, "msg=\"keeps the gate\" topic=orders")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,7 +45,7 @@ func TestListenPrints(t *testing.T) {
 
 		rows := background(t, config, "listen", "orders", "--limit", "1")
 		rows.err.contains(t, "listening")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
 		require.Regexp(t, `Z orders\n$`, rows.wait(t).out)
 	})
 }
@@ -55,7 +56,7 @@ func TestListenRunsCommand(t *testing.T) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "--look", "50ms", "--at-start", "--limit", "3", "--", "sh", "-c",
-			"echo $0 $MQNOTIFY_TOPIC; cat; while ! [ -e "+gate+" ]; do sleep 0.01; done; exit 7", "run")
+			"echo $0 $MQNOTIFY_TOPIC; cat; while ! [ -e "+gate+" ]; do sleep 0.05; done; exit 7", "run")
 		l.out.contains(t, "run jobs\n")
 		for range 3 { // which are one, since it runs
 			succeed(t, config, "notify", "jobs")
@@ -77,7 +78,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "--at-start", "--",
-			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 		l.out.contains(t, "begun\n")
 		l.stop()
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
@@ -86,52 +87,38 @@ func TestListenCommandInterrupted(t *testing.T) {
 	})
 }
 
-// A server that goes away is waited for, and who listens is told.
-func TestListenReconnects(t *testing.T) {
+// A server that goes away is waited for, by a listener, which is told, and by a producer between two lines.
+func TestReconnects(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
-		config, _ := database(t, own)
+		config, db := database(t, own, "orders")
 		l := background(t, config, "listen", "reload")
 		l.err.contains(t, "listening")
+		in, typed := io.Pipe()
+		p := start(t, environment(t, config), in, "produce", "orders", "--print-ids")
+		_, err := io.WriteString(typed, "one\n")
+		require.NoError(t, err)
+		p.out.contains(t, "1\n")
 		own.Stop()
 		l.err.contains(t, "level=WARN msg=\"lost the gate; it goes on by itself\" topic=reload error=")
+		_, err = io.WriteString(typed, "two\n")
+		require.NoError(t, err)
+		p.err.contains(t, "the server is away")
 		own.Restart(t)
 		l.out.contains(t, "reload\n") // what was missed, perhaps
 		before := strings.Count(l.out.String(), "\n")
 		succeed(t, config, "notify", "reload")
 		require.Eventually(t, func() bool { return strings.Count(l.out.String(), "\n") > before }, patience, time.Millisecond)
 		require.Equal(t, exitDone, l.interrupt(t).code)
+		p.out.contains(t, "2\n")
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, p.wait(t).code)
+		require.Equal(t, []string{"one", "two"}, mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id"))
 
 		// One that was never there is not.
 		own.Stop()
-		for _, command := range []string{"listen", "notify"} {
-			require.Contains(t, fail(t, exitFailed, config, command, "reload"), "is the server running there?")
+		for _, command := range []string{"listen reload", "notify reload", "produce orders x"} {
+			require.Contains(t, fail(t, exitFailed, config, strings.Fields(command)...), "is the server running there?")
 		}
-	})
-}
-
-// Where locks do not reach the remedy is told, and nothing waits for ever.
-func TestNoGate(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		config, db := database(t, own, "orders")
-		succeed(t, config, "produce", "orders", "x")
-		execute(t, db, "SET GLOBAL read_only = 1")
-		for _, args := range [][]string{
-			{"listen", "orders"}, {"notify", "orders"}, {"keeper", "orders"},
-			{"consume", "orders", "--mode", "gate"}, {"tail", "-f", "orders", "--mode", "gate"},
-		} {
-			message := fail(t, exitFailed, config, args...)
-			require.Contains(t, message, "no gate is possible here: the server is read-only", args)
-			require.Contains(t, message, "`mqnotify doctor`", args)
-		}
-		message := fail(t, exitFailed, config, "consume", "orders", "--mode", "gtid")
-		require.Contains(t, message, "no GTIDs to wait for: they need MySQL with gtid_mode=ON")
-
-		// By itself it finds another way, and says why.
-		c := background(t, config, "consume", "orders", "--from", "1", "--limit", "2", "--format", "payload")
-		c.err.contains(t, `mode=poll why="no gate: the server is read-only`)
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('y')") // as root may
-		require.Equal(t, "x\ny\n", c.wait(t).out)
 	})
 }

@@ -14,18 +14,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// rotated deals out what is to be tried, one a server: a process takes seconds to start
-// where races are looked for.
-func rotated[T any](t *testing.T, all []T, f func(t *testing.T, s *mysqltest.Server, one T)) {
-	t.Helper()
-	n := 0
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		one := all[n%len(all)]
-		n++ // before f, which may go on in parallel
-		f(t, s, one)
-	})
-}
-
 // The command gets the signals that mqnotify gets, which end it alone, with its own exit
 // code.
 func TestLockPassesSignalsOn(t *testing.T) {
@@ -34,14 +22,14 @@ func TestLockPassesSignalsOn(t *testing.T) {
 		signal syscall.Signal
 		args   []string
 	}
-	rotated(t, []ending{
+	mysqltest.Rotate(t, []ending{
 		{"INT", syscall.SIGINT, []string{"lock", "x", "--kind", "lease"}},
 		{"TERM", syscall.SIGTERM, []string{"lock", "x"}},
 		{"HUP", syscall.SIGHUP, []string{"once", "k"}},
 	}, func(t *testing.T, s *mysqltest.Server, ends ending) {
 		config, _ := database(t, s)
 		p := launch(t, config, nil, append(ends.args, "--", "sh", "-c", "trap 'echo USR1' USR1; trap 'echo QUIT' QUIT; trap 'echo ended; exit 9' "+
-			ends.trap+"; echo begun; while :; do sleep 0.01; done")...)
+			ends.trap+"; echo begun; while :; do sleep 0.05; done")...)
 		p.out.contains(t, "begun\n")
 		p.signal(t, syscall.SIGUSR1)
 		p.out.contains(t, "USR1\n")
@@ -60,11 +48,10 @@ func TestLockStopped(t *testing.T) {
 		args []string
 		code int
 	}
-	rotated(t, []job{ // with two seconds between SIGTERM and SIGKILL
-		{[]string{"lock", "x", "--kind", "lease", "--ttl", "20s"}, 3},
-		{[]string{"work", "mail", "--visibility", "40s"}, exitDone},
+	mysqltest.Rotate(t, []job{ // with a second or two between SIGTERM and SIGKILL
+		{[]string{"lock", "x", "--kind", "lease", "--ttl", mysqltest.Size("10s", "20s", "20s")}, 3},
+		{[]string{"work", "mail", "--visibility", mysqltest.Size("20s", "40s", "40s")}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
-		t.Parallel() // it mostly waits
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		file := filepath.Join(t.TempDir(), "lines")
@@ -77,7 +64,7 @@ func TestLockStopped(t *testing.T) {
 		requireStopped(t, words(p.out.String())[0])
 		before := linesOf(t, file)
 		for _, held := range []string{"mqnotify_lease SET expires_at", "mqnotify_task SET state_at"} { // they run out
-			execute(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+			mysqltest.Exec(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 		}
 		other := background(t, config, append(stopped.args, "--", "sh", "-c", "echo second >> "+file+"; echo has it")...)
 		other.out.contains(t, "has it\n")
@@ -95,7 +82,7 @@ func TestLockNotStopped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		p := launchIn(t, &syscall.SysProcAttr{Setsid: true}, config, nil, "lock", "x", "--", "sh", "-c",
-			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.01; done")
+			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.05; done")
 		p.out.contains(t, "begun\n")
 		p.signal(t, syscall.SIGTSTP)
 		p.out.contains(t, "goes on\n")
@@ -107,16 +94,17 @@ func TestLockNotStopped(t *testing.T) {
 // When mqnotify is killed with kill -9 its command ends too, and the lock is free: at once
 // if it is an advisory one, after its ttl if it is a lease.
 func TestLockKilled(t *testing.T) {
-	rotated(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
-		config, _ := database(t, s)
+	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+		config, db := database(t, s)
 		args := []string{"lock", "x", "--kind", kind}
 		if kind == kindLease {
-			args = append(args, "--ttl", "5s")
+			args = append(args, "--ttl", "1h")
 		}
 		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
 		<-p.ended
+		mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
 		succeed(t, config, append(args, "--timeout", patience.String(), "--", "true")...)
 		if runtime.GOOS == "linux" {
 			requireGone(t, words(p.out.String())[0])

@@ -19,13 +19,7 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// asCommand makes the test binary behave as mqnotify, for tests of processes.
-const asCommand = "MQNOTIFY_TEST_AS_COMMAND"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
-		main()
-	}
 	heedHangups()
 	mysqltest.Main(m)
 }
@@ -166,20 +160,6 @@ func open(tb testing.TB, config *mysql.Config) *sqlx.DB {
 	db := sqlx.NewDb(sql.OpenDB(connector), "mysql")
 	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
 	return db
-}
-
-func execute(tb testing.TB, db *sqlx.DB, query string, args ...any) {
-	tb.Helper()
-	_, err := db.ExecContext(tb.Context(), query, args...)
-	require.NoError(tb, err, query)
-}
-
-// column is what a query that selects one column returns.
-func column(tb testing.TB, db *sqlx.DB, query string, args ...any) []string {
-	tb.Helper()
-	var values []string
-	require.NoError(tb, db.SelectContext(tb.Context(), &values, query, args...), query)
-	return values
 }
 
 // words are lines without their newlines.

@@ -3,12 +3,15 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +29,24 @@ type process struct {
 	ended    chan struct{}
 }
 
+// program is mqnotify as it is released: without the demo, whose database alone takes a third of a second to begin.
+var program = sync.OnceValues(func() (string, error) {
+	folder, err := mysqltest.Folder()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "mqnotify")
+	args := []string{"build", "-tags", "nodemo", "-o", path}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, ".")...).CombinedOutput() //nolint:noctx // all tests wait for it
+	if err != nil {
+		return "", fmt.Errorf("build mqnotify: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
 func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
 	return launchIn(tb, nil, config, stdin, args...)
@@ -34,18 +55,21 @@ func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string
 // launchIn is launch in another process group, or session.
 func launchIn(tb testing.TB, attributes *syscall.SysProcAttr, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
-	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
-	p.Env = processEnvironment(tb, config)
+	p := newProcess(tb, config, args...)
 	p.Stdin, p.Stdout, p.Stderr = stdin, &p.out, &p.err
 	p.SysProcAttr = attributes
 	p.start(tb)
 	return p
 }
 
-func processEnvironment(tb testing.TB, config *mysql.Config) []string {
+// newProcess is a process that is not started yet.
+func newProcess(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
-	// Without its folder a binary that counts coverage says so on stderr.
-	return append(environment(tb, config), asCommand+"=1", "GOCOVERDIR="+tb.TempDir())
+	path, err := program()
+	require.NoError(tb, err)
+	p := &process{Cmd: exec.CommandContext(tb.Context(), path, args...), ended: make(chan struct{})}
+	p.Env = environment(tb, config)
+	return p
 }
 
 func (p *process) start(tb testing.TB) {
@@ -135,11 +159,11 @@ func TestKeeperInTerminals(t *testing.T) {
 		second.err.contains(t, "stands by")
 		consume := background(t, config, "consume", "orders", "--format", "payload")
 		consume.err.contains(t, "mode=gate")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('one')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		consume.out.contains(t, "one\n")
 		first.signal(t, os.Kill)
 		second.err.contains(t, "msg=\"keeps the gate\"")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('two')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('two')")
 		consume.out.contains(t, "two\n")
 		second.signal(t, syscall.SIGTERM)
 		require.Equal(t, exitDone, second.code(t))
@@ -156,7 +180,7 @@ func TestFirstSignal(t *testing.T) {
 			succeed(t, config, "produce", "orders", "one", "two")
 			gate := filepath.Join(t.TempDir(), "gate")
 			p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
-				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.01; done; echo ended")
+				"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 			p.out.contains(t, "begun\n")
 			p.signal(t, signal)
 			p.signal(t, signal)
@@ -164,7 +188,7 @@ func TestFirstSignal(t *testing.T) {
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
 			require.Equal(t, exitDone, p.code(t))
 			require.Equal(t, "begun\nended\n", p.out.String())
-			require.Equal(t, []string{"1"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+			require.Equal(t, []string{"1"}, mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset"))
 		}
 	})
 }
@@ -183,12 +207,14 @@ func TestSecondSignal(t *testing.T) {
 		require.Equal(t, exitFailed, p.code(t))
 		p.err.contains(t, "stopped at once")
 		requireGone(t, words(p.out.String())[0])
-		require.Equal(t, []string{"0"}, column(t, db, "SELECT settled FROM mqnotify_offset"))
+		require.Equal(t, []string{"0"}, mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset"))
 	})
 }
 
 // Whoever reads stdout may stop reading: what was not written is not handled.
 func TestBrokenPipe(t *testing.T) {
+	intoBrokenPipe(t, nil, "init", "--print", "orders")
+	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
@@ -201,8 +227,6 @@ func TestBrokenPipe(t *testing.T) {
 		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
 	})
-	intoBrokenPipe(t, nil, "init", "--print", "orders")
-	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
 }
 
 // intoBrokenPipe runs a command whose stdout nobody reads, which must end quietly.
@@ -211,8 +235,7 @@ func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	read, write, err := os.Pipe()
 	require.NoError(tb, err)
 	require.NoError(tb, read.Close())
-	p := &process{Cmd: exec.CommandContext(tb.Context(), os.Args[0], args...), ended: make(chan struct{})}
-	p.Env = processEnvironment(tb, config)
+	p := newProcess(tb, config, args...)
 	p.Stdout, p.Stderr = write, &p.err
 	p.start(tb)
 	require.NoError(tb, write.Close())
@@ -244,6 +267,7 @@ func TestStandby(t *testing.T) {
 
 // Exit codes are those of the process too.
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, exitDone, launch(t, nil, nil, "--version").code(t))
 	require.Equal(t, exitFailed, launch(t, nil, nil, "tail", "t").code(t))
 	require.Equal(t, exitUsage, launch(t, nil, nil, "tail").code(t))

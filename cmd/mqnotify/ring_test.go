@@ -25,7 +25,7 @@ func TestRingCommand(t *testing.T) {
 		// More than there is room for goes in turns.
 		require.Equal(t, exitDone, mqnotify(t, config, "3\n4\n5\n6\n7", "ring", "put", "log").code)
 		succeed(t, config, "ring", "put", "log", "8", "9", "10", "11")
-		require.Equal(t, []string{"3"}, column(t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
+		require.Equal(t, []string{"3"}, mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
 
 		for want, flags := range map[string]string{
 			"9\n10\n11\n": "", "10\n11\n": "-n 2", "11\n": "--after 10", "": "-n 0",
@@ -50,7 +50,7 @@ func TestRingCommand(t *testing.T) {
 		require.Equal(t, 11, entry.Number)
 		require.Equal(t, "11", entry.Payload)
 		require.False(t, entry.WrittenAt.IsZero())
-		execute(t, db, "UPDATE mqnotify_ring_slot SET payload = x'ff00' WHERE entry = 11")
+		mysqltest.Exec(t, db, "UPDATE mqnotify_ring_slot SET payload = x'ff00' WHERE entry = 11")
 		require.Contains(t, succeed(t, config, "ring", "read", "log", "--json"), `"payload_base64":"/wA="`)
 
 		require.Contains(t, fail(t, exitUsage, config, "ring", "read", "log", "--after", "12"), `--after 12: the newest entry of ring "log" is 11`)
@@ -94,7 +94,7 @@ func TestRingFollow(t *testing.T) {
 		require.NoError(t, err)
 		succeed(t, config, "notify", "ring/log")
 		require.Eventually(t, func() bool {
-			return len(column(t, db, "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table%'")) > 0
+			return len(mysqltest.Values[string](t, db, "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table%'")) > 0
 		}, patience, 5*time.Millisecond)
 		proxy.Down()
 		reader.err.contains(t, "the server is away")

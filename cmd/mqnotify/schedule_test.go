@@ -55,7 +55,7 @@ func TestScheduleCommand(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Count(w.out.String(), "tick") > 1 }, patience, 5*time.Millisecond)
 		succeed(t, config, "schedule", "mail", "nightly", "--remove")
 		require.Equal(t, exitDone, w.interrupt(t).code)
-		require.Equal(t, []string{"empty"}, column(t, db, "SELECT name FROM mqnotify_schedule"))
+		require.Equal(t, []string{"empty"}, mysqltest.Values[string](t, db, "SELECT name FROM mqnotify_schedule"))
 
 		message := fail(t, exitFailed, config, "schedule", "mail", "nightly", "--remove")
 		require.Contains(t, message, `"mail": there is no recurring task "nightly": `+"`mqnotify schedule QUEUE` lists")

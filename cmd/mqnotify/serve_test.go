@@ -73,7 +73,7 @@ func TestServeRefusals(t *testing.T) {
 	require.NoError(t, os.WriteFile(wrong, []byte("a very-secret-0123456789 rad:orders\n"), 0o600))
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		execute(t, db, "CREATE VIEW v AS SELECT * FROM orders")
+		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--listen", ":8080"), "no tokens are given")
 		require.Contains(t, fail(t, exitFailed, config, "serve", "order"), "did you mean `orders`")
 		for _, origin := range []string{"*", "shop.example", "https://shop.example/"} {
@@ -104,7 +104,7 @@ func TestServeRefusals(t *testing.T) {
 func TestServeReady(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "invoices")
-		execute(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two')")
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two')")
 		url := background(t, config, "serve", "orders", "invoices", "--listen", "127.0.0.1:0").address(t)
 		var status int
 		var answer string

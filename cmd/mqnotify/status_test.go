@@ -57,9 +57,9 @@ func TestStatusOfNobody(t *testing.T) {
 		require.Regexp(t, "^table:      no table `order` in .* \\(did you mean `orders`\\?\\)", lines[2])
 		require.Len(t, lines, 3)
 
-		execute(t, db, "CREATE VIEW v AS SELECT 1")
+		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT 1")
 		require.Regexp(t, "^groups:     none: .* is a view", statusLines(t, config, "v")[2])
-		execute(t, db, "DROP TABLE mqnotify_offset")
+		mysqltest.Exec(t, db, "DROP TABLE mqnotify_offset")
 		require.Equal(t, "groups:     none: the tables of mqnotify are not in this database: make them with `mqnotify init`",
 			statusLines(t, config, "orders")[2])
 	})
@@ -73,7 +73,7 @@ func TestStatus(t *testing.T) {
 		c.out.contains(t, `"c"`)
 		succeed(t, config, "consume", "orders", "--group", "bad", "--from", "beginning", "--attempts", "1", "--stop-at-end", "--", "false")
 		succeed(t, config, "consume", "orders", "--group", "some", "--from", "beginning", "--limit", "1")
-		execute(t, db, "UPDATE mqnotify_offset SET updated_at = NOW(6) - INTERVAL 50 HOUR WHERE group_name = 'some'")
+		mysqltest.Exec(t, db, "UPDATE mqnotify_offset SET updated_at = NOW(6) - INTERVAL 50 HOUR WHERE group_name = 'some'")
 		producer, other := openGate(t, config, "orders"), openGate(t, config, "orders")
 		require.NoError(t, producer.Join(t.Context()))
 		require.NoError(t, other.Join(t.Context()))
@@ -148,7 +148,7 @@ func TestStatusFindings(t *testing.T) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "a", "b")
 		succeed(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--limit", "2")
-		execute(t, db, "TRUNCATE TABLE orders")
+		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		require.Contains(t, succeed(t, config, "status", "orders"), "\nproblem  orders: offset: the table's ids end below the offset of group g: "+
 			"was it truncated? A consumer of the group fails\n         -> start it anew: mqnotify consume orders --group g --reset\n")
 

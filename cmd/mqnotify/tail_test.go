@@ -11,11 +11,11 @@ import (
 func TestTail(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, `CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, d DECIMAL(30,2), ts DATETIME(6),
+		mysqltest.Exec(t, db, `CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, d DECIMAL(30,2), ts DATETIME(6),
 			j JSON, b BLOB, s VARCHAR(20) CHARACTER SET utf8mb4)`)
 		require.Empty(t, succeed(t, config, "tail", "t"))
-		execute(t, db, "INSERT INTO t (id) VALUES (1)")
-		execute(t, db, `INSERT INTO t VALUES (18446744073709551614, 1234567890123456789.10, '2026-01-31 08:00:00.000001', '{"a": [1, 2]}', X'00FF', 'ö"<')`)
+		mysqltest.Exec(t, db, "INSERT INTO t (id) VALUES (1)")
+		mysqltest.Exec(t, db, `INSERT INTO t VALUES (18446744073709551614, 1234567890123456789.10, '2026-01-31 08:00:00.000001', '{"a": [1, 2]}', X'00FF', 'ö"<')`)
 		last := `{"id":18446744073709551614,"d":"1234567890123456789.10","ts":"2026-01-31T08:00:00.000001Z","j":{"a": [1, 2]},"b":"AP8=","s":"ö\"<"}` + "\n"
 		require.Equal(t, `{"id":1,"d":null,"ts":null,"j":null,"b":null,"s":null}`+"\n"+last, succeed(t, config, "tail", "t"))
 		require.Equal(t, last, succeed(t, config, "tail", "-n", "1", "t"))
@@ -27,9 +27,9 @@ func TestTail(t *testing.T) {
 func TestTailCounts(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE t (id INT PRIMARY KEY, other INT NOT NULL UNIQUE)")
+		mysqltest.Exec(t, db, "CREATE TABLE t (id INT PRIMARY KEY, other INT NOT NULL UNIQUE)")
 		for n := 1; n <= 30; n++ {
-			execute(t, db, "INSERT INTO t VALUES (?, ?)", 3*n, 100-n)
+			mysqltest.Exec(t, db, "INSERT INTO t VALUES (?, ?)", 3*n, 100-n)
 		}
 		require.Len(t, words(succeed(t, config, "tail", "t")), 10)
 		require.Equal(t, "{\"id\":87}\n{\"id\":90}\n", succeed(t, config, "tail", "t", "-n2", "--columns", "id"))
@@ -40,19 +40,19 @@ func TestTailCounts(t *testing.T) {
 func TestTailFollows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
-		execute(t, db, "INSERT INTO t (n) VALUES (1), (2)")
+		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
+		mysqltest.Exec(t, db, "INSERT INTO t (n) VALUES (1), (2)")
 		for _, order := range []string{"arrival", "strict"} {
 			f := background(t, config, "tail", "-f", "-n", "1", "t", "--order", order)
 			f.out.contains(t, "\n")
 			before := f.out.String()
-			execute(t, db, "INSERT INTO t (n) VALUES (3), (4)")
+			mysqltest.Exec(t, db, "INSERT INTO t (n) VALUES (3), (4)")
 			f.out.contains(t, `"n":4}`)
 			r := f.interrupt(t)
 			require.Equal(t, exitDone, r.code)
 			require.Regexp(t, `^\{"id":\d+,"n":\d+\}\n\{"id":\d+,"n":3\}\n\{"id":\d+,"n":4\}\n$`, r.out)
 			require.Contains(t, r.out, before)
-			execute(t, db, "DELETE FROM t WHERE n = 4")
+			mysqltest.Exec(t, db, "DELETE FROM t WHERE n = 4")
 		}
 	})
 }
@@ -60,9 +60,9 @@ func TestTailFollows(t *testing.T) {
 func TestTailFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(9))")
-		execute(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
-		execute(t, db, "CREATE VIEW v AS SELECT * FROM t")
+		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(9))")
+		mysqltest.Exec(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
+		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM t")
 		for want, args := range map[string][]string{
 			"no table `nosuch`":      {"nosuch"},
 			"did you mean `nokey`":   {"nokeys"},
@@ -86,11 +86,11 @@ func TestTailFails(t *testing.T) {
 func TestTailOfWhatIsDropped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		execute(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)")
-		execute(t, db, "INSERT INTO t VALUES ()")
+		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)")
+		mysqltest.Exec(t, db, "INSERT INTO t VALUES ()")
 		f := background(t, config, "tail", "-f", "t")
 		f.out.contains(t, `{"id":1}`)
-		execute(t, db, "DROP TABLE t")
+		mysqltest.Exec(t, db, "DROP TABLE t")
 		r := f.wait(t)
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.err, "no table `t`")

@@ -34,7 +34,7 @@ func TestModes(t *testing.T) {
 						c.err.contains(t, `msg=waiting topic=orders mode=gate`)
 					}
 					begun := time.Now()
-					execute(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+					mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
 					c.out.contains(t, `"payload":"x"`)
 					require.Less(t, time.Since(begun), soon)
 					r := c.interrupt(t)

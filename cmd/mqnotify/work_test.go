@@ -30,7 +30,7 @@ func queueDatabase(tb testing.TB, s *mysqltest.Server, flags ...string) (*mysql.
 func states(tb testing.TB, db *sqlx.DB, want ...string) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
-		now := column(tb, db, "SELECT state FROM mqnotify_task ORDER BY id")
+		now := mysqltest.Values[string](tb, db, "SELECT state FROM mqnotify_task ORDER BY id")
 		return strings.Join(now, ",") == strings.Join(want, ",")
 	}, patience, 5*time.Millisecond, "want %v", want)
 }
@@ -50,7 +50,7 @@ func TestWorkRunsCommand(t *testing.T) {
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Equal(t, "pay\nload 1 mail 1 5  zero\n 2 mail 1 5  zero\nbad 3 mail 1 1 a key zero\nbad 3 mail 2 0 a key zero\n", r.out)
 		require.Contains(t, r.err, "done=2 failed=1 dead=1 lost=0 retried_transactions=")
-		require.Equal(t, []string{"sh: exit status 3"}, column(t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'"))
+		require.Equal(t, []string{"sh: exit status 3"}, mysqltest.Values[string](t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'"))
 	})
 }
 
@@ -68,11 +68,11 @@ func TestEnqueueStdin(t *testing.T) {
 		require.NoError(t, typed.Close())
 		require.Equal(t, exitDone, e.wait(t).code)
 		require.Equal(t, []string{"one\r 3 0 ready", "two 3 0 ready", "three 3 0 ready"},
-			column(t, db, "SELECT CONCAT_WS(' ', payload, priority, retries, state) FROM mqnotify_task ORDER BY id"))
+			mysqltest.Values[string](t, db, "SELECT CONCAT_WS(' ', payload, priority, retries, state) FROM mqnotify_task ORDER BY id"))
 
 		succeed(t, config, "enqueue", "mail", "later", "--delay", "1h")
 		succeed(t, config, "enqueue", "mail", "then", "--at", "2031-05-01T10:00:00+02:00")
-		require.Equal(t, []string{"1", "1"}, column(t, db, "SELECT ABS(TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP() + INTERVAL 1 HOUR, state_at)) < 60"+
+		require.Equal(t, []string{"1", "1"}, mysqltest.Values[string](t, db, "SELECT ABS(TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP() + INTERVAL 1 HOUR, state_at)) < 60"+
 			" OR state_at = '2031-05-01 08:00:00' FROM mqnotify_task WHERE state = 'scheduled'"))
 	})
 }
@@ -83,7 +83,7 @@ func TestWorkConcurrency(t *testing.T) {
 		config, db := queueDatabase(t, s)
 		dir := t.TempDir()
 		w := background(t, config, "work", "mail", "--concurrency", "3", "--", "sh", "-c",
-			`set -e; mkdir `+dir+`/$MQNOTIFY_TASK_ID; while [ $(ls `+dir+` | wc -l) -lt 3 ]; do sleep 0.01; done`)
+			`set -e; mkdir `+dir+`/$MQNOTIFY_TASK_ID; while [ $(ls `+dir+` | wc -l) -lt 3 ]; do sleep 0.05; done`)
 		succeed(t, config, "enqueue", "mail", "1", "2", "3")
 		states(t, db, "done", "done", "done") // each waits for the others
 		require.Equal(t, exitDone, w.interrupt(t).code)
@@ -97,8 +97,8 @@ func TestWorkEnds(t *testing.T) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
 		// A twentieth of that is between SIGTERM and SIGKILL.
-		w := background(t, config, "work", "mail", "--visibility", "40s", "--", "sh", "-c",
-			`p=$(cat); [ $p = hangs ] || { echo begun $p; while ! [ -e `+gate+` ]; do sleep 0.01; done; echo ended; exit 0; }
+		w := background(t, config, "work", "mail", "--visibility", mysqltest.Size("15s", "40s", "40s"), "--", "sh", "-c",
+			`p=$(cat); [ $p = hangs ] || { echo begun $p; while ! [ -e `+gate+` ]; do sleep 0.05; done; echo ended; exit 0; }
 			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; echo begun $p; wait`)
 		succeed(t, config, "enqueue", "mail", "hangs")
 		w.out.contains(t, "begun hangs\n")
@@ -120,9 +120,9 @@ func TestWorkEnds(t *testing.T) {
 // A worker that is killed leaves its task to another, and takes its command with it.
 func TestWorkKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, _ := queueDatabase(t, s)
+		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
-		args := []string{"work", "mail", "--visibility", "2s", "--", "sh", "-c", "echo $$; exec sleep 1000"}
+		args := []string{"work", "mail", "--visibility", "1h", "--", "sh", "-c", "echo $$; exec sleep 1000"}
 		p := launch(t, config, nil, args...)
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
@@ -130,6 +130,7 @@ func TestWorkKilled(t *testing.T) {
 		if runtime.GOOS == "linux" {
 			requireGone(t, words(p.out.String())[0])
 		}
+		mysqltest.Exec(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its claim is over
 		other := launch(t, config, nil, args...)
 		other.out.contains(t, "\n")
 		other.signal(t, os.Kill)
@@ -144,11 +145,15 @@ func TestWorkCutOff(t *testing.T) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", "30s", "--", "sh", "-c",
+		visibility := mysqltest.Size("4s", "30s", "30s")
+		cut := background(t, proxy.Config(config), "work", "mail", "--visibility", visibility, "--", "sh", "-c",
 			`trap '' TERM; echo $$; while :; do echo first >> `+file+`; sleep 0.05; done`)
 		succeed(t, config, "enqueue", "mail", "x")
 		cut.out.contains(t, "\n")
 		proxy.Down()
+		if testing.Short() { // of a short time too little is left between its end and the other's beginning
+			requireGone(t, words(cut.out.String())[0])
+		}
 		other := background(t, config, "work", "mail", "--", "sh", "-c", "echo second >> "+file)
 		states(t, db, "done")
 		requireGone(t, words(cut.out.String())[0])
@@ -185,7 +190,7 @@ func TestTasks(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, config, "tasks", "mail", "--json", "--state", "dead")), &task))
 		require.Equal(t, "one\n\x1b[31m two dead sh: exit status 4", fmt.Sprint(task.Payload, " ", task.State, " ", task.Error))
 		require.False(t, task.At.IsZero())
-		execute(t, db, "UPDATE mqnotify_task SET payload = x'ff00' WHERE id = 2")
+		mysqltest.Exec(t, db, "UPDATE mqnotify_task SET payload = x'ff00' WHERE id = 2")
 		require.Contains(t, succeed(t, config, "tasks", "mail", "--json"), `"payload_base64":"/wA="`)
 		require.Contains(t, succeed(t, config, "tasks", "mail", "--limit", "1"), "there may be more: --after 1\n")
 
@@ -195,7 +200,7 @@ func TestTasks(t *testing.T) {
 		states(t, db, "ready", "ready")
 		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--cancel", "2"))
 		require.Equal(t, "1\n", succeed(t, config, "tasks", "mail", "--retry-dead", "--retries", "0"))
-		require.Equal(t, []string{"5", "0"}, column(t, db, "SELECT retries FROM mqnotify_task ORDER BY id"))
+		require.Equal(t, []string{"5", "0"}, mysqltest.Values[string](t, db, "SELECT retries FROM mqnotify_task ORDER BY id"))
 		w = background(t, config, "work", "mail", "--", "true")
 		states(t, db, "done", "done")
 		require.Equal(t, exitDone, w.interrupt(t).code)

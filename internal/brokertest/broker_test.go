@@ -23,6 +23,7 @@ func TestBrokers(t *testing.T) {
 		"mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var b *Broker
 			t.Run("alive", func(t *testing.T) {
 				b = begin(t)
@@ -34,11 +35,15 @@ func TestBrokers(t *testing.T) {
 				require.NoError(t, b.kind.ready(t.Context(), b))
 				b.Kill()
 				requireGone(t, b)
-				b.Restart()
-				require.NoError(t, b.kind.ready(t.Context(), b))
+				if name != "rabbitmq" || mysqltest.Long() { // it starts slowly; tests of the bridge kill it as well
+					b.Restart()
+					require.NoError(t, b.kind.ready(t.Context(), b))
+				}
 				require.Equal(t, addr, b.Addr())
 			})
-			require.NotNil(t, b)
+			if b == nil {
+				t.Skip("no broker was started")
+			}
 			requireGone(t, b)
 			require.NoDirExists(t, b.folder)
 		})
@@ -48,6 +53,7 @@ func TestBrokers(t *testing.T) {
 // What takes a connection while a broker starts, and says nothing, does not use up the time
 // that the broker has.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	b := Redis(t)
 	answers, asked := b.kind.ready, 0
 	b.kind.ready = func(ctx context.Context, b *Broker) error {

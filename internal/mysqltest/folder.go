@@ -1,0 +1,17 @@
+package mysqltest
+
+// Folder returns a folder of this test process for what several tests share, such as a program that they run.
+// It goes when the process's servers go.
+func Folder() (string, error) { return home.folder() }
+
+// folder returns the home folder, and makes it at its first use.
+func (h *homeFolder) folder() (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.path == "" {
+		if err := h.open(); err != nil {
+			return "", err
+		}
+	}
+	return h.path, nil
+}
