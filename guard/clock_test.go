@@ -50,6 +50,7 @@ func clockMain(ctx context.Context, db *notify.DB, t told) error {
 // A client whose clock is an hour off, or that lives in another time zone, changes
 // nothing: not when leases expire, not whose turn it is, not what the server stores.
 func TestClockOff(t *testing.T) {
+	t.Parallel()
 	// To build a program with another clock takes half a minute: in short, only the time zone differs.
 	for _, off := range mysqltest.Size([]time.Duration{0}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := os.Args[0]

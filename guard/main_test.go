@@ -17,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
+	mysqltest.Parallel(16)
 	mysqltest.Main(m)
 }
 

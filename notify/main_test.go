@@ -12,7 +12,6 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -30,7 +29,7 @@ func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	mysqltest.AsProcess(stressEnv, stressProcessMain)
 	flag.Parse()
-	atOnceBy(mysqltest.Size(24, 16, 16))
+	mysqltest.Parallel(mysqltest.Size(24, 16, 16))
 	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
@@ -40,17 +39,6 @@ var random = sync.OnceValue(func() *mathrand.Rand { return mysqltest.RandomOf("n
 
 // within is a random time below d.
 func within(d time.Duration) time.Duration { return time.Duration(random().Int64N(int64(d))) }
-
-// atOnceBy is how many tests run at the same time unless -parallel tells: these wait more than others.
-func atOnceBy(n int) {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
-			panic(err)
-		}
-	}
-}
 
 const (
 	// patience is how long a test waits for what must come.

@@ -1,10 +1,8 @@
 package mysqltest
 
 import (
-	"flag"
 	"fmt"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +13,7 @@ import (
 // left after that. It is all a TestMain does, and does not return. The options are goleak's, for
 // goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
-	setParallel()
+	Parallel(parallel)
 	code := m.Run()
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -60,16 +58,3 @@ func AsProcess(variable string, main func(told string) error) {
 // parallel is how many tests of a package run at the same time unless -parallel tells: most wait, for a
 // server or a time. It also bounds how many servers run.
 const parallel = 8
-
-// setParallel sets -parallel where the command line does not.
-func setParallel() {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if given {
-		return
-	}
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-		panic(err)
-	}
-}
