@@ -57,9 +57,15 @@ func (h *homeFolder) open() error {
 	return nil
 }
 
-// dataFolder is where the servers' data go: memory, where a table is created in a third of the time, as long as
-// there is plenty; otherwise the temporary folder.
+// envData names the folder for the servers' data.
+const envData = "MQNOTIFY_TEST_DATA"
+
+// dataFolder returns where the servers' data go: unless the environment tells, into memory, where a table is
+// created in a third of the time, as long as there is plenty; otherwise into the temporary folder.
 func dataFolder() string {
+	if dir := os.Getenv(envData); dir != "" {
+		return dir
+	}
 	const memory, plenty = "/dev/shm", 4 << 30
 	if free, err := freeSpace(memory); err != nil || free < plenty {
 		return os.TempDir()

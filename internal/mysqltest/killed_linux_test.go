@@ -26,7 +26,7 @@ func TestKilledTestsLeaveNoServer(t *testing.T) {
 		}
 		for _, signal := range []os.Signal{os.Interrupt, os.Kill} {
 			victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledTestsLeaveNoServer$")
-			victim.Env = append(os.Environ(), envVictim+"="+shared.Name(), "TMPDIR="+t.TempDir())
+			victim.Env = append(os.Environ(), envVictim+"="+shared.Name(), envData+"="+t.TempDir())
 			out, err := victim.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, victim.Start())
