@@ -16,9 +16,10 @@ import (
 )
 
 // during is how many statements a second are sent in a window of time.
-func during(commands *mysqltest.Commands, window time.Duration) float64 {
+func during(tb testing.TB, commands *mysqltest.Commands, window time.Duration) float64 {
+	tb.Helper()
 	before, start := commands.Statements(), time.Now()
-	time.Sleep(window) // the window itself is what is measured
+	mysqltest.Window(tb, window)
 	return float64(commands.Statements()-before) / time.Since(start).Seconds()
 }
 
@@ -59,7 +60,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	}
 	// Of each look, since a busy machine makes fewer of them.
 	perLook := func() float64 {
-		during(commands, window) // the looks become fewer again
+		during(t, commands, window) // the looks become fewer again
 		before, statements := looks.n.Load(), commands.Statements()
 		eventually(t, func() bool { return looks.n.Load() >= before+mysqltest.Size[int64](2, 4, 4) }, "the reader does not look at its gaps")
 		return float64(commands.Statements()-statements) / float64(looks.n.Load()-before)
@@ -69,7 +70,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	more()
 	more()
 	end := perLook()
-	rate := during(commands, window)
+	rate := during(t, commands, window)
 	t.Logf("statements a look while a transaction is open: %.1f at its begin, %.1f at its end, then %.1f a second", begin, end, rate)
 	require.LessOrEqual(t, end, begin*1.5+1)
 	if !testing.Short() { // the looks have not become fewer yet
@@ -248,7 +249,7 @@ func TestIdleCost(t *testing.T) {
 		got.waitFor(t, "first")
 		var idle float64
 		window := mysqltest.Size(time.Second, 3*time.Second, 3*time.Second)
-		eventually(t, func() bool { idle = during(commands, window); return idle < 3 }, "the waits do not grow")
+		eventually(t, func() bool { idle = during(t, commands, window); return idle < 3 }, "the waits do not grow")
 		t.Logf("%.1f statements a second when idle", idle)
 		// A look a second before, and after a row at 10, 20, 40, 70, 120 and 200 ms, unless the machine has other work.
 		rows := []string{"first"}
@@ -257,7 +258,7 @@ func TestIdleCost(t *testing.T) {
 			rows = append(rows, "more")
 			insert(t, db, "orders", "more")
 			got.waitFor(t, rows...)
-			busy = during(commands, 300*time.Millisecond)
+			busy = during(t, commands, 300*time.Millisecond)
 		}
 		require.NoError(t, c.end(t))
 	})

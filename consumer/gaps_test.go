@@ -238,7 +238,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers Writers) {
 	t.Helper()
 	db := openTopic(t, s)
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: mysqltest.Size[time.Duration](4, 5, 15) * time.Second}, got.handler())
+	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: mysqltest.Size(4*time.Second, 5*time.Second, 15*time.Second)}, got.handler())
 	var load sync.WaitGroup
 	for n := range 4 {
 		conn := newConn(t, db)

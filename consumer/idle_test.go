@@ -74,12 +74,12 @@ func idle(t *testing.T, s *mysqltest.Server, mode Mode, keeper, each float64) {
 	}
 	// Each session finds out first whether pings keep it.
 	if testing.Short() {
-		eventually(t, func() bool { before := sent(); time.Sleep(time.Second); return sum(sent())-sum(before) < 4 }, "what the first row began does not end")
+		eventually(t, func() bool { before := sent(); mysqltest.Window(t, time.Second); return sum(sent())-sum(before) < 4 }, "what the first row began does not end")
 	} else {
-		time.Sleep(20 * time.Second)
+		mysqltest.Window(t, 20*time.Second)
 	}
 	before, begun := sent(), time.Now()
-	time.Sleep(window) // the window itself is what is measured
+	mysqltest.Window(t, window)
 	after, took := sent(), time.Since(begun).Seconds()
 	var most float64
 	for i := range all {

@@ -126,11 +126,10 @@ func (c *collected) ids() []uint64 {
 
 func (c *collected) waitFor(tb testing.TB, payloads ...string) {
 	tb.Helper()
-	for late := time.Now().Add(patience); len(c.payloads()) < len(payloads); {
-		if time.Now().After(late) {
-			break // what came is shown below
-		}
-		time.Sleep(2 * time.Millisecond)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(patience); len(c.payloads()) < len(payloads) && time.Now().Before(late); {
+		<-tick.C // too late, what has come is shown below
 	}
 	require.Equal(tb, payloads, c.payloads())
 }

@@ -225,16 +225,16 @@ func TestShareIdle(t *testing.T) {
 		}
 		quietly := func(members int) {
 			fairly(t, db, "g", members)
-			eventually(t, func() bool { return during(commands, time.Second) < 10 }, "what the rebalance began does not end")
+			eventually(t, func() bool { return during(t, commands, time.Second) < 10 }, "what the rebalance began does not end")
 		}
 		member()
 		quietly(1)
-		one := during(commands, window)
+		one := during(t, commands, window)
 		for range more {
 			member()
 		}
 		quietly(1 + more)
-		each := (during(commands, window) - one) / float64(more)
+		each := (during(t, commands, window) - one) / float64(more)
 		t.Logf("%.2f statements a second with one member, who keeps the gate and coordinates; %.3f for each further one", one, each)
 		assert.Less(t, one, 6.0)
 		assert.Less(t, each, mysqltest.Size(1.5, 0.6, 0.6), "a statement or two come by chance in a short window")

@@ -17,7 +17,7 @@ import (
 func TestSilentStreamOverHTTP2(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		brief := mysqltest.Size[time.Duration](2, 3, 3) * time.Second // a write on a busy machine takes less
+		brief := mysqltest.Size(2*time.Second, 3*time.Second, 3*time.Second) // a write on a busy machine takes less
 		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: brief, answer: brief})
 		r := site.events(t, "/topics/orders/events").joined()
 		polled := make(chan string, 1)

@@ -108,7 +108,7 @@ func TestLosses(t *testing.T) {
 		}
 		const connections, locks = `mqnotify_reader_lost_total{topic="orders"}`, "mqnotify_locks_lost_total"
 		require.Zero(t, counted(t, site, connections)+counted(t, site, locks))
-		kill(false) // once: the keeper that comes with the next connection is to live, too
+		kill(false)                                        // once: the keeper that comes with the next connection is to live, too
 		mysqltest.Eventually(t, connections, func() bool { // it may have been counted already
 			// A reader that waits at the gate does not use its connection. This one is another that was killed.
 			_, _ = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")

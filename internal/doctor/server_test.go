@@ -121,7 +121,6 @@ func TestFrozenServer(t *testing.T) {
 		}
 		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "look at the server")
 		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
-
 	})
 }
 

@@ -60,3 +60,15 @@ func Eventually(tb testing.TB, what string, condition func() bool) {
 		}
 	}
 }
+
+// Window lets the time pass in which a test counts or measures something. To wait for something to happen, use
+// [Eventually].
+func Window(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-tb.Context().Done():
+	}
+}
