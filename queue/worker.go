@@ -98,14 +98,16 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 		switch {
 		case err == nil:
 			return nil
-		case permanent(err), !reached && !worked:
+		case permanent(err):
+			return w.queue.error("work on", err)
+		case ctx.Err() != nil && len(hands.claims(true)) == 0:
+			return nil // whatever the end of the context made of a statement under way
+		case !reached && !worked:
 			return w.queue.error("work on", err)
 		case working.Err() != nil: // StopTimeout is over as well
 			if unwritten := len(hands.claims(true)); unwritten > 0 {
 				return w.queue.error("work on", fmt.Errorf("stopped with %d results not written down: %w", unwritten, err))
 			}
-			return nil
-		case ctx.Err() != nil && len(hands.claims(true)) == 0:
 			return nil
 		}
 		if worked {
