@@ -16,7 +16,7 @@ import (
 // made: the figures in docs/bridge.md, for which amqpSettles is. A classic queue that is older
 // than that must have what it confirmed.
 func TestRabbitMQNewQueues(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	if !mysqltest.Long() {
 		t.Skip("a measurement of minutes: ./test --long; TestKilled kills a broker")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 func openAMQP(tb testing.TB, b *brokertest.Broker) *amqp.Channel {
@@ -42,7 +43,7 @@ func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored)
 }
 
 func TestAMQP(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.RabbitMQ(t)
 	to := ofBroker(b, func(string) string { return "" })
 	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }

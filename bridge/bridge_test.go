@@ -315,7 +315,7 @@ func TestProgress(t *testing.T) {
 
 // What makes no sense is refused before anything is done.
 func TestOptions(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")
 	require.NoError(t, err)
 	defer db.Close()

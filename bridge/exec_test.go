@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // A program that answers each line with its id; a folder of its own is the destination.
 func TestExec(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	folder := t.TempDir()
 	script := filepath.Join(folder, "store.sh")
 	require.NoError(t, os.WriteFile(script, []byte(`while IFS= read -r line; do
@@ -44,7 +46,7 @@ done
 // A program that is not there, or speaks otherwise, ends the bridge; one that dies is
 // started again.
 func TestExecFails(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	parse := func(url string) *Destination {
 		d, err := Parse(url, "t")
 		require.NoError(t, err)
@@ -113,7 +115,7 @@ func TestExecClose(t *testing.T) {
 
 // A terminal's Ctrl-C goes to its foreground group: the program is in none of it.
 func TestExecOwnGroup(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	sink, err := script(t, "while read -r line; do echo 1; done\n").Open(t.Context())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, sink.Close()) }()
@@ -127,7 +129,7 @@ func TestExecOwnGroup(t *testing.T) {
 
 // What is no answer for its length says so at once, and a long reason is cut.
 func TestExecLongLine(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	long := "head -c 200000 /dev/zero | tr '\\0' x; echo"
 	for text, poisons := range map[string]bool{long: false, "printf 'refuse 1 '; " + long: true} {
 		sink, err := script(t, "read -r line\n"+text+"\nread -r line\n").Open(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // readLines are the messages of a file of lines.
@@ -44,7 +45,7 @@ func parseLines(t *testing.T, text []byte) (all []stored) {
 }
 
 func TestFile(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	folder := t.TempDir()
 	conform(t, target{
 		url:  func(topic string) string { return "file://" + filepath.Join(folder, topic+".jsonl") },
@@ -56,7 +57,7 @@ func TestFile(t *testing.T) {
 // A file past its size is followed by another; rows that were at the end of the one
 // before are known in the next.
 func TestFileRotates(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
 	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB&keep=2" }}
 	sink := to.open(t, "t")
@@ -87,7 +88,7 @@ func TestFileRotates(t *testing.T) {
 
 // A file that turned in the middle of a page, once and more, is known whole when the page comes again.
 func TestFileRotatesInAPage(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
 	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB" }}
 	all := messages("t", 1, 100)
@@ -110,7 +111,7 @@ func TestFileRotatesInAPage(t *testing.T) {
 
 // A line that a crash has cut is cut off, and comes whole.
 func TestFileTornLine(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
 	to := target{url: func(string) string { return "file://" + path }}
 	all := messages("t", 1, 10)
@@ -161,7 +162,7 @@ func TestFileSync(t *testing.T) {
 // A file has one writer: another one waits until the first is gone. The ids of another
 // topic's lines are not a topic's own.
 func TestFileOfTwo(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
 	to := target{url: func(string) string { return "file://" + path + "?rotate=2KB" }}
 	one, two := to.open(t, "one"), to.open(t, "two")
@@ -186,7 +187,7 @@ func TestFileOfTwo(t *testing.T) {
 
 // A row of any table is a line with its id.
 func TestLineOfARow(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	l, err := line(consumer.Message{ID: 17, Topic: `a"b`, IsRow: true, Payload: []byte(`{"no":17}`)})
 	require.NoError(t, err)
 	require.Equal(t, `{"id":17,"topic":"a\"b","row":{"no":17}}`+"\n", string(l))
@@ -194,7 +195,7 @@ func TestLineOfARow(t *testing.T) {
 
 // A folder that is not there is an error at the start.
 func TestFileWithoutFolder(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	d, err := Parse("file://"+filepath.Join(t.TempDir(), "none", "f"), "t")
 	require.NoError(t, err)
 	_, err = d.Open(t.Context())
@@ -203,7 +204,7 @@ func TestFileWithoutFolder(t *testing.T) {
 
 // Headers that can't stand under their own names are whole, as ASCII.
 func TestFieldsOfHeaders(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	headers := map[string]string{"a\n": "ü😀\x7f\u2028", "mqnotify-id": "x"}
 	all := fields(consumer.Message{ID: 1, Topic: "t", Headers: headers}, token)
 	last := all[len(all)-1]

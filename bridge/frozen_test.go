@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // A broker that is frozen while it is opened does not block Open: Open returns when its context ends. RabbitMQ, which
 // starts slowly, has the same in TestAMQP.
 func TestOpenFrozen(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for name, b := range map[string]*brokertest.Broker{
 		"NATS": brokertest.NATS(t), "Redis": brokertest.Redis(t), "Mosquitto": brokertest.Mosquitto(t),
 	} {

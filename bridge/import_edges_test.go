@@ -79,7 +79,7 @@ func TestImportSlowDatabase(t *testing.T) {
 // An entry that is deleted while an import has it in hand becomes no row, and is not in hand
 // any more.
 func TestImportRedisDeleted(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Redis(t)
 	client := openRedis(t, b)
 	for i := 1; i <= 4; i++ {
@@ -113,7 +113,7 @@ func TestImportRedisDeleted(t *testing.T) {
 
 // Close ends a Receive that waits, from whichever goroutine, and gives back what is in hand.
 func TestImportSourceCloses(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for _, begin := range []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf} {
 		from := begin(t)
 		t.Run(from.name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestImportSourceCloses(t *testing.T) {
 
 // What Close gives back comes again at once: here the server would wait for an hour.
 func TestImportNATSGivesBack(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	from := natsSourceOf(t)
 	from.publish(t, 1, 1)
 	open := func() Source {

@@ -17,7 +17,7 @@ import (
 // What gives the same ids to other messages has another name; credentials, a port that is
 // the usual one, and how the connection is made, are no part of it.
 func TestOriginKeys(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	key := func(url string) string {
 		o, err := ParseOrigin(url, "orders")
 		require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestImportOfTwo(t *testing.T) {
 
 // An import with another filter does not change the consumer of the one that is there.
 func TestImportNATSFilters(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	js := openJetStream(t, b)
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "in", Subjects: []string{"in.>"}})
@@ -108,7 +108,7 @@ func TestImportNATSFilters(t *testing.T) {
 // Imports of two filters into one topic have a session each: the second does not end the
 // connection of the first.
 func TestImportMQTTSessions(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)
 	var sources []Source
 	for _, filter := range []string{"a", "b/%23"} {

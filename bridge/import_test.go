@@ -305,7 +305,7 @@ func (g given) Ack(context.Context) error                        { return nil }
 func (g given) Close() error                                     { return nil }
 
 func TestParseOriginRefuses(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for url, want := range map[string]string{
 		"file:///x":                    "messages come from",
 		"nats://me:s3cret@host":        "stream=: name it",

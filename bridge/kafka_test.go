@@ -17,6 +17,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	ports "github.com/mqnotify/mqnotify/internal/child"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // cluster is kfake, of the client's own authors: no Kafka is here. It keeps its data in a folder, and
@@ -133,7 +134,7 @@ func (c *cluster) target() target {
 }
 
 func TestKafka(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	c := newCluster(t)
 	conform(t, c.target())
 	require.Positive(t, c.produced)
@@ -142,7 +143,7 @@ func TestKafka(t *testing.T) {
 // A broker that hangs up again and again in the middle of what is under way gets each message once, and
 // in order: the producer's own tries are idempotent.
 func TestKafkaHangsUp(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	c := newCluster(t)
 	c.hangUp = func(produced int) bool { return produced%2 == 0 }
 	to := c.target()
@@ -192,7 +193,7 @@ func readKafka(t *testing.T, addr, topic string) (all []stored) {
 
 // A cluster that is not there is an error at the start.
 func TestKafkaAway(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	d, err := Parse("kafka://me:"+brokertest.Password+"@127.0.0.1:1", "t")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

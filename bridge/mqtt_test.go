@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // subscriber keeps what comes to a topic, in a session that outlives its connection.
@@ -76,7 +77,7 @@ func (s *subscriber) read(tb testing.TB) []stored {
 
 // An orderly stop: a mosquitto that is killed forgets what it has confirmed.
 func TestMQTT(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)
 	subscribers := map[string]*subscriber{}
 	to := ofBroker(b, func(string) string { return "" })
@@ -95,7 +96,7 @@ func TestMQTT(t *testing.T) {
 
 // With retain= who subscribes later gets the newest message.
 func TestMQTTRetain(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)
 	to := target{url: func(string) string { return b.URL("retain=true&client=shop") }}
 	send(t, to.open(t, "state"), messages("state", 1, 3), 3)

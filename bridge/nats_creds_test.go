@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // A file of credentials, as nsc makes it, opens the account that it is of; another
 // account's is refused, and no error has its seed.
 func TestNATSCreds(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	operator, account, system, stranger := nkey(t, nkeys.CreateOperator), nkey(t, nkeys.CreateAccount), nkey(t, nkeys.CreateAccount), nkey(t, nkeys.CreateAccount)
 	limits := map[string]any{
 		"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // dying kills the broker when the consumer that reads the stream's end is made, of whichever
@@ -40,7 +41,7 @@ func (d dyingConsumer) Fetch(most int, options ...jetstream.FetchOpt) (jetstream
 
 // A broker that dies while the stream's end is read ends the Send, and another sink goes on.
 func TestNATSDiesInTheLook(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	to := natsTarget(b, "")
 	send(t, to.open(t, "t"), messages("t", 1, 5), 5)

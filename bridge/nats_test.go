@@ -12,6 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 func openJetStream(tb testing.TB, b *brokertest.Broker) jetstream.JetStream {
@@ -53,14 +54,14 @@ func natsTarget(b *brokertest.Broker, query string) target {
 }
 
 func TestNATS(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	conform(t, natsTarget(brokertest.NATS(t), ""))
 }
 
 // What is at the stream's end is not sent again when the window of duplicates is long
 // past.
 func TestNATSPastTheWindow(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	const topic = "window"
 	to := natsTarget(b, "duplicates=100ms")
@@ -79,7 +80,7 @@ func TestNATSPastTheWindow(t *testing.T) {
 
 // What other subjects put behind it in the stream is not counted: as much of the own subject is known.
 func TestNATSOtherSubjects(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	js := openJetStream(t, b)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}, Duplicates: 100 * time.Millisecond})
@@ -108,7 +109,7 @@ func TestNATSOtherSubjects(t *testing.T) {
 
 // Of a subject that fills the stream before others no more is read than some of its end.
 func TestNATSReadsNoMoreThanTheEnd(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	js := openJetStream(t, b)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.>"}})
@@ -140,7 +141,7 @@ func publishMany(t *testing.T, js jetstream.JetStream, subject string, n int) {
 
 // Another row of the same id that only the stream's window knows is not taken for sent either.
 func TestNATSDuplicateOfAnotherRow(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	sink := natsTarget(brokertest.NATS(t), "").open(t, "t")
 	send(t, sink, messages("t", 1, 5), 5)
 	send(t, sink, messages("t", 4, 6), 3) // the same rows
@@ -154,7 +155,7 @@ func TestNATSDuplicateOfAnotherRow(t *testing.T) {
 
 // A stream that is there is used if it takes the subject, and is not changed.
 func TestNATSStreamOfOthers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	js := openJetStream(t, b)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop", Subjects: []string{"shop.*.new", "all.>"}, MaxMsgSize: 2000})

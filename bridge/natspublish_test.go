@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // answeredPublisher has a page of messages under way over no connection.
@@ -25,7 +26,7 @@ func answerOf(number int, text string) *nats.Msg {
 
 // What a stream can answer, and what others can who listen to the subject.
 func TestNATSAnswers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	nobody := answerOf(0, "")
 	nobody.Header = nats.Header{"Status": {"503"}}
 	for _, c := range []struct {
@@ -58,7 +59,7 @@ func TestNATSAnswers(t *testing.T) {
 // An answer that comes late, to a page that Send gave up, is none to a later page's message, nor is a
 // second answer to the same one.
 func TestNATSLateAnswers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	stored := `{"stream":"orders", "seq":1}`
 	p := answeredPublisher(3)
 	p.take(answerOf(1, stored))
@@ -78,7 +79,7 @@ func TestNATSLateAnswers(t *testing.T) {
 
 // More messages at once than answers have room for.
 func TestNATSManyAtOnce(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	all := messages("t", 1, 4*maxAwaited)
 	send(t, natsTarget(b, "").open(t, "t"), all, len(all))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 func openRedis(tb testing.TB, b *brokertest.Broker) *redis.Client {
@@ -44,14 +45,14 @@ func redisTarget(b *brokertest.Broker) target {
 }
 
 func TestRedis(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	conform(t, redisTarget(brokertest.Redis(t, "appendfsync always")))
 }
 
 // A stream of bounded length drops its oldest, and a message that was trimmed counts as
 // there.
 func TestRedisMaxLen(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Redis(t, "stream-node-max-entries 10")
 	to := target{url: func(string) string { return b.URL("maxlen=20&stream=s") }}
 	send(t, to.open(t, "t"), messages("t", 1, 100), 10)
@@ -67,7 +68,7 @@ func TestRedisMaxLen(t *testing.T) {
 // What was trimmed away counts as sent only where the stream is this topic's, and of this table: not in
 // one of another topic, and not for a table that was emptied since.
 func TestRedisMaxLenOfOthers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Redis(t, "stream-node-max-entries 10")
 	to := target{url: func(string) string { return b.URL("maxlen=20&stream=s") }}
 	send(t, to.open(t, "t"), messages("t", 1, 100), 10)
@@ -87,7 +88,7 @@ func TestRedisMaxLenOfOthers(t *testing.T) {
 // A stream that others have written to would take a row's id for an old one: that is
 // an error, never silence.
 func TestRedisStreamOfOthers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Redis(t)
 	client := openRedis(t, b)
 	for stream, id := range map[string]string{"past": "1000-0", "same": "1-0"} {
@@ -106,7 +107,7 @@ func TestRedisStreamOfOthers(t *testing.T) {
 
 // A server that is out of memory takes none of what was sent at once: order holds.
 func TestRedisOutOfMemory(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := brokertest.Redis(t)
 	client := openRedis(t, b)
 	to := target{url: func(string) string { return b.URL("") }}

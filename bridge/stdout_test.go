@@ -10,7 +10,7 @@ import (
 )
 
 func TestStdout(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	outs := map[string]*mysqltest.Text{}
 	conform(t, target{
 		destination: func(topic string) *Destination {
@@ -25,7 +25,7 @@ func TestStdout(t *testing.T) {
 
 // A stdout that takes no more ends the bridge: there is no other.
 func TestStdoutBroken(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	sink, err := Writer(brokenPipe{}).Open(t.Context())
 	require.NoError(t, err)
 	n, err := sink.Send(t.Context(), messages("t", 1, 3))

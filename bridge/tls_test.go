@@ -17,13 +17,14 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // Rows go to each broker, and come from it, over TLS with the authority that ca= names.
 // Without it, with another one, and under another name there is an error that says what
 // to do, without the password.
 func TestTLS(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	c, other := brokertest.NewCertificate(t), brokertest.NewCertificate(t)
 	for name, begin := range map[string]func(tb testing.TB) *brokertest.Broker{
 		"nats":  func(tb testing.TB) *brokertest.Broker { return brokertest.NATS(tb) },
@@ -110,7 +111,7 @@ func refused(t *testing.T, url, remedy string, is any) {
 
 // kfake is no Kafka, but its TLS is TLS.
 func TestKafkaTLS(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	c := brokertest.NewCertificate(t)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.TLS(c.Server(t)))
 	require.NoError(t, err)
@@ -127,7 +128,7 @@ func TestKafkaTLS(t *testing.T) {
 }
 
 func TestWebhookTLS(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	c := brokertest.NewCertificate(t)
 	var got []string
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -148,7 +149,7 @@ func TestWebhookTLS(t *testing.T) {
 
 // A ca= that can't be what it has to be is told before anything connects.
 func TestAuthorityRefused(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for url, want := range map[string]string{

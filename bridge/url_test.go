@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // A URL that makes no sense says what is wrong with it, and none of its secrets.
 func TestParseRefuses(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for url, want := range map[string]string{
 		"":                                   "unknown scheme",
 		"orders":                             "unknown scheme",
@@ -45,7 +47,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestRedact(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for url, want := range map[string]string{
 		"nats://me:s3cret@host:4222/?stream=s":   "nats://me:***@host:4222/?stream=s",
 		"nats://s3cret@host":                     "nats://:***@host",
@@ -82,7 +84,7 @@ func TestRedact(t *testing.T) {
 
 // Names that a topic may have and a broker's may not must be given in the URL.
 func TestParseForATopic(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	_, err := Parse("nats://host", "my orders")
 	require.ErrorContains(t, err, `stream="my orders"`)
 	_, err = Parse("nats://host?stream=s&subject=t", "my orders")

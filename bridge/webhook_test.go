@@ -24,7 +24,7 @@ import (
 )
 
 func TestWebhook(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	r := newReceiver(t)
 	conform(t, target{
 		url:     r.url,
@@ -39,7 +39,7 @@ func TestWebhook(t *testing.T) {
 // The signature is the one that Standard Webhooks' own example has, and covers the body
 // as it was sent.
 func TestWebhookSignature(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(testSecret, "whsec_"))
 	require.NoError(t, err)
 	header := http.Header{}
@@ -68,7 +68,7 @@ func TestWebhookSignature(t *testing.T) {
 
 // What each answer means.
 func TestWebhookAnswers(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	r := newReceiver(t)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it followed to another host") }))
 	defer other.Close()
@@ -172,7 +172,7 @@ func TestWebhookOfATopic(t *testing.T) {
 // The event's source and type are the URL's wish, and neither that nor the secret goes to the
 // receiver; what else the URL has does.
 func TestWebhookOptions(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	var got *http.Request
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
 	defer server.Close()
@@ -186,7 +186,7 @@ func TestWebhookOptions(t *testing.T) {
 // What the receiver says is told without the URL's secrets, in whatever form it repeats them, and no
 // more than its beginning.
 func TestWebhookHidesItsURL(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	const path, token, password = "/services/T0000/s3cr3t-path", "t0k+en&/x", "p"
 	for what, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"path": func(w http.ResponseWriter, r *http.Request) {
@@ -242,7 +242,7 @@ func TestWebhookHidesItsURL(t *testing.T) {
 // A receiver that does not answer, or does not end its answer, holds nothing up for longer than timeout=,
 // and is asked again.
 func TestWebhookWithoutAnswer(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	r := newReceiver(t)
 	ended := make(chan struct{}, 10)
 	var wrote atomic.Int64 // of the endless body
@@ -296,7 +296,7 @@ func TestWebhookWithoutAnswer(t *testing.T) {
 
 // A receiver may be given longer than others.
 func TestWebhookTimeout(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")
 	require.NoError(t, err)
 	defer db.Close()
@@ -311,7 +311,7 @@ func TestWebhookTimeout(t *testing.T) {
 
 // A table's name is no URI; a row's trace is where a tracer looks for it.
 func TestWebhookHeaders(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	r := newReceiver(t)
 	var source, trace, state string
 	r.answer = func(_ http.ResponseWriter, req *http.Request) bool {
@@ -334,7 +334,7 @@ func TestWebhookHeaders(t *testing.T) {
 
 // What no header can have, or a receiver reads in another way, is encoded as CloudEvents say.
 func TestEncoded(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	for value, want := range map[string]string{
 		"orders:1": "orders:1", "a b": "a%20b", `{"a":1}`: `{%22a%22:1}`, "50%": "50%25", "line\nbreak:2": "line%0Abreak:2", "größe": "gr%C3%B6%C3%9Fe", "\x7f": "%7F",
 	} {

@@ -51,7 +51,11 @@ type kind struct {
 	prepare func(b *Broker, options []string) (args, environ []string, err error)
 	// ready returns nil when the broker answers.
 	ready func(ctx context.Context, b *Broker) error
+	slow  bool // it takes a processor for seconds to start
 }
+
+// slowStart lets one slow broker start at a time.
+var slowStart sync.Mutex
 
 // WithTLS starts a broker that speaks TLS alone: begin is NATS, Redis, Mosquitto or
 // RabbitMQ.
@@ -102,6 +106,10 @@ func (b *Broker) run(options []string) error {
 	args, environ, err := b.kind.prepare(b, options)
 	if err != nil {
 		return fmt.Errorf("brokertest: prepare %s: %w", b.kind.program, err)
+	}
+	if b.kind.slow {
+		slowStart.Lock()
+		defer slowStart.Unlock()
 	}
 	if b.process, err = startProcess(binary, args, environ, b.folder, b.path("log")); err != nil {
 		return fmt.Errorf("brokertest: start %s: %w", b.kind.program, err)

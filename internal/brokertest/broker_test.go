@@ -18,6 +18,7 @@ func TestMain(m *testing.M) { mysqltest.Main(m) }
 // Each broker starts, comes back after a stop and a kill on the same port, and is gone
 // at the end.
 func TestBrokers(t *testing.T) {
+	mysqltest.Once(t)
 	for name, begin := range map[string]func(testing.TB) *Broker{
 		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) }, "mosquitto": Mosquitto,
 		"mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
@@ -53,7 +54,7 @@ func TestBrokers(t *testing.T) {
 // What takes a connection while a broker starts, and says nothing, does not use up the time
 // that the broker has.
 func TestSilence(t *testing.T) {
-	t.Parallel()
+	mysqltest.Once(t)
 	b := Redis(t)
 	answers, asked := b.kind.ready, 0
 	b.kind.ready = func(ctx context.Context, b *Broker) error {

@@ -110,7 +110,7 @@ func RabbitMQ(tb testing.TB) *Broker {
 			tb.Fatalf("brokertest: %v", err)
 		}
 	}
-	return start(tb, kind{program: "rabbitmq-server", scheme: "amqp", secure: "amqps", path: "/", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
+	return start(tb, kind{program: "rabbitmq-server", slow: true, scheme: "amqp", secure: "amqps", path: "/", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
 		listener := "listeners.tcp.default = " + b.Addr()
 		if c := b.secure; c != nil {
 			listener = fmt.Sprintf("listeners.tcp = none\nlisteners.ssl.default = %s\nssl_options.certfile = %s\nssl_options.keyfile = %s\n"+
