@@ -156,6 +156,9 @@ func demoPublish(ctx context.Context, p *producer.Producer, o demoOptions) error
 			Headers: map[string]string{headerSent: strconv.FormatInt(time.Now().UnixNano(), 10)},
 			Payload: fmt.Appendf(nil, "message %d of %d", n+1, o.count),
 		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped in the middle of a publish
+		}
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoInterrupted(t *testing.T) {
-	d := background(t, nil, "demo", "--count", "1000000")
+	d := background(t, nil, "demo", "--count", "1000000", "--interval", "0s") // it is always in the middle of a publish
 	d.out.contains(t, "message 3 of")
 	r := d.interrupt(t)
 	require.Equal(t, exitDone, r.code, r.err)
