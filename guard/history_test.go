@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -313,8 +314,7 @@ func TestLeaseLinearizableShowsTwo(t *testing.T) {
 func shownHistory(all []porcupine.Operation) string {
 	var text strings.Builder
 	for _, o := range all {
-		line, _ := json.Marshal(o)
-		text.Write(append(line, '\n'))
+		fmt.Fprintf(&text, "%d: %d to %d: %+v\n", o.ClientId, o.Call, o.Return, o.Input)
 	}
 	return text.String()
 }

@@ -28,8 +28,8 @@ type kind struct {
 	inTurn bool
 }
 
-// beside makes the test parallel to the others of its kind.
-func (k kind) beside(t *testing.T) {
+// inParallel runs the test in parallel with the others of its kind.
+func (k kind) inParallel(t *testing.T) {
 	t.Helper()
 	if !k.inTurn {
 		t.Parallel()
@@ -169,7 +169,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		db, session, waiter, waits := open(t, quick())
 		seen := head(t, waiter)
 		_, ok := seen.Value()
@@ -195,7 +195,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			seen := head(t, waiter)
@@ -214,7 +214,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -226,7 +226,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
@@ -234,7 +234,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		_, session, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, head(t, waiter), time.Hour)
 		begun(t, session, waits, 1)
@@ -251,7 +251,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("the session's loss ends the wait", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
@@ -263,7 +263,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
-		kind.beside(t)
+		kind.inParallel(t)
 		db, session, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
 		begun(t, session, waits, 1)

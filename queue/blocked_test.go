@@ -149,7 +149,7 @@ func TestLockedTasks(t *testing.T) {
 				<-time.After(window)
 				sent := host.sent.Load() - before
 				t.Logf("%d packets in %v", sent, window)
-				assert.Less(t, sent, int64(15*window/time.Second), "a few each second, the keeper's looks among them")
+				assert.Less(t, sent, int64(15*window/time.Second), "a few every second, the keeper's looks among them")
 				require.NoError(t, tx.Rollback())
 				got.waitFor(t, "locked")
 			})
