@@ -1,0 +1,74 @@
+package mysqltest
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// envFails makes TestFails fail, in a process of its own.
+const envFails = "MQNOTIFY_TEST_FAILS"
+
+// It fails when TestFailureSays wants it to, after a random choice and a statement that the server logs.
+func TestFails(t *testing.T) {
+	if os.Getenv(envFails) == "" {
+		t.Skip("it is TestFailureSays that lets it fail")
+	}
+	Each(t, func(t *testing.T, s *Server) {
+		own := s.Start(t)
+		t.Fatalf("on port %d the choice is %d", own.port, Random(t).Uint64())
+	})
+}
+
+// A failed test says on which server, what that has logged, and the seed, which repeats the choices.
+func TestFailureSays(t *testing.T) {
+	t.Parallel()
+	fail := func(seed string) string {
+		one := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFails$")
+		one.Env = append(os.Environ(), envFails+"=1", envSeed+"="+seed)
+		out, err := one.CombinedOutput()
+		require.Error(t, err)
+		return string(out)
+	}
+	find := func(text, pattern string) string {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(text)
+		require.NotNil(t, found, "%s is not in\n%s", pattern, text)
+		return found[1]
+	}
+	first := fail("")
+	server := find(first, `--- FAIL: TestFails/(\S+)`)
+	require.Contains(t, first, "the end of what "+server+" has logged during the test")
+	require.Regexp(t, `(?i)ready for connections`, first)
+	seed, choice := find(first, envSeed+`=(\d+)`), find(first, `the choice is (\d+)`)
+	require.Contains(t, fail(seed), "the choice is "+choice)
+	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
+}
+
+// Each case meets a server and each server a case, however many there are.
+func TestRotate(t *testing.T) {
+	servers := len(entries(t))
+	for _, cases := range []int{1, servers, servers + 2} {
+		tried, met := map[int]bool{}, map[string]bool{}
+		all := make([]int, cases)
+		for i := range all {
+			all[i] = i
+		}
+		rotate(t, all, func(_ *testing.T, s *Server, c int) { tried[c], met[s.Name()] = true, true })
+		require.Len(t, tried, cases)
+		require.Len(t, met, servers)
+	}
+}
+
+func TestSize(t *testing.T) {
+	t.Setenv(envLong, "1")
+	require.Equal(t, "long", Size("short", "normal", "long"))
+	t.Setenv(envLong, "")
+	if testing.Short() {
+		require.Equal(t, "short", Size("short", "normal", "long"))
+	} else {
+		require.Equal(t, "normal", Size("short", "normal", "long"))
+	}
+}
