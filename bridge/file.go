@@ -120,7 +120,7 @@ func (s *fileSink) begin() error {
 	}
 	if err != nil {
 		if s.file != nil {
-			err = errors.Join(err, s.file.Close())
+			err = errors.Join(err, closeFile(s.file))
 		}
 		s.file = nil
 		return err
@@ -136,7 +136,7 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 		return nil, err
 	}
 	if err := lockFile(file); err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, closeFile(file))
 	}
 	end, ids, err := readEnd(file)
 	if err == nil && !isAt(file, s.path) {
@@ -155,7 +155,7 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 		err = syncFolder(s.path)
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, closeFile(file))
 	}
 	s.file, s.size = file, end
 	return ids, nil
@@ -307,7 +307,7 @@ func (s *fileSink) Close() error {
 	if s.file == nil {
 		return nil
 	}
-	err := s.file.Close()
+	err := closeFile(s.file)
 	s.file = nil
 	return err
 }

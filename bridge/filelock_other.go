@@ -14,3 +14,6 @@ func lockFile(*os.File) error { return nil }
 func moveFile(file *os.File, to string) error {
 	return errors.Join(file.Close(), os.Rename(file.Name(), to))
 }
+
+// closeFile closes the file.
+func closeFile(file *os.File) error { return file.Close() }

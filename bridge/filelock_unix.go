@@ -28,5 +28,12 @@ func lockFile(file *os.File) error {
 // moveFile renames a file that is open, and then closes it: the other way around another
 // process could take the lock of what is about to go away.
 func moveFile(file *os.File, to string) error {
-	return errors.Join(os.Rename(file.Name(), to), file.Close())
+	return errors.Join(os.Rename(file.Name(), to), closeFile(file))
+}
+
+// closeFile unlocks the file and closes it. If it were only closed, it would stay locked for a moment whenever
+// another goroutine starts a program: the new process has the file open until it executes that program.
+func closeFile(file *os.File) error {
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // Close does the same, later
+	return file.Close()
 }
