@@ -269,7 +269,7 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, faul
 // checker says so.
 func TestLeaseLinearizable(t *testing.T) {
 	most, kills, cuts := mysqltest.Size(60, 120, 3000), mysqltest.Size(1, 2, 20), mysqltest.Size(2, 4, 60)
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		for _, ttl := range []time.Duration{time.Hour, 60 * time.Millisecond} {
 			proxy := s.Proxy(t)
