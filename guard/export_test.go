@@ -1,8 +1,21 @@
 package guard
 
+import "context"
+
 // Abandon ends a lease's renewals without a release, as the death of its process does.
 func Abandon(h Held) {
 	lease := h.(*heldLease)
 	lease.stop()
 	<-lease.done
+}
+
+// Renew is Resume, but renews nothing in the background.
+func Renew(ctx context.Context, l *Lease, token uint64) error {
+	return explain("renew", l.name, again(ctx, func() error { return l.renew(ctx, token) }))
+}
+
+// TakeAs takes the lease for an attempt, as often as it is called, as the statements do of an
+// attempt whose connections are lost.
+func TakeAs(ctx context.Context, l *Lease, attempt string) (uint64, error) {
+	return l.takeAs(ctx, attempt)
 }

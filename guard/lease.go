@@ -77,7 +77,9 @@ func (l *Lease) Lock(ctx context.Context) (Held, error) { return persist(ctx, l.
 // Take takes the lease for TTL and returns its token, which is all that is needed to
 // Resume or Release it, in another process too. Nothing renews it. ErrNotAcquired says
 // that it is held. After another error it may be taken, until it expires; when ctx
-// ends in the middle Take tries for a second to take that back.
+// ends in the middle Take tries for a second to take that back. After a lost connection
+// Take asks again on another one; the server may still run what it was asked first, later,
+// and may take a lease for nobody that was free then, until it expires.
 func (l *Lease) Take(ctx context.Context) (token uint64, err error) {
 	_, token, err = l.take(ctx)
 	return token, err
@@ -85,26 +87,30 @@ func (l *Lease) Take(ctx context.Context) (token uint64, err error) {
 
 // take also tells when the attempt that got it began.
 func (l *Lease) take(ctx context.Context) (start time.Time, token uint64, err error) {
-	taker, ttl := newTaker(), microseconds(l.ttl)
-	args := []any{l.name, taker, ttl, taker, taker, taker, taker, taker, ttl}
-	err = again(ctx, func() error {
+	taker := newTaker()
+	err = again(ctx, func() (err error) {
 		start = time.Now()
-		result, err := l.db.Pool().ExecContext(ctx, takeLease, args...)
-		if err != nil {
-			return err
-		}
-		// The insert id: the token, or 0 if it is held. Not the count of rows; see everyQuery.
-		id, err := result.LastInsertId()
-		if err == nil && id == 0 {
-			err = ErrNotAcquired
-		}
-		token = uint64(id)
+		token, err = l.takeAs(ctx, taker)
 		return err
 	})
 	if err != nil && ctx.Err() != nil {
 		l.undo(ctx, taker)
 	}
 	return start, token, explain("lease", l.name, err)
+}
+
+func (l *Lease) takeAs(ctx context.Context, taker string) (token uint64, err error) {
+	ttl := microseconds(l.ttl)
+	result, err := l.db.Pool().ExecContext(ctx, takeLease, l.name, taker, ttl, taker, taker, taker, ttl)
+	if err != nil {
+		return 0, err
+	}
+	// The insert id: the token, or 0 if it is held. Not the count of rows; see everyQuery.
+	id, err := result.LastInsertId()
+	if err == nil && id == 0 {
+		err = ErrNotAcquired
+	}
+	return uint64(id), err
 }
 
 // undo takes back what an attempt that was given up may have got, so that nobody has
@@ -116,18 +122,20 @@ func (l *Lease) undo(ctx context.Context, taker string) {
 		" SET expires_at = NULL WHERE name = ? AND taker = ? AND expires_at > UTC_TIMESTAMP(6)", l.name, taker)
 }
 
-// takeLease takes a lease that is new, free or expired, in one statement, and again
-// for an attempt that has it already and was not told. expires_at is assigned last, as
-// all ask for it.
+// takeLease takes a lease that is new, free or expired, in one statement. An attempt that
+// has it already, and was not told, gets the same token again: whichever of its statements
+// runs last, the token that it was told is the lease's. expires_at is assigned last, as the
+// others ask for it.
 const (
-	unheld    = "expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6) OR taker = ?"
+	free      = "expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)"
 	takeLease = "INSERT INTO " + schema.LeaseTable + " (name, token, taker, taken_at, expires_at)" +
-		" VALUES (?, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)" +
+		" VALUES (?, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6), " + fromNow + ")" +
 		" ON DUPLICATE KEY UPDATE" +
-		" token = IF(" + unheld + ", LAST_INSERT_ID(token + 1), token + LAST_INSERT_ID(0))," +
-		" taken_at = IF(" + unheld + ", UTC_TIMESTAMP(6), taken_at)," +
-		" taker = IF(" + unheld + ", ?, taker)," +
-		" expires_at = IF(" + unheld + ", UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, expires_at)"
+		" token = IF(" + free + ", LAST_INSERT_ID(token + 1), token + LAST_INSERT_ID(IF(taker = ?, token, 0)) * 0)," +
+		" taken_at = IF(" + free + ", UTC_TIMESTAMP(6), taken_at)," +
+		" taker = IF(" + free + ", ?, taker)," +
+		" expires_at = IF(taker = ?, GREATEST(COALESCE(expires_at, UTC_TIMESTAMP(6)), " + fromNow + "), expires_at)"
+	fromNow = "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"
 )
 
 // held is the part of a WHERE that says that a token holds its lease.
@@ -148,11 +156,12 @@ func (l *Lease) Resume(ctx context.Context, token uint64) (Held, error) {
 	return l.hold(start, token), nil
 }
 
-// renew makes the lease last for TTL from now.
+// renew makes the lease last for TTL from now. It never makes it shorter: the statement of
+// a connection that was lost may run after the one that was sent in its place.
 func (l *Lease) renew(ctx context.Context, token uint64) error {
 	// The count changes even where the time does not: what is found is changed.
 	renewed, err := affected(ctx, l.db.Pool(), "UPDATE "+schema.LeaseTable+
-		" SET expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, renewals = renewals + 1"+held,
+		" SET expires_at = GREATEST(expires_at, "+fromNow+"), renewals = renewals + 1"+held,
 		microseconds(l.ttl), l.name, token)
 	if err != nil || renewed > 0 {
 		return err

@@ -132,6 +132,44 @@ func TestLeaseExpires(t *testing.T) {
 	})
 }
 
+// A statement of a connection that was lost may run after the one that was sent in its place, or be the second of
+// two that ran. The token that the taker was told stays the lease's, and no renewal makes the lease shorter.
+func TestLeaseStatementsOfLostConnections(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openState(t, s)
+		lease := newLease(t, db, "x", time.Minute)
+		token, err := guard.TakeAs(t.Context(), lease, "first")
+		require.NoError(t, err)
+		again, err := guard.TakeAs(t.Context(), lease, "first")
+		require.NoError(t, err)
+		require.Equal(t, token, again)
+		_, err = guard.TakeAs(t.Context(), lease, "second")
+		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.NoError(t, guard.Renew(t.Context(), lease, token))
+
+		// A session's time is that of its statement's beginning, which may be long ago.
+		config = config.Clone()
+		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP() - 30"}
+		late := newLease(t, openDB(t, config), "x", time.Minute)
+		left := func() time.Duration {
+			status, err := lease.Status(t.Context())
+			require.NoError(t, err)
+			return status.Left
+		}
+		require.NoError(t, guard.Renew(t.Context(), late, token))
+		require.Greater(t, left(), 45*time.Second)
+		again, err = guard.TakeAs(t.Context(), late, "first")
+		require.NoError(t, err)
+		require.Equal(t, token, again)
+		require.Greater(t, left(), 45*time.Second)
+
+		require.NoError(t, lease.Release(t.Context(), token))
+		next, err := guard.TakeAs(t.Context(), lease, "second")
+		require.NoError(t, err)
+		require.Equal(t, token+1, next)
+	})
+}
+
 // A holder that can't reach the server knows that the lease is lost before the server
 // gives it to anybody else, and its context says why. Others need no connection that it
 // would have to give up.
