@@ -15,7 +15,8 @@ import (
 
 // ClockOff builds the tests of the package that runs with another clock, and returns the
 // program: time.Now, of the standard library, is off by so much, in whole seconds. What
-// measures time (the monotonic clock) is not.
+// measures time (the monotonic clock) is not. The first build compiles the standard library
+// anew, which takes half a minute; go's cache has it then.
 func ClockOff(tb testing.TB, off time.Duration) (program string) {
 	tb.Helper()
 	seconds := strconv.Itoa(int(off.Seconds()))
