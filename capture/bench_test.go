@@ -44,7 +44,7 @@ func BenchmarkCapture(b *testing.B) {
 				db := open(b, s.Database(b))
 				tables := []string{"bare", "captured"}
 				for _, table := range tables {
-					exec(b, db, "CREATE TABLE "+ident.Quote(table)+" "+shopColumns,
+					mysqltest.ExecAll(b, db.Pool(), "CREATE TABLE "+ident.Quote(table)+" "+shopColumns,
 						"INSERT INTO "+ident.Quote(table)+" VALUES "+strings.Repeat(shopRow+",", 99)+shopRow)
 				}
 				_, err := Install(b.Context(), db, "captured", Options{})

@@ -26,11 +26,11 @@ const orders = "CREATE TABLE orders (id INT PRIMARY KEY, name VARCHAR(100), paid
 func TestCapture(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders)
+		mysqltest.ExecAll(t, db.Pool(), orders)
 		plan, err := Install(t.Context(), db, "orders", Options{})
 		require.NoError(t, err)
 		assert.Equal(t, "orders_changes", plan.Topic)
-		exec(t, db,
+		mysqltest.ExecAll(t, db.Pool(),
 			`INSERT INTO orders (id, name) VALUES (1, 'a "b" \\ é😀'), (2, NULL)`,
 			"UPDATE orders SET paid = TRUE WHERE id = 1",
 			"UPDATE orders SET name = name", // changes nothing
@@ -61,7 +61,7 @@ func TestCapture(t *testing.T) {
 		removed, err := Remove(t.Context(), db, "orders", Options{})
 		require.NoError(t, err)
 		assert.Len(t, removed, 3)
-		exec(t, db, "INSERT INTO orders (id) VALUES (9)")
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (id) VALUES (9)")
 		assert.Len(t, changes(t, db, "orders_changes"), 9)
 		removed, err = Remove(t.Context(), db, "orders", Options{})
 		require.NoError(t, err)
@@ -73,10 +73,10 @@ func TestCapture(t *testing.T) {
 func TestCaptureColumnsAndOps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders)
+		mysqltest.ExecAll(t, db.Pool(), orders)
 		_, err := Install(t.Context(), db, "orders", Options{Ops: []Op{Update}, Columns: []string{"PAID", "id"}, Into: "payments"})
 		require.NoError(t, err)
-		exec(t, db, "INSERT INTO orders (id) VALUES (1)", "UPDATE orders SET name = 'x'", "UPDATE orders SET paid = TRUE", "DELETE FROM orders")
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (id) VALUES (1)", "UPDATE orders SET name = 'x'", "UPDATE orders SET paid = TRUE", "DELETE FROM orders")
 		assert.Equal(t, []string{`update {"paid":0,"id":1} {"paid":1,"id":1}`}, changes(t, db, "payments"))
 
 		states, err := Status(t.Context(), db, "")
@@ -94,7 +94,7 @@ func TestCaptureColumnsAndOps(t *testing.T) {
 func TestTriggerExists(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders, "CREATE TRIGGER `the audit` AFTER UPDATE ON orders FOR EACH ROW SET @seen = COALESCE(@seen, 0) + 1",
+		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE TRIGGER `the audit` AFTER UPDATE ON orders FOR EACH ROW SET @seen = COALESCE(@seen, 0) + 1",
 			"CREATE TRIGGER earlier BEFORE INSERT ON orders FOR EACH ROW SET NEW.name = 'from before'")
 		_, err := Install(t.Context(), db, "orders", Options{})
 		var exists *TriggerExistsError
@@ -108,7 +108,7 @@ func TestTriggerExists(t *testing.T) {
 
 		_, err = Install(t.Context(), db, "orders", Options{Beside: true})
 		require.NoError(t, err)
-		exec(t, db, "INSERT INTO orders (id) VALUES (1)", "UPDATE orders SET paid = TRUE")
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (id) VALUES (1)", "UPDATE orders SET paid = TRUE")
 		assert.Equal(t, []string{
 			`insert null {"id":1,"name":"from before","paid":0}`,
 			`update {"id":1,"name":"from before","paid":0} {"id":1,"name":"from before","paid":1}`,
@@ -126,7 +126,7 @@ func TestTriggerExists(t *testing.T) {
 func TestInstallIsAllOrNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders, "CREATE TABLE other (id INT)",
+		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE TABLE other (id INT)",
 			"CREATE TRIGGER "+schema.CaptureName("orders", "delete")+" AFTER INSERT ON other FOR EACH ROW SET @a = 1")
 		_, err := Install(t.Context(), db, "orders", Options{})
 		require.ErrorIs(t, err, ErrTriggerExists)
@@ -141,15 +141,15 @@ func TestInstallIsAllOrNothing(t *testing.T) {
 func TestOddNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, "CREATE TABLE victim (id INT)")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE victim (id INT)")
 		for _, name := range []string{
 			"a`b", `it's "it"`, `back\slash`, "line\nbreak", "?", "t`; DROP TABLE victim; -- x", "{topic}", "{old}", "new_row",
 			"a//b", "'NEW.`x`'", "größe 注文", strings.Repeat("é", 55),
 		} {
-			exec(t, db, "CREATE TABLE "+ident.Quote(name)+" (id INT AUTO_INCREMENT PRIMARY KEY, "+ident.Quote(name)+" TEXT) CHARACTER SET utf8mb4")
+			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+ident.Quote(name)+" (id INT AUTO_INCREMENT PRIMARY KEY, "+ident.Quote(name)+" TEXT) CHARACTER SET utf8mb4")
 			plan, err := Install(t.Context(), db, name, Options{})
 			require.NoError(t, err, name)
-			exec(t, db, "INSERT INTO "+ident.Quote(name)+" VALUES (1, 'v')", "UPDATE "+ident.Quote(name)+" SET id = 2", "DELETE FROM "+ident.Quote(name))
+			mysqltest.ExecAll(t, db.Pool(), "INSERT INTO "+ident.Quote(name)+" VALUES (1, 'v')", "UPDATE "+ident.Quote(name)+" SET id = 2", "DELETE FROM "+ident.Quote(name))
 			key := string(table.AppendString(nil, []byte(name)))
 			row := func(id int) string { return fmt.Sprintf(`{"id":%d,%s:"v"}`, id, key) }
 			assert.Equal(t, []string{"insert null " + row(1), "update " + row(1) + " " + row(2), "delete " + row(2) + " null"},
@@ -163,7 +163,7 @@ func TestOddNames(t *testing.T) {
 			_, err = Remove(t.Context(), db, name, Options{})
 			require.NoError(t, err)
 		}
-		exec(t, db, "SELECT * FROM victim")
+		mysqltest.ExecAll(t, db.Pool(), "SELECT * FROM victim")
 	})
 }
 
@@ -171,7 +171,7 @@ func TestOddNames(t *testing.T) {
 func TestStatusTellsWhatChanged(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders)
+		mysqltest.ExecAll(t, db.Pool(), orders)
 		_, err := Install(t.Context(), db, "orders", Options{Ops: []Op{Insert}})
 		require.NoError(t, err)
 		state := func() State {
@@ -180,18 +180,18 @@ func TestStatusTellsWhatChanged(t *testing.T) {
 			require.Len(t, states, 1)
 			return states[0]
 		}
-		exec(t, db, "ALTER TABLE orders ADD note TEXT", "INSERT INTO orders (id) VALUES (1)")
+		mysqltest.ExecAll(t, db.Pool(), "ALTER TABLE orders ADD note TEXT", "INSERT INTO orders (id) VALUES (1)")
 		assert.Equal(t, []string{"note"}, state().Missed)
 		assert.False(t, state().Broken())
 
-		exec(t, db, "RENAME TABLE orders_changes TO elsewhere")
+		mysqltest.ExecAll(t, db.Pool(), "RENAME TABLE orders_changes TO elsewhere")
 		assert.True(t, state().NoTopic)
 		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (2)")
 		require.Equal(t, uint16(server.ErrNoSuchTable), server.Number(err), "%v", err)
-		exec(t, db, "RENAME TABLE elsewhere TO orders_changes")
-		exec(t, db, "ALTER TABLE orders_changes MODIFY payload TINYBLOB NOT NULL")
+		mysqltest.ExecAll(t, db.Pool(), "RENAME TABLE elsewhere TO orders_changes")
+		mysqltest.ExecAll(t, db.Pool(), "ALTER TABLE orders_changes MODIFY payload TINYBLOB NOT NULL")
 		assert.True(t, state().NoTopic)
-		exec(t, db, "ALTER TABLE orders_changes MODIFY payload LONGBLOB NOT NULL")
+		mysqltest.ExecAll(t, db.Pool(), "ALTER TABLE orders_changes MODIFY payload LONGBLOB NOT NULL")
 		assert.False(t, state().Broken())
 
 		_, err = db.Pool().ExecContext(t.Context(), "ALTER TABLE orders DROP paid")
@@ -212,7 +212,7 @@ func TestRowTooLarge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--max-allowed-packet=1M")
 		db := open(t, own.Database(t))
-		exec(t, db, "CREATE TABLE files (id INT PRIMARY KEY, content LONGBLOB)", "INSERT INTO files VALUES (1, REPEAT('x', 900000))")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE files (id INT PRIMARY KEY, content LONGBLOB)", "INSERT INTO files VALUES (1, REPEAT('x', 900000))")
 		_, err := Install(t.Context(), db, "files", Options{})
 		require.NoError(t, err)
 		for _, statement := range []string{
@@ -223,7 +223,7 @@ func TestRowTooLarge(t *testing.T) {
 			_, err := db.Pool().ExecContext(t.Context(), statement)
 			require.NotZero(t, server.Number(err), "%s: %v", statement, err)
 		}
-		exec(t, db, "INSERT INTO files VALUES (2, REPEAT('x', 90000))")
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO files VALUES (2, REPEAT('x', 90000))")
 		assert.Len(t, changes(t, db, "files_changes"), 1)
 		var rows int
 		require.NoError(t, db.Pool().GetContext(t.Context(), &rows, "SELECT COUNT(*) FROM files"))
@@ -238,7 +238,7 @@ func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
 			t.Skip("the server may be in another time zone than " + zone)
 		}
 		db := open(t, s.Database(t))
-		exec(t, db, "CREATE TABLE events (id INT PRIMARY KEY, at TIMESTAMP(3) NULL)")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE events (id INT PRIMARY KEY, at TIMESTAMP(3) NULL)")
 		session, err := db.Pool().Connx(t.Context())
 		require.NoError(t, err)
 		defer session.Close()
@@ -266,11 +266,11 @@ func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
 func TestWhatNoTriggerSees(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders, "CREATE TABLE items (id INT PRIMARY KEY, order_id INT, FOREIGN KEY (order_id) REFERENCES orders (id) ON DELETE CASCADE)",
+		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE TABLE items (id INT PRIMARY KEY, order_id INT, FOREIGN KEY (order_id) REFERENCES orders (id) ON DELETE CASCADE)",
 			"INSERT INTO orders (id) VALUES (1)", "INSERT INTO items VALUES (1, 1)")
 		_, err := Install(t.Context(), db, "items", Options{})
 		require.NoError(t, err)
-		exec(t, db, "DELETE FROM orders", "TRUNCATE items")
+		mysqltest.ExecAll(t, db.Pool(), "DELETE FROM orders", "TRUNCATE items")
 		assert.Empty(t, changes(t, db, "items_changes"))
 	})
 }
@@ -279,7 +279,7 @@ func TestWhatNoTriggerSees(t *testing.T) {
 func TestBusyTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		exec(t, db, orders)
+		mysqltest.ExecAll(t, db.Pool(), orders)
 		tx, err := db.Pool().BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (1)")
@@ -309,7 +309,7 @@ func TestBusyTable(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("it does not go on")
 		}
-		exec(t, db, "DELETE FROM orders")
+		mysqltest.ExecAll(t, db.Pool(), "DELETE FROM orders")
 		assert.Equal(t, []string{`delete {"id":1,"name":null,"paid":0} null`}, changes(t, db, "orders_changes"))
 	})
 }
@@ -330,7 +330,7 @@ func TestRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "topic"))
-		exec(t, db, orders, "CREATE VIEW v AS SELECT * FROM orders", "CREATE TABLE small LIKE topic", "ALTER TABLE small MODIFY payload VARCHAR(100) NOT NULL")
+		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE VIEW v AS SELECT * FROM orders", "CREATE TABLE small LIKE topic", "ALTER TABLE small MODIFY payload VARCHAR(100) NOT NULL")
 		for _, test := range []struct {
 			table string
 			o     Options
@@ -354,7 +354,7 @@ func TestRefusals(t *testing.T) {
 		var invalid *ident.InvalidError
 		_, err := Install(t.Context(), db, strings.Repeat("x", 65), Options{})
 		require.ErrorAs(t, err, &invalid)
-		exec(t, db, "CREATE TABLE "+strings.Repeat("x", 60)+" (id INT)")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+strings.Repeat("x", 60)+" (id INT)")
 		_, err = Install(t.Context(), db, strings.Repeat("x", 60), Options{})
 		require.ErrorAs(t, err, &invalid)
 		require.ErrorContains(t, err, "--into")

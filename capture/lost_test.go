@@ -60,7 +60,7 @@ func TestInstallLosesItsConnection(t *testing.T) {
 		t.Run("made", func(t *testing.T) {
 			config := s.Database(t)
 			db := open(t, config)
-			exec(t, db, orders)
+			mysqltest.ExecAll(t, db.Pool(), orders)
 			lossy := config.Clone()
 			cutAt(lossy, "AFTER UPDATE ON", func(conn net.Conn, statement func() error) error {
 				if err := statement(); err != nil {
@@ -78,7 +78,7 @@ func TestInstallLosesItsConnection(t *testing.T) {
 		t.Run("at it", func(t *testing.T) {
 			config := s.Database(t)
 			db := open(t, config)
-			exec(t, db, orders)
+			mysqltest.ExecAll(t, db.Pool(), orders)
 			tx, err := db.Pool().BeginTx(t.Context(), nil)
 			require.NoError(t, err)
 			lossy := config.Clone()
@@ -95,7 +95,7 @@ func TestInstallLosesItsConnection(t *testing.T) {
 			_, err = Install(t.Context(), open(t, lossy), "orders", Options{Logger: quiet})
 			require.Error(t, err)
 			require.NoError(t, tx.Commit())
-			exec(t, db, "DELETE FROM orders") // behind whatever waits for the table
+			mysqltest.ExecAll(t, db.Pool(), "DELETE FROM orders") // behind whatever waits for the table
 			states, err := Status(t.Context(), db, "orders")
 			require.NoError(t, err)
 			assert.Empty(t, states)

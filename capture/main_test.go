@@ -37,14 +37,6 @@ func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-func exec(tb testing.TB, db *notify.DB, statements ...string) {
-	tb.Helper()
-	for _, statement := range statements {
-		_, err := db.Pool().ExecContext(tb.Context(), statement)
-		require.NoError(tb, err, statement)
-	}
-}
-
 // change is a message as capture writes it.
 type change struct {
 	Op    Op              `json:"op"`

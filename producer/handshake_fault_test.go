@@ -3,7 +3,6 @@ package producer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -16,11 +15,6 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
-
-func kill(t *testing.T, db *notify.DB, id uint64) {
-	t.Helper()
-	mysqltest.Exec(t, db.Pool(), fmt.Sprintf("KILL %d", id))
-}
 
 // holder waits until a session other than the given one holds the topic's lock.
 func holder(t *testing.T, db *notify.DB, topic string, other uint64) (id uint64) {
@@ -45,7 +39,7 @@ func TestHandshakeConsumerDies(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-first)
 		second := publishing(ctx, h, payload(1))
-		kill(t, db, r.session.ID())
+		mysqltest.KillSession(t, db.Pool(), r.session.ID())
 		require.NoError(t, <-second)
 		for i := 2; i < 5; i++ { // nobody there: no wait
 			_, err := h.Publish(ctx, payload(i))
@@ -68,7 +62,7 @@ func TestHandshakeProducerDies(t *testing.T) {
 		_, err := h.Publish(ctx, payload(0))
 		require.NoError(t, err)
 		dead := holder(t, db, "x", 0)
-		kill(t, db, dead) // idle, it notices without a statement
+		mysqltest.KillSession(t, db.Pool(), dead) // idle, it notices without a statement
 		holder(t, db, "x", dead)
 		assert.Len(t, log.messages(), 1)
 
@@ -83,7 +77,7 @@ func TestHandshakeProducerDies(t *testing.T) {
 		// meanwhile is inserted once, by the session that follows.
 		waiting := queued(t, db)
 		third := publishing(ctx, h, payload(2))
-		kill(t, db, waiting)
+		mysqltest.KillSession(t, db.Pool(), waiting)
 		all, _, err = r.read(ctx, 1)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"2"}, all)

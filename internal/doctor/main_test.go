@@ -47,14 +47,6 @@ func initialised(tb testing.TB, s *mysqltest.Server) (*mysql.Config, *notify.DB)
 	return config, db
 }
 
-func exec(tb testing.TB, db sqlx.ExecerContext, statements ...string) {
-	tb.Helper()
-	for _, statement := range statements {
-		_, err := db.ExecContext(tb.Context(), statement)
-		require.NoError(tb, err, statement)
-	}
-}
-
 // session is one connection, closed at the test's end: what it left open ends.
 func session(tb testing.TB, db *notify.DB) *sqlx.Conn {
 	tb.Helper()

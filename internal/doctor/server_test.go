@@ -55,8 +55,8 @@ func TestReadOnly(t *testing.T) {
 		s := shared.Start(t)
 		config, db := initialised(t, s)
 		limited := s.User(t, config, "SELECT, INSERT, UPDATE, DELETE ON "+config.DBName+".*")
-		exec(t, s.Admin(t), "SET GLOBAL read_only = 1")
-		defer exec(t, s.Admin(t), "SET GLOBAL read_only = 0")
+		mysqltest.ExecAll(t, s.Admin(t), "SET GLOBAL read_only = 1")
+		defer mysqltest.ExecAll(t, s.Admin(t), "SET GLOBAL read_only = 0")
 
 		found := examine(t, open(t, limited), "orders")
 		says(t, found.only(t, "writes"), Problem, "read-only", "connect to the primary")

@@ -14,7 +14,7 @@ import (
 func TestTables(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)
-		exec(t, db.Pool(),
+		mysqltest.ExecAll(t, db.Pool(),
 			"CREATE TABLE `my``\nisam` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM",
 			"CREATE TABLE hashed (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=MEMORY",
 			"CREATE TABLE named (name VARCHAR(9) PRIMARY KEY, n INT NOT NULL, KEY (n))",
@@ -92,16 +92,16 @@ func TestState(t *testing.T) {
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
 		says(t, examine(t, db).only(t, "state"), OK, "this account can keep the offsets of a group, keep dead letters, set the flag, read the flag, reset the flag", "")
 
-		exec(t, db.Pool(), "DROP TABLE "+schema.DeadLetterTable)
+		mysqltest.ExecAll(t, db.Pool(), "DROP TABLE "+schema.DeadLetterTable)
 		says(t, examine(t, db).of("state").worse()[0], Warning, "can't keep dead letters", "mqnotify init")
 
 		newest, err := schema.Newest()
 		require.NoError(t, err)
-		exec(t, db.Pool(), "DELETE FROM "+schema.VersionTable+" WHERE version > 1")
-		exec(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 0")
+		mysqltest.ExecAll(t, db.Pool(), "DELETE FROM "+schema.VersionTable+" WHERE version > 1")
+		mysqltest.ExecAll(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 0")
 		says(t, examine(t, db).only(t, "state"), Problem, fmt.Sprintf("have version 0: this mqnotify needs %d", newest), "mqnotify init")
 
-		exec(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 99")
+		mysqltest.ExecAll(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 99")
 		worse := examine(t, db).of("state").worse()
 		says(t, worse[len(worse)-1], Warning, "have version 99", "update this mqnotify")
 	})
@@ -113,9 +113,9 @@ func TestFlagTriggers(t *testing.T) {
 		for event, form := range map[string]schema.TriggerForm{"INSERT": schema.TriggerCounter, "DELETE": schema.TriggerRow} {
 			statement, err := schema.Trigger("orders", form, event)
 			require.NoError(t, err)
-			exec(t, db.Pool(), statement)
+			mysqltest.ExecAll(t, db.Pool(), statement)
 		}
-		exec(t, db.Pool(),
+		mysqltest.ExecAll(t, db.Pool(),
 			"CREATE TRIGGER mqnotify_update_orders AFTER UPDATE ON orders FOR EACH ROW SET @x = 1",
 			"CREATE TRIGGER shops_own AFTER UPDATE ON orders FOR EACH ROW SET @x = 2")
 
@@ -125,7 +125,7 @@ func TestFlagTriggers(t *testing.T) {
 		says(t, found[1], OK, "`mqnotify_insert_orders` counts each INSERT in the flag", "")
 		says(t, found[2], Warning, "`mqnotify_update_orders` has the name of the flag's, and does something else", "DROP TRIGGER `mqnotify_update_orders`")
 
-		exec(t, db.Pool(), "DROP TABLE "+schema.FlagTable)
+		mysqltest.ExecAll(t, db.Pool(), "DROP TABLE "+schema.FlagTable)
 		found = examine(t, db, "orders").of("flag")
 		says(t, found[len(found)-1], Problem, "writing to the topic fails", "mqnotify init")
 	})
@@ -135,12 +135,12 @@ func TestFlagTriggers(t *testing.T) {
 func TestLockedTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := initialised(t, s)
-		exec(t, db.Pool(), "CREATE TABLE other (id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other (id INT PRIMARY KEY)")
 		holder := session(t, db)
-		exec(t, holder, "LOCK TABLES orders WRITE")
+		mysqltest.ExecAll(t, holder, "LOCK TABLES orders WRITE")
 		found := examine(t, db, "orders", "other")
 		says(t, found.of("key")[0], Warning, "not checked: Error 1205", "LOCK TABLES")
 		says(t, found.of("key")[1], OK, "the table is empty", "")
-		exec(t, holder, "UNLOCK TABLES")
+		mysqltest.ExecAll(t, holder, "UNLOCK TABLES")
 	})
 }

@@ -29,15 +29,15 @@ func TestOpenTransactions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // open transactions are those of the whole server
 		config, db := initialised(t, s)
-		exec(t, db.Pool(), "CREATE TABLE other LIKE orders", "CREATE TABLE untouched LIKE orders")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other LIKE orders", "CREATE TABLE untouched LIKE orders")
 		says(t, examine(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
 
 		writer, elsewhere, reader := session(t, db), session(t, db), session(t, db)
 		var id uint64
 		require.NoError(t, writer.GetContext(t.Context(), &id, "SELECT CONNECTION_ID()"))
-		exec(t, elsewhere, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')")
-		exec(t, reader, "START TRANSACTION", "SELECT * FROM orders")
-		exec(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
+		mysqltest.ExecAll(t, elsewhere, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')")
+		mysqltest.ExecAll(t, reader, "START TRANSACTION", "SELECT * FROM orders")
+		mysqltest.ExecAll(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
 
 		says(t, examine(t, db, "orders").only(t, "transactions"), OK, "open writers o", "")
 		named := func(found findings) findings {
@@ -71,9 +71,9 @@ func TestOpenTransactions(t *testing.T) {
 		} else {
 			says(t, limited.only(t, "transactions"), OK, "open writers of the table: 1; since when, this account can't see", "")
 		}
-		exec(t, writer, "ROLLBACK")
-		exec(t, elsewhere, "ROLLBACK")
-		exec(t, reader, "ROLLBACK")
+		mysqltest.ExecAll(t, writer, "ROLLBACK")
+		mysqltest.ExecAll(t, elsewhere, "ROLLBACK")
+		mysqltest.ExecAll(t, reader, "ROLLBACK")
 	})
 }
 
@@ -92,8 +92,8 @@ func TestTransactionsBesideBytes(t *testing.T) {
 			return n
 		}
 		holder, busy := session(t, db), session(t, db)
-		exec(t, holder, "CREATE TABLE other LIKE orders", "SELECT GET_LOCK('bytes', 0)")
-		exec(t, busy, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')") // or it would not be listed
+		mysqltest.ExecAll(t, holder, "CREATE TABLE other LIKE orders", "SELECT GET_LOCK('bytes', 0)")
+		mysqltest.ExecAll(t, busy, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')") // or it would not be listed
 		ended := make(chan error, 1)
 		go func() {
 			_, err := busy.ExecContext(t.Context(), "SELECT GET_LOCK('bytes', 60), RELEASE_LOCK('bytes'), _binary'\xff\xfe\x80'")
@@ -108,10 +108,10 @@ func TestTransactionsBesideBytes(t *testing.T) {
 		found := make(chan findings, 1)
 		go func() { found <- slices.Collect(Examine(t.Context(), db, Options{Topics: []string{"orders"}})) }()
 		require.Eventually(t, func() bool { return count(refused) > before }, time.Minute, time.Millisecond)
-		exec(t, holder, "DO RELEASE_LOCK('bytes')")
+		mysqltest.ExecAll(t, holder, "DO RELEASE_LOCK('bytes')")
 		require.NoError(t, <-ended)
 		says(t, (<-found).only(t, "transactions"), OK, "no open writer", "")
-		exec(t, busy, "ROLLBACK")
+		mysqltest.ExecAll(t, busy, "ROLLBACK")
 	})
 }
 
@@ -125,13 +125,13 @@ func TestOldTransactions(t *testing.T) {
 		}
 		require.Empty(t, old())
 		writer := session(t, db)
-		exec(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
+		mysqltest.ExecAll(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", age)
 		found := old()
 		require.Len(t, found, 1, "%v", found)
 		says(t, found.only(t, "transactions"), Warning, "a transaction of session", "KILL")
-		exec(t, writer, "ROLLBACK")
+		mysqltest.ExecAll(t, writer, "ROLLBACK")
 
-		exec(t, db.Pool(), "DROP TABLE orders")
+		mysqltest.ExecAll(t, db.Pool(), "DROP TABLE orders")
 		says(t, old().only(t, "table"), Problem, "no table", "")
 	})
 }
@@ -140,15 +140,15 @@ func TestPreparedTransactions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // XA RECOVER shows those of the whole server
 		config, db := initialised(t, s)
-		exec(t, db.Pool(), "CREATE TABLE other LIKE orders")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other LIKE orders")
 		prepare := func(xid string) {
 			conn, err := db.Pool().Connx(t.Context())
 			require.NoError(t, err)
-			exec(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
+			mysqltest.ExecAll(t, conn, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('x')", "XA END "+xid, "XA PREPARE "+xid)
 			discard(conn)
 		}
 		prepare(`'it''s','\0b',7`)
-		exec(t, db.Pool(), age)
+		mysqltest.ExecAll(t, db.Pool(), age)
 		found := examineOld(t, db, "orders")
 		const first = "X'69742773',X'0062',7"
 		says(t, found.only(t, "transactions"), Warning, "a prepared XA transaction that no session has is open for", "XA COMMIT or XA ROLLBACK "+first)
@@ -170,7 +170,7 @@ func TestPreparedTransactions(t *testing.T) {
 		says(t, examineOld(t, process, "orders").only(t, "transactions"), Warning, "a prepared XA transaction", names)
 
 		prepare("'two'")
-		exec(t, db.Pool(), age)
+		mysqltest.ExecAll(t, db.Pool(), age)
 		found = examineOld(t, db, "orders")
 		assert.Len(t, found, 2, "%v", found)
 		for _, r := range found {
@@ -180,7 +180,7 @@ func TestPreparedTransactions(t *testing.T) {
 		}
 
 		// The remedies are ones.
-		exec(t, db.Pool(), "XA ROLLBACK "+first, "XA ROLLBACK X'74776F',X'',1")
+		mysqltest.ExecAll(t, db.Pool(), "XA ROLLBACK "+first, "XA ROLLBACK X'74776F',X'',1")
 		says(t, examineOld(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
 	})
 }

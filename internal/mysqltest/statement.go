@@ -25,6 +25,14 @@ func Exec(tb testing.TB, db Database, query string, args ...any) {
 	}
 }
 
+// ExecAll runs statements that must succeed, one after another.
+func ExecAll(tb testing.TB, db Database, statements ...string) {
+	tb.Helper()
+	for _, statement := range statements {
+		Exec(tb, db, statement)
+	}
+}
+
 // Value returns what a query for one value answers.
 func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
 	tb.Helper()

@@ -14,7 +14,7 @@ func TestNextAutoIncrementIsFresh(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, engine := range []string{"InnoDB", "MyISAM"} {
 			conn := open(t, s.Database(t))
-			exec(t, conn, "CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY) ENGINE="+engine)
+			mysqltest.ExecAll(t, conn, "CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY) ENGINE="+engine)
 			table := describe(t, conn, "t")
 			for _, step := range []struct {
 				statement string
@@ -27,7 +27,7 @@ func TestNextAutoIncrementIsFresh(t *testing.T) {
 				{"INSERT INTO t VALUES (41)", 42},
 				{"INSERT INTO t VALUES (18446744073709551613)", math.MaxUint64 - 1},
 			} {
-				exec(t, conn, step.statement)
+				mysqltest.ExecAll(t, conn, step.statement)
 				next, known, err := NextAutoIncrement(testContext(t), conn, table)
 				require.NoError(t, err)
 				assert.True(t, known, step.statement)
@@ -40,13 +40,13 @@ func TestNextAutoIncrementIsFresh(t *testing.T) {
 func TestNextAutoIncrementOfNone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (5)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (5)")
 		table := describe(t, conn, "t")
 		_, known, err := NextAutoIncrement(testContext(t), conn, table)
 		require.NoError(t, err)
 		assert.False(t, known)
 
-		exec(t, conn, "DROP TABLE t")
+		mysqltest.ExecAll(t, conn, "DROP TABLE t")
 		_, _, err = NextAutoIncrement(testContext(t), conn, table)
 		assert.ErrorIs(t, err, ErrNoTable)
 	})

@@ -33,7 +33,7 @@ func TestDescribe(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		cfg := s.Database(t)
 		conn := open(t, cfg)
-		exec(t, conn, shopTable)
+		mysqltest.ExecAll(t, conn, shopTable)
 		table := describe(t, conn, "shop")
 
 		assert.Equal(t, cfg.DBName, table.Schema)
@@ -82,7 +82,7 @@ func TestInvisibleColumnsAndIndexes(t *testing.T) {
 		if s.IsMariaDB() {
 			hidden = "IGNORED"
 		}
-		exec(t, conn, "CREATE TABLE t (a INT NOT NULL, b INT INVISIBLE DEFAULT 1, KEY a (a) "+hidden+")")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE t (a INT NOT NULL, b INT INVISIBLE DEFAULT 1, KEY a (a) "+hidden+")")
 		table := describe(t, conn, "t")
 		assert.False(t, table.Columns[0].Invisible)
 		assert.True(t, table.Columns[1].Invisible)
@@ -97,12 +97,12 @@ func TestJSONColumns(t *testing.T) {
 		cfg := s.Database(t)
 		conn := open(t, cfg)
 		for _, mode := range []string{"", "ANSI_QUOTES"} {
-			exec(t, conn, "SET sql_mode = '"+mode+"'", "DROP TABLE IF EXISTS t",
+			mysqltest.ExecAll(t, conn, "SET sql_mode = '"+mode+"'", "DROP TABLE IF EXISTS t",
 				"CREATE TABLE t (a JSON, `b\"``'` JSON NOT NULL COMMENT 'b', c LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"+
 					" COMMENT ' CHECK (json_valid(`c`)),\\n', d VARCHAR(9), e JSON AS (JSON_ARRAY()) STORED, f JSON)")
 			// An account that may only read must see the same as the one that made the table.
 			reader := open(t, s.User(t, cfg, "SELECT ON "+ident.Quote(cfg.DBName)+".*"))
-			exec(t, reader, "SET sql_mode = '"+mode+"'")
+			mysqltest.ExecAll(t, reader, "SET sql_mode = '"+mode+"'")
 			for _, table := range []*Table{describe(t, conn, "t"), describe(t, reader, "t")} {
 				json := map[string]bool{}
 				for _, c := range table.Columns {
@@ -126,7 +126,7 @@ func TestNoTable(t *testing.T) {
 		cfg := s.Database(t)
 		conn := open(t, cfg)
 		ctx := testContext(t)
-		exec(t, conn, "CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
 
 		_, err := Describe(ctx, conn, "", "order")
 		assert.ErrorIs(t, err, ErrNoTable)
@@ -165,7 +165,7 @@ func TestNoTable(t *testing.T) {
 func TestServerLosesTheSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE t (id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE t (id INT PRIMARY KEY)")
 		table := describe(t, conn, "t")
 		var id uint64
 		require.NoError(t, conn.QueryRowContext(testContext(t), "SELECT CONNECTION_ID()").Scan(&id))
@@ -186,7 +186,7 @@ func TestServerLosesTheSession(t *testing.T) {
 func TestNameAsTheServerStoresIt(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE Orders (Id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE Orders (Id INT PRIMARY KEY)")
 		var folds int
 		require.NoError(t, conn.QueryRowContext(testContext(t), "SELECT @@lower_case_table_names").Scan(&folds))
 		table, err := Describe(testContext(t), conn, "", "ORDERS")
@@ -210,7 +210,7 @@ func TestNameFoldedToLowerCase(t *testing.T) {
 		}
 		folding := s.Start(t, "--lower-case-table-names=1")
 		conn := open(t, folding.Database(t))
-		exec(t, conn, "CREATE TABLE Orders (id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE Orders (id INT PRIMARY KEY)")
 		assert.Equal(t, "orders", describe(t, conn, "ORDERS").Name)
 	})
 }

@@ -35,21 +35,21 @@ func decode(t *testing.T, line string, c Column) map[string]any {
 func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")
 		for _, test := range append(everyType(), newerTypes(s)...) {
 			t.Run(test.column, func(t *testing.T) {
-				exec(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'", "DELETE FROM captured", "DROP TABLE IF EXISTS t",
+				mysqltest.ExecAll(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'", "DELETE FROM captured", "DROP TABLE IF EXISTS t",
 					"CREATE TABLE t (id INT PRIMARY KEY, c "+test.column+") CHARACTER SET utf8mb4")
 				table := describe(t, conn, "t")
-				exec(t, conn, "SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
+				mysqltest.ExecAll(t, conn, "SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
 					"CREATE TRIGGER i AFTER INSERT ON t FOR EACH ROW INSERT INTO captured (line) VALUES ("+JSONExpression(table.Columns, "NEW")+")",
 					"CREATE TRIGGER u AFTER UPDATE ON t FOR EACH ROW INSERT INTO captured (line) VALUES ("+JSONExpression(table.Columns, "OLD")+")",
 					"SET sql_mode = 'ALLOW_INVALID_DATES'", "INSERT INTO t VALUES (1, "+test.value+"), (2, NULL)",
 					"SET time_zone = '-07:00', sql_mode = 'TRADITIONAL,PAD_CHAR_TO_FULL_LENGTH'")
 				if s.IsMariaDB() {
-					exec(t, conn, "SET sql_mode = 'TRADITIONAL,NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
+					mysqltest.ExecAll(t, conn, "SET sql_mode = 'TRADITIONAL,NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
 				}
-				exec(t, conn, "UPDATE t SET id = id + 2", "SET time_zone = '+00:00', sql_mode = ''")
+				mysqltest.ExecAll(t, conn, "UPDATE t SET id = id + 2", "SET time_zone = '+00:00', sql_mode = ''")
 				rows, err := conn.QueryContext(testContext(t), "SELECT line FROM captured ORDER BY id")
 				require.NoError(t, err)
 				defer rows.Close()
@@ -61,7 +61,7 @@ func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
 					lines = append(lines, line)
 				}
 				require.NoError(t, rows.Err())
-				exec(t, conn, "UPDATE t SET id = id - 2")
+				mysqltest.ExecAll(t, conn, "UPDATE t SET id = id - 2")
 				want := readAll(t, conn, table)
 				require.Len(t, lines, 4)
 				for i := range lines {

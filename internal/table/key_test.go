@@ -45,7 +45,7 @@ func TestKeyColumn(t *testing.T) {
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, note TEXT)", "Idd", "", ErrNoColumn, "has no column `Idd` (did you mean `id`?); its columns are `id`, `note`"},
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, note TEXT)", "xyz", "", ErrNoColumn, "has no column `xyz`; its columns are `id`, `note`"},
 		} {
-			exec(t, conn, "DROP TABLE IF EXISTS t", "CREATE TABLE t "+test.definition)
+			mysqltest.ExecAll(t, conn, "DROP TABLE IF EXISTS t", "CREATE TABLE t "+test.definition)
 			key, err := describe(t, conn, "t").KeyColumn(test.name)
 			if test.err != nil {
 				assert.ErrorIs(t, err, test.err, test.definition)
@@ -62,7 +62,7 @@ func TestKeyColumn(t *testing.T) {
 func TestHeadOfAHashIsNotCheap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE hashed (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MEMORY",
+		mysqltest.ExecAll(t, conn, "CREATE TABLE hashed (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MEMORY",
 			"CREATE TABLE tree (id INT AUTO_INCREMENT, PRIMARY KEY (id) USING BTREE) ENGINE=MEMORY")
 		assert.False(t, describe(t, conn, "hashed").CheapHead("id"))
 		assert.True(t, describe(t, conn, "tree").CheapHead("id"))
@@ -72,7 +72,7 @@ func TestHeadOfAHashIsNotCheap(t *testing.T) {
 func TestView(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, j JSON)", "CREATE VIEW v AS SELECT * FROM t")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, j JSON)", "CREATE VIEW v AS SELECT * FROM t")
 		view := describe(t, conn, "v")
 		assert.True(t, view.IsView)
 		assert.Empty(t, view.Engine)

@@ -38,14 +38,6 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-func exec(t testing.TB, conn *sql.Conn, statements ...string) {
-	t.Helper()
-	for _, statement := range statements {
-		_, err := conn.ExecContext(testContext(t), statement)
-		require.NoError(t, err, statement)
-	}
-}
-
 func describe(t testing.TB, q Queryer, name string) *Table {
 	t.Helper()
 	table, err := Describe(testContext(t), q, "", name)

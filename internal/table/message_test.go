@@ -52,7 +52,7 @@ func TestIsMessageTable(t *testing.T) {
 			id + "," + at + "," + headers:                                                                                                   false,
 			id:                                                                                                                              false,
 		} {
-			exec(t, conn, "DROP TABLE IF EXISTS t", "CREATE TABLE t ("+columns+")")
+			mysqltest.ExecAll(t, conn, "DROP TABLE IF EXISTS t", "CREATE TABLE t ("+columns+")")
 			assert.Equal(t, want, describe(t, conn, "t").IsMessageTable(), columns)
 		}
 	})

@@ -142,10 +142,10 @@ func TestEveryTypeComesOutFaithfully(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
 		// A zero date, a day that is none and an ENUM's error value are in old tables, though not let in any more.
-		exec(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'")
+		mysqltest.ExecAll(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'")
 		for _, test := range append(everyType(), newerTypes(s)...) {
 			t.Run(test.column, func(t *testing.T) {
-				exec(t, conn, "DROP TABLE IF EXISTS t",
+				mysqltest.ExecAll(t, conn, "DROP TABLE IF EXISTS t",
 					"CREATE TABLE t (id INT PRIMARY KEY, c "+test.column+") CHARACTER SET utf8mb4",
 					"INSERT INTO t VALUES (1, "+test.value+"), (2, NULL)")
 				want := test.want
@@ -208,11 +208,11 @@ var oddNames = []string{
 func TestOddNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		exec(t, conn, "CREATE TABLE victim (id INT)")
+		mysqltest.ExecAll(t, conn, "CREATE TABLE victim (id INT)")
 		for i, name := range oddNames {
 			t.Run(name, func(t *testing.T) {
 				column := oddNames[(i+1)%len(oddNames)]
-				exec(t, conn, "CREATE TABLE "+ident.Quote(name)+" ("+ident.Quote(column)+
+				mysqltest.ExecAll(t, conn, "CREATE TABLE "+ident.Quote(name)+" ("+ident.Quote(column)+
 					" INT AUTO_INCREMENT PRIMARY KEY, "+ident.Quote(name)+" JSON)",
 					"INSERT INTO "+ident.Quote(name)+" VALUES (7, '[]')")
 				table := describe(t, conn, name)
