@@ -28,6 +28,7 @@ func delayMain(q *Queue) error {
 // A client whose clock is an hour off changes nothing: not when tasks are due, not how long
 // claims hold, its own or those of others.
 func TestWrongClock(t *testing.T) {
+	t.Parallel()
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := mysqltest.ClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {

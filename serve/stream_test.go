@@ -310,8 +310,10 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 	came := site.events(t, "/topics/orders/events").joined() // it waits with those who are there
 	own.Restart(t)
 	ready(http.StatusOK)
-	_, answer = site.ask(t, http.MethodGet, "/topics", "")
-	assert.Contains(t, answer, `"reading":true`)
+	require.Eventually(t, func() bool { // the reader may connect later than /readyz
+		_, answer = site.ask(t, http.MethodGet, "/topics", "")
+		return strings.Contains(answer, `"reading":true`)
+	}, long, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('after')")
 		return err == nil
