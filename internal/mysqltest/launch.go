@@ -114,6 +114,7 @@ func (s *Server) arguments() ([]string, error) {
 		args = append(args,
 			"--innodb-log-file-size="+redoSize,
 			"--plugin-load-add=metadata_lock_info", // shows advisory locks; a server without it only logs that
+			"--ssl=0",                              // or it makes an RSA key at every start, which takes up to a second; a test for TLS gives it a key
 		)
 	} else {
 		args = append(args,
