@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // Database is what runs statements: a pool, a connection or a transaction, of database/sql or of sqlx.
@@ -19,18 +17,21 @@ type Database interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+const deadlock = 1213
+
 // Exec runs a statement that must succeed. On a pool it runs a statement again that meets a deadlock with those of the
 // code that is tested. In a transaction a deadlock fails the test, because the server has rolled all of it back.
 func Exec(tb testing.TB, db Database, query string, args ...any) {
 	tb.Helper()
-	meets := func(err error) bool {
-		_, pool := db.(interface{ Stats() sql.DBStats })
-		return pool && server.Is(err, server.ErrDeadlock)
+	_, pool := db.(interface{ Stats() sql.DBStats })
+	_, err := db.ExecContext(tb.Context(), query, args...)
+	for range 10 {
+		var failure *mysql.MySQLError
+		if !pool || !errors.As(err, &failure) || failure.Number != deadlock {
+			break
+		}
+		_, err = db.ExecContext(tb.Context(), query, args...)
 	}
-	err := server.Again(tb.Context(), meets, func() error {
-		_, err := db.ExecContext(tb.Context(), query, args...)
-		return err
-	})
 	if err != nil {
 		tb.Fatalf("%s: %v", query, err)
 	}
