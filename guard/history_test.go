@@ -299,7 +299,7 @@ func TestLeaseLinearizableShowsTwo(t *testing.T) {
 	})
 }
 
-// shownHistory is the history as text, for one who has to find out.
+// shownHistory returns the history as text, an operation in each line.
 func shownHistory(all []porcupine.Operation) string {
 	var text strings.Builder
 	for _, o := range all {
