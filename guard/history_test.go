@@ -54,7 +54,7 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 		before := guard.Retried()
 		token, err := f()
 		if err != nil && !errors.Is(err, guard.ErrNotAcquired) && !errors.Is(err, guard.ErrNotHolder) {
-			return 0 // nobody knows: it goes on for ever
+			return 0 // it may still happen
 		}
 		tell(event{Token: token, Done: err == nil, Again: guard.Retried() > before})
 		return token
@@ -131,8 +131,8 @@ type leaseState struct {
 	call, answer int64
 }
 
-// leaseModel is what a lease promises: a token larger by one for each taking; nobody
-// takes it while it is held; who holds it can renew and release it, and nobody else. It
+// leaseModel is what a lease promises: a token larger by one for each taking; no process
+// takes it while it is held; only its holder can renew and release it. It
 // is held until it is released, or until ttl after it was taken or renewed, which the
 // server did at some time between call and answer. What has not ended, as far as anybody
 // knows, may happen at any time after its call, or never.

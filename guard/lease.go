@@ -70,16 +70,18 @@ func (l *Lease) TryLock(ctx context.Context) (Held, error) {
 	return l.hold(start, token), nil
 }
 
-// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms; nobody
-// is first in a queue.
+// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms. Waiters
+// have no order.
 func (l *Lease) Lock(ctx context.Context) (Held, error) { return persist(ctx, l.TryLock) }
 
 // Take takes the lease for TTL and returns its token, which is all that is needed to
 // Resume or Release it, in another process too. Nothing renews it. ErrNotAcquired says
 // that it is held. After another error it may be taken, until it expires; when ctx
-// ends in the middle Take tries for a second to take that back. After a lost connection
-// Take asks again on another one; the server may still run what it was asked first, later,
-// and may take a lease for nobody that was free then, until it expires.
+// ends in the middle Take tries for a second to take that back.
+//
+// When Take loses its connection it sends the statement again over another one. The server
+// may still run the first statement after Take has returned. If the lease is free then, it
+// is held until it expires, by no process.
 func (l *Lease) Take(ctx context.Context) (token uint64, err error) {
 	_, token, err = l.take(ctx)
 	return token, err
@@ -99,6 +101,7 @@ func (l *Lease) take(ctx context.Context) (start time.Time, token uint64, err er
 	return start, token, explain("lease", l.name, err)
 }
 
+// takeAs is one attempt of the taker with this mark.
 func (l *Lease) takeAs(ctx context.Context, taker string) (token uint64, err error) {
 	ttl := microseconds(l.ttl)
 	result, err := l.db.Pool().ExecContext(ctx, takeLease, l.name, taker, ttl, taker, taker, taker, ttl)
@@ -113,8 +116,8 @@ func (l *Lease) takeAs(ctx context.Context, taker string) (token uint64, err err
 	return uint64(id), err
 }
 
-// undo takes back what an attempt that was given up may have got, so that nobody has
-// to wait until it expires.
+// undo releases what an attempt that was given up may have taken, so that other processes
+// need not wait until it expires.
 func (l *Lease) undo(ctx context.Context, taker string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
 	defer cancel()
@@ -123,10 +126,11 @@ func (l *Lease) undo(ctx context.Context, taker string) {
 }
 
 // takeLease takes a lease that is new, free or expired, in one statement. An attempt that
-// has it already, and was not told, gets the same token again: whichever of its statements
-// runs last, the token that it was told is the lease's. expires_at is assigned last, as the
-// others ask for it.
+// holds the lease already gets the same token again, because its first answer was lost.
+// So the token that the taker was told stays valid if one of its statements runs late.
+// expires_at is assigned last, because the other assignments read its old value.
 const (
+	fromNow   = "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"
 	free      = "expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)"
 	takeLease = "INSERT INTO " + schema.LeaseTable + " (name, token, taker, taken_at, expires_at)" +
 		" VALUES (?, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6), " + fromNow + ")" +
@@ -135,7 +139,6 @@ const (
 		" taken_at = IF(" + free + ", UTC_TIMESTAMP(6), taken_at)," +
 		" taker = IF(" + free + ", ?, taker)," +
 		" expires_at = IF(taker = ?, GREATEST(COALESCE(expires_at, UTC_TIMESTAMP(6)), " + fromNow + "), expires_at)"
-	fromNow = "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"
 )
 
 // held is the part of a WHERE that says that a token holds its lease.
@@ -156,8 +159,8 @@ func (l *Lease) Resume(ctx context.Context, token uint64) (Held, error) {
 	return l.hold(start, token), nil
 }
 
-// renew makes the lease last for TTL from now. It never makes it shorter: the statement of
-// a connection that was lost may run after the one that was sent in its place.
+// renew makes the lease last for TTL from now. It never makes the lease shorter, because the
+// statement of a lost connection may run after the one that was sent in its place.
 func (l *Lease) renew(ctx context.Context, token uint64) error {
 	// The count changes even where the time does not: what is found is changed.
 	renewed, err := affected(ctx, l.db.Pool(), "UPDATE "+schema.LeaseTable+
@@ -183,8 +186,8 @@ func (l *Lease) refused(ctx context.Context, q Tx, token uint64) error {
 
 // Release lets a lease go that was taken with the token, in whatever process; others
 // can take it at once. A *TokenError, ErrNotHolder, says that the token does not hold
-// it: it has expired, was released, or the token is somebody else's. Who has a Held
-// calls its Release instead.
+// it: it has expired, was released, or the token is another taker's. The owner of a Held
+// calls Held.Release instead.
 func (l *Lease) Release(ctx context.Context, token uint64) error {
 	return explain("release", l.name, l.release(ctx, token, time.Time{}))
 }
@@ -206,7 +209,7 @@ func (l *Lease) release(ctx context.Context, token uint64, trusted time.Time) er
 }
 
 // Fence makes the caller's transaction depend on the lease: it changes the lease's row,
-// and nobody can take the lease, or renew it, before the transaction ends. So what the
+// and no process can take the lease, or renew it, before the transaction ends. So what the
 // transaction commits was done by the lease's one holder, whatever its clock, its
 // network, or the time that it was stopped for. Call it just before the commit, since it
 // holds up renewals. A *TokenError, ErrNotHolder, says that the token does not hold the

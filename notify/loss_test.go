@@ -406,19 +406,3 @@ func TestLossByOwnership(t *testing.T) {
 		require.Error(t, session.Err(), "somebody may have had it: all is in doubt")
 	})
 }
-
-// Held returns an error when the server does not answer: nobody knows then whether the lock is held.
-func TestHeldWithoutAnAnswer(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		proxy := s.Proxy(t)
-		db := openDB(t, proxy.Config(s.Database(t)))
-		lock := mustLock(t, openSession(t, db, never), lockName(db))
-		proxy.Freeze()
-		defer proxy.Down()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err := lock.Held(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, lock.Name())
-	})
-}
