@@ -333,39 +333,6 @@ func TestAnIdleSessionLives(t *testing.T) {
 	})
 }
 
-// An idle session costs no more statements than it has touches, five in two IdleTimeouts,
-// though the first of them finds out whether pings arrive.
-func TestTouchesAreFew(t *testing.T) {
-	if testing.Short() {
-		t.Skip("counts for half a minute; TestTouchAfterAStatement has touches")
-	}
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		db := openDB(t, own.Database(t))
-		count := func(idle time.Duration) (touches int, over time.Duration) {
-			session := openSession(t, db, idle)
-			mustLock(t, session, lockName(db))
-			before, begun := own.Questions(t), time.Now()
-			timer := time.NewTimer(2 * short)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-session.Lost():
-			}
-			statements := own.Questions(t) - before - 1
-			over = time.Since(begun)
-			require.NoError(t, session.Close())
-			return int(statements), over
-		}
-		touches, _ := count(never)
-		assert.Zero(t, touches)
-		touches, over := count(short)
-		assert.GreaterOrEqual(t, touches, 3)
-		// The end of the session before may count as a statement of this time.
-		assert.LessOrEqual(t, touches, int(over/(short*2/5))+1)
-	})
-}
-
 // A lock that the server no longer counts as the session's is lost, though its
 // connection is well: by a touch, however busy the session is, or when asked.
 func TestLossByOwnership(t *testing.T) {
