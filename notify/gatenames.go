@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/mqnotify/mqnotify/internal/lockname"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 type gateNames string
 
 func newGateNames(database, topic string) gateNames {
-	return gateNames(lockName(maxGateName, []string{"gate", database, topic}))
+	return gateNames(lockname.Make(maxGateName, "gate", database, topic))
 }
 
 // keeper is the lock of the session that keeps the gate.

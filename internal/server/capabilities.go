@@ -38,7 +38,7 @@ var variables = []string{
 	"version", "version_comment", "read_only", "innodb_read_only", "super_read_only", "transaction_read_only",
 	"wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode",
 	"gtid_mode", "log_bin", "performance_schema", "max_allowed_packet", "auto_increment_increment",
-	"lower_case_table_names", "wait_timeout", "server_uuid",
+	"lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
 	"autocommit", "completion_type", "lock_wait_timeout", "innodb_lock_wait_timeout", "long_query_time",
 	"max_execution_time", "max_statement_time", "idle_transaction_timeout", "sql_select_limit",
 	"information_schema_stats_expiry", "time_zone",

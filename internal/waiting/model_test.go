@@ -1,4 +1,4 @@
-package waiting
+package waiting_test
 
 // This file models the protocol: a leader and its followers, each with the poller of its process, two writers, and the
 // locks and kills of the server. It walks through every interleaving of their steps and looks for a late row: a

@@ -1,4 +1,4 @@
-package waiting
+package waiting_test
 
 import "slices"
 

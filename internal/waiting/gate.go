@@ -1,0 +1,290 @@
+package waiting
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+const (
+	// leaderWait is how long the leader's statement waits for a KILL. Each of its ends makes all processes poll once.
+	leaderWait = 70 * time.Second
+	// followerWait is longer than leaderWait: it passes only when the leader is stuck.
+	followerWait = 75 * time.Second
+	// least is the shortest rest of a leader, a slot.
+	least = time.Second / SlotsPerSecond
+	// most is its longest rest, under writers that wake it all the time.
+	most = 50 * time.Millisecond
+	// fresh is how old the knowledge of a phase may be when a follower begins to wait for it. A leader takes a phase of
+	// the same name after at least 255 rests, which is 510 ms.
+	fresh = 250 * time.Millisecond
+	// onTrial is how long a session waits for the KILL that shows that it may lead.
+	onTrial = 2 * time.Second
+)
+
+var (
+	errForeignLock = errors.New("another program holds a lock of the gate")
+	errPinLost     = errors.New("the process's lock was lost")
+	errDenied      = errors.New("mqnotify_wake does not end the wait of this account's session")
+)
+
+// gate is the part that the process takes in a gate: one session, which leads or follows.
+type gate struct {
+	process *process
+	number  int
+	names   lockNames
+	table   string // one of those that the gate is for
+	place   atomic.Pointer[place]
+	why     atomic.Pointer[error] // the process has no place
+}
+
+// place is what the poller has to know about the gate before it may sleep.
+type place struct {
+	leader uint64 // the id of its session
+	// phase is, in the leader's own process, the phase that the leader's last statement takes.
+	phase string
+}
+
+// stay keeps a session in the gate until ctx ends.
+func (g *gate) stay(ctx context.Context) {
+	waits := exponential()
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := g.join(ctx)
+		g.place.Store(nil)
+		g.why.Store(&err)
+		if ctx.Err() != nil {
+			return
+		}
+		g.process.log.DebugContext(ctx, "left the gate, goes back by itself", "gate", g.number, "error", err)
+		g.hint()
+		if time.Since(begun) > time.Second {
+			waits.Reset()
+		}
+		wait := waits.NextBackOff()
+		if errors.Is(err, errDenied) || server.NoPrivilege(err) || server.Is(err, errNoRoutine) {
+			wait = impossible
+		}
+		pause(ctx, wait)
+	}
+}
+
+func (g *gate) hint() { g.process.hint(g.number) }
+
+// join connects, and leads or follows until the connection is lost or ctx ends.
+func (g *gate) join(ctx context.Context) error {
+	s, err := connect(ctx, g.process.config, readCommitted,
+		"time_zone", "'+00:00'",
+		"wait_timeout", "3", // it ends the leader of a process that is stopped
+	)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	defer g.process.endWith(ctx, s)()
+	for tries := 0; ctx.Err() == nil; tries++ {
+		var leads sql.NullInt64
+		if err := s.ask(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
+			return err
+		}
+		if leads.Int64 == 1 {
+			return g.lead(ctx, s)
+		}
+		followed, err := g.follow(ctx, s)
+		if err != nil {
+			return err
+		}
+		if followed {
+			tries = 0
+		}
+		if tries > 0 { // the leader is about to begin, or it is no leader of ours
+			pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// follow waits for the leader's phases, one after the other, until it knows none. It reports whether it knew one.
+func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error) {
+	leader, phase, seen, err := g.find(s)
+	if err != nil || phase < 0 {
+		return false, err
+	}
+	g.place.Store(&place{leader: leader})
+	defer g.place.Store(nil)
+	g.hint()
+	for ctx.Err() == nil {
+		name, next := g.names.phase(leader, phase), g.names.phase(leader, phase+1)
+		var got, holder sql.NullInt64
+		err := s.ask(followerWait+answer, "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), "+
+			"SYSDATE(6) + INTERVAL ? MICROSECOND, IS_USED_LOCK(?)",
+			[]any{seen, name, followerWait.Seconds(), name, fresh.Microseconds(), next}, &got, new(sql.NullInt64), &seen, &holder)
+		if err != nil {
+			return true, err
+		}
+		if !got.Valid {
+			return true, errors.New("waiting: a KILL ended the wait")
+		}
+		if got.Int64 == 2 { // too late: the phase may be held for another time
+			return true, nil
+		}
+		g.hint()
+		switch {
+		case got.Int64 == 0:
+		case uint64(holder.Int64) == leader:
+			phase++
+		default:
+			return true, nil
+		}
+	}
+	return true, nil
+}
+
+// every is a table of the numbers of all phases.
+var every = func() string {
+	var numbers strings.Builder
+	numbers.WriteString("(SELECT 0 AS n")
+	for i := 1; i < phases; i++ {
+		numbers.WriteString(" UNION ALL SELECT " + strconv.Itoa(i))
+	}
+	return numbers.String() + ") phases"
+}()
+
+// find returns the leader and its first phase, or -1, and until when the phase may be waited for.
+func (g *gate) find(s *session) (leader uint64, phase int, until string, err error) {
+	var id sql.Null[uint64]
+	var held sql.NullString
+	if err := s.ask(answer, "SELECT IS_USED_LOCK(?)", []any{g.names.leader()}, &id); err != nil || !id.Valid {
+		return 0, -1, "", err
+	}
+	leader = id.V
+	err = s.ask(answer, "SELECT NOW(6) + INTERVAL ? MICROSECOND, GROUP_CONCAT(n ORDER BY n) FROM "+every+
+		" WHERE IS_USED_LOCK(CONCAT(?, n)) = ?", []any{fresh.Microseconds(), g.names.phasesOf(leader), leader}, &until, &held)
+	if err != nil || !held.Valid {
+		return 0, -1, "", err
+	}
+	first, _, _ := strings.Cut(held.String, ",")
+	if phase, err = strconv.Atoi(first); err != nil {
+		return 0, -1, "", fmt.Errorf("waiting: %w", err)
+	}
+	// The one before it may be held, too: it is the last number, or it was not yet taken when it was looked for.
+	var before sql.Null[uint64]
+	if err := s.ask(answer, "SELECT IS_USED_LOCK(?)", []any{g.names.phase(leader, phase-1)}, &before); err != nil {
+		return 0, -1, "", err
+	}
+	if before.Valid && before.V == leader {
+		phase--
+	}
+	return leader, phase, until, nil
+}
+
+// lead waits for KILLs and passes each on, until something fails or ctx ends.
+func (g *gate) lead(ctx context.Context, s *session) error {
+	if err := g.trial(ctx, s); err != nil {
+		return err
+	}
+	rest := least
+	for phase := 0; ctx.Err() == nil; phase++ {
+		// Before the statement is sent, and before the hint: the poller relies on it.
+		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
+		g.hint()
+		// The broadcast. A KILL must not keep it from anything, and so it is sent until no KILL meets it.
+		for phase > 0 {
+			err := s.ask(answer, "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)",
+				[]any{g.names.wake(), g.names.phase(s.id, phase-1)}, new(sql.NullInt64), new(sql.NullInt64))
+			if err == nil {
+				break
+			}
+			if !interrupted(err) {
+				return err
+			}
+		}
+		sent := time.Now()
+		if err := g.wait(s, phase, rest); err != nil {
+			return err
+		}
+		// Writers that end each wait at once are many: let them be for longer.
+		if time.Since(sent)-rest < time.Millisecond {
+			rest = min(2*rest, most)
+		} else {
+			rest = max(rest/2, least)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// wait is the leader's statement that a KILL ends. It mends what a KILL in the middle of the last one left undone,
+// because it takes only what the session does not hold.
+func (g *gate) wait(s *session, phase int, rest time.Duration) error {
+	const take = "IF(IS_USED_LOCK(?) <=> CONNECTION_ID(), 1, GET_LOCK(?, 0))"
+	// MariaDB's SLEEP and KILL hold each other up; its GET_LOCK takes fractions of a second, and MySQL's does not.
+	resting, pin := "SLEEP(?)", g.process.pin()
+	first, second := g.names.phase(s.id, phase), g.names.phase(s.id, phase+1)
+	args := []any{first, first, second, second}
+	if s.caps.MariaDB {
+		resting = "GET_LOCK(?, ?)"
+		args = append(args, pin)
+	}
+	args = append(args, rest.Seconds(), g.names.wake(), pin, int(leaderWait.Seconds()))
+	var one, two, three, pinned sql.NullInt64
+	err := s.ask(leaderWait+answer, "SELECT "+take+", "+take+", "+resting+
+		", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END", args, &one, &two, &three, &pinned)
+	switch {
+	case interrupted(err):
+		return nil
+	case err != nil:
+		return err
+	case one.Valid && one.Int64 == 0 || two.Valid && two.Int64 == 0 || pinned.Int64 == -1:
+		return errForeignLock
+	case pinned.Int64 == 1:
+		return errPinLost
+	}
+	return nil
+}
+
+// trial finds out whether a KILL of the account that the triggers run under ends a wait of this session.
+func (g *gate) trial(ctx context.Context, s *session) error {
+	if err := g.process.helper.with(ctx, (*session).ping); err != nil { // it takes the pin
+		return err
+	}
+	result := make(chan error, 1)
+	go func() {
+		var tested, waited sql.NullInt64
+		err := s.ask(onTrial+answer, "SELECT GET_LOCK(?, 0), GET_LOCK(?, ?)",
+			[]any{g.names.test(), g.process.pin(), int(onTrial.Seconds())}, &tested, &waited)
+		switch {
+		case interrupted(err):
+			err = nil
+		case err != nil:
+		case tested.Valid && tested.Int64 == 0:
+			err = errForeignLock
+		case waited.Valid && waited.Int64 == 1:
+			err = errPinLost
+		case waited.Valid:
+			err = errDenied
+		}
+		result <- err
+	}()
+	for {
+		if err := g.process.helper.wake(ctx, g.table); err != nil {
+			_ = g.process.helper.kill(context.WithoutCancel(ctx), s)
+			<-result
+			return err
+		}
+		select {
+		case err := <-result:
+			if err != nil {
+				return err
+			}
+			return s.ask(answer, "SELECT RELEASE_LOCK(?)", []any{g.names.test()}, new(sql.NullInt64))
+		case <-time.After(2 * least):
+		}
+	}
+}

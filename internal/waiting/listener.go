@@ -1,0 +1,113 @@
+package waiting
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Listener waits for one topic. It serves one goroutine at a time; Close may come from another.
+type Listener struct {
+	waiting *Waiting
+	topic   *topic
+	once    sync.Once
+	closed  chan struct{}
+}
+
+// Head returns the head that the process has seen. It waits for the first one. Read it before the rows: what comes
+// between the two ends the next Wait at once.
+func (l *Listener) Head(ctx context.Context) (Head, error) {
+	for {
+		head, known, err, changed := l.topic.now()
+		if known || err != nil {
+			return head, err
+		}
+		select {
+		case <-changed:
+		case <-l.closed:
+			return head, ErrClosed
+		case <-ctx.Done():
+			return head, context.Cause(ctx)
+		}
+	}
+}
+
+// Wait returns when the head is another than seen, or after bound, with the head that the process saw last.
+func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	for {
+		head, known, err, changed := l.topic.now()
+		if err != nil || known && head != seen {
+			return head, err
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return seen, nil
+		case <-l.closed:
+			return seen, ErrClosed
+		case <-ctx.Done():
+			return seen, context.Cause(ctx)
+		}
+	}
+}
+
+// Close ends a Wait. The last listener's Close returns when nothing of the package runs any more. It may be called
+// twice.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		l.waiting.leave(l.topic)
+	})
+	return nil
+}
+
+// topic is what the listeners of a process for a topic share.
+type topic struct {
+	Topic
+	gate   *gate
+	users  int  // under poller.mu
+	noWait bool // the commit wait failed; the poller's
+
+	mu      sync.Mutex
+	head    Head
+	known   bool
+	err     error         // of the last read
+	changed chan struct{} // closed when something of the above changes
+}
+
+func (t *topic) now() (head Head, known bool, err error, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head, t.known, t.err, t.changed
+}
+
+// set notes what a read found, and reports whether the head is new.
+func (t *topic) set(head Head, err error) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		head = t.head
+	}
+	news = err == nil && (!t.known || head != t.head)
+	if !news && (err == nil) == (t.err == nil) {
+		return false
+	}
+	t.head, t.known, t.err = head, t.known || err == nil, err
+	close(t.changed)
+	t.changed = make(chan struct{})
+	return news
+}
+
+// commitWait reports whether the topic's next row can be waited for.
+func (t *topic) commitWait() bool {
+	_, known, _, _ := t.now()
+	return known && t.CommitWait != "" && !t.noWait
+}
+
+func (t *topic) seen() Head {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head
+}

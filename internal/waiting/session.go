@@ -1,0 +1,203 @@
+package waiting
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+const (
+	// answer is how long a statement that does not wait may take before its connection counts as lost.
+	answer = 10 * time.Second
+	// connecting is how long the setup of a session may take.
+	connecting = 30 * time.Second
+)
+
+// session is a connection outside any pool. One goroutine at a time uses it; cut may come from another.
+type session struct {
+	pool   *sql.DB
+	conn   *sql.Conn
+	socket net.Conn // nil for a network that is registered with the driver
+	id     uint64
+	caps   *server.Capabilities
+	isCut  atomic.Bool
+	over   atomic.Bool // its goroutine sends no statement any more
+}
+
+// connect opens a session in the given isolation level and sets the given variables, pairs of a name and a value, those
+// that the server has.
+func connect(ctx context.Context, config *mysql.Config, isolation string, settings ...string) (*session, error) {
+	s := new(session)
+	config = config.Clone()
+	config.InterpolateParams = true
+	config.MultiStatements = false // a KILL between two statements of a packet would leave the client waiting for ever
+	config.ReadTimeout = 0         // it would cut waits short
+	if dial := dialer(config); dial != nil {
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			var err error
+			s.socket, err = dial(ctx, network, addr)
+			return s.socket, err
+		}
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("waiting: %w", err)
+	}
+	s.pool = sql.OpenDB(connector)
+	s.pool.SetMaxOpenConns(1)
+	ctx, cancel := context.WithTimeout(ctx, connecting)
+	defer cancel()
+	if err := s.setUp(ctx, isolation, settings); err != nil {
+		s.close()
+		return nil, fmt.Errorf("waiting: connect: %w", err)
+	}
+	return s, nil
+}
+
+// dialer is what the driver would dial with, nil for a network that is registered with the driver.
+func dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if config.DialFunc != nil {
+		return config.DialFunc
+	}
+	switch config.Net {
+	case "", "tcp", "unix": // the empty name is TCP to the driver
+		return new(net.Dialer).DialContext
+	}
+	return nil
+}
+
+func (s *session) setUp(ctx context.Context, isolation string, settings []string) (err error) {
+	if s.conn, err = s.pool.Conn(ctx); err != nil {
+		return err
+	}
+	if s.caps, err = server.Discover(ctx, s.conn); err != nil {
+		return err
+	}
+	common := s.caps.Settings(append([]string{
+		"autocommit", "1",
+		"completion_type", "'NO_CHAIN'",
+		"sql_select_limit", "18446744073709551615",
+		"max_execution_time", "0",
+		"max_statement_time", "0",
+		"long_query_time", "3600", // each wait would stand in the slow log
+	}, settings...)...)
+	for _, set := range []string{common, "SET SESSION TRANSACTION ISOLATION LEVEL " + isolation} {
+		if _, err := s.conn.ExecContext(ctx, set); err != nil {
+			return err
+		}
+	}
+	return s.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&s.id)
+}
+
+// ask runs a statement that returns one row. A session whose server does not answer within limit is lost.
+//
+// The limit is a deadline of the socket and not a context, because a context that can end makes database/sql and the
+// driver wake a goroutine each at every statement.
+func (s *session) ask(limit time.Duration, query string, args []any, into ...any) error {
+	if s.socket == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		return s.conn.QueryRowContext(ctx, query, args...).Scan(into...)
+	}
+	s.limit(limit)
+	return s.conn.QueryRowContext(context.Background(), query, args...).Scan(into...)
+}
+
+func (s *session) limit(limit time.Duration) {
+	_ = s.socket.SetDeadline(time.Now().Add(limit))
+	if s.isCut.Load() {
+		_ = s.socket.SetDeadline(time.Unix(0, 0))
+	}
+}
+
+// query runs a statement that returns rows, and calls scan with each.
+func (s *session) query(limit time.Duration, query string, args []any, scan func(*sql.Rows) error) error {
+	ctx := context.Background()
+	if s.socket == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	} else {
+		s.limit(limit)
+	}
+	rows, err := s.conn.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// kill ends the statement that another session of the same account runs.
+func (s *session) kill(other *session) error {
+	id := strconv.FormatUint(other.id, 10)
+	if uuid := other.caps.ServerUUID; uuid != "" {
+		// Behind a balancer this session may be on another server, where the id is another session's.
+		id = "IF(@@server_uuid = '" + uuid + "', " + id + ", 0)"
+	}
+	return s.exec(parting, "KILL QUERY "+id)
+}
+
+func (s *session) exec(limit time.Duration, query string, args ...any) error {
+	if s.socket == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		_, err := s.conn.ExecContext(ctx, query, args...)
+		return err
+	}
+	s.limit(limit)
+	_, err := s.conn.ExecContext(context.Background(), query, args...)
+	return err
+}
+
+// ping is no statement to the server, and keeps the connection from being idle.
+func (s *session) ping() error {
+	ctx, cancel := context.WithTimeout(context.Background(), answer)
+	defer cancel()
+	return s.conn.PingContext(ctx)
+}
+
+// sound reports whether the driver still trusts the connection.
+func (s *session) sound() bool {
+	valid := false
+	err := s.conn.Raw(func(conn any) error {
+		v, ok := conn.(driver.Validator)
+		valid = !ok || v.IsValid()
+		return nil
+	})
+	return err == nil && valid
+}
+
+// cut makes the statement under way, and all that follow, fail.
+func (s *session) cut() {
+	s.isCut.Store(true)
+	if s.socket != nil {
+		_ = s.socket.SetDeadline(time.Unix(0, 0))
+	}
+}
+
+// close ends the connection. The server frees its locks.
+func (s *session) close() {
+	if s.conn != nil {
+		// The pool must not keep it.
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = s.pool.Close()
+}
+
+// interrupted reports whether a KILL QUERY ended the statement: it fails, or a value in its row is NULL.
+func interrupted(err error) bool { return server.Is(err, server.ErrQueryInterrupted) }

@@ -1,0 +1,206 @@
+package waiting
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
+)
+
+// ErrClosed is the error of a Wait when the listener has been closed.
+var ErrClosed = errors.New("the waiter was closed")
+
+const (
+	// impossible is the pause after the process found that its account can't lead or follow.
+	impossible = 30 * time.Second
+	// parting is how long a statement may run on when its session is closed.
+	parting = 100 * time.Millisecond
+)
+
+// Topic is what a listener waits for.
+type Topic struct {
+	// Table chooses the gate. Its wake trigger sends the hints.
+	Table string
+	// Head is a query of one number that moves when a row is inserted, or NULL. Every hint may run it.
+	Head string
+	Args []any
+	// CommitWait waits, after the argument, an id, for the commit of the largest id above it; a locking read of one row.
+	// It returns NULL, or that id as the new head. Empty means that the topic has none: for rows that are claimed.
+	CommitWait string
+}
+
+func (t Topic) same(other Topic) bool {
+	if t.Table != other.Table || t.Head != other.Head || len(t.Args) != len(other.Args) {
+		return false
+	}
+	for i := range t.Args {
+		if t.Args[i] != other.Args[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Head is the state of a topic that a listener saw. Heads can only be compared for equality.
+type Head struct{ sql.Null[uint64] }
+
+// Waiting waits for topics of one database. It connects when the first listener comes and disconnects when the last
+// one is closed. Safe for concurrent use.
+type Waiting struct {
+	config *mysql.Config
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	users   int
+	process *process
+}
+
+// New returns a Waiting for the database of the configuration. It does not connect.
+func New(config *mysql.Config, log *slog.Logger) *Waiting {
+	return &Waiting{config: config.Clone(), log: log}
+}
+
+// process is what listens while there are listeners.
+type process struct {
+	config *mysql.Config
+	log    *slog.Logger
+	helper *helper
+	poller *poller
+
+	cancel  []context.CancelFunc // of the poller and the gates
+	waiters sync.WaitGroup       // the poller and the gates
+	endHelp context.CancelFunc
+	helping sync.WaitGroup
+
+	hints [allGates]atomic.Bool
+	news  chan struct{} // one slot: a hint has come, or a topic
+
+	gates [allGates]*gate // under Waiting.mu
+}
+
+// Listen returns a listener for the topic. The caller closes it.
+func (w *Waiting) Listen(t Topic) *Listener {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.users++; w.users == 1 {
+		w.process = newProcess(w.config, w.log)
+	}
+	return &Listener{waiting: w, topic: w.process.join(t), closed: make(chan struct{})}
+}
+
+// leave returns when everything has ended, if it was the last listener.
+func (w *Waiting) leave(t *topic) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.process.poller.leave(t)
+	if w.users--; w.users == 0 {
+		w.process.end()
+		w.process = nil
+	}
+}
+
+func newProcess(config *mysql.Config, log *slog.Logger) *process {
+	pin := Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10])
+	p := &process{config: config, log: log, news: make(chan struct{}, 1), helper: newHelper(config, pin)}
+	p.poller = newPoller(p)
+	ctx, cancel := context.WithCancel(context.Background())
+	p.endHelp = cancel
+	p.helping.Go(func() { p.helper.keep(ctx) })
+	p.start(p.poller.run)
+	return p
+}
+
+func (p *process) pin() string { return p.helper.pin }
+
+// start runs f until the process ends.
+func (p *process) start(f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = append(p.cancel, cancel)
+	p.waiters.Go(func() { f(ctx) })
+}
+
+// join adds a user of the topic, and a session in its gate if there is none.
+func (p *process) join(t Topic) *topic {
+	number := Gate(t.Table)
+	if p.gates[number] == nil {
+		g := &gate{process: p, number: number, names: namesOf(p.config.DBName, number), table: t.Table}
+		p.gates[number] = g
+		p.start(g.stay)
+	}
+	topic := p.poller.join(t, p.gates[number])
+	p.hint(number)
+	return topic
+}
+
+// end returns when everything has ended. The helper ends last, because it ends the others' waits.
+func (p *process) end() {
+	for _, cancel := range p.cancel {
+		cancel()
+	}
+	p.waiters.Wait()
+	p.endHelp()
+	p.helping.Wait()
+	p.helper.close()
+}
+
+// hint makes the poller look at the topics of the gate.
+func (p *process) hint(gate int) {
+	p.hints[gate].Store(true)
+	p.tell()
+}
+
+func (p *process) tell() {
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
+}
+
+// endWith ends the statement that the session runs when ctx ends. The caller calls stop when the session is of no more
+// use.
+func (p *process) endWith(ctx context.Context, s *session) (stop func()) {
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		cut := time.AfterFunc(parting, s.cut)
+		defer cut.Stop()
+		for !s.over.Load() && !s.isCut.Load() {
+			_ = p.helper.kill(context.WithoutCancel(ctx), s) // once more: it may have come before the statement
+			pause(context.WithoutCancel(ctx), 5*time.Millisecond)
+		}
+	})
+	return func() {
+		s.over.Store(true)
+		if !cancel() {
+			<-ended
+		}
+	}
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// exponential are the pauses between attempts to connect.
+func exponential() backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(20*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMultiplier(2),
+		backoff.WithMaxElapsedTime(0),
+	)
+}
