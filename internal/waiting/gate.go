@@ -42,7 +42,8 @@ type gate struct {
 	names   lockNames
 	table   string // one of those that the gate is for
 	place   atomic.Pointer[place]
-	why     atomic.Pointer[error] // the process has no place
+	why     atomic.Pointer[error]  // the process has no place
+	before  atomic.Pointer[func()] // a test's, nil otherwise: called before the leader sends a statement
 }
 
 // place is what the poller has to know about the gate before it may sleep.
@@ -195,6 +196,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 		// Before the statement is sent, and before the hint: the poller relies on it.
 		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
 		g.hint()
+		g.delay()
 		// The broadcast. A KILL must not keep it from anything, and so it is sent until no KILL meets it.
 		for phase > 0 {
 			err := s.ask(answer, "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)",
@@ -206,6 +208,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 				return err
 			}
 		}
+		g.delay()
 		sent := time.Now()
 		if err := g.wait(s, phase, rest); err != nil {
 			return err
@@ -218,6 +221,12 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+func (g *gate) delay() {
+	if before := g.before.Load(); before != nil {
+		(*before)()
+	}
 }
 
 // wait is the leader's statement that a KILL ends. It mends what a KILL in the middle of the last one left undone,

@@ -67,7 +67,6 @@ func listen(tb testing.TB, config *mysql.Config, table string) *waiting.Listener
 // to do.
 func sleeps(tb testing.TB, l *waiting.Listener) {
 	tb.Helper()
-	time.AfterFunc(2*time.Second, func() { println(l.Dump()) })
 	mysqltest.Eventually(tb, "the process sleeps", l.Sleeps)
 }
 

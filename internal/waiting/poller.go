@@ -365,13 +365,13 @@ func (p *poller) settle(c commit) error {
 		return c.err
 	case c.err != nil:
 		t.noWait = true
-	case c.id.Valid:
+	case c.id.Valid && c.id.V > t.seen().V: // else a row of a later writer was found meanwhile
 		if t.set(Head{c.id}, nil) {
 			p.note([]*topic{t})
 		}
 		r.due = time.Now().Add(growth[0])
 		r.step = 1
-	case !r.news:
+	case !c.id.Valid && !r.news:
 		r.due = time.Now().Add(growth[afterNothing])
 		r.step = afterNothing
 	}
