@@ -106,6 +106,18 @@ func (a *Auto) gate(ctx context.Context) (Waiter, error) {
 	if a.source.take != "" {
 		return nil, noGatef("a flag's row that its reader deletes is to be looked at")
 	}
+	if a.source.commitWait != "" && locksReach(a.session.Capabilities()) == nil {
+		hasTrigger, err := a.db.HasWakeTrigger(ctx, a.source.table)
+		if err != nil {
+			return nil, err
+		}
+		if hasTrigger {
+			waiter, err := newWoken(ctx, a.db, a.source)
+			if err == nil || ctx.Err() != nil {
+				return waiter, err
+			}
+		}
+	}
 	gate := NewGate(a.db, a.topic, a.options.Gate)
 	if _, err := gate.Head(ctx); err != nil {
 		_ = gate.Close()

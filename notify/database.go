@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
 // Capabilities is what a server can do, found out once a session.
@@ -32,6 +34,7 @@ type DB struct {
 	gates map[string]*gate // by topic
 	looks sharedSession    // for what keepers look at
 
+	waiting     *waiting.Waiting
 	commitsSeen commits
 	lostLocks   atomic.Uint64
 }
@@ -70,7 +73,9 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
-	return &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql")}, nil
+	return &DB{
+		config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), waiting: waiting.New(config, slog.Default()),
+	}, nil
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock

@@ -58,15 +58,22 @@ type Source struct {
 	args  []any
 	take  string // deletes what was seen
 	still bool   // never moves
+
+	table, commitWait string // what waits for the commit of the table's next row
 }
 
 // LargestID is the head of a table whose key leads an index: as cheap as a flag,
 // and free for the writers. A row that commits late, with a lower id, does not
 // move it.
 func LargestID(table, key string) Source {
-	key = ident.Quote(key)
-	// The condition costs nothing, and a signed key may be below 0.
-	return Source{query: "SELECT MAX(" + key + ") FROM " + ident.Quote(table) + " WHERE " + key + " >= 0"}
+	name := table
+	key, table = ident.Quote(key), ident.Quote(table)
+	largest := "SELECT MAX(" + key + ") FROM " + table + " WHERE " + key
+	return Source{
+		// The condition costs nothing, and a signed key may be below 0.
+		query: largest + " >= 0",
+		table: name, commitWait: largest + " = (" + largest + " > ?) LOCK IN SHARE MODE",
+	}
 }
 
 // FlagCounter is the counter of the topic's one-row flag, for tables without such

@@ -9,11 +9,32 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// WakeRoutine is the procedure that wakes the listeners of a topic.
-const WakeRoutine = "mqnotify_wake"
+// The routines that are made with wake triggers.
+const (
+	// WakeRoutine wakes the listeners of a topic.
+	WakeRoutine = "mqnotify_wake"
+	// WakeTablesRoutine lists the tables whose trigger wakes listeners.
+	WakeTablesRoutine = "mqnotify_wake_tables"
+)
 
-// WakeTrigger is the commented statement that makes a table's trigger wake its listeners at each event ("INSERT",
-// "UPDATE" or "DELETE"), by whatever program.
+// Routine is a procedure of mqnotify's.
+type Routine struct {
+	Name string
+	// Statement is the commented statement that makes it.
+	Statement string
+}
+
+// WakeRoutines are the routines of a database that wake triggers go with.
+func WakeRoutines(database string) []Routine {
+	prefix := waiting.Prefix(database)
+	return []Routine{
+		{WakeRoutine, fill(read("wake_routine.sql"), "prefix", prefix, "gates", strconv.Itoa(waiting.Gates))},
+		{WakeTablesRoutine, fill(read("wake_tables.sql"), "prefix", prefix)},
+	}
+}
+
+// WakeTrigger returns the commented statement that makes a table's wake trigger for an event ("INSERT", "UPDATE" or
+// "DELETE", in any case). The trigger wakes the table's listeners, whatever program makes the change.
 func WakeTrigger(database, table, event string) (string, error) {
 	if err := ident.Check(table); err != nil {
 		return "", err
@@ -34,9 +55,4 @@ func WakeTrigger(database, table, event string) (string, error) {
 // WakeTriggerName is the name of a table's wake trigger for an event.
 func WakeTriggerName(table, event string) string {
 	return nameFor("mqnotify_wake_"+strings.ToLower(event)+"_", table)
-}
-
-// WakeProcedure is the commented statement that makes the routine mqnotify_wake of a database.
-func WakeProcedure(database string) string {
-	return fill(read("wake_routine.sql"), "prefix", waiting.Prefix(database), "gates", strconv.Itoa(waiting.Gates))
 }

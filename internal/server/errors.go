@@ -38,9 +38,12 @@ const (
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
 	ErrOptionPreventsWrite    = 1290 // --read-only
+	ErrRoutineExists          = 1304
+	ErrNoRoutine              = 1305
 	ErrQueryInterrupted       = 1317
 	ErrTriggerExists          = 1359
 	ErrNoDefault              = 1364
+	ErrRoutineDenied          = 1370 // to call, change or drop it
 	ErrTableDefChanged        = 1412
 	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
 	ErrNoReferencedRow        = 1452 // a foreign key points nowhere

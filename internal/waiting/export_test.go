@@ -1,7 +1,17 @@
 package waiting
 
+import "time"
+
 // Sleeps reports whether the process has nothing to do but to wait for a hint.
 func (l *Listener) Sleeps() bool { return l.waiting.process.poller.asleep.Load() }
 
 // BeforeSending makes the leader's session call f before it sends a statement. Call it before the process leads.
 func (l *Listener) BeforeSending(f func()) { l.topic.gate.before.Store(&f) }
+
+// SetLeaderWait changes how long a leader waits at a time. Call it before the first Listen.
+func (w *Waiting) SetLeaderWait(d time.Duration) { w.leaderWait = d }
+
+// LeaderLock is the name of the lock of the leader of a table's gate.
+func LeaderLock(database, table string) string { return namesOf(database, Gate(table)).leader() }
+
+func (l *Listener) Table() string { return l.topic.Table }

@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// leaderWait is how long the leader's statement waits for a KILL. Each of its ends makes all processes poll once.
+	// leaderWait is how long the leader's statement waits for a KILL. Each of its ends makes all processes poll once. A
+	// follower's wait is longer by answer: it passes only when the leader is stuck.
 	leaderWait = 70 * time.Second
-	// followerWait is longer than leaderWait: it passes only when the leader is stuck.
-	followerWait = 75 * time.Second
 	// least is the shortest rest of a leader, a slot.
 	least = time.Second / SlotsPerSecond
 	// most is its longest rest, under writers that wake it all the time.
@@ -32,6 +31,7 @@ const (
 var (
 	errForeignLock = errors.New("another program holds a lock of the gate")
 	errPinLost     = errors.New("the process's lock was lost")
+	errElsewhere   = errors.New("the server's locks do not reach all who write to its tables")
 	errDenied      = errors.New("mqnotify_wake does not end the wait of this account's session")
 )
 
@@ -70,7 +70,7 @@ func (g *gate) stay(ctx context.Context) {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
-		if errors.Is(err, errDenied) || server.NoPrivilege(err) || server.Is(err, errNoRoutine) {
+		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
 			wait = impossible
 		}
 		pause(ctx, wait)
@@ -90,6 +90,9 @@ func (g *gate) join(ctx context.Context) error {
 	}
 	defer s.close()
 	defer g.process.endWith(ctx, s)()
+	if s.caps.WritersElsewhere() {
+		return errElsewhere
+	}
 	for tries := 0; ctx.Err() == nil; tries++ {
 		var leads sql.NullInt64
 		if err := s.ask(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
@@ -121,12 +124,13 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	g.place.Store(&place{leader: leader})
 	defer g.place.Store(nil)
 	g.hint()
+	wait := g.process.leaderWait + answer
 	for ctx.Err() == nil {
 		name, next := g.names.phase(leader, phase), g.names.phase(leader, phase+1)
 		var got, holder sql.NullInt64
-		err := s.ask(followerWait+answer, "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), "+
+		err := s.ask(wait+answer, "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), "+
 			"SYSDATE(6) + INTERVAL ? MICROSECOND, IS_USED_LOCK(?)",
-			[]any{seen, name, followerWait.Seconds(), name, fresh.Microseconds(), next}, &got, new(sql.NullInt64), &seen, &holder)
+			[]any{seen, name, wait.Seconds(), name, fresh.Microseconds(), next}, &got, new(sql.NullInt64), &seen, &holder)
 		if err != nil {
 			return true, err
 		}
@@ -241,9 +245,9 @@ func (g *gate) wait(s *session, phase int, rest time.Duration) error {
 		resting = "GET_LOCK(?, ?)"
 		args = append(args, pin)
 	}
-	args = append(args, rest.Seconds(), g.names.wake(), pin, int(leaderWait.Seconds()))
+	args = append(args, rest.Seconds(), g.names.wake(), pin, int(g.process.leaderWait.Seconds()))
 	var one, two, three, pinned sql.NullInt64
-	err := s.ask(leaderWait+answer, "SELECT "+take+", "+take+", "+resting+
+	err := s.ask(g.process.leaderWait+answer, "SELECT "+take+", "+take+", "+resting+
 		", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END", args, &one, &two, &three, &pinned)
 	switch {
 	case interrupted(err):

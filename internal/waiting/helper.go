@@ -8,9 +8,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// errNoRoutine is the server's number for a routine that does not exist.
-const errNoRoutine = 1305
-
 // helper is the session of a process for short statements between two waits. It holds the pin: the lock that the
 // process's leaders wait for in vain. Safe for concurrent use.
 type helper struct {

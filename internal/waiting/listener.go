@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -32,7 +33,25 @@ func (l *Listener) Head(ctx context.Context) (Head, error) {
 	}
 }
 
-// Wait returns when the head is another than seen, or after bound, with the head that the process saw last.
+// Ready returns nil when every commit brings a hint, or why it does not. Until that is known it waits.
+func (l *Listener) Ready(ctx context.Context) error {
+	for {
+		woken, why, changed := l.topic.state()
+		if woken || why != nil {
+			return why
+		}
+		select {
+		case <-changed:
+		case <-l.closed:
+			return ErrClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Wait returns when the head is another than seen, or after bound, with the head that the process saw last. Its error is
+// ErrNoTrigger when the table has no trigger any more, that of a query that fails, ErrClosed, or the cause of ctx.
 func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -40,6 +59,9 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 		head, known, err, changed := l.topic.now()
 		if err != nil || known && head != seen {
 			return head, err
+		}
+		if _, why, _ := l.topic.state(); errors.Is(why, ErrNoTrigger) {
+			return head, why
 		}
 		select {
 		case <-changed:
@@ -74,7 +96,27 @@ type topic struct {
 	head    Head
 	known   bool
 	err     error         // of the last read
+	woken   bool          // every commit brings a hint
+	why     error         // it does not; nil while that is not known
 	changed chan struct{} // closed when something of the above changes
+}
+
+// tell notes whether every commit brings a hint, or why not.
+func (t *topic) tell(woken bool, why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.woken == woken && t.why == why { //nolint:errorlint // the same one
+		return
+	}
+	t.woken, t.why = woken, why
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+func (t *topic) state() (woken bool, why error, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.woken, t.why, t.changed
 }
 
 func (t *topic) now() (head Head, known bool, err error, changed <-chan struct{}) {

@@ -186,9 +186,26 @@ func (p *poller) work(ctx context.Context) (err error) {
 		if err := p.step(ctx); err != nil {
 			return err
 		}
+		p.tell()
 		next := p.next()
 		p.asleep.Store(next > mostPoll)
 		timer.Reset(next)
+	}
+}
+
+// tell tells the listeners whether every commit brings a hint, when that may have changed.
+func (p *poller) tell() {
+	for _, t := range p.all() {
+		woken, known := p.triggers[t.Table]
+		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
+		case !known:
+		case !woken:
+			t.tell(false, ErrNoTrigger)
+		case place != nil:
+			t.tell(true, nil)
+		case why != nil:
+			t.tell(false, *why)
+		}
 	}
 }
 
@@ -500,27 +517,24 @@ func (p *poller) refresh(now time.Time) error {
 	for _, t := range p.all() {
 		triggers[t.Table] = false
 	}
-	err := p.read.query(answer, triggersQuery, []any{Prefix(p.process.config.DBName)}, func(rows *sql.Rows) error {
+	note := func(rows *sql.Rows) error {
 		var table string
 		if err := rows.Scan(&table); err != nil {
 			return err
 		}
 		triggers[table] = true
 		return nil
-	})
+	}
+	err := p.read.query(answer, "CALL mqnotify_wake_tables()", nil, note)
+	if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
+		err = nil // without the routines no session leads
+	}
 	if err != nil {
 		return fmt.Errorf("waiting: read the triggers: %w", err)
 	}
 	p.triggers = triggers
 	return nil
 }
-
-// triggersQuery lists the tables whose trigger wakes listeners: it names the database's gates and runs under the
-// account that the trial of a leader was made with.
-const triggersQuery = `SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS
-WHERE TRIGGER_SCHEMA = DATABASE() AND EVENT_MANIPULATION = 'INSERT' AND LOCATE(?, ACTION_STATEMENT) > 0
-  AND DEFINER = (SELECT DEFINER FROM information_schema.ROUTINES
-                 WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_NAME = 'mqnotify_wake')`
 
 // regular polls the topics that no hint is certain to come for.
 func (p *poller) regular(ctx context.Context, now time.Time) error {

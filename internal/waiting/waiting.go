@@ -15,6 +15,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
+// ErrNoTrigger means that the table has no wake trigger, or one that can't wake the leader.
+var ErrNoTrigger = errors.New("the table has no wake trigger that works (mqnotify wake install makes one)")
+
 // ErrClosed is the error of a Wait when the listener has been closed.
 var ErrClosed = errors.New("the waiter was closed")
 
@@ -55,8 +58,9 @@ type Head struct{ sql.Null[uint64] }
 // Waiting waits for topics of one database. It connects when the first listener comes and disconnects when the last
 // one is closed. Safe for concurrent use.
 type Waiting struct {
-	config *mysql.Config
-	log    *slog.Logger
+	config     *mysql.Config
+	log        *slog.Logger
+	leaderWait time.Duration
 
 	mu      sync.Mutex
 	users   int
@@ -65,15 +69,16 @@ type Waiting struct {
 
 // New returns a Waiting for the database of the configuration. It does not connect.
 func New(config *mysql.Config, log *slog.Logger) *Waiting {
-	return &Waiting{config: config.Clone(), log: log}
+	return &Waiting{config: config.Clone(), log: log, leaderWait: leaderWait}
 }
 
 // process is what listens while there are listeners.
 type process struct {
-	config *mysql.Config
-	log    *slog.Logger
-	helper *helper
-	poller *poller
+	config     *mysql.Config
+	log        *slog.Logger
+	leaderWait time.Duration
+	helper     *helper
+	poller     *poller
 
 	cancel  []context.CancelFunc // of the poller and the gates
 	waiters sync.WaitGroup       // the poller and the gates
@@ -91,7 +96,7 @@ func (w *Waiting) Listen(t Topic) *Listener {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.users++; w.users == 1 {
-		w.process = newProcess(w.config, w.log)
+		w.process = newProcess(w.config, w.log, w.leaderWait)
 	}
 	return &Listener{waiting: w, topic: w.process.join(t), closed: make(chan struct{})}
 }
@@ -107,9 +112,9 @@ func (w *Waiting) leave(t *topic) {
 	}
 }
 
-func newProcess(config *mysql.Config, log *slog.Logger) *process {
+func newProcess(config *mysql.Config, log *slog.Logger, leaderWait time.Duration) *process {
 	pin := Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10])
-	p := &process{config: config, log: log, news: make(chan struct{}, 1), helper: newHelper(config, pin)}
+	p := &process{config: config, log: log, leaderWait: leaderWait, news: make(chan struct{}, 1), helper: newHelper(config, pin)}
 	p.poller = newPoller(p)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.endHelp = cancel

@@ -1,0 +1,89 @@
+package waiting_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+// The invariant: each wait of a leader that passes without a hint costs a leader's process at most 6 statements, and a
+// follower's 5. With a wait of 70 s that is less than 0.09 and 0.08 statements a second.
+func TestIdleStatements(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t) // its statements are counted
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		const wait = 2 * time.Second
+		var before float64
+		for n, most := range []float64{6, 6 + 5, 6 + 2*5} {
+			w := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug))
+			w.SetLeaderWait(wait)
+			l := w.Listen(topicOf("orders"))
+			defer func() { require.NoError(t, l.Close()) }()
+			sleeps(t, l)
+			mysqltest.Eventually(t, "few statements", func() bool {
+				const waits = 3
+				from := s.Questions(t)
+				mysqltest.Window(t, waits*wait)
+				each := float64(s.Questions(t)-from-1) / waits
+				t.Logf("%d processes: %.1f statements for each wait of the leader", n+1, each)
+				before = each
+				return each <= most+0.5
+			})
+		}
+		_ = before
+	})
+}
+
+// TestManyTopics: a process that listens to 1000 topics needs few connections, and its listeners are woken soon.
+func TestManyTopics(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t, "--table-open-cache=4000")
+		config := s.Database(t)
+		db := open(t, config)
+		count := mysqltest.Size(100, 100, 1000)
+		name := func(i int) string { return fmt.Sprintf("topic_%d", i) }
+		for i := range count {
+			makeTopic(t, db, config, name(i), i < count/2)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		w := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug))
+		var listeners []*waiting.Listener
+		for i := range count {
+			l := w.Listen(topicOf(name(i)))
+			defer func() { require.NoError(t, l.Close()) }()
+			listeners = append(listeners, l)
+		}
+		for i, l := range listeners {
+			_, err := l.Head(ctx)
+			require.NoError(t, err)
+			if i < count/2 {
+				require.NoError(t, l.Ready(ctx))
+			} else {
+				require.ErrorIs(t, l.Ready(ctx), waiting.ErrNoTrigger)
+			}
+		}
+		connections := mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID()")
+		assert.LessOrEqual(t, connections, 12)
+		for range 20 {
+			l := listeners[mysqltest.Random(t).IntN(count/2)]
+			head, err := l.Head(ctx)
+			require.NoError(t, err)
+			mysqltest.Exec(t, db, "INSERT INTO "+l.Table()+" (payload) VALUES ('x')")
+			begun := time.Now()
+			_, err = l.Wait(ctx, head, time.Minute)
+			require.NoError(t, err)
+			t.Log(time.Since(begun))
+		}
+	})
+}

@@ -1,0 +1,188 @@
+package waiting_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+// The invariant: whichever session of whichever process is killed, every process sees every row.
+func TestKilledSessions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		random := mysqltest.Random(t)
+		watchers, stop := watch(t, config, 3, 0, random)
+		own := mysqltest.Values[uint64](t, db, "SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID()")
+		require.Greater(t, len(own), 9)
+		leader := waiting.LeaderLock(config.DBName, "orders")
+		for n := range mysqltest.Size(10, 25, 1000) {
+			var victims []uint64
+			if n%2 == 0 { // the leader
+				victims = mysqltest.Values[uint64](t, db, "SELECT IS_USED_LOCK(?) FROM DUAL WHERE IS_USED_LOCK(?) IS NOT NULL", leader, leader)
+			} else { // any session but the test's own
+				victims = mysqltest.Values[uint64](t, db, "SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID() ORDER BY RAND(?) LIMIT 2", random.Int32())
+			}
+			for _, id := range victims {
+				mysqltest.KillSession(t, db, id)
+			}
+			pause(t.Context(), time.Duration(random.Int64N(int64(20*time.Millisecond))))
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+			last := mysqltest.Value[uint64](t, db, "SELECT MAX(id) FROM orders")
+			for i, w := range watchers {
+				mysqltest.Eventually(t, fmt.Sprintf("process %d sees row %d", i, last), func() bool { _, ok := w.at(last); return ok })
+			}
+			if n%5 == 0 {
+				for _, w := range watchers {
+					sleeps(t, w.listener)
+				}
+			}
+		}
+		stop()
+	})
+}
+
+// The invariant: a commit wait of a listener never makes a writer's transaction fail, whatever the writer does.
+func TestWritersMeetNoDeadlock(t *testing.T) {
+	for table, make := range map[string]string{
+		"plain": "CREATE TABLE {t} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, payload LONGBLOB NOT NULL)",
+		"partitioned": "CREATE TABLE {t} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, payload LONGBLOB NOT NULL) " +
+			"PARTITION BY HASH (id) PARTITIONS 4",
+	} {
+		t.Run(table, func(t *testing.T) {
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+				config := s.Database(t)
+				db := open(t, config)
+				mysqltest.Exec(t, db, strings.ReplaceAll(make, "{t}", "orders"))
+				makeTopic(t, db, config, "orders", true)
+				random := mysqltest.Random(t)
+				_, stop := watch(t, config, 2, 0, random)
+				ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Size(3*time.Second, 5*time.Second, 5*time.Minute))
+				defer cancel()
+				var writers sync.WaitGroup
+				var done [8]int
+				for i := range done {
+					writers.Go(func() {
+						conn, err := db.Conn(t.Context())
+						if !assert.NoError(t, err) {
+							return
+						}
+						defer conn.Close()
+						var before int64
+						for ctx.Err() == nil {
+							id, err := change(t.Context(), conn, before, random.IntN(100))
+							if !assert.NoError(t, err) {
+								return
+							}
+							before = id
+							done[i]++
+						}
+					})
+				}
+				writers.Wait()
+				stop()
+				total := 0
+				for _, n := range done {
+					total += n
+				}
+				t.Logf("%d transactions", total)
+			})
+		})
+	}
+}
+
+// change inserts a few rows, updates them, perhaps deletes one of an earlier transaction of the same writer, and
+// commits, perhaps after a pause, or rolls back.
+func change(ctx context.Context, conn *sql.Conn, before int64, chance int) (id int64, err error) {
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for range 1 + chance%3 {
+		result, err := tx.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x'), ('y')")
+		if err != nil {
+			return 0, err
+		}
+		if id, err = result.LastInsertId(); err != nil {
+			return 0, err
+		}
+		if chance%4 == 0 {
+			pause(ctx, time.Duration(chance)*20*time.Microsecond)
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE orders SET payload = 'z' WHERE id = ?", id); err != nil {
+			return 0, err
+		}
+	}
+	if before > 0 && chance%2 == 0 {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM orders WHERE id = ?", before); err != nil {
+			return 0, err
+		}
+	}
+	if chance < 20 {
+		return 0, tx.Rollback()
+	}
+	return id, tx.Commit()
+}
+
+// The invariant: a writer's KILL ends nothing but the leader's wait, while sessions come and go.
+func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		random := mysqltest.Random(t)
+		watchers, stop := watch(t, config, 2, 0, random)
+		ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Size(3*time.Second, 5*time.Second, 5*time.Minute))
+		defer cancel()
+		leader := waiting.LeaderLock(config.DBName, "orders")
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { // writers
+				for ctx.Err() == nil {
+					if _, err := db.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x')"); err != nil {
+						assert.ErrorIs(t, err, ctx.Err())
+					}
+				}
+			})
+			all.Go(func() { // strangers, who come and go
+				for ctx.Err() == nil {
+					one := open(t, config)
+					var slept int
+					err := one.QueryRowContext(context.WithoutCancel(ctx), "SELECT SLEEP(0.005)").Scan(&slept)
+					assert.NoError(t, err)
+					assert.Zero(t, slept)
+					assert.NoError(t, one.Close())
+				}
+			})
+		}
+		all.Go(func() { // leaders come and go, too
+			for ctx.Err() == nil {
+				var id sql.Null[uint64]
+				if err := db.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", leader).Scan(&id); err == nil && id.Valid {
+					_, err := db.ExecContext(ctx, fmt.Sprintf("KILL %d", id.V))
+					assert.True(t, err == nil || ctx.Err() != nil || server.Is(err, server.ErrNoSuchThread), "%v", err)
+				}
+				pause(ctx, 50*time.Millisecond)
+			}
+		})
+		all.Wait()
+		last := mysqltest.Value[uint64](t, db, "SELECT MAX(id) FROM orders")
+		for i, w := range watchers {
+			mysqltest.Eventually(t, fmt.Sprintf("process %d sees row %d", i, last), func() bool { _, ok := w.at(last); return ok })
+		}
+		stop()
+	})
+}

@@ -1,0 +1,61 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// State is a wake trigger that stands.
+type State struct {
+	Table, Trigger string
+	Event          string // insert, update or delete
+	Definer        string // the account whose rights it has
+	// Problem says why it wakes nobody, or makes writes fail. Empty means that it works.
+	Problem string
+
+	text string
+}
+
+// Status reads which wake triggers stand in the database, in the order of the tables' names. It shows what the account
+// may see: TRIGGER on a table shows its triggers.
+func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
+	var rows []struct {
+		Table   string `db:"table_name"`
+		Trigger string `db:"trigger_name"`
+		Event   string `db:"event"`
+		Text    string `db:"text"`
+		Definer string `db:"definer"`
+		Routine string `db:"routine_definer"`
+	}
+	err = db.Pool().SelectContext(ctx, &rows, `SELECT t.EVENT_OBJECT_TABLE AS table_name, t.TRIGGER_NAME AS trigger_name,
+			LOWER(t.EVENT_MANIPULATION) AS event, t.ACTION_STATEMENT AS text, t.DEFINER AS definer,
+			COALESCE(r.DEFINER, '') AS routine_definer
+		FROM information_schema.TRIGGERS t
+		LEFT JOIN information_schema.ROUTINES r ON r.ROUTINE_SCHEMA = t.TRIGGER_SCHEMA AND r.ROUTINE_NAME = ?
+		WHERE t.TRIGGER_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'
+		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, schema.WakeRoutine, db.Name())
+	if err != nil {
+		return nil, fmt.Errorf("wake: read the triggers: %w", err)
+	}
+	for _, row := range rows {
+		if !strings.EqualFold(row.Trigger, schema.WakeTriggerName(row.Table, row.Event)) {
+			continue
+		}
+		s := State{Table: row.Table, Trigger: row.Trigger, Event: row.Event, Definer: row.Definer, text: row.Text}
+		switch {
+		case !strings.Contains(row.Text, waiting.Prefix(db.Name())+":"):
+			s.Problem = "it is of another database or version"
+		case row.Routine == "":
+			s.Problem = "the routine " + schema.WakeRoutine + " is not there, or not visible to this account"
+		case row.Routine != row.Definer:
+			s.Problem = "the routine " + schema.WakeRoutine + " belongs to another account, " + row.Routine
+		}
+		states = append(states, s)
+	}
+	return states, nil
+}

@@ -1,0 +1,250 @@
+// Package wake makes, shows and removes the triggers that wake the listeners of a table at every change of it, and the
+// routines that go with them.
+package wake
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+var (
+	// ErrDenied means that the account, or the server's settings, do not allow it. The error's text has the remedy.
+	ErrDenied = errors.New("this account may not make them")
+	// ErrBusy means that transactions used the table all the time.
+	ErrBusy = errors.New("the table is in use")
+	// ErrView is the error for a view, which can have no triggers.
+	ErrView = errors.New("a view can't have triggers")
+)
+
+// Options are the settings of Install and Remove.
+type Options struct {
+	// Events are what wakes: insert, update, delete. Empty means insert.
+	Events []string
+	// Patience is how long to try while transactions use the table. A try lasts 1 s at most, and holds up the
+	// transactions that come meanwhile. 0 means 30 s.
+	Patience time.Duration
+	// Logger gets a line for every trigger. nil means slog.Default().
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if len(o.Events) == 0 {
+		o.Events = []string{"insert"}
+	}
+	if o.Patience == 0 {
+		o.Patience = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// installer makes triggers and routines over one session.
+type installer struct {
+	db      *notify.DB
+	session *notify.Session
+	options Options
+}
+
+func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	i := &installer{db, session, o.withDefaults()}
+	// Whoever comes to a table waits behind the statement that waits for the table.
+	if err := i.exec(ctx, "SET SESSION lock_wait_timeout = 1"); err != nil {
+		i.close()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (i *installer) close() { _ = i.session.Close() }
+
+func (i *installer) exec(ctx context.Context, statement string, args ...any) error {
+	return i.session.Do(ctx, func(conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, statement, args...)
+		return err
+	})
+}
+
+// Install makes the wake triggers of the tables, and the routines if they are not there. What is there already, and as
+// it should be, stays. A trigger of another account or of an older version is made again.
+//
+// Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
+func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
+	i, err := begin(ctx, db, o)
+	if err != nil {
+		return err
+	}
+	defer i.close()
+	if err := i.routines(ctx); err != nil {
+		return i.explain(err)
+	}
+	for _, name := range tables {
+		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+		if err != nil {
+			return err
+		}
+		if described.IsView {
+			return fmt.Errorf("wake: %s: %w: name the table behind it", described, ErrView)
+		}
+		for _, event := range i.options.Events {
+			if err := i.trigger(ctx, described.Name, event); err != nil {
+				return i.explain(err)
+			}
+		}
+	}
+	return nil
+}
+
+// words is a text without its comments, and with single spaces, to compare with what a server has stored.
+func words(statement string) string {
+	var text strings.Builder
+	for line := range strings.Lines(statement) {
+		if !strings.HasPrefix(line, "--") {
+			text.WriteString(line)
+		}
+	}
+	return strings.Join(strings.Fields(text.String()), " ")
+}
+
+// routines makes the routines that are not there, or are of another version.
+func (i *installer) routines(ctx context.Context) error {
+	for _, r := range schema.WakeRoutines(i.db.Name()) {
+		var is sql.NullString
+		err := i.db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION FROM information_schema.ROUTINES
+			WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), r.Name)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return fmt.Errorf("wake: read routine %s: %w", r.Name, err)
+		case !is.Valid, strings.HasSuffix(words(r.Statement), words(is.String)): // another account's is not shown
+			continue
+		default:
+			if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
+				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
+			}
+		}
+		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
+			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// trigger makes a table's trigger for an event.
+func (i *installer) trigger(ctx context.Context, table, event string) error {
+	statement, err := schema.WakeTrigger(i.db.Name(), table, event)
+	if err != nil {
+		return err
+	}
+	name := schema.WakeTriggerName(table, event)
+	states, err := Status(ctx, i.db)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Trigger != name {
+			continue
+		}
+		if s.Problem == "" && strings.HasSuffix(words(statement), words(s.text)) {
+			i.options.Logger.InfoContext(ctx, "the wake trigger is there already", "trigger", name, "table", table)
+			return nil
+		}
+		if err := i.patiently(ctx, table, "DROP TRIGGER IF EXISTS "+ident.Quote(name)); err != nil {
+			return fmt.Errorf("wake: drop trigger %s: %w", ident.Quote(name), err)
+		}
+	}
+	err = i.patiently(ctx, table, statement)
+	if err != nil && !server.Is(err, server.ErrTriggerExists) { // made a moment ago
+		return fmt.Errorf("wake: make trigger %s: %w", ident.Quote(name), err)
+	}
+	i.options.Logger.InfoContext(ctx, "the wake trigger is ready", "trigger", name, "table", table)
+	return nil
+}
+
+// patiently runs a statement that waits for the transactions that use the table: for 1 s at a time, and as long in
+// between, so that those that come meanwhile get on.
+func (i *installer) patiently(ctx context.Context, table, statement string) error {
+	for end := time.Now().Add(i.options.Patience); ; {
+		// Not with ctx: the server would go on with a statement that the session has left.
+		err := i.exec(context.WithoutCancel(ctx), statement)
+		if !server.Is(err, server.ErrLockWaitTimeout) {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return fmt.Errorf("%w: transactions that use %s did not end in %v (mqnotify doctor names those that are old): %w",
+				ErrBusy, ident.Quote(table), i.options.Patience, err)
+		}
+		i.options.Logger.WarnContext(ctx, "transactions use the table: trying again", "table", table)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// explain adds the remedy to an error that says that something is not allowed.
+func (i *installer) explain(err error) error {
+	switch {
+	case server.Is(err, server.ErrBinlogNeedsSuper):
+		return fmt.Errorf("%w: %w: the server writes a binary log and lets only administrators make triggers. "+
+			"Let one type SET GLOBAL log_bin_trust_function_creators = 1 (in the server's configuration, too), "+
+			"or run this command", ErrDenied, err)
+	case server.NoPrivilege(err), server.Is(err, server.ErrRoutineDenied):
+		return fmt.Errorf("%w: %w: grant it, as mqnotify grants --role admin prints, or let an account that has it run this command",
+			ErrDenied, err)
+	}
+	return err
+}
+
+// Remove drops the wake triggers of a table and returns their names. The routines stay. Processes that listen learn of
+// it at once and poll from then on.
+func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed []string, err error) {
+	i, err := begin(ctx, db, o)
+	if err != nil {
+		return nil, err
+	}
+	defer i.close()
+	described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+	if err != nil {
+		return nil, err
+	}
+	states, err := Status(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range states {
+		if s.Table != described.Name {
+			continue
+		}
+		if err := i.patiently(ctx, s.Table, "DROP TRIGGER IF EXISTS "+ident.Quote(s.Trigger)); err != nil {
+			return removed, i.explain(fmt.Errorf("wake: drop trigger %s: %w", ident.Quote(s.Trigger), err))
+		}
+		removed = append(removed, s.Trigger)
+	}
+	if len(removed) > 0 {
+		err = i.exec(ctx, "CALL "+schema.WakeRoutine+"(?)", described.Name)
+		if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
+			err = nil // they learn of it within a minute and a half
+		}
+	}
+	return removed, err
+}

@@ -1,0 +1,117 @@
+package wake_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+func openTopic(t *testing.T, s *mysqltest.Server, topics ...string) *notify.DB {
+	t.Helper()
+	db, err := notify.OpenConfig(s.Database(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, schema.Init(t.Context(), db.Pool(), topics...))
+	return db
+}
+
+func options(t *testing.T) wake.Options {
+	return wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
+}
+
+// TestInstall makes triggers, finds them there, shows and removes them.
+func TestInstall(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s, "orders", "o`rders", "it's")
+		all := options(t)
+		all.Events = []string{"insert", "update", "delete"}
+		for range 2 {
+			require.NoError(t, wake.Install(t.Context(), db, all, "orders"))
+			require.NoError(t, wake.Install(t.Context(), db, options(t), "o`rders", "it's"))
+			states, err := wake.Status(t.Context(), db)
+			require.NoError(t, err)
+			shown := make(map[string][]string)
+			for _, s := range states {
+				require.Empty(t, s.Problem)
+				shown[s.Table] = append(shown[s.Table], s.Event)
+			}
+			require.Equal(t, map[string][]string{"orders": {"insert", "update", "delete"}, "o`rders": {"insert"}, "it's": {"insert"}}, shown)
+		}
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')", "UPDATE orders SET payload = 'y'", "DELETE FROM orders")
+		removed, err := wake.Remove(t.Context(), db, options(t), "orders")
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"mqnotify_wake_insert_orders", "mqnotify_wake_update_orders", "mqnotify_wake_delete_orders"}, removed)
+		states, err := wake.Status(t.Context(), db)
+		require.NoError(t, err)
+		require.Len(t, states, 2)
+	})
+}
+
+// TestInstallBesideAWriter waits for a transaction that uses the table, and holds up others for a moment only.
+func TestInstallBesideAWriter(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s, "orders")
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		mysqltest.Exec(t, tx, "INSERT INTO orders (payload) VALUES ('x')")
+		hasty := options(t)
+		hasty.Patience = time.Millisecond
+		require.ErrorIs(t, wake.Install(t.Context(), db, hasty, "orders"), wake.ErrBusy)
+		installed := mysqltest.Result(func() error { return wake.Install(t.Context(), db, options(t), "orders") })
+		for range 3 { // between two tries
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('y')")
+		}
+		require.NoError(t, tx.Commit())
+		require.NoError(t, mysqltest.Receive(t, installed))
+	})
+}
+
+func TestDenied(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		admin, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, admin.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), admin.Pool(), "orders"))
+		db, err := notify.OpenConfig(s.User(t, config, "SELECT, INSERT ON `"+config.DBName+"`.*"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		require.ErrorIs(t, wake.Install(t.Context(), db, options(t), "orders"), wake.ErrDenied)
+		// The other account's are enough.
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders"))
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
+	})
+}
+
+func TestView(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s, "orders")
+		mysqltest.Exec(t, db.Pool(), "CREATE VIEW seen AS SELECT * FROM orders")
+		require.ErrorIs(t, wake.Install(t.Context(), db, options(t), "seen"), wake.ErrView)
+	})
+}
+
+// The routine finds the gate of every table that the library finds, and the trigger of every table has its name.
+func TestGates(t *testing.T) {
+	names := []string{"orders", "Orders", "größe", "注文", "it's", `a\b`, "two words", "ÀÉ", "mqnotify_notification", "MQNOTIFY_notification", "ı", "ſ", "K"}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		for _, name := range names {
+			var gate int
+			require.NoError(t, db.Pool().GetContext(t.Context(), &gate,
+				"SELECT IF(LOWER(topic) = 'mqnotify_notification', 8, CRC32(LOWER(CONVERT(topic USING ascii))) % 8) FROM (SELECT ? AS topic) names", name))
+			require.Equal(t, waiting.Gate(name), gate, ident.Quote(name))
+		}
+	})
+}
