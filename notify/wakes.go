@@ -9,7 +9,7 @@ import (
 type Wake string
 
 const (
-	// WakeRing is a publisher's ring, or that of a keeper in another process, whatever it
+	// WakeRing is the table's wake trigger, a publisher's ring, or that of a keeper in another process, whatever it
 	// has seen.
 	WakeRing Wake = "ring"
 	// WakeLook is what this process saw as the gate's keeper, and nobody had rung for.

@@ -91,7 +91,24 @@ func contenders(mariadb bool) []contender {
 		}
 		return c
 	}
+	trigger := mqnotify("mqnotify, wake trigger, a plain INSERT", consumer.ModeAuto, nil)
+	trigger.publisher = "INSERT"
+	trigger.consumer += "; EXECUTE on two procedures"
+	trigger.grants = func(publisher, consumer string) []string {
+		return append(mqnotifyGrants(mariadb)(publisher, consumer),
+			"EXECUTE ON PROCEDURE "+schema.WakeRoutine+" TO "+consumer, "EXECUTE ON PROCEDURE "+schema.WakeTablesRoutine+" TO "+consumer)
+	}
+	trigger.tables = wakeTables
+	trigger.open = func(ctx context.Context, publisher, consumes *mysql.Config) (topic, error) {
+		ours, err := openOurs(ctx, publisher, consumes, consumer.ModeAuto, nil)
+		if err != nil {
+			return nil, err
+		}
+		plain, err := openPolling(publisher, consumes, 0)
+		return &plainInserts{ours, plain}, err
+	}
 	all := []contender{
+		trigger,
 		mqnotify("mqnotify, gate", consumer.ModeGate, nil),
 		mqnotify("mqnotify, gate, all writers ring", consumer.ModeGate, seldom),
 	}
@@ -132,6 +149,47 @@ func contenders(mariadb bool) []contender {
 	}
 	return all
 }
+
+// wakeTables makes a topic with a wake trigger.
+func wakeTables(ctx context.Context, root *sql.DB) error {
+	var database string
+	if err := root.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&database); err != nil {
+		return err
+	}
+	if err := schema.Init(ctx, root, "orders"); err != nil {
+		return err
+	}
+	trigger, err := schema.WakeTrigger(database, "orders", "insert")
+	if err != nil {
+		return err
+	}
+	statements := []string{trigger}
+	for _, r := range schema.WakeRoutines(database) {
+		statements = append(statements, r.Statement)
+	}
+	for _, statement := range statements {
+		if _, err := root.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plainInserts is mqnotify's consumer of rows that another program inserts.
+type plainInserts struct {
+	topic
+	plain topic
+}
+
+func (p *plainInserts) Publish(ctx context.Context, payloads ...[]byte) error {
+	return p.plain.Publish(ctx, payloads...)
+}
+
+func (p *plainInserts) Begin(ctx context.Context, payload []byte) (func() error, error) {
+	return p.plain.Begin(ctx, payload)
+}
+
+func (p *plainInserts) Close() error { return errors.Join(p.topic.Close(), p.plain.Close()) }
 
 // openField starts the servers and opens the peers that are wanted.
 func openField(ctx context.Context, server string, wanted func(*peer) bool) (f *field, err error) {

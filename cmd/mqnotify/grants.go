@@ -92,9 +92,10 @@ type need struct {
 }
 
 // grant is privileges on a table of the database, or on each topic if table is
-// empty, its name with suffix behind it, or on what else on names.
+// empty, its name with suffix behind it, or on what else on names, or on a routine or all of the database.
 type grant struct {
-	privileges, table, on, suffix string
+	privileges, table, on, suffix, routine string
+	database                               bool
 }
 
 var needs = []need{
@@ -132,6 +133,12 @@ var needs = []need{
 		}},
 	{[]string{roleTailer, roleConsumer, roleServe}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
+	{[]string{roleTailer, roleConsumer, roleServe}, "besides, to be woken by the wake triggers of another account (mqnotify wake). That account needs\n" +
+		"-- CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB). Without it, rows of other programs are found by polling",
+		[]grant{
+			{privileges: "EXECUTE", routine: schema.WakeRoutine},
+			{privileges: "EXECUTE", routine: schema.WakeTablesRoutine},
+		}},
 	{[]string{roleListener}, "listener: mqnotify listen and notify. Any privilege in the database will do, if another account keeps\n" +
 		"-- the gate, or if the topic is no table",
 		[]grant{{privileges: "SELECT"}}},
@@ -277,6 +284,9 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.ImportTable},
 			{privileges: "CREATE, SELECT, INSERT", table: schema.VersionTable},
 		}},
+	{[]string{roleAdmin}, "besides, for the wake triggers that init and mqnotify wake make, and that run with these rights. A server\n" +
+		"-- with a binary log wants SUPER too, or log_bin_trust_function_creators=1. Without them consumers poll",
+		[]grant{{privileges: "TRIGGER"}, {privileges: "CREATE ROUTINE", database: true}}},
 	{[]string{roleAdmin}, "besides, for init --queue",
 		[]grant{{privileges: "SELECT, INSERT", table: schema.QueueTable}}},
 	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. MySQL with a binary log\n" +
@@ -291,6 +301,10 @@ var needs = []need{
 func (n need) statements(database string, topics []string) (all []string) {
 	for _, g := range n.grants {
 		switch {
+		case g.database:
+			all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(database)+".*")
+		case g.routine != "":
+			all = append(all, "GRANT "+g.privileges+" ON PROCEDURE "+ident.Quote(database)+"."+ident.Quote(g.routine))
 		case g.on != "":
 			all = append(all, "GRANT "+g.privileges+" ON "+g.on)
 		case g.table != "":

@@ -22,6 +22,7 @@ import (
 // initOptions are init's flags.
 type initOptions struct {
 	print    bool
+	noWake   bool
 	triggers []string
 	form     string
 	events   []string
@@ -38,6 +39,9 @@ func newInit(a *app) *cobra.Command {
 offsets. What is there already stays as it is: init may run twice. Without a TOPIC
 it makes only the latter, which is all that existing tables need to be consumed by
 a group.
+
+A trigger on each new message table wakes its consumers at every INSERT, by any program: see mqnotify wake. Where
+the account may not make triggers, init says so, and consumers poll. --no-trigger makes none.
 
 --trigger makes triggers on a table that set its one-row flag, for writers that
 can't be changed: see mqnotify flag. The form counter serves any number of readers,
@@ -72,8 +76,14 @@ entry.`,
 				return err
 			}
 			defer closeDB(db)
-			if err := a.makeTopics(cmd.Context(), db, topics); err != nil {
+			messages, err := a.makeTopics(cmd.Context(), db, topics)
+			if err != nil {
 				return err
+			}
+			if !o.noWake && len(messages) > 0 {
+				if err := a.makeWakeTriggers(cmd.Context(), db, messages); err != nil {
+					return err
+				}
 			}
 			for _, t := range triggers {
 				if err := a.makeTrigger(cmd.Context(), db, t); err != nil {
@@ -91,6 +101,7 @@ entry.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.print, "print", false, "write the SQL to stdout instead; needs no server")
+	flags.BoolVar(&o.noWake, "no-trigger", false, "make no wake triggers: for topics that are filled in bulk")
 	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be given again")
 	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "counter or row")
 	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")
@@ -131,25 +142,27 @@ func (o *initOptions) script(out io.Writer, topics []string, triggers []trigger)
 	return ignoreBrokenPipe(writeAll(out, script))
 }
 
-func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) error {
+// makeTopics makes what is not there, and returns the topics that are message tables.
+func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) (messages []string, err error) {
 	if err := schema.Init(ctx, db.Pool(), topics...); err != nil {
-		return err
+		return nil, err
 	}
 	for _, topic := range topics {
 		t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if strings.Contains(topic, ".") {
 			a.log.WarnContext(ctx, "the table has a dot in its name; if you mean one of another database, name that with --database", "table", topic, "database", db.Name())
 		}
 		if t.IsMessageTable() {
 			a.log.InfoContext(ctx, "the topic is ready", "topic", topic)
+			messages = append(messages, t.Name)
 		} else {
 			a.log.WarnContext(ctx, "a table of another kind has this name: consume and tail read it, produce can't write to it", "table", topic)
 		}
 	}
-	return nil
+	return messages, nil
 }
 
 // makeTrigger makes the trigger, unless it is there already.

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+func newWake(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "wake COMMAND",
+		Short: "Make the triggers that wake listeners at every INSERT, by any program",
+		Long: `Makes, shows and removes wake triggers. A table with one wakes its consumers at the COMMIT of every
+INSERT, whatever program sends it: PHP, Python, the mysql client. The programs need no other privilege.
+
+mqnotify init makes the trigger of a message table. Without one, rows that mqnotify does not publish are
+found by polling, up to a second later.`,
+		Example: `  mqnotify wake install orders invoices
+  mqnotify wake status
+  mqnotify wake remove invoices`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return usagef("install, status or remove?") },
+	}
+	cmd.AddCommand(newWakeInstall(a), newWakeStatus(a), newWakeRemove(a))
+	return cmd
+}
+
+func newWakeInstall(a *app) *cobra.Command {
+	o := wake.Options{}
+	cmd := &cobra.Command{
+		Use:   "install TABLE...",
+		Short: "Make the wake triggers of tables",
+		Long: `Makes a trigger on each TABLE, and the routines mqnotify_wake and mqnotify_wake_tables if they are not
+there. The account needs TRIGGER on TABLE, and CREATE ROUTINE and ALTER ROUTINE on the database. It must stay, because
+triggers run with the rights of the account that made them. A server that writes a binary log wants SUPER, too, or
+log_bin_trust_function_creators=1.
+
+Listeners of the same account need nothing else. Listeners of another account need EXECUTE on the two routines, and
+the account that runs this command needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB).
+
+A trigger can be made only between the transactions that use TABLE. The command tries for 1 s at a time, in which
+transactions that come wait behind it, until --patience is over.`,
+		Example: `  mqnotify wake install orders
+  mqnotify wake install stock --on insert,update,delete   # for mqnotify.Await on its columns`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, tables []string) error {
+			for _, event := range o.Events {
+				if err := oneOf("on", strings.ToLower(event), "insert", "update", "delete"); err != nil {
+					return err
+				}
+			}
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			o.Logger = a.log
+			return wake.Install(cmd.Context(), db, o, tables...)
+		},
+	}
+	cmd.Flags().StringSliceVar(&o.Events, "on", []string{"insert"}, "the changes that wake: insert, update and delete, with commas between them")
+	addWakePatience(cmd, &o)
+	completeWith(cmd, "on", "insert", "update", "delete")
+	return cmd
+}
+
+func addWakePatience(cmd *cobra.Command, o *wake.Options) {
+	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
+	completeNothing(cmd, "patience")
+}
+
+func newWakeStatus(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the wake triggers, and whether they work",
+		Long: `Prints the wake triggers that this account may see: those of the tables on which it has TRIGGER. It
+exits with 1 when one of them does not work. mqnotify wake install mends it.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.wakeStatus(cmd.Context(), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	return cmd
+}
+
+func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	states, err := wake.Status(ctx, db)
+	if err != nil {
+		return err
+	}
+	text, err := wakeTable(states)
+	if asJSON {
+		text, err = wakeLines(states)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Problem != "" {
+			return fmt.Errorf("the trigger %s wakes no listener: type mqnotify wake install %s", s.Trigger, s.Table)
+		}
+	}
+	return nil
+}
+
+// The server shows no trigger of a table on which the account has no TRIGGER privilege, and does not say so.
+const noWakeTrigger = "no wake trigger, or only on tables where this account has no TRIGGER privilege"
+
+func wakeTable(states []wake.State) (string, error) {
+	if len(states) == 0 {
+		return noWakeTrigger + "\n", nil
+	}
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "TABLE\tON\tDEFINER\tSTATE")
+	for _, s := range states {
+		state := "ok"
+		if s.Problem != "" {
+			state = "BROKEN: " + s.Problem
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Table, s.Event, s.Definer, state)
+	}
+	err := w.Flush()
+	return text.String(), err
+}
+
+func wakeLines(states []wake.State) (string, error) {
+	var text strings.Builder
+	for _, s := range states {
+		line, err := json.Marshal(map[string]any{
+			"table": s.Table, "on": s.Event, "trigger": s.Trigger, "definer": s.Definer, "problem": s.Problem,
+		})
+		if err != nil {
+			return "", err
+		}
+		text.Write(append(line, '\n'))
+	}
+	return text.String(), nil
+}
+
+func newWakeRemove(a *app) *cobra.Command {
+	var o wake.Options
+	cmd := &cobra.Command{
+		Use:   "remove TABLE",
+		Short: "Drop the wake triggers of TABLE",
+		Long: `Drops TABLE's wake triggers. Its consumers learn of it at once and poll from then on: rows that mqnotify
+does not publish are found up to a second later.`,
+		Example:           `  mqnotify wake remove orders`,
+		Args:              oneName("TABLE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			o.Logger = a.log
+			removed, err := wake.Remove(cmd.Context(), db, o, args[0])
+			for _, name := range removed {
+				a.log.InfoContext(cmd.Context(), "the trigger is dropped", "trigger", name, "table", args[0])
+			}
+			if err == nil && len(removed) == 0 {
+				a.log.InfoContext(cmd.Context(), noWakeTrigger, "table", args[0])
+			}
+			return err
+		},
+	}
+	addWakePatience(cmd, &o)
+	return cmd
+}
+
+// makeWakeTriggers makes the wake triggers of new topics. Where that is not allowed the topics work without: listeners
+// poll.
+func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string) error {
+	err := wake.Install(ctx, db, wake.Options{Logger: a.log}, topics...)
+	if errors.Is(err, wake.ErrDenied) {
+		a.log.WarnContext(ctx, "no wake trigger: rows that other programs insert are found by polling, up to a second later", "why", err)
+		return nil
+	}
+	return err
+}
