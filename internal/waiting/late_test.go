@@ -27,6 +27,7 @@ type sight struct {
 // watcher is a process that notes when it sees which head.
 type watcher struct {
 	listener *waiting.Listener
+	tell     func(id uint64) // is told as well, if not nil
 	mu       sync.Mutex
 	seen     []sight
 }
@@ -34,15 +35,22 @@ type watcher struct {
 func (w *watcher) watch(ctx context.Context) error {
 	head, err := w.listener.Head(ctx)
 	for err == nil {
-		w.mu.Lock()
-		w.seen = append(w.seen, sight{head.V, time.Now()})
-		w.mu.Unlock()
+		w.note(head.V)
 		head, err = w.listener.Wait(ctx, head, time.Hour)
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+func (w *watcher) note(id uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, sight{id, time.Now()})
+	if w.tell != nil {
+		w.tell(id)
+	}
 }
 
 // at is when the process first saw the id or a larger one.

@@ -16,7 +16,10 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	mysqltest.AsProcess(listenerEnv, listenerMain)
+	mysqltest.Main(m)
+}
 
 func open(tb testing.TB, config *mysql.Config) *sql.DB {
 	tb.Helper()
