@@ -18,6 +18,7 @@ const aheadRows = 100
 type ahead struct {
 	topic  string
 	query  string
+	wait   string // for the commit of a row
 	shares *shares
 
 	mu    sync.Mutex
@@ -29,6 +30,8 @@ type ahead struct {
 	}
 	page *page  // nil for none
 	from uint64 // where it began
+	// single says that the page is the one row of a commit wait.
+	single bool
 }
 
 var _ notify.Piggyback = (*ahead)(nil)
@@ -38,7 +41,10 @@ func newAhead(r *rows, limit int) *ahead {
 	if !r.messages || r.where != "" {
 		return nil
 	}
+	table := ident.Quote(r.table.Name)
 	return &ahead{
+		wait: "SELECT " + r.columns + " FROM " + table + " WHERE " + r.key + " = (SELECT MAX(" + r.key + ") FROM " + table +
+			" WHERE " + r.key + " > ?) LOCK IN SHARE MODE",
 		topic: r.table.Name, shares: r.shares, limit: min(limit, aheadRows),
 		// Told which index, the server looks for no better one: a tenth of the wake's time.
 		query: "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) + " FORCE INDEX (PRIMARY)" +
@@ -63,24 +69,9 @@ func (a *ahead) Result(result *sql.Rows) error {
 		return nil
 	}
 	p := &page{}
-	columns := 4
-	if a.shares != nil {
-		columns = 5
-	}
-	raw, values, into := make([]sql.RawBytes, columns), make([]driver.Value, columns), make([]any, columns)
-	for i := range raw {
-		into[i] = &raw[i]
-	}
+	scan := a.scanner()
 	for result.Next() {
-		if err := result.Scan(into...); err != nil {
-			return err
-		}
-		for i := range raw {
-			if values[i] = nil; raw[i] != nil {
-				values[i] = []byte(raw[i])
-			}
-		}
-		m, err := message(a.topic, values, p, a.shares)
+		m, err := scan(result, p)
 		if err == nil {
 			err = p.add(m, a.asked.limit)
 		}
@@ -91,12 +82,56 @@ func (a *ahead) Result(result *sql.Rows) error {
 			return err
 		}
 	}
-	a.page, a.from = p, a.asked.after
+	a.page, a.from, a.single = p, a.asked.after, false
 	if n := len(p.messages); n > 0 {
 		a.after = p.messages[n-1].ID // the session waits again before the reader has these
 	}
 	return nil
 }
+
+// scanner returns a function that reads a row into a page.
+func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
+	columns := 4
+	if a.shares != nil {
+		columns = 5
+	}
+	raw, values, into := make([]sql.RawBytes, columns), make([]driver.Value, columns), make([]any, columns)
+	for i := range raw {
+		into[i] = &raw[i]
+	}
+	return func(result *sql.Rows, p *page) (Message, error) {
+		if err := result.Scan(into...); err != nil {
+			return Message{}, err
+		}
+		for i := range raw {
+			if values[i] = nil; raw[i] != nil {
+				values[i] = []byte(raw[i])
+			}
+		}
+		return message(a.topic, values, p, a.shares)
+	}
+}
+
+// CommitWait implements the interface of a carrier of the waiting package.
+func (a *ahead) CommitWait() string { return a.wait }
+
+// Row hands over a row that is the next after an id. Otherwise others may stand before it.
+func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err error) {
+	p := &page{}
+	m, err := a.scanner()(result, p)
+	if err != nil || m.ID != after+1 {
+		return m.ID, nil, err
+	}
+	p.messages = append(p.messages, m)
+	return m.ID, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.page, a.from, a.single = p, after, true
+	}, nil
+}
+
+// Outdate forgets a row that was handed over.
+func (a *ahead) Outdate() { _ = a.Result(nil) }
 
 // take is what came ahead of a reader that wants the rows past id; nil for nothing.
 func (a *ahead) take(id uint64) *page {
@@ -112,6 +147,9 @@ func (a *ahead) take(id uint64) *page {
 	}
 	for len(p.messages) > 0 && p.messages[0].ID <= id {
 		p.messages = p.messages[1:]
+	}
+	if a.single && len(p.messages) == 0 { // it does not tell whether there is more
+		return nil
 	}
 	return p
 }

@@ -51,5 +51,12 @@ func (w *woken) Wait(ctx context.Context, seen Head, bound time.Duration) (Head,
 	return Head{head.V, head.Valid}, err
 }
 
+// Carry implements [Carrier].
+func (w *woken) Carry(p Piggyback) {
+	if carrier, ok := p.(waiting.Carrier); ok {
+		w.listener.Carry(carrier)
+	}
+}
+
 // Close implements [Waiter].
 func (w *woken) Close() error { return w.listener.Close() }

@@ -35,6 +35,8 @@ init makes for all topics stay.
                those of others in a window before, and how soon they have a message
   fanout       until the last of many listeners is awake
   queue        from Enqueue to an idle worker's handler, and tasks a second of four workers
+  writers      INSERTs a second of saturating writers, with a wake trigger and with an empty one, and
+               the longest INSERT
 
 ratio is the median by that of the floor. For a time 1 would be as fast as bare
 statements, for a rate (rows/s, tasks/s) too. The load of whoever else uses the server is in

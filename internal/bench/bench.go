@@ -18,7 +18,7 @@ import (
 )
 
 // Suites are the names of what can be measured, in their order.
-var Suites = []string{"latency", "throughput", "idle", "fanout", "queue"}
+var Suites = []string{"latency", "throughput", "idle", "fanout", "queue", "writers"}
 
 // Options are how much to measure.
 type Options struct {
@@ -49,7 +49,7 @@ type Figure struct {
 // at its end. The tables that all topics share (schema.Init) stay.
 func Run(ctx context.Context, suite string, config *mysql.Config, options Options) (figures []Figure, err error) {
 	measure, ok := map[string]func(context.Context, *bench) error{
-		"latency": latency, "throughput": throughput, "idle": idle, "fanout": fanout, "queue": tasks,
+		"latency": latency, "throughput": throughput, "idle": idle, "fanout": fanout, "queue": tasks, "writers": writers,
 	}[suite]
 	if !ok {
 		return nil, fmt.Errorf("bench: no suite %q", suite)

@@ -3,7 +3,9 @@ package waiting_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // The invariant: whichever session of whichever process is killed, every process sees every row.
@@ -184,5 +187,35 @@ func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 			mysqltest.Eventually(t, fmt.Sprintf("process %d sees row %d", i, last), func() bool { _, ok := w.at(last); return ok })
 		}
 		stop()
+	})
+}
+
+// A trigger that is dropped by hand, with no word to the listeners, is missed after the leader's wait at the latest, and
+// seen again when it is back.
+func TestTriggerDroppedByHand(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		w := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug))
+		w.SetLeaderWait(2 * time.Second)
+		l := w.Listen(topicOf("orders"))
+		defer func() { require.NoError(t, l.Close()) }()
+		require.NoError(t, l.Ready(t.Context()))
+		mysqltest.Exec(t, db, "DROP TRIGGER "+schema.WakeTriggerName("orders", "insert"))
+		mysqltest.Eventually(t, "the trigger is missed", func() bool {
+			return errors.Is(l.Ready(t.Context()), waiting.ErrNoTrigger)
+		})
+		head, err := l.Head(t.Context())
+		require.NoError(t, err)
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+		mysqltest.Eventually(t, "the row is found by polling", func() bool {
+			now, err := l.Head(t.Context())
+			return err == nil && now != head
+		})
+		trigger, err := schema.WakeTrigger(config.DBName, "orders", "insert")
+		require.NoError(t, err)
+		mysqltest.Exec(t, db, trigger)
+		mysqltest.Eventually(t, "the trigger is seen", func() bool { return l.Ready(t.Context()) == nil })
 	})
 }

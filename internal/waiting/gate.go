@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,9 +22,11 @@ const (
 	least = time.Second / SlotsPerSecond
 	// most is its longest rest, under writers that wake it all the time.
 	most = 50 * time.Millisecond
+	// atOnce is how short a leader's wait is that many writers end. A statement alone takes half of it.
+	atOnce = 500 * time.Microsecond
 	// fresh is how old the knowledge of a phase may be when a follower begins to wait for it. A leader takes a phase of
-	// the same name after at least 255 rests, which is 510 ms.
-	fresh = 250 * time.Millisecond
+	// the same name after at least 255 rests, which is 255 ms.
+	fresh = 150 * time.Millisecond
 	// onTrial is how long a session waits for the KILL that shows that it may lead.
 	onTrial = 2 * time.Second
 )
@@ -200,6 +203,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 		// Before the statement is sent, and before the hint: the poller relies on it.
 		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
 		g.hint()
+		runtime.Gosched() // the poller first: what it waits for is on a message's way
 		g.delay()
 		// The broadcast. A KILL must not keep it from anything, and so it is sent until no KILL meets it.
 		for phase > 0 {
@@ -212,13 +216,16 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 				return err
 			}
 		}
+		if phase > 0 {
+			pause(ctx, rest)
+		}
 		g.delay()
 		sent := time.Now()
-		if err := g.wait(s, phase, rest); err != nil {
+		if err := g.wait(s, phase); err != nil {
 			return err
 		}
 		// Writers that end each wait at once are many: let them be for longer.
-		if time.Since(sent)-rest < time.Millisecond {
+		if time.Since(sent) < atOnce {
 			rest = min(2*rest, most)
 		} else {
 			rest = max(rest/2, least)
@@ -235,20 +242,14 @@ func (g *gate) delay() {
 
 // wait is the leader's statement that a KILL ends. It mends what a KILL in the middle of the last one left undone,
 // because it takes only what the session does not hold.
-func (g *gate) wait(s *session, phase int, rest time.Duration) error {
+func (g *gate) wait(s *session, phase int) error {
 	const take = "IF(IS_USED_LOCK(?) <=> CONNECTION_ID(), 1, GET_LOCK(?, 0))"
-	// MariaDB's SLEEP and KILL hold each other up; its GET_LOCK takes fractions of a second, and MySQL's does not.
-	resting, pin := "SLEEP(?)", g.process.pin()
 	first, second := g.names.phase(s.id, phase), g.names.phase(s.id, phase+1)
-	args := []any{first, first, second, second}
-	if s.caps.MariaDB {
-		resting = "GET_LOCK(?, ?)"
-		args = append(args, pin)
-	}
-	args = append(args, rest.Seconds(), g.names.wake(), pin, int(g.process.leaderWait.Seconds()))
-	var one, two, three, pinned sql.NullInt64
-	err := s.ask(g.process.leaderWait+answer, "SELECT "+take+", "+take+", "+resting+
-		", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END", args, &one, &two, &three, &pinned)
+	var one, two, pinned sql.NullInt64
+	err := s.ask(g.process.leaderWait+answer,
+		"SELECT "+take+", "+take+", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END",
+		[]any{first, first, second, second, g.names.wake(), g.process.pin(), int(g.process.leaderWait.Seconds())},
+		&one, &two, &pinned)
 	switch {
 	case interrupted(err):
 		return nil

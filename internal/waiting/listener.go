@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"time"
@@ -13,6 +14,19 @@ type Listener struct {
 	topic   *topic
 	once    sync.Once
 	closed  chan struct{}
+	carries bool // the carrier of the topic is this listener's
+}
+
+// Carrier takes the rows that commit waits return, which saves a listener the reading of a row that it is woken for.
+// Its methods are called by a goroutine of the package and must not block.
+type Carrier interface {
+	// CommitWait is the topic's CommitWait with the carrier's columns.
+	CommitWait() string
+	// Row reads a row. It returns the row's id, and a function that hands the row over, or nil if there may be rows
+	// between after and the row. The function is called before anybody learns of the new head.
+	Row(after uint64, rows *sql.Rows) (id uint64, keep func(), err error)
+	// Outdate forgets what was handed over: the head has moved without it.
+	Outdate()
 }
 
 // Head returns the head that the process has seen. It waits for the first one. Read it before the rows: what comes
@@ -75,11 +89,25 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 	}
 }
 
+// Carry gives the rows of commit waits to the carrier, unless the topic has one already.
+func (l *Listener) Carry(c Carrier) {
+	l.topic.mu.Lock()
+	defer l.topic.mu.Unlock()
+	if l.topic.carries == nil {
+		l.topic.carries, l.carries = c, true
+	}
+}
+
 // Close ends a Wait. The last listener's Close returns when nothing of the package runs any more. It may be called
 // twice.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
+		if l.carries {
+			l.topic.mu.Lock()
+			l.topic.carries = nil
+			l.topic.mu.Unlock()
+		}
 		l.waiting.leave(l.topic)
 	})
 	return nil
@@ -95,7 +123,8 @@ type topic struct {
 	mu      sync.Mutex
 	head    Head
 	known   bool
-	err     error         // of the last read
+	err     error // of the last read
+	carries Carrier
 	woken   bool          // every commit brings a hint
 	why     error         // it does not; nil while that is not known
 	changed chan struct{} // closed when something of the above changes
@@ -146,6 +175,12 @@ func (t *topic) set(head Head, err error) (news bool) {
 func (t *topic) commitWait() bool {
 	_, known, _, _ := t.now()
 	return known && t.CommitWait != "" && !t.noWait
+}
+
+func (t *topic) carrier() Carrier {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.carries
 }
 
 func (t *topic) seen() Head {

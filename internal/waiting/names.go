@@ -14,7 +14,7 @@ const (
 	// NotificationTable is the table of which every row is a NOTIFY.
 	NotificationTable = "mqnotify_notification"
 	// SlotsPerSecond is how many slots a second has, and so how often at most the leader is killed in one.
-	SlotsPerSecond = 500
+	SlotsPerSecond = 1000
 
 	allGates = Gates + 1
 	// maxPrefix leaves room for what follows in a lock's name: the gate, a connection id and a phase.

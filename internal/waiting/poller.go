@@ -73,8 +73,9 @@ type poll struct {
 
 // commit is the result of a commit wait.
 type commit struct {
-	id  sql.Null[uint64]
-	err error
+	id   sql.Null[uint64]
+	keep func() // gives the row to the topic's carrier; may be nil
+	err  error
 }
 
 func newPoller(p *process) *poller { return &poller{process: p} }
@@ -167,8 +168,13 @@ func (p *poller) work(ctx context.Context) (err error) {
 		select {
 		case <-p.process.news:
 			for g := range p.rounds {
-				if p.process.hints[g].Swap(false) {
-					p.rounds[g] = round{hot: true, fresh: true}
+				if !p.process.hints[g].Swap(false) {
+					continue
+				}
+				p.rounds[g] = round{hot: true, fresh: true}
+				if p.waits != nil && p.waits.gate.number == g {
+					// The last round has found the row already: the wait for its commit is the soonest to end.
+					p.rounds[g].due = time.Now().Add(growth[0])
 				}
 			}
 		case c := <-p.committed:
@@ -266,26 +272,9 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 	case len(topics) == 1 && p.rounds[topics[0].gate.number].fresh && topics[0].commitWait():
 		p.wait(topics[0])
 	default:
-		if err := p.wakeable(due, &can); err != nil {
+		var err error
+		if can, err = p.look(ctx, due, topics); err != nil {
 			return err
-		}
-		moving, err := p.peek(ctx, topics)
-		if err != nil {
-			return err
-		}
-		news, err := p.heads(ctx, p.read, moving)
-		if err != nil {
-			return err
-		}
-		p.note(news)
-		for _, t := range moving {
-			can[t.gate.number] = false
-		}
-		for _, t := range moving {
-			if t.commitWait() && !slices.Contains(news, t) {
-				p.wait(t)
-				break
-			}
 		}
 	}
 	now := time.Now()
@@ -312,41 +301,75 @@ func (p *poller) note(news []*topic) {
 	}
 }
 
-// wakeable finds the gates whose leader can be woken: it holds the wake lock, and if it is this process's, its last
-// statement has begun.
-func (p *poller) wakeable(due [allGates]bool, can *[allGates]bool) error {
-	var columns []string
-	var args []any
-	var gates []int
+// look makes the two checks of the protocol, and reads the heads that have moved or are about to. It returns the gates
+// that pass: their leader can be woken, and no row of their topics, committed or not, has come.
+//
+// The first statement makes both checks, in no certain order, because most rounds end with it. Only the second one, which
+// looks for rows again where the leader can be woken, decides.
+func (p *poller) look(ctx context.Context, due [allGates]bool, topics []*topic) (can [allGates]bool, err error) {
+	locks := p.locks(due)
+	heads, failed, err := p.ask(ctx, p.dirty, append(locks, topics...))
+	if err != nil {
+		return can, err
+	}
+	moving := p.moving(topics, heads[len(locks):], failed)
+	for i, lock := range locks {
+		can[lock.gate.number] = heads[i].Valid && heads[i].V == 1
+	}
+	quiet := slices.DeleteFunc(slices.Clone(topics), func(t *topic) bool { return !can[t.gate.number] || slices.Contains(moving, t) })
+	if len(quiet) > 0 && len(moving) == 0 {
+		if heads, failed, err = p.ask(ctx, p.dirty, quiet); err != nil {
+			return can, err
+		}
+		moving = p.moving(quiet, heads, failed)
+	}
+	if len(moving) > 0 {
+		can = [allGates]bool{}
+	}
+	if len(moving) == 1 && moving[0].commitWait() && failed[moving[0]] == nil {
+		p.wait(moving[0])
+		return can, nil
+	}
+	news, err := p.heads(ctx, p.read, moving)
+	if err != nil {
+		return can, err
+	}
+	p.note(news)
+	for _, t := range moving {
+		if t.commitWait() && !slices.Contains(news, t) {
+			p.wait(t)
+			break
+		}
+	}
+	return can, nil
+}
+
+// moving returns the topics of which a dirty read shows another head than the one that was seen.
+func (p *poller) moving(topics []*topic, heads []Head, failed map[*topic]error) (moving []*topic) {
+	for i, t := range topics {
+		if _, known, _, _ := t.now(); failed[t] != nil || !known || heads[i] != t.seen() {
+			moving = append(moving, t)
+		}
+	}
+	return moving
+}
+
+// locks are queries that are 1 for the gates whose leader can be woken: it holds the wake lock, and if it is this
+// process's, its last statement has begun.
+func (p *poller) locks(due [allGates]bool) (locks []*topic) {
 	for _, g := range p.gates() {
 		place := g.place.Load()
 		if !due[g.number] || place == nil || p.rounds[g.number].fresh {
 			continue
 		}
-		column := "IS_USED_LOCK(?) <=> ?"
-		args = append(args, g.names.wake(), place.leader)
+		query, args := "SELECT IS_USED_LOCK(?) <=> ?", []any{g.names.wake(), place.leader}
 		if place.phase != "" {
-			column += " AND IS_USED_LOCK(?) <=> ?"
+			query += " AND IS_USED_LOCK(?) <=> ?"
 			args = append(args, place.phase, place.leader)
 		}
-		columns = append(columns, column)
-		gates = append(gates, g.number)
+		locks = append(locks, &topic{Topic: Topic{Head: query, Args: args}, gate: g})
 	}
-	if len(gates) == 0 {
-		return nil
-	}
-	held := make([]bool, len(gates))
-	into := make([]any, len(gates))
-	for i := range held {
-		into[i] = &held[i]
-	}
-	if err := p.dirty.ask(answer, "SELECT "+strings.Join(columns, ", "), args, into...); err != nil {
-		return fmt.Errorf("waiting: look for the wake lock: %w", err)
-	}
-	for i, g := range gates {
-		can[g] = held[i]
-	}
-	return nil
+	return locks
 }
 
 // gates are those of the topics.
@@ -362,10 +385,18 @@ func (p *poller) gates() (gates []*gate) {
 // wait begins a commit wait for the topic's next row.
 func (p *poller) wait(t *topic) {
 	p.waits = t
-	head, session, committed := t.seen(), p.dirty, p.committed
+	head, carrier, session, committed := t.seen(), t.carrier(), p.dirty, p.committed
 	go func() {
 		var c commit
-		c.err = session.ask(answer, t.CommitWait, []any{head.V}, &c.id)
+		if carrier == nil {
+			c.err = session.ask(answer, t.CommitWait, []any{head.V}, &c.id)
+		} else {
+			c.err = session.query(answer, carrier.CommitWait(), []any{head.V}, func(rows *sql.Rows) (err error) {
+				c.id.Valid = true
+				c.id.V, c.keep, err = carrier.Row(head.V, rows)
+				return err
+			})
+		}
 		committed <- c
 	}()
 }
@@ -383,9 +414,11 @@ func (p *poller) settle(c commit) error {
 	case c.err != nil:
 		t.noWait = true
 	case c.id.Valid && c.id.V > t.seen().V: // else a row of a later writer was found meanwhile
-		if t.set(Head{c.id}, nil) {
-			p.note([]*topic{t})
+		if c.keep != nil {
+			c.keep()
 		}
+		t.set(Head{c.id}, nil)
+		p.note([]*topic{t})
 		r.due = time.Now().Add(growth[0])
 		r.step = 1
 	case !c.id.Valid && !r.news:
@@ -394,20 +427,6 @@ func (p *poller) settle(c commit) error {
 	}
 	r.hot, r.fresh = true, false
 	return nil
-}
-
-// peek returns the topics of which a dirty read shows another head than the one that was seen.
-func (p *poller) peek(ctx context.Context, topics []*topic) (moving []*topic, err error) {
-	heads, failed, err := p.ask(ctx, p.dirty, topics)
-	if err != nil {
-		return nil, err
-	}
-	for i, t := range topics {
-		if _, known, _, _ := t.now(); failed[t] != nil || !known || heads[i] != t.seen() {
-			moving = append(moving, t)
-		}
-	}
-	return moving, nil
 }
 
 // heads reads the heads of topics, and returns the topics whose head is new.
@@ -420,6 +439,9 @@ func (p *poller) heads(ctx context.Context, s *session, topics []*topic) (news [
 		if server.Retryable(failed[t]) {
 			p.setAside(ctx, t)
 			continue
+		}
+		if carrier := t.carrier(); carrier != nil && heads[i] != t.seen() {
+			carrier.Outdate() // before anybody learns of the head
 		}
 		if t.set(heads[i], failed[t]) {
 			news = append(news, t)

@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/wake"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// bareTrigger is what every trigger costs.
+const bareTrigger = "an empty trigger"
+
+// writers is how many INSERTs a second saturating writers get, and the longest of them, on a table with a wake trigger,
+// without a listener and with a consumer. The floor is a table whose trigger does nothing.
+func writers(ctx context.Context, b *bench) error {
+	kinds := []struct {
+		name     string
+		table    string
+		consumed bool
+	}{
+		{"no trigger", b.topic + "_bare", false},
+		{bareTrigger, b.topic + "_empty", false},
+		{"a wake trigger, no listener", b.topic + "_wake", false},
+		{"a wake trigger, a consumer", b.topic, true},
+	}
+	pool := b.db.Pool()
+	for _, kind := range kinds[:3] {
+		if _, err := pool.ExecContext(ctx, schema.Topic(kind.table)); err != nil {
+			return err
+		}
+		b.atEnd(func() error {
+			_, err := pool.ExecContext(context.WithoutCancel(ctx), "DROP TABLE "+ident.Quote(kind.table))
+			return err
+		})
+	}
+	empty := "CREATE TRIGGER " + ident.Quote(kinds[1].table) + " AFTER INSERT ON " + ident.Quote(kinds[1].table) + " FOR EACH ROW DO 0"
+	if _, err := pool.ExecContext(ctx, empty); err != nil {
+		return err
+	}
+	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, kinds[2].table, kinds[3].table); err != nil {
+		return err
+	}
+	_, end, err := b.listen(ctx, consumer.Options{From: consumer.Beginning()})
+	if err != nil {
+		return err
+	}
+	b.atEnd(end)
+	loads := []struct{ writers, rows int }{{1, 1}, {8, 1}, {64, 1}, {8, batch}, {64, batch}}
+	for n, load := range loads {
+		rates, longest := make([][]float64, len(kinds)), make([][]float64, len(kinds))
+		err := turns(func(i int, kept bool) error {
+			for j, kind := range kinds {
+				rate, most, err := b.write(ctx, kind.table, load.writers, load.rows)
+				if err != nil {
+					return err
+				}
+				if kept {
+					rates[j], longest[j] = append(rates[j], rate), append(longest[j], ms(most))
+				}
+				b.Progress(b.suite, (n*(1+times)+i)*len(kinds)+j+1, len(loads)*(1+times)*len(kinds))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("%d writers of %d rows", load.writers, load.rows)
+		rate, most := what+", "+bareTrigger, what+", the longest, "+bareTrigger
+		b.add(rate, "INSERTs/s", rates[1], "")
+		b.add(most, "ms", longest[1], "")
+		for _, j := range []int{0, 2, 3} {
+			b.add(what+", "+kinds[j].name, "INSERTs/s", rates[j], rate)
+			b.add(what+", the longest, "+kinds[j].name, "ms", longest[j], most)
+		}
+	}
+	return nil
+}
+
+// write has so many connections insert so many rows a statement for a tenth of the window, and returns the statements
+// a second and how long the longest took.
+func (b *bench) write(ctx context.Context, table string, connections, rows int) (rate float64, longest time.Duration, err error) {
+	statement := "INSERT INTO " + ident.Quote(table) + " (payload) VALUES " +
+		strings.TrimSuffix(strings.Repeat("('0123456789abcdef0123456789abcdef'), ", rows), ", ")
+	conns := make([]*sql.Conn, connections)
+	for i := range conns {
+		if conns[i], err = b.db.Pool().Conn(ctx); err != nil {
+			return 0, 0, err
+		}
+		defer conns[i].Close()
+	}
+	begun := time.Now()
+	until := begun.Add(b.Window / 10)
+	counts, longests, errs := make([]int, connections), make([]time.Duration, connections), make([]error, connections)
+	var all sync.WaitGroup
+	for i, conn := range conns {
+		all.Go(func() {
+			for at := begun; at.Before(until) && errs[i] == nil; counts[i]++ {
+				_, errs[i] = conn.ExecContext(ctx, statement)
+				now := time.Now()
+				longests[i] = max(longests[i], now.Sub(at))
+				at = now
+			}
+		})
+	}
+	all.Wait()
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	return float64(total) / time.Since(begun).Seconds(), slices.Max(longests), errors.Join(errs...)
+}
