@@ -107,7 +107,7 @@ func (a *Auto) gate(ctx context.Context) (Waiter, error) {
 		return nil, noGatef("a flag's row that its reader deletes is to be looked at")
 	}
 	if a.source.commitWait != "" && locksReach(a.session.Capabilities()) == nil {
-		hasTrigger, err := a.db.HasWakeTrigger(ctx, a.source.table)
+		hasTrigger, err := a.db.hasWakeTrigger(ctx, a.source.table)
 		if err != nil {
 			return nil, err
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// HasWakeTrigger reports whether the table has a trigger that wakes its listeners at every commit of a row, as
+// hasWakeTrigger reports whether the table has a trigger that wakes its listeners at every commit of a row, as
 // "mqnotify wake install" makes it. It is false, too, while the server is read-only.
-func (db *DB) HasWakeTrigger(ctx context.Context, table string) (bool, error) {
+func (db *DB) hasWakeTrigger(ctx context.Context, table string) (bool, error) {
 	var tables []string
 	err := db.pool.SelectContext(ctx, &tables, "CALL mqnotify_wake_tables()")
 	if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {

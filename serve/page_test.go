@@ -29,12 +29,16 @@ type browser struct {
 
 func openBrowser(tb testing.TB) *browser {
 	tb.Helper()
+	var said mysqltest.Text
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(mysqltest.Chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(2*time.Minute))
+		chromedp.ExecPath(mysqltest.Chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.CombinedOutput(&said), chromedp.WSURLReadTimeout(2*time.Minute))
 	process, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, endTab := chromedp.NewContext(process, chromedp.WithLogf(tb.Logf), chromedp.WithErrorf(func(string, ...any) {}))
 	ctx, late := context.WithTimeout(ctx, 10*time.Minute)
 	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the tab's context: %v; Chromium said: %s", context.Cause(ctx), said.String())
+		}
 		late()
 		_ = chromedp.Cancel(ctx)
 		endTab()
@@ -60,7 +64,8 @@ func eval[T any](b *browser, expression string) (value T) {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.tb.Helper()
-	if !assert.Eventually(b.tb, func() bool { return eval[bool](b, "!!("+expression+")") }, long, 20*time.Millisecond, "%s", expression) {
+	// A browser that has ended is told at once, and not after the wait.
+	if !assert.Eventually(b.tb, func() bool { return b.ctx.Err() != nil || eval[bool](b, "!!("+expression+")") }, long, 20*time.Millisecond, "%s", expression) {
 		b.tb.Fatalf("the page has:\n%s", eval[string](b, "document.body.innerText"))
 	}
 }

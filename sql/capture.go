@@ -26,7 +26,7 @@ func (c CaptureTrigger) Name() string { return CaptureName(c.Table, c.Event) }
 
 // CaptureName is the name of a table's capture trigger for an event.
 func CaptureName(table, event string) string {
-	return nameFor("mqnotify_capture_"+strings.ToLower(event)+"_", table)
+	return ident.Derived("mqnotify_capture_"+strings.ToLower(event)+"_", table)
 }
 
 // Statement is the commented statement that makes the trigger.

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"strings"
 
@@ -49,16 +48,5 @@ func Trigger(table string, form TriggerForm, event string) (string, error) {
 
 // TriggerName is the name of a table's flag trigger.
 func TriggerName(table, event string) string {
-	return nameFor("mqnotify_"+strings.ToLower(event)+"_", table)
-}
-
-// nameFor is a name for something of a table. What is past the 64 characters of a
-// name is cut, and told apart by a hash.
-func nameFor(prefix, table string) string {
-	name := []rune(prefix + table)
-	if len(name) <= ident.MaxLength {
-		return string(name)
-	}
-	hash := fmt.Sprintf("_%x", sha256.Sum256([]byte(table)))[:9]
-	return string(name[:ident.MaxLength-len(hash)]) + hash
+	return ident.Derived("mqnotify_"+strings.ToLower(event)+"_", table)
 }

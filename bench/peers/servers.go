@@ -16,6 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/postgrestest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -96,7 +97,7 @@ func contenders(mariadb bool) []contender {
 	trigger.consumer += "; EXECUTE on two procedures"
 	trigger.grants = func(publisher, consumer string) []string {
 		return append(mqnotifyGrants(mariadb)(publisher, consumer),
-			"EXECUTE ON PROCEDURE "+schema.WakeRoutine+" TO "+consumer, "EXECUTE ON PROCEDURE "+schema.WakeTablesRoutine+" TO "+consumer)
+			"EXECUTE ON PROCEDURE "+waiting.WakeRoutine+" TO "+consumer, "EXECUTE ON PROCEDURE "+waiting.TablesRoutine+" TO "+consumer)
 	}
 	trigger.tables = wakeTables
 	trigger.open = func(ctx context.Context, publisher, consumes *mysql.Config) (topic, error) {
@@ -159,12 +160,12 @@ func wakeTables(ctx context.Context, root *sql.DB) error {
 	if err := schema.Init(ctx, root, "orders"); err != nil {
 		return err
 	}
-	trigger, err := schema.WakeTrigger(database, "orders", "insert")
+	trigger, err := waiting.Trigger(database, "orders", "insert")
 	if err != nil {
 		return err
 	}
 	statements := []string{trigger}
-	for _, r := range schema.WakeRoutines(database) {
+	for _, r := range waiting.Routines(database) {
 		statements = append(statements, r.Statement)
 	}
 	for _, statement := range statements {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -136,8 +137,8 @@ var needs = []need{
 	{[]string{roleTailer, roleConsumer, roleServe}, "besides, to be woken by the wake triggers of another account (mqnotify wake). That account needs\n" +
 		"-- CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB). Without it, rows of other programs are found by polling",
 		[]grant{
-			{privileges: "EXECUTE", routine: schema.WakeRoutine},
-			{privileges: "EXECUTE", routine: schema.WakeTablesRoutine},
+			{privileges: "EXECUTE", routine: wake.Routine},
+			{privileges: "EXECUTE", routine: wake.TablesRoutine},
 		}},
 	{[]string{roleListener}, "listener: mqnotify listen and notify. Any privilege in the database will do, if another account keeps\n" +
 		"-- the gate, or if the topic is no table",

@@ -42,6 +42,7 @@ func TestGrantsPrint(t *testing.T) {
 func TestGrantsRun(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, db := database(t, s, "orders", "orders_changes")
+		succeed(t, root, "init", "orders")
 		user := s.User(t, root)
 		printed := succeed(t, root, "grants", "orders", "--to", user.User)
 		for statement := range strings.SplitSeq(printed, ";\n") {

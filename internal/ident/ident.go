@@ -7,6 +7,7 @@
 package ident
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -73,6 +74,17 @@ func Check(name string) error {
 // byte of a letter, and a crafted name could then end the quotes.
 func Quote(name string) string {
 	return "`" + strings.ReplaceAll(name, "`", "``") + "`"
+}
+
+// Derived is a name for something that belongs to a table: prefix and the table's name. What is past MaxLength
+// characters is cut and told apart by a hash.
+func Derived(prefix, table string) string {
+	name := []rune(prefix + table)
+	if len(name) <= MaxLength {
+		return string(name)
+	}
+	hash := fmt.Sprintf("_%x", sha256.Sum256([]byte(table)))[:9]
+	return string(name[:MaxLength-len(hash)]) + hash
 }
 
 // Literal is a string literal for a trigger's body. Hexadecimal where a quote or a

@@ -17,7 +17,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // The invariant: whichever session of whichever process is killed, every process sees every row.
@@ -202,7 +201,7 @@ func TestTriggerDroppedByHand(t *testing.T) {
 		l := w.Listen(topicOf("orders"))
 		defer func() { require.NoError(t, l.Close()) }()
 		require.NoError(t, l.Ready(t.Context()))
-		mysqltest.Exec(t, db, "DROP TRIGGER "+schema.WakeTriggerName("orders", "insert"))
+		mysqltest.Exec(t, db, "DROP TRIGGER "+waiting.TriggerName("orders", "insert"))
 		mysqltest.Eventually(t, "the trigger is missed", func() bool {
 			return errors.Is(l.Ready(t.Context()), waiting.ErrNoTrigger)
 		})
@@ -213,7 +212,7 @@ func TestTriggerDroppedByHand(t *testing.T) {
 			now, err := l.Head(t.Context())
 			return err == nil && now != head
 		})
-		trigger, err := schema.WakeTrigger(config.DBName, "orders", "insert")
+		trigger, err := waiting.Trigger(config.DBName, "orders", "insert")
 		require.NoError(t, err)
 		mysqltest.Exec(t, db, trigger)
 		mysqltest.Eventually(t, "the trigger is seen", func() bool { return l.Ready(t.Context()) == nil })

@@ -35,13 +35,13 @@ func open(tb testing.TB, config *mysql.Config) *sql.DB {
 // makeTopic makes a table, the routine, and the trigger if it is to have one.
 func makeTopic(tb testing.TB, db *sql.DB, config *mysql.Config, table string, trigger bool) {
 	tb.Helper()
-	for _, r := range schema.WakeRoutines(config.DBName) {
+	for _, r := range waiting.Routines(config.DBName) {
 		mysqltest.Exec(tb, db, "DROP PROCEDURE IF EXISTS "+r.Name)
 		mysqltest.Exec(tb, db, r.Statement)
 	}
 	mysqltest.Exec(tb, db, schema.Topic(table))
 	if trigger {
-		statement, err := schema.WakeTrigger(config.DBName, table, "insert")
+		statement, err := waiting.Trigger(config.DBName, table, "insert")
 		require.NoError(tb, err)
 		mysqltest.Exec(tb, db, statement)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // State is a wake trigger that stands.
@@ -38,12 +37,12 @@ func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
 		FROM information_schema.TRIGGERS t
 		LEFT JOIN information_schema.ROUTINES r ON r.ROUTINE_SCHEMA = t.TRIGGER_SCHEMA AND r.ROUTINE_NAME = ?
 		WHERE t.TRIGGER_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'
-		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, schema.WakeRoutine, db.Name())
+		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, waiting.WakeRoutine, db.Name())
 	if err != nil {
 		return nil, fmt.Errorf("wake: read the triggers: %w", err)
 	}
 	for _, row := range rows {
-		if !strings.EqualFold(row.Trigger, schema.WakeTriggerName(row.Table, row.Event)) {
+		if !strings.EqualFold(row.Trigger, waiting.TriggerName(row.Table, row.Event)) {
 			continue
 		}
 		s := State{Table: row.Table, Trigger: row.Trigger, Event: row.Event, Definer: row.Definer, text: row.Text}
@@ -51,9 +50,9 @@ func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
 		case !strings.Contains(row.Text, waiting.Prefix(db.Name())+":"):
 			s.Problem = "it is of another database or version"
 		case row.Routine == "":
-			s.Problem = "the routine " + schema.WakeRoutine + " is not there, or not visible to this account"
+			s.Problem = "the routine " + waiting.WakeRoutine + " is not there, or not visible to this account"
 		case row.Routine != row.Definer:
-			s.Problem = "the routine " + schema.WakeRoutine + " belongs to another account, " + row.Routine
+			s.Problem = "the routine " + waiting.WakeRoutine + " belongs to another account, " + row.Routine
 		}
 		states = append(states, s)
 	}

@@ -16,8 +16,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// The routines that Install makes. Listeners of other accounts need EXECUTE on them.
+const (
+	Routine       = waiting.WakeRoutine
+	TablesRoutine = waiting.TablesRoutine
 )
 
 var (
@@ -126,7 +132,7 @@ func words(statement string) string {
 
 // routines makes the routines that are not there, or are of another version.
 func (i *installer) routines(ctx context.Context) error {
-	for _, r := range schema.WakeRoutines(i.db.Name()) {
+	for _, r := range waiting.Routines(i.db.Name()) {
 		var is sql.NullString
 		err := i.db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION FROM information_schema.ROUTINES
 			WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), r.Name)
@@ -150,11 +156,11 @@ func (i *installer) routines(ctx context.Context) error {
 
 // trigger makes a table's trigger for an event.
 func (i *installer) trigger(ctx context.Context, table, event string) error {
-	statement, err := schema.WakeTrigger(i.db.Name(), table, event)
+	statement, err := waiting.Trigger(i.db.Name(), table, event)
 	if err != nil {
 		return err
 	}
-	name := schema.WakeTriggerName(table, event)
+	name := waiting.TriggerName(table, event)
 	states, err := Status(ctx, i.db)
 	if err != nil {
 		return err
@@ -241,7 +247,7 @@ func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed
 		removed = append(removed, s.Trigger)
 	}
 	if len(removed) > 0 {
-		err = i.exec(ctx, "CALL "+schema.WakeRoutine+"(?)", described.Name)
+		err = i.exec(ctx, "CALL "+waiting.WakeRoutine+"(?)", described.Name)
 		if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
 			err = nil // they learn of it within a minute and a half
 		}

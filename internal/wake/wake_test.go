@@ -115,3 +115,54 @@ func TestGates(t *testing.T) {
 		}
 	})
 }
+
+// A listener of another account is woken if it may execute the routines, and the trigger's account may kill its
+// sessions. Otherwise it is told that it polls.
+func TestAnotherAccount(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		admin, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, admin.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), admin.Pool(), "orders"))
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders"))
+		ready := func(grants ...string) error {
+			t.Helper()
+			account := s.User(t, config, append(grants, "SELECT ON `"+config.DBName+"`.*")...)
+			l := waiting.New(account, options(t).Logger).Listen(waiting.Topic{Table: "orders", Head: "SELECT MAX(id) FROM orders"})
+			defer func() { require.NoError(t, l.Close()) }()
+			return l.Ready(t.Context())
+		}
+		procedure := "EXECUTE ON PROCEDURE `" + config.DBName + "`."
+		require.NoError(t, ready(procedure+waiting.WakeRoutine, procedure+waiting.TablesRoutine))
+		require.Error(t, ready(procedure+waiting.TablesRoutine))
+		require.ErrorIs(t, ready(procedure+waiting.WakeRoutine), waiting.ErrNoTrigger)
+		require.ErrorIs(t, ready(), waiting.ErrNoTrigger)
+	})
+}
+
+// A trigger whose account may not kill the listener's session wakes nobody: the listener learns of it before it leads.
+func TestAccountThatMayNotKill(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		all := "ALL ON `" + config.DBName + "`.*"
+		weak, err := notify.OpenConfig(s.User(t, config, all))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, weak.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), weak.Pool(), "orders"))
+		admin, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, admin.Close()) }()
+		if !s.IsMariaDB() { // its binary log is on
+			mysqltest.Exec(t, admin.Pool(), "SET GLOBAL log_bin_trust_function_creators = 1")
+		}
+		require.NoError(t, wake.Install(t.Context(), weak, options(t), "orders"))
+		l := waiting.New(s.User(t, config, all), options(t).Logger).Listen(waiting.Topic{Table: "orders", Head: "SELECT MAX(id) FROM orders"})
+		defer func() { require.NoError(t, l.Close()) }()
+		require.ErrorContains(t, l.Ready(t.Context()), "mqnotify_wake")
+		states, err := wake.Status(t.Context(), weak)
+		require.NoError(t, err)
+		require.Len(t, states, 1)
+		require.Empty(t, states[0].Problem, "it can wake sessions of its own account")
+	})
+}

@@ -18,7 +18,7 @@ const module = "github.com/mqnotify/mqnotify"
 
 // The core: three rooms, what they need of their own, and four modules of others.
 var (
-	rooms = []string{"consumer", "notify", "producer", "sql", "internal/dsn", "internal/ident", "internal/server", "internal/table"}
+	rooms = []string{"consumer", "notify", "producer", "sql", "internal/dsn", "internal/ident", "internal/lockname", "internal/server", "internal/table", "internal/waiting"}
 	links = []string{
 		"filippo.io/edwards25519", "github.com/cenkalti/backoff/v4", "github.com/go-sql-driver/mysql", "github.com/jmoiron/sqlx",
 	}

@@ -1,12 +1,12 @@
 -- Wakes the processes that listen to the table, at each {event} of a row by any program. The row is in the table
 -- by now, and the listeners wait for its commit. While no listener waits, this costs one function call a row.
--- A KILL is sent at most once in a slot of 1 ms, by the session that gets the slot's lock. SYSDATE, because NOW is
+-- A KILL is sent at most once in a slot of a millisecond, by the session that gets the slot's lock. SYSDATE, because NOW is
 -- the start of a statement that may have waited.
 CREATE TRIGGER {trigger} AFTER {event} ON {table} FOR EACH ROW
 IF IS_USED_LOCK('{gate}:wake') IS NOT NULL THEN
 BEGIN
   DECLARE leader BIGINT UNSIGNED DEFAULT IS_USED_LOCK('{gate}:wake');
-  DECLARE token VARBINARY(64) DEFAULT CONCAT('{gate}:', FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000));
+  DECLARE token VARBINARY(64) DEFAULT CONCAT('{gate}:', FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * {slots}));
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   IF leader IS NOT NULL AND NOT (CAST(@mqnotify_token AS BINARY) <=> token) AND GET_LOCK(CONVERT(token USING ascii), 0) = 1 THEN
     IF @mqnotify_token IS NOT NULL THEN

@@ -1,0 +1,69 @@
+package waiting
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
+
+var (
+	//go:embed wake_trigger.sql
+	triggerText string
+	//go:embed wake_routine.sql
+	routineText string
+	//go:embed wake_tables.sql
+	tablesText string
+)
+
+// The routines that are made with wake triggers.
+const (
+	// WakeRoutine wakes the listeners of a topic.
+	WakeRoutine = "mqnotify_wake"
+	// TablesRoutine lists the tables whose trigger wakes listeners.
+	TablesRoutine = "mqnotify_wake_tables"
+)
+
+// Routine is a procedure that the listeners need.
+type Routine struct {
+	Name string
+	// Statement is the commented statement that makes it.
+	Statement string
+}
+
+// Routines are the routines of a database.
+func Routines(database string) []Routine {
+	fill := strings.NewReplacer("{prefix}", Prefix(database), "{gates}", strconv.Itoa(Gates), "{slots}", strconv.Itoa(SlotsPerSecond))
+	return []Routine{
+		{WakeRoutine, fill.Replace(routineText)},
+		{TablesRoutine, fill.Replace(tablesText)},
+	}
+}
+
+// Trigger returns the commented statement that makes a table's wake trigger for an event ("INSERT", "UPDATE" or
+// "DELETE", in any case). The trigger wakes the table's listeners, whatever program makes the change.
+func Trigger(database, table, event string) (string, error) {
+	if err := ident.Check(table); err != nil {
+		return "", err
+	}
+	event = strings.ToUpper(event)
+	switch event {
+	case "INSERT", "UPDATE", "DELETE":
+	default:
+		return "", fmt.Errorf("waiting: a trigger cannot fire on %q: insert, update or delete", event)
+	}
+	return strings.NewReplacer(
+		"{trigger}", ident.Quote(TriggerName(table, event)),
+		"{event}", event,
+		"{table}", ident.Quote(table),
+		"{gate}", string(namesOf(database, Gate(table))),
+		"{slots}", strconv.Itoa(SlotsPerSecond),
+	).Replace(triggerText), nil
+}
+
+// TriggerName is the name of a table's wake trigger for an event.
+func TriggerName(table, event string) string {
+	return ident.Derived("mqnotify_wake_"+strings.ToLower(event)+"_", table)
+}
