@@ -26,8 +26,8 @@
 //
 //	writer's trigger      leader                          follower             poller of each process
 //	-----------------     ----------------------------    -----------------    ------------------------------
-//	                      3 take phases p, p+1            wait for phase p     sleep until a hint
-//	row is in the table   4 rest for a slot or longer
+//	                      3 rest for a slot or longer     wait for phase p     sleep until a hint
+//	row is in the table   4 take phases p, p+1
 //	wake lock held?       5 take the wake lock
 //	take the token        6 wait
 //	KILL QUERY leader --> (the statement ends)
@@ -36,7 +36,7 @@
 //	                        p = p+1, and 3 again          wait for phase p+1   check, and sleep again
 //
 // The leader sends two statements in turn. The first one is the broadcast, steps 1 and 2, and is sent again until no
-// KILL interrupts it. The second one is the wait, steps 3 to 6. It mends what a KILL in its middle left undone, because
+// KILL interrupts it. The second one is the wait, steps 4 to 6. It mends what a KILL in its middle left undone, because
 // it takes only what the session does not hold.
 //
 // A poller sleeps only after a round of two checks, in this order: the wake lock is held (and, in the leader's own

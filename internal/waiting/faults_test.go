@@ -58,7 +58,7 @@ func TestKilledSessions(t *testing.T) {
 
 // The invariant: a commit wait of a listener never makes a writer's transaction fail, whatever the writer does.
 func TestWritersMeetNoDeadlock(t *testing.T) {
-	for table, make := range map[string]string{
+	for table, create := range map[string]string{
 		"plain": "CREATE TABLE {t} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, payload LONGBLOB NOT NULL)",
 		"partitioned": "CREATE TABLE {t} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, payload LONGBLOB NOT NULL) " +
 			"PARTITION BY HASH (id) PARTITIONS 4",
@@ -67,7 +67,7 @@ func TestWritersMeetNoDeadlock(t *testing.T) {
 			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 				config := s.Database(t)
 				db := open(t, config)
-				mysqltest.Exec(t, db, strings.ReplaceAll(make, "{t}", "orders"))
+				mysqltest.Exec(t, db, strings.ReplaceAll(create, "{t}", "orders"))
 				makeTopic(t, db, config, "orders", true)
 				random := mysqltest.Random(t)
 				_, stop := watch(t, config, 2, 0, random)

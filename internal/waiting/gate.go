@@ -216,9 +216,8 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 				return err
 			}
 		}
-		if phase > 0 {
-			pause(ctx, rest)
-		}
+		// The leader rests here and not in the statement, so that what a message waits for has the server for itself.
+		pause(ctx, rest)
 		g.delay()
 		sent := time.Now()
 		if err := g.wait(s, phase); err != nil {
@@ -289,8 +288,7 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 	for {
 		if err := g.process.helper.wake(ctx, g.table); err != nil {
 			_ = g.process.helper.kill(context.WithoutCancel(ctx), s)
-			<-result
-			return err
+			return errors.Join(err, <-result)
 		}
 		select {
 		case err := <-result:

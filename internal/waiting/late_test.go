@@ -38,10 +38,10 @@ func (w *watcher) watch(ctx context.Context) error {
 		w.note(head.V)
 		head, err = w.listener.Wait(ctx, head, time.Hour)
 	}
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (w *watcher) note(id uint64) {

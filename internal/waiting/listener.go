@@ -33,7 +33,7 @@ type Carrier interface {
 // between the two ends the next Wait at once.
 func (l *Listener) Head(ctx context.Context) (Head, error) {
 	for {
-		head, known, err, changed := l.topic.now()
+		head, known, changed, err := l.topic.now()
 		if known || err != nil {
 			return head, err
 		}
@@ -50,7 +50,7 @@ func (l *Listener) Head(ctx context.Context) (Head, error) {
 // Ready returns nil when every commit brings a hint, or why it does not. Until that is known it waits.
 func (l *Listener) Ready(ctx context.Context) error {
 	for {
-		woken, why, changed := l.topic.state()
+		woken, changed, why := l.topic.state()
 		if woken || why != nil {
 			return why
 		}
@@ -70,11 +70,11 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	for {
-		head, known, err, changed := l.topic.now()
+		head, known, changed, err := l.topic.now()
 		if err != nil || known && head != seen {
 			return head, err
 		}
-		if _, why, _ := l.topic.state(); errors.Is(why, ErrNoTrigger) {
+		if _, _, why := l.topic.state(); errors.Is(why, ErrNoTrigger) {
 			return head, why
 		}
 		select {
@@ -142,16 +142,16 @@ func (t *topic) tell(woken bool, why error) {
 	t.changed = make(chan struct{})
 }
 
-func (t *topic) state() (woken bool, why error, changed <-chan struct{}) {
+func (t *topic) state() (woken bool, changed <-chan struct{}, why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.woken, t.why, t.changed
+	return t.woken, t.changed, t.why
 }
 
-func (t *topic) now() (head Head, known bool, err error, changed <-chan struct{}) {
+func (t *topic) now() (head Head, known bool, changed <-chan struct{}, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.head, t.known, t.err, t.changed
+	return t.head, t.known, t.changed, t.err
 }
 
 // set notes what a read found, and reports whether the head is new.

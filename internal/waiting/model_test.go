@@ -37,10 +37,10 @@ const (
 	await            // a follower waits for a phase
 	send             // a leader sends the statement of the broadcast, which first releases the wake lock
 	letLast          // release the last phase
+	rest             // wait for the next slot
 	sendWait         // send the statement that waits
 	take             // take the statement's phase, unless the session holds it
 	takeNext         // take the phase after that, unless the session holds it
-	rest             // wait for the next slot
 	takeWake         // take the wake lock
 	waitsKill        // wait for a KILL
 )
@@ -109,7 +109,7 @@ func (s *state) holds(phase int8) bool {
 // running reports whether a leader's statement runs, which a KILL ends.
 func (s *state) running(process int8) bool {
 	step := s.sessions[process].step
-	return step > send && step != sendWait
+	return step > send && step != rest && step != sendWait
 }
 
 func (s *state) hint(process int) {

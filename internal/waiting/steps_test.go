@@ -139,6 +139,12 @@ func (s state) sessionSteps(i int, r rules, step, maybe func(func(*state))) {
 			s.phases &^= bit(-1)
 			s.sessions[i].killed = false
 		})
+	case rest:
+		if me.rested || r.shortRest {
+			then(func(s *state) { s.sessions[i].rested = false })
+		} else {
+			step((*state).tick)
+		}
 	case sendWait:
 		then(nothing)
 	case take:
@@ -153,12 +159,6 @@ func (s state) sessionSteps(i int, r rules, step, maybe func(func(*state))) {
 			then(nothing)
 		}
 		then(func(s *state) { s.phases |= bit(1) })
-	case rest:
-		if me.rested || r.shortRest || me.killed {
-			then(func(s *state) { s.sessions[i].rested = false })
-		} else {
-			step((*state).tick)
-		}
 	case takeWake:
 		if me.killed {
 			then(nothing)
@@ -180,7 +180,7 @@ func (s *state) statementEnds(i int, r rules) {
 		return
 	}
 	if broadcast {
-		s.sessions[i].step = sendWait
+		s.sessions[i].step = rest
 		return
 	}
 	s.phases = s.phases>>1 | s.phases&bit(oldest)
