@@ -14,6 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -241,6 +242,9 @@ func (p *Plan) checkFree(ctx context.Context) error {
 	}
 	for _, wanted := range p.Triggers {
 		for _, s := range standing {
+			if strings.EqualFold(s.Name, waiting.TriggerName(s.Table, string(s.Event))) {
+				continue // it writes nothing
+			}
 			ours := strings.EqualFold(s.Name, wanted.Name)
 			if ours || s.Event == wanted.Op && !p.options.Beside {
 				return &TriggerExistsError{s.Name, p.Table, wanted.Op, ours}

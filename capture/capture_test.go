@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -118,6 +120,21 @@ func TestTriggerExists(t *testing.T) {
 		require.ErrorAs(t, err, &exists)
 		assert.Equal(t, TriggerExistsError{"mqnotify_capture_delete_orders", "orders", Delete, true}, *exists)
 		require.ErrorContains(t, err, "capture remove orders")
+	})
+}
+
+// A wake trigger is not in the way of a capture, nor a capture in the way of a wake trigger.
+func TestWakeTriggers(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		mysqltest.Exec(t, db.Pool(), orders)
+		options := wake.Options{Events: []string{"insert", "update", "delete"}, Logger: mysqltest.Logger(t, slog.LevelInfo)}
+		require.NoError(t, wake.Install(t.Context(), db, options, "orders"))
+		_, err := Install(t.Context(), db, "orders", Options{})
+		require.NoError(t, err)
+		require.NoError(t, wake.Install(t.Context(), db, options, "orders", "orders_changes"))
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (id) VALUES (1)")
+		assert.Len(t, changes(t, db, "orders_changes"), 1)
 	})
 }
 
@@ -293,7 +310,7 @@ func TestBusyTable(t *testing.T) {
 			_, err := Install(ctx, db, "orders", Options{Logger: quiet})
 			done <- err
 		}()
-		waiting(t, db, "CREATE TRIGGER")
+		waitsForTable(t, db, "CREATE TRIGGER")
 		cancel(ended)
 		require.ErrorIs(t, <-done, ended)
 		done = make(chan error, 1)
@@ -301,7 +318,7 @@ func TestBusyTable(t *testing.T) {
 			_, err := Install(t.Context(), db, "orders", Options{Logger: quiet})
 			done <- err
 		}()
-		waiting(t, db, "CREATE TRIGGER")
+		waitsForTable(t, db, "CREATE TRIGGER")
 		require.NoError(t, tx.Commit())
 		select {
 		case err := <-done:
@@ -314,8 +331,8 @@ func TestBusyTable(t *testing.T) {
 	})
 }
 
-// waiting returns when a statement of that kind waits in the server.
-func waiting(tb testing.TB, db *notify.DB, statement string) {
+// waitsForTable returns when a statement of that kind waits in the server.
+func waitsForTable(tb testing.TB, db *notify.DB, statement string) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
 		var n int

@@ -89,7 +89,7 @@ func TestInstallLosesItsConnection(t *testing.T) {
 				if err := statement(); err != nil {
 					return err
 				}
-				waiting(t, db, "CREATE TRIGGER")
+				waitsForTable(t, db, "CREATE TRIGGER")
 				return nil
 			})
 			_, err = Install(t.Context(), open(t, lossy), "orders", Options{Logger: quiet})
