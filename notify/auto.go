@@ -143,13 +143,19 @@ func (a *Auto) poll(context.Context) (Waiter, error) {
 	return NewPoll(a.session, a.source, a.options.Poll), nil
 }
 
-// Mode is the way that it waits now: gate, gtid or poll; empty before the first
+// modeTrigger is the mode of a listener that the table's wake trigger wakes.
+const modeTrigger = "trigger"
+
+// Mode is the way that it waits now: trigger (the table's wake trigger), gate, gtid or poll; empty before the first
 // Head. Why tells why not in a better one, empty for the best.
 func (a *Auto) Mode() (mode, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.waiter == nil {
 		return "", ""
+	}
+	if _, ok := a.waiter.(*woken); ok {
+		return modeTrigger, strings.Join(a.why, "; ")
 	}
 	return ways[a.way].name, strings.Join(a.why, "; ")
 }
@@ -308,7 +314,11 @@ func (a *Auto) move(ctx context.Context, found better) error {
 		wait = min(wait, soon)
 	}
 	a.retry = time.Now().Add(wait)
-	attributes := []any{"mode", ways[a.way].name}
+	mode := ways[a.way].name
+	if _, ok := found.waiter.(*woken); ok {
+		mode = modeTrigger
+	}
+	attributes := []any{"mode", mode}
 	if len(a.why) > 0 {
 		attributes = append(attributes, "why", strings.Join(a.why, "; "))
 	}

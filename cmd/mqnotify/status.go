@@ -10,6 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/doctor"
 	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -84,6 +85,8 @@ type topicStatus struct {
 	database string
 	name     string
 	gate     notify.GateStatus
+	triggers []wake.State // of the table, as far as this account may see them
+	waits    wake.Gate
 	groups   *consumer.TopicStatus // nil when they could not be read
 	note     error                 // why there are no groups
 	findings []doctor.Result
@@ -106,6 +109,9 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 	}
 	if t == nil {
 		return s, nil
+	}
+	if s.triggers, s.waits, err = wake.OfTable(ctx, db, s.name); err != nil {
+		return nil, err
 	}
 	s.groups, err = consumer.Status(ctx, db, s.name, o.idColumn)
 	switch {

@@ -17,6 +17,9 @@ type (
 		Topic         string            `json:"topic"`
 		Table         bool              `json:"table"` // the groups are known
 		Head          uint64            `json:"head"`
+		Triggers      []triggerJSON     `json:"triggers"`
+		Leader        uint64            `json:"leader,omitempty"`    // the session that the triggers wake
+		Followers     int               `json:"followers,omitempty"` // that wait at its gate
 		Keeper        *keeperJSON       `json:"keeper"`
 		Claimant      *participantJSON  `json:"claimant"`
 		Bells         []bellJSON        `json:"bells"`
@@ -25,6 +28,12 @@ type (
 		Groups        []groupJSON       `json:"groups"`
 		Note          string            `json:"note,omitempty"`
 		Findings      []doctor.Result   `json:"findings"`
+	}
+	triggerJSON struct {
+		On      string `json:"on"`
+		Trigger string `json:"trigger"`
+		Definer string `json:"definer"`
+		Problem string `json:"problem,omitempty"`
 	}
 	participantJSON struct {
 		Session uint64 `json:"session"`
@@ -75,7 +84,11 @@ func (s *topicStatus) json() (string, error) {
 	g := s.gate
 	view := statusJSON{
 		Database: s.database, Topic: s.name, OthersVisible: !g.Partial, Findings: append([]doctor.Result{}, s.findings...),
+		Triggers: []triggerJSON{}, Leader: s.waits.Leader, Followers: s.waits.Followers,
 		Bells: []bellJSON{}, Listeners: []participantJSON{}, Groups: []groupJSON{},
+	}
+	for _, t := range s.triggers {
+		view.Triggers = append(view.Triggers, triggerJSON{t.Event, t.Trigger, t.Definer, t.Problem})
 	}
 	if g.Keeper.ID != 0 {
 		view.Keeper = &keeperJSON{participantJSON: forJSON(g.Keeper), Producer: g.Keeper.ID == g.Claimant.ID}

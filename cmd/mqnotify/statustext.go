@@ -30,6 +30,7 @@ func (s *topicStatus) text() (string, error) {
 		head = fmt.Sprintf(", the largest id is %d", s.groups.Head)
 	}
 	line("topic", "%s in %s%s", s.name, s.database, head)
+	s.triggerText(line)
 	s.gateText(line)
 	switch {
 	case errors.Is(s.note, table.ErrNoTable):
@@ -55,6 +56,21 @@ func (s *topicStatus) text() (string, error) {
 		}
 	}
 	return out.String(), nil
+}
+
+// triggerText shows the wake triggers of the table, and who waits for them.
+func (s *topicStatus) triggerText(line func(what, format string, args ...any)) {
+	var works []string
+	for _, t := range s.triggers {
+		if t.Problem != "" {
+			line("trigger", "%s does not work: %s (mqnotify wake install %s)", t.Trigger, t.Problem, s.name)
+			return
+		}
+		works = append(works, t.Event)
+	}
+	if len(works) > 0 {
+		line("trigger", "wakes at every %s; %v", strings.Join(works, ", "), s.waits)
+	}
 }
 
 // gateText tells who takes part in the gate.

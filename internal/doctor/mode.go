@@ -26,8 +26,10 @@ func mode(ctx context.Context, t *topic) ([]Result, error) {
 		return nil, err
 	}
 	switch mode, why := auto.Mode(); mode {
+	case "trigger":
+		return []Result{ok("consume waits by the table's wake trigger: it sleeps on the server, and a row that any program inserts wakes it at its commit")}, nil
 	case "gate":
-		others := "within a second"
+		others := "within a second (at once after mqnotify wake install " + t.table.Name + ")"
 		if t.caps.GTID {
 			others = "at once too, since gtid_mode is on"
 		}

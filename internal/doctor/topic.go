@@ -29,6 +29,7 @@ var topicChecks = []check[*topic]{
 	{"flag", flagTriggers},
 	{"writers", writers},
 	{"transactions", transactions},
+	{"wake", wakes},
 	{"mode", mode},
 }
 

@@ -46,6 +46,7 @@ const (
 	ErrRoutineDenied          = 1370 // to call, change or drop it
 	ErrTableDefChanged        = 1412
 	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
+	ErrNoSuchDefiner          = 1449
 	ErrNoReferencedRow        = 1452 // a foreign key points nowhere
 	ErrNotInsertable          = 1471 // a view that takes no rows
 	ErrReadOnlyTransaction    = 1792

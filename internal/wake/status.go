@@ -16,6 +16,8 @@ type State struct {
 	Definer        string // the account whose rights it has
 	// Problem says why it wakes nobody, or makes writes fail. Empty means that it works.
 	Problem string
+	// WritesFail reports whether writes to the table fail because of the trigger.
+	WritesFail bool
 
 	text string
 }
@@ -46,7 +48,13 @@ func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
 			continue
 		}
 		s := State{Table: row.Table, Trigger: row.Trigger, Event: row.Event, Definer: row.Definer, text: row.Text}
+		broken, err := accountProblem(ctx, db, row.Definer, row.Table)
+		if err != nil {
+			return nil, err
+		}
 		switch {
+		case broken != "":
+			s.Problem, s.WritesFail = broken, true
 		case !strings.Contains(row.Text, waiting.Prefix(db.Name())+":"):
 			s.Problem = "it is of another database or version"
 		case row.Routine == "":
@@ -57,4 +65,22 @@ func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
 		states = append(states, s)
 	}
 	return states, nil
+}
+
+// Gate is who takes part in the gate of a table.
+type Gate = waiting.GateStatus
+
+// OfTable reads the wake triggers of a table, as far as the account may see them, and who takes part in its gate.
+func OfTable(ctx context.Context, db *notify.DB, table string) (states []State, gate Gate, err error) {
+	all, err := Status(ctx, db)
+	if err != nil {
+		return nil, gate, err
+	}
+	for _, s := range all {
+		if s.Table == table {
+			states = append(states, s)
+		}
+	}
+	gate, err = waiting.ReadGate(ctx, db.Pool(), db.Name(), table)
+	return states, gate, err
 }

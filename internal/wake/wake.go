@@ -64,6 +64,7 @@ type installer struct {
 	db      *notify.DB
 	session *notify.Session
 	options Options
+	definer string // whose triggers are made: the account that the routines belong to
 }
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
@@ -71,7 +72,7 @@ func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &installer{db, session, o.withDefaults()}
+	i := &installer{db: db, session: session, options: o.withDefaults()}
 	// Whoever comes to a table waits behind the statement that waits for the table.
 	if err := i.exec(ctx, "SET SESSION lock_wait_timeout = 1"); err != nil {
 		i.close()
@@ -99,8 +100,11 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 		return err
 	}
 	defer i.close()
-	if err := i.routines(ctx); err != nil {
+	if err := i.routines(ctx, tables); err != nil {
 		return i.explain(err)
+	}
+	if err := i.findDefiner(ctx); err != nil {
+		return err
 	}
 	for _, name := range tables {
 		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
@@ -130,17 +134,26 @@ func words(statement string) string {
 	return strings.Join(strings.Fields(text.String()), " ")
 }
 
-// routines makes the routines that are not there, or are of another version.
-func (i *installer) routines(ctx context.Context) error {
+// routines makes the routines that are not there, are of another version, or belong to an account whose triggers on the
+// tables would fail. Triggers are made by the account that the routines belong to.
+func (i *installer) routines(ctx context.Context, tables []string) error {
 	for _, r := range waiting.Routines(i.db.Name()) {
-		var is sql.NullString
-		err := i.db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION FROM information_schema.ROUTINES
+		var is struct {
+			Text    sql.NullString `db:"text"`
+			Definer string         `db:"definer"`
+		}
+		err := i.db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION AS text, DEFINER AS definer FROM information_schema.ROUTINES
 			WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), r.Name)
+		broken := ""
+		if err == nil && len(tables) > 0 {
+			broken, err = accountProblem(ctx, i.db, is.Definer, tables[0])
+		}
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 		case err != nil:
 			return fmt.Errorf("wake: read routine %s: %w", r.Name, err)
-		case !is.Valid, strings.HasSuffix(words(r.Statement), words(is.String)): // another account's is not shown
+		// The text of another account's routine is not shown.
+		case broken == "" && (!is.Text.Valid || strings.HasSuffix(words(r.Statement), words(is.Text.String))):
 			continue
 		default:
 			if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
@@ -154,11 +167,29 @@ func (i *installer) routines(ctx context.Context) error {
 	return nil
 }
 
+// findDefiner finds the account that the triggers must be of, so that the trial of a leader, which is made with the
+// routine, is true for them.
+func (i *installer) findDefiner(ctx context.Context) error {
+	var owner, own string
+	err := i.db.Pool().QueryRowContext(ctx, `SELECT DEFINER, CURRENT_USER() FROM information_schema.ROUTINES
+		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), waiting.WakeRoutine).Scan(&owner, &own)
+	if err != nil {
+		return fmt.Errorf("wake: read the owner of %s: %w", waiting.WakeRoutine, err)
+	}
+	if at := strings.LastIndex(owner, "@"); owner != own && at >= 0 {
+		i.definer = ident.Quote(owner[:at]) + "@" + ident.Quote(owner[at+1:])
+	}
+	return nil
+}
+
 // trigger makes a table's trigger for an event.
 func (i *installer) trigger(ctx context.Context, table, event string) error {
 	statement, err := waiting.Trigger(i.db.Name(), table, event)
 	if err != nil {
 		return err
+	}
+	if i.definer != "" {
+		statement = strings.Replace(statement, "CREATE TRIGGER", "CREATE DEFINER = "+i.definer+" TRIGGER", 1)
 	}
 	name := waiting.TriggerName(table, event)
 	states, err := Status(ctx, i.db)
@@ -214,6 +245,9 @@ func (i *installer) explain(err error) error {
 		return fmt.Errorf("%w: %w: the server writes a binary log and lets only administrators make triggers. "+
 			"Let one type SET GLOBAL log_bin_trust_function_creators = 1 (in the server's configuration, too), "+
 			"or run this command", ErrDenied, err)
+	case i.definer != "" && server.Is(err, server.ErrSpecificAccess):
+		return fmt.Errorf("%w: %w: the wake triggers of this database belong to %s, and other accounts need the privilege to make "+
+			"triggers in its name. Let that account run this command", ErrDenied, err, i.definer)
 	case server.NoPrivilege(err), server.Is(err, server.ErrRoutineDenied):
 		return fmt.Errorf("%w: %w: grant it, as mqnotify grants --role admin prints, or let an account that has it run this command",
 			ErrDenied, err)

@@ -1,7 +1,9 @@
 package wake_test
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
@@ -164,5 +167,77 @@ func TestAccountThatMayNotKill(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, states, 1)
 		require.Empty(t, states[0].Problem, "it can wake sessions of its own account")
+	})
+}
+
+// Writes fail when the trigger's account is gone, or has lost TRIGGER, and a new installation mends them. A second
+// administrator makes triggers in the name of the first.
+func TestLostDefiner(t *testing.T) {
+	for name, lost := range map[string]struct {
+		how    string
+		number uint16
+	}{
+		"privilege": {"REVOKE TRIGGER ON `{db}`.* FROM {account}", server.ErrTableAccessDenied},
+		"account":   {"DROP USER {account}", server.ErrNoSuchDefiner},
+	} {
+		t.Run(name, func(t *testing.T) { testLostDefiner(t, lost.how, lost.number) })
+	}
+}
+
+func testLostDefiner(t *testing.T, how string, number uint16) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		admin, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, admin.Close()) }()
+		if !s.IsMariaDB() { // its binary log is on
+			mysqltest.Exec(t, admin.Pool(), "SET GLOBAL log_bin_trust_function_creators = 1")
+		}
+		account := s.User(t, config, "ALL ON `"+config.DBName+"`.*")
+		owner, err := notify.OpenConfig(account)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, owner.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), owner.Pool(), "orders", "invoices"))
+		require.NoError(t, wake.Install(t.Context(), owner, options(t), "orders"))
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders", "invoices"))
+		state := func() wake.State {
+			t.Helper()
+			states, err := wake.Status(t.Context(), admin)
+			require.NoError(t, err)
+			require.Len(t, states, 2)
+			require.Equal(t, states[0].Definer, states[1].Definer)
+			return states[1]
+		}
+		write := func() error {
+			_, err := admin.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
+			return err
+		}
+		require.Empty(t, state().Problem)
+		require.NoError(t, write())
+
+		mysqltest.Exec(t, admin.Pool(), strings.NewReplacer("{db}", config.DBName, "{account}", "'"+account.User+"'@'%'").Replace(how))
+		require.True(t, server.Is(write(), number))
+		require.Contains(t, state().Problem, fmt.Sprint(number))
+		require.True(t, state().WritesFail)
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders", "invoices"))
+		require.Empty(t, state().Problem)
+		require.NoError(t, write())
+	})
+}
+
+// A server that writes a binary log lets only administrators make triggers; the error says what one types.
+func TestBinaryLog(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t, "--log-bin", "--server-id=1", "--log-bin-trust-function-creators=0")
+		config := s.Database(t)
+		db, err := notify.OpenConfig(s.User(t, config, "ALL ON `"+config.DBName+"`.*"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		err = wake.Install(t.Context(), db, options(t), "orders")
+		require.ErrorIs(t, err, wake.ErrDenied)
+		require.ErrorContains(t, err, "SET GLOBAL log_bin_trust_function_creators = 1")
+		mysqltest.Exec(t, s.Admin(t), "SET GLOBAL log_bin_trust_function_creators = 1")
+		require.NoError(t, wake.Install(t.Context(), db, options(t), "orders"))
 	})
 }
