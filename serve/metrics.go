@@ -95,7 +95,7 @@ var (
 	deadDesc    = prometheus.NewDesc("mqnotify_group_dead_letters", "Messages that a group gave up, counted up to 10000.", []string{"topic", "group"}, nil)
 	activeDesc  = prometheus.NewDesc("mqnotify_group_active", "Whether a member of the group is active.", []string{"topic", "group"}, nil)
 	waitersDesc = prometheus.NewDesc("mqnotify_gate_listeners", "Sessions that wait at the topic's gate.", []string{"topic"}, nil)
-	keeperDesc  = prometheus.NewDesc("mqnotify_gate_kept", "Whether somebody keeps the topic's gate.", []string{"topic"}, nil)
+	keeperDesc  = prometheus.NewDesc("mqnotify_gate_kept", "Whether a session keeps the topic's gate, or leads that of its wake trigger.", []string{"topic"}, nil)
 )
 
 func (c *topicCollector) Describe(to chan<- *prometheus.Desc) {
@@ -123,8 +123,8 @@ func (c *topicCollector) Collect(to chan<- prometheus.Metric) {
 		if err != nil {
 			continue
 		}
-		gauge(waitersDesc, float64(len(state.Gate.Listeners)), name)
-		gauge(keeperDesc, one(state.Gate.Keeper.ID != 0), name)
+		gauge(waitersDesc, float64(len(state.Gate.Listeners)+state.Waits.Followers), name)
+		gauge(keeperDesc, one(state.Gate.Keeper.ID != 0 || state.Waits.Leader != 0), name)
 		if state.Groups == nil {
 			continue
 		}

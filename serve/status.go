@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -26,6 +27,7 @@ const fresh = 2 * time.Second
 // topicState is what the database tells of a topic.
 type topicState struct {
 	Gate   notify.GateStatus
+	Waits  waiting.GateStatus // the gate of the wake trigger
 	Groups *consumer.TopicStatus
 	at     time.Time
 }
@@ -68,11 +70,15 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if err != nil {
 		return nil, err
 	}
+	waits, err := waiting.ReadGate(ctx, c.db.Pool(), c.db.Name(), c.topic)
+	if err != nil {
+		return nil, err
+	}
 	groups, err := consumer.Status(ctx, c.db, c.topic, c.key)
 	if err != nil && !errors.Is(err, consumer.ErrNoState) {
 		return nil, err
 	}
-	state := &topicState{gate, groups, time.Now()}
+	state := &topicState{gate, waits, groups, time.Now()}
 	c.mu.Lock()
 	c.state = state
 	c.mu.Unlock()
@@ -118,6 +124,9 @@ type gate struct {
 	Bells     []sessionJSON `json:"bells"`
 	Listeners []sessionJSON `json:"listeners"`
 	Partial   bool          `json:"partial"`
+	// Of the gate of the wake trigger: the session that leads, and how many others wait.
+	Leader    uint64 `json:"leader,omitempty"`
+	Followers int    `json:"followers,omitempty"`
 }
 
 func participant(p notify.Participant) sessionJSON {
@@ -136,7 +145,7 @@ func (t *topic) describe(token *Token, state *topicState) topicJSON {
 	if state == nil {
 		return out
 	}
-	g := &gate{Phase: state.Gate.Phase, Partial: state.Gate.Partial, Bells: []sessionJSON{}, Listeners: []sessionJSON{}}
+	g := &gate{Phase: state.Gate.Phase, Partial: state.Gate.Partial, Bells: []sessionJSON{}, Listeners: []sessionJSON{}, Leader: state.Waits.Leader, Followers: state.Waits.Followers}
 	if state.Gate.Keeper.ID != 0 {
 		keeper := participant(state.Gate.Keeper)
 		g.Keeper, g.Producer = &keeper, state.Gate.Claimant.ID == state.Gate.Keeper.ID

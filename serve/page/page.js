@@ -92,6 +92,8 @@ function show() {
   if (!gate) return;
   byId("keeper").textContent = gate.keeper
     ? `Session ${gate.keeper.session} keeps the gate${gate.kept_by_producer ? ", a producer's" : ""}; ${gate.listeners.length} wait${gate.listeners.length === 1 ? "s" : ""} at it.`
+    : gate.leader
+    ? `Session ${gate.leader} leads the gate of the wake triggers; ${gate.followers || 0} more wait at it.`
     : "Nobody keeps the gate: readers look for themselves, or wait by other means.";
   const sessions = [gate.keeper && ["keeper", gate.keeper], ...gate.bells.map((b) => ["bell", b]), ...gate.listeners.map((l) => ["waiter", l])].filter(Boolean);
   const rows = sessions.map(([role, s]) => row([role], [String(s.session), "number"], [s.user ? s.user + "@" + s.host : "not shown to this account"], [since(s.seconds), "number"]));
