@@ -91,3 +91,49 @@ func TestConsumersShareSessions(t *testing.T) {
 		require.LessOrEqual(t, sessions, 8+2+1+1)
 	})
 }
+
+// A row that came with the wait for its commit does not hide those that were committed after it, when the reader was
+// held up meanwhile.
+func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, options := openWoken(t, s, "orders")
+		var got collected
+		goOn, begun := make(chan struct{}), make(chan struct{}, 10)
+		run(t, db, "orders", options, Each(func(ctx context.Context, m Message) error {
+			begun <- struct{}{}
+			<-goOn
+			return got.handler().handle(ctx, nil, []Message{m})
+		}))
+		insert(t, db, "orders", "0")
+		mysqltest.Await(t, begun, "the first message")
+		// One waits in the channel, one in the reader's hands, and one comes with its commit. Each has time to get there.
+		for _, payload := range []string{"1", "2", "3"} {
+			insert(t, db, "orders", payload)
+			mysqltest.Window(t, 50*time.Millisecond)
+		}
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('4'), ('5')")
+		mysqltest.Window(t, 50*time.Millisecond)
+		close(goOn)
+		got.waitFor(t, "0", "1", "2", "3", "4", "5")
+	})
+}
+
+// The time of a message is right, whatever the server's time zone and the DSN say.
+func TestTimeOfAWokenMessage(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t, "--default-time-zone=+05:00")
+		config := s.Database(t)
+		config.ParseTime = true
+		db := openConfig(t, config, "orders")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, "orders"))
+		var got collected
+		run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		for _, n := range []string{"1", "2", "3"} {
+			insert(t, db, "orders", n)
+			mysqltest.Eventually(t, "the message comes", func() bool { return len(got.payloads()) > 0 && got.payloads()[len(got.payloads())-1] == n })
+		}
+		for _, m := range got.all {
+			require.WithinDuration(t, time.Now(), m.CreatedAt, 5*time.Minute)
+		}
+	})
+}

@@ -116,6 +116,7 @@ func (a *Auto) gate(ctx context.Context) (Waiter, error) {
 			if err == nil || ctx.Err() != nil {
 				return waiter, err
 			}
+			a.log.InfoContext(ctx, "the table has a wake trigger, but it can't wake this process", "table", a.source.table, "why", err)
 		}
 	}
 	gate := NewGate(a.db, a.topic, a.options.Gate)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
@@ -15,7 +14,7 @@ import (
 func (db *DB) hasWakeTrigger(ctx context.Context, table string) (bool, error) {
 	var tables []string
 	err := db.pool.SelectContext(ctx, &tables, "CALL mqnotify_wake_tables()")
-	if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
+	if waiting.NoRoutine(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -1,6 +1,11 @@
 package waiting
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
 
 // Sleeps reports whether the process has nothing to do but to wait for a hint.
 func (l *Listener) Sleeps() bool { return l.waiting.process.poller.asleep.Load() }
@@ -15,3 +20,20 @@ func (w *Waiting) SetLeaderWait(d time.Duration) { w.leaderWait = d }
 func LeaderLock(database, table string) string { return namesOf(database, Gate(table)).leader() }
 
 func (l *Listener) Table() string { return l.topic.Table }
+
+// Parting is how long a session that is closed may go on.
+const Parting = parting
+
+// PingAfterItsLimit pings over a session whose last statement's limit has passed.
+func PingAfterItsLimit(ctx context.Context, config *mysql.Config) error {
+	s, err := connect(ctx, config, readCommitted)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.ask(time.Second, "SELECT 1", nil, new(int)); err != nil {
+		return err
+	}
+	_ = s.socket.SetDeadline(time.Unix(1, 0))
+	return s.ping()
+}

@@ -218,3 +218,86 @@ func TestTriggerDroppedByHand(t *testing.T) {
 		mysqltest.Eventually(t, "the trigger is seen", func() bool { return l.Ready(t.Context()) == nil })
 	})
 }
+
+// A head that goes back, because rows were deleted or the table was truncated, is seen, and costs no more statements
+// than another hint.
+func TestHeadGoesBack(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t) // its statements are counted
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		l := listen(t, config, "orders")
+		require.NoError(t, l.Ready(t.Context()))
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x'), ('y'), ('z')")
+		becomes := func(id uint64) {
+			t.Helper()
+			mysqltest.Eventually(t, fmt.Sprintf("the head is %d", id), func() bool {
+				head, err := l.Head(t.Context())
+				return err == nil && head.V == id
+			})
+			sleeps(t, l)
+		}
+		becomes(3)
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		mysqltest.Exec(t, tx, "DELETE FROM orders WHERE id = 3")
+		before := s.Questions(t)
+		mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
+		mysqltest.Window(t, time.Second)
+		require.Less(t, s.Questions(t)-before, uint64(300), "statements while a DELETE is not committed")
+		require.NoError(t, tx.Commit())
+		becomes(2)
+		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
+		mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
+		becomes(0)
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+		becomes(1)
+	})
+}
+
+// A listener learns at once that a trigger is removed, although other hints have just come without a row.
+func TestTriggerRemovedAfterHints(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		l := listen(t, config, "orders")
+		require.NoError(t, l.Ready(t.Context()))
+		for range 3 {
+			sleeps(t, l)
+			mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
+		}
+		mysqltest.Exec(t, db, "DROP TRIGGER "+waiting.TriggerName("orders", "insert"))
+		mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
+		mysqltest.Eventually(t, "the trigger is missed", func() bool {
+			return errors.Is(l.Ready(t.Context()), waiting.ErrNoTrigger)
+		})
+	})
+}
+
+// A ping does not fail because of the limit of an earlier statement, which has passed since.
+func TestPingAfterALongTime(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		require.NoError(t, waiting.PingAfterItsLimit(t.Context(), s.Database(t)))
+	})
+}
+
+// Close is soon although sessions wait in the server for more than a minute.
+func TestCloseIsSoon(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		mysqltest.Eventually(t, "a Close that waits for no session to be cut off", func() bool {
+			first := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
+			second := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
+			require.NoError(t, first.Ready(t.Context()))
+			require.NoError(t, second.Ready(t.Context()))
+			begun := time.Now()
+			require.NoError(t, second.Close())
+			require.NoError(t, first.Close())
+			return time.Since(begun) < waiting.Parting
+		})
+	})
+}

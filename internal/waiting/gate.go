@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 const (
@@ -22,11 +20,11 @@ const (
 	least = time.Second / SlotsPerSecond
 	// most is its longest rest, under writers that wake it all the time.
 	most = 50 * time.Millisecond
-	// atOnce is how short a leader's wait is that many writers end. A statement alone takes half of it.
+	// atOnce: a leader's wait that is shorter means that many writers are active. A statement alone takes half of it.
 	atOnce = 500 * time.Microsecond
 	// fresh is how old the knowledge of a phase may be when a follower begins to wait for it. A leader takes a phase of
 	// the same name after at least 255 rests, which is 255 ms.
-	fresh = 150 * time.Millisecond
+	fresh = 200 * time.Millisecond
 	// onTrial is how long a session waits for the KILL that shows that it may lead.
 	onTrial = 2 * time.Second
 )
@@ -73,7 +71,7 @@ func (g *gate) stay(ctx context.Context) {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
-		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
+		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || NoRoutine(err) {
 			wait = impossible
 		}
 		pause(ctx, wait)
@@ -85,7 +83,6 @@ func (g *gate) hint() { g.process.hint(g.number) }
 // join connects, and leads or follows until the connection is lost or ctx ends.
 func (g *gate) join(ctx context.Context) error {
 	s, err := connect(ctx, g.process.config, readCommitted,
-		"time_zone", "'+00:00'",
 		"wait_timeout", "3", // it ends the leader of a process that is stopped
 	)
 	if err != nil {
@@ -124,6 +121,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	if err != nil || phase < 0 {
 		return false, err
 	}
+	g.why.Store(nil)
 	g.place.Store(&place{leader: leader})
 	defer g.place.Store(nil)
 	g.hint()
@@ -173,8 +171,8 @@ func (g *gate) find(s *session) (leader uint64, phase int, until string, err err
 		return 0, -1, "", err
 	}
 	leader = id.V
-	err = s.ask(answer, "SELECT NOW(6) + INTERVAL ? MICROSECOND, GROUP_CONCAT(n ORDER BY n) FROM "+every+
-		" WHERE IS_USED_LOCK(CONCAT(?, n)) = ?", []any{fresh.Microseconds(), g.names.phasesOf(leader), leader}, &until, &held)
+	err = s.ask(answer, "SELECT GROUP_CONCAT(n ORDER BY n) FROM "+every+" WHERE IS_USED_LOCK(CONCAT(?, n)) = ?",
+		[]any{g.names.phasesOf(leader), leader}, &held)
 	if err != nil || !held.Valid {
 		return 0, -1, "", err
 	}
@@ -182,9 +180,12 @@ func (g *gate) find(s *session) (leader uint64, phase int, until string, err err
 	if phase, err = strconv.Atoi(first); err != nil {
 		return 0, -1, "", fmt.Errorf("waiting: %w", err)
 	}
-	// The one before it may be held, too: it is the last number, or it was not yet taken when it was looked for.
+	// The phase before it may be held, too: it has the last number, or was not yet taken when it was looked for. If
+	// neither is held any more, the leader has moved on, and a wait for this one ends at once.
 	var before sql.Null[uint64]
-	if err := s.ask(answer, "SELECT IS_USED_LOCK(?)", []any{g.names.phase(leader, phase-1)}, &before); err != nil {
+	err = s.ask(answer, "SELECT NOW(6) + INTERVAL ? MICROSECOND, IS_USED_LOCK(?)",
+		[]any{fresh.Microseconds(), g.names.phase(leader, phase-1)}, &until, &before)
+	if err != nil {
 		return 0, -1, "", err
 	}
 	if before.Valid && before.V == leader {
@@ -201,6 +202,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 	rest := least
 	for phase := 0; ctx.Err() == nil; phase++ {
 		// Before the statement is sent, and before the hint: the poller relies on it.
+		g.why.Store(nil)
 		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
 		g.hint()
 		runtime.Gosched() // the poller first: what it waits for is on a message's way

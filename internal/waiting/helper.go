@@ -3,19 +3,21 @@ package waiting
 import (
 	"context"
 	"database/sql"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
 
 // helper is the session of a process for short statements between two waits. It holds the pin: the lock that the
-// process's leaders wait for in vain. Safe for concurrent use.
+// process's leaders wait for and never get. Safe for concurrent use.
 type helper struct {
 	config *mysql.Config
 	pin    string
 
-	permit  chan struct{} // one slot: who has it may use the session
+	permit  chan struct{} // one slot; its holder may use the session
 	session *session
+	current atomic.Pointer[session] // the session, for cut
 }
 
 func newHelper(config *mysql.Config, pin string) *helper {
@@ -63,6 +65,7 @@ func (h *helper) with(ctx context.Context, f func(*session) error) error {
 			return err
 		}
 		h.session = s
+		h.current.Store(s)
 	}
 	err := f(h.session)
 	if err != nil && !h.session.sound() {
@@ -70,6 +73,13 @@ func (h *helper) with(ctx context.Context, f func(*session) error) error {
 		h.session = nil
 	}
 	return err
+}
+
+// cut makes a statement under way fail.
+func (h *helper) cut() {
+	if s := h.current.Load(); s != nil {
+		s.cut()
+	}
 }
 
 // close ends the session. keep has returned.

@@ -103,11 +103,11 @@ func (l *Listener) Carry(c Carrier) {
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
+		l.topic.mu.Lock()
 		if l.carries {
-			l.topic.mu.Lock()
 			l.topic.carries = nil
-			l.topic.mu.Unlock()
 		}
+		l.topic.mu.Unlock()
 		l.waiting.leave(l.topic)
 	})
 	return nil
@@ -116,9 +116,11 @@ func (l *Listener) Close() error {
 // topic is what the listeners of a process for a topic share.
 type topic struct {
 	Topic
-	gate   *gate
-	users  int  // under poller.mu
-	noWait bool // the commit wait failed; the poller's
+	gate  *gate
+	users int // under poller.mu
+	// The poller's own.
+	noWait bool // the last commit wait failed
+	above  bool // the last dirty read saw a row above the head
 
 	mu      sync.Mutex
 	head    Head

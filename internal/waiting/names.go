@@ -36,7 +36,7 @@ func Gate(table string) int {
 		switch {
 		case r >= 'A' && r <= 'Z':
 			return r - 'A' + 'a'
-		case r > '~':
+		case r > 0x7F:
 			return '?'
 		}
 		return r

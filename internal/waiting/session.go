@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -28,19 +27,22 @@ type session struct {
 	conn   *sql.Conn
 	socket net.Conn // nil for a network that is registered with the driver
 	id     uint64
+	server string // which it is on
 	caps   *server.Capabilities
 	isCut  atomic.Bool
-	over   atomic.Bool // its goroutine sends no statement any more
+	cancel atomic.Pointer[context.CancelFunc] // of the statement under way, without a socket
+	over   atomic.Bool                        // its goroutine sends no statement any more
 }
 
-// connect opens a session in the given isolation level and sets the given variables, pairs of a name and a value, those
-// that the server has.
+// connect opens a session in the given isolation level. settings are pairs of a variable and its value; those that the
+// server does not know are skipped.
 func connect(ctx context.Context, config *mysql.Config, isolation string, settings ...string) (*session, error) {
 	s := new(session)
 	config = config.Clone()
 	config.InterpolateParams = true
 	config.MultiStatements = false // a KILL between two statements of a packet would leave the client waiting for ever
 	config.ReadTimeout = 0         // it would cut waits short
+	config.ParseTime = false       // a carrier reads times itself, in UTC
 	if dial := dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			var err error
@@ -85,6 +87,7 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 	common := s.caps.Settings(append([]string{
 		"autocommit", "1",
 		"completion_type", "'NO_CHAIN'",
+		"time_zone", "'+00:00'",
 		"sql_select_limit", "18446744073709551615",
 		"max_execution_time", "0",
 		"max_statement_time", "0",
@@ -95,40 +98,41 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 			return err
 		}
 	}
-	return s.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&s.id)
+	return s.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), "+serverOf).Scan(&s.id, &s.server)
 }
 
-// ask runs a statement that returns one row. A session whose server does not answer within limit is lost.
+// within bounds the statement that follows: a session whose server does not answer within limit is lost. The caller calls
+// done after the statement.
 //
-// The limit is a deadline of the socket and not a context, because a context that can end makes database/sql and the
-// driver wake a goroutine each at every statement.
-func (s *session) ask(limit time.Duration, query string, args []any, into ...any) error {
+// The limit is a deadline of the socket where there is one, and not a context, because a context that can end makes
+// database/sql and the driver wake a goroutine each at every statement.
+func (s *session) within(limit time.Duration) (ctx context.Context, done func()) {
 	if s.socket == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		return s.conn.QueryRowContext(ctx, query, args...).Scan(into...)
+		s.cancel.Store(&cancel)
+		if s.isCut.Load() {
+			cancel()
+		}
+		return ctx, cancel
 	}
-	s.limit(limit)
-	return s.conn.QueryRowContext(context.Background(), query, args...).Scan(into...)
-}
-
-func (s *session) limit(limit time.Duration) {
 	_ = s.socket.SetDeadline(time.Now().Add(limit))
 	if s.isCut.Load() {
 		_ = s.socket.SetDeadline(time.Unix(0, 0))
 	}
+	return context.Background(), func() {}
+}
+
+// ask runs a statement that returns one row.
+func (s *session) ask(limit time.Duration, query string, args []any, into ...any) error {
+	ctx, done := s.within(limit)
+	defer done()
+	return s.conn.QueryRowContext(ctx, query, args...).Scan(into...)
 }
 
 // query runs a statement that returns rows, and calls scan with each.
 func (s *session) query(limit time.Duration, query string, args []any, scan func(*sql.Rows) error) error {
-	ctx := context.Background()
-	if s.socket == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	} else {
-		s.limit(limit)
-	}
+	ctx, done := s.within(limit)
+	defer done()
 	rows, err := s.conn.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -142,33 +146,27 @@ func (s *session) query(limit time.Duration, query string, args []any, scan func
 	return rows.Err()
 }
 
-// kill ends the statement that another session of the same account runs.
-func (s *session) kill(other *session) error {
-	id := strconv.FormatUint(other.id, 10)
-	if uuid := other.caps.ServerUUID; uuid != "" {
-		// Behind a balancer this session may be on another server, where the id is another session's.
-		id = "IF(@@server_uuid = '" + uuid + "', " + id + ", 0)"
-	}
-	return s.exec(parting, "KILL QUERY "+id)
-}
-
 func (s *session) exec(limit time.Duration, query string, args ...any) error {
-	if s.socket == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		_, err := s.conn.ExecContext(ctx, query, args...)
-		return err
-	}
-	s.limit(limit)
-	_, err := s.conn.ExecContext(context.Background(), query, args...)
+	ctx, done := s.within(limit)
+	defer done()
+	_, err := s.conn.ExecContext(ctx, query, args...)
 	return err
 }
 
 // ping is no statement to the server, and keeps the connection from being idle.
 func (s *session) ping() error {
-	ctx, cancel := context.WithTimeout(context.Background(), answer)
-	defer cancel()
+	ctx, done := s.within(answer)
+	defer done()
 	return s.conn.PingContext(ctx)
+}
+
+// serverOf tells the server of a session from others behind the same balancer.
+const serverOf = "CONCAT(@@hostname, ' ', @@port, ' ', @@server_id)"
+
+// kill ends the statement that another session of the same account runs. Behind a balancer this session may be on
+// another server, where the id is another session's.
+func (s *session) kill(other *session) error {
+	return s.exec(parting, "KILL QUERY IF("+serverOf+" = ?, ?, 0)", other.server, other.id)
 }
 
 // sound reports whether the driver still trusts the connection.
@@ -187,6 +185,9 @@ func (s *session) cut() {
 	s.isCut.Store(true)
 	if s.socket != nil {
 		_ = s.socket.SetDeadline(time.Unix(0, 0))
+	}
+	if cancel := s.cancel.Load(); cancel != nil {
+		(*cancel)()
 	}
 }
 

@@ -58,6 +58,7 @@ func Trigger(database, table, event string) (string, error) {
 		"{trigger}", ident.Quote(TriggerName(table, event)),
 		"{event}", event,
 		"{table}", ident.Quote(table),
+		"{number}", strconv.Itoa(Gate(table)),
 		"{gate}", string(namesOf(database, Gate(table))),
 		"{slots}", strconv.Itoa(SlotsPerSecond),
 	).Replace(triggerText), nil

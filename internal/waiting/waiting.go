@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,15 +42,7 @@ type Topic struct {
 }
 
 func (t Topic) same(other Topic) bool {
-	if t.Table != other.Table || t.Head != other.Head || len(t.Args) != len(other.Args) {
-		return false
-	}
-	for i := range t.Args {
-		if t.Args[i] != other.Args[i] {
-			return false
-		}
-	}
-	return true
+	return t.Table == other.Table && t.Head == other.Head && reflect.DeepEqual(t.Args, other.Args)
 }
 
 // Head is the state of a topic that a listener saw. Heads can only be compared for equality.
@@ -150,6 +143,9 @@ func (p *process) end() {
 	for _, cancel := range p.cancel {
 		cancel()
 	}
+	// A server that does not answer must not hold this up: the helper's statement is cut off after a while.
+	cut := time.AfterFunc(5*parting, p.helper.cut)
+	defer cut.Stop()
 	p.waiters.Wait()
 	p.endHelp()
 	p.helping.Wait()
@@ -169,8 +165,8 @@ func (p *process) tell() {
 	}
 }
 
-// endWith ends the statement that the session runs when ctx ends. The caller calls stop when the session is of no more
-// use.
+// endWith ends the statement that the session runs when ctx ends. The caller calls stop when it no longer needs
+// the session.
 func (p *process) endWith(ctx context.Context, s *session) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {

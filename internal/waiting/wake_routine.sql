@@ -1,5 +1,5 @@
 -- Wakes the processes that listen to the topic: for programs that write to a table without a trigger, after their
--- commit. It does what the trigger does. With no leader that waits it wakes a session that is tested before it leads.
+-- commit. It does what the trigger does. If no leader waits, it wakes the session that is on trial.
 CREATE PROCEDURE mqnotify_wake(topic VARCHAR(64) CHARACTER SET utf8mb4)
 SQL SECURITY DEFINER
 BEGIN

@@ -8,11 +8,11 @@ BEGIN
   DECLARE leader BIGINT UNSIGNED DEFAULT IS_USED_LOCK('{gate}:wake');
   DECLARE token VARBINARY(64) DEFAULT CONCAT('{gate}:', FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * {slots}));
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
-  IF leader IS NOT NULL AND NOT (CAST(@mqnotify_token AS BINARY) <=> token) AND GET_LOCK(CONVERT(token USING ascii), 0) = 1 THEN
-    IF @mqnotify_token IS NOT NULL THEN
-      DO RELEASE_LOCK(CONVERT(@mqnotify_token USING ascii));
+  IF leader IS NOT NULL AND NOT (CAST(@mqnotify_token_{number} AS BINARY) <=> token) AND GET_LOCK(CONVERT(token USING ascii), 0) = 1 THEN
+    IF @mqnotify_token_{number} IS NOT NULL THEN
+      DO RELEASE_LOCK(CONVERT(@mqnotify_token_{number} USING ascii));
     END IF;
-    SET @mqnotify_token = token;
+    SET @mqnotify_token_{number} = token;
     KILL QUERY leader;
   END IF;
 END;

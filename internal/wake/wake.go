@@ -73,8 +73,8 @@ func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
 		return nil, err
 	}
 	i := &installer{db: db, session: session, options: o.withDefaults()}
-	// Whoever comes to a table waits behind the statement that waits for the table.
-	if err := i.exec(ctx, "SET SESSION lock_wait_timeout = 1"); err != nil {
+	// New transactions on the table queue behind a statement that waits for the table. sql_mode is kept with the trigger.
+	if err := i.exec(ctx, "SET SESSION lock_wait_timeout = 1, sql_mode = ''"); err != nil {
 		i.close()
 		return nil, err
 	}

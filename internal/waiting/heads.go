@@ -1,0 +1,112 @@
+package waiting
+
+import (
+	"context"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// heads reads the heads of topics, and returns the topics whose head is new.
+func (p *poller) heads(ctx context.Context, s *session, topics []*topic) (news []*topic, err error) {
+	heads, failed, err := p.ask(ctx, s, topics)
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range topics {
+		if failed[t] != nil {
+			p.fails(ctx, t, failed[t])
+			continue
+		}
+		delete(p.failing, t)
+		t.noWait = false
+		if carrier := t.carrier(); carrier != nil && heads[i] != t.seen() {
+			carrier.Outdate() // before anybody learns of the head
+		}
+		if t.set(heads[i], nil) {
+			news = append(news, t)
+		}
+	}
+	return news, nil
+}
+
+// fails notes that the query of a topic has failed. The topic leaves the rounds until the query succeeds.
+func (p *poller) fails(ctx context.Context, t *topic, err error) {
+	if server.Retryable(err) {
+		p.setAside(ctx, t)
+		return
+	}
+	p.failing[t] = true
+	t.set(Head{}, err)
+}
+
+// ask reads the heads of topics, one by one where a statement for many fails.
+func (p *poller) ask(ctx context.Context, s *session, topics []*topic) (heads []Head, failed map[*topic]error, err error) {
+	heads = make([]Head, len(topics))
+	for begin := 0; begin < len(topics); begin += together {
+		some := topics[begin:min(begin+together, len(topics))]
+		err := ask(s, some, heads[begin:])
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil || server.ConnectionLost(err) {
+			return nil, nil, err
+		}
+		if failed == nil {
+			failed = make(map[*topic]error)
+		}
+		for i, t := range some {
+			if len(some) > 1 {
+				err = ask(s, some[i:i+1], heads[begin+i:])
+			}
+			if server.ConnectionLost(err) {
+				return nil, nil, err
+			}
+			if err != nil {
+				failed[t] = err
+			}
+		}
+	}
+	return heads, failed, nil
+}
+
+func ask(s *session, topics []*topic, heads []Head) error {
+	queries := make([]string, len(topics))
+	var args []any
+	into := make([]any, len(topics))
+	for i, t := range topics {
+		queries[i] = "(" + t.Topic.Head + ")"
+		args = append(args, t.Args...)
+		into[i] = &heads[i].Null
+	}
+	return s.ask(answer, "SELECT "+strings.Join(queries, ", "), args, into...)
+}
+
+// setAside reads the head of a topic whose table is locked over a connection of its own, so that the topic does not
+// hold up the others, until it can be read again.
+func (p *poller) setAside(ctx context.Context, t *topic) {
+	if p.aside[t] {
+		return
+	}
+	p.aside[t] = true
+	back, process := p.back, p.process
+	p.asides.Go(func() {
+		for ctx.Err() == nil {
+			s, err := connect(ctx, process.config, readCommitted, "lock_wait_timeout", "5")
+			if err == nil {
+				stop := process.endWith(ctx, s)
+				err = ask(s, []*topic{t}, make([]Head, 1))
+				stop()
+				s.close()
+			}
+			if err == nil || !server.Retryable(err) && !server.ConnectionLost(err) {
+				break
+			}
+			pause(ctx, mostPoll)
+		}
+		select {
+		case back <- t:
+		case <-ctx.Done():
+		}
+	})
+}

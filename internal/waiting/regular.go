@@ -1,0 +1,93 @@
+package waiting
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// refresh reads which tables have a trigger that wakes, when that may have changed: at most once a second, but at once
+// for a topic that is new.
+func (p *poller) refresh(ctx context.Context, now time.Time) error {
+	recent := now.Sub(p.looked) < time.Second
+	for _, t := range p.all() {
+		if _, asked := p.triggers[t.Table]; !asked {
+			p.stale, recent = true, false
+		}
+	}
+	if !p.stale || recent || p.waits != nil {
+		return nil
+	}
+	p.looked, p.stale = now, false
+	triggers := make(map[string]bool)
+	for _, t := range p.all() {
+		triggers[t.Table] = false
+	}
+	err := p.read.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error {
+		var table string
+		if err := rows.Scan(&table); err != nil {
+			return err
+		}
+		triggers[table] = true
+		return nil
+	})
+	switch {
+	case err == nil, NoRoutine(err): // without the routines no session leads
+	case server.ConnectionLost(err):
+		return fmt.Errorf("waiting: read the triggers: %w", err)
+	default: // a table that is locked, for one: what was known stays
+		p.process.log.DebugContext(ctx, "the wake triggers could not be read", "error", err)
+		for table := range triggers {
+			triggers[table] = p.triggers[table]
+		}
+	}
+	p.triggers = triggers
+	return nil
+}
+
+// NoRoutine reports whether err says that the routines of wake triggers are not there, or not for this account, or that
+// their account is gone.
+func NoRoutine(err error) bool {
+	return server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied, server.ErrNoSuchDefiner)
+}
+
+// regular polls the topics whose commits may bring no hint, and those whose queries have failed.
+func (p *poller) regular(ctx context.Context, now time.Time) error {
+	var topics []*topic
+	polls, isDue := make(map[*topic]*poll), false
+	for _, t := range p.all() {
+		if p.triggers[t.Table] && t.gate.place.Load() != nil && !p.failing[t] || p.aside[t] {
+			continue
+		}
+		one := p.polls[t]
+		if one == nil {
+			one = &poll{wait: leastPoll, due: now}
+		}
+		polls[t] = one
+		isDue = isDue || !one.due.After(now)
+		if one.due.Before(now.Add(one.wait / 2)) { // those that are nearly due, too: one statement for all
+			topics = append(topics, t)
+		}
+	}
+	p.polls = polls
+	if !isDue {
+		return nil
+	}
+	news, err := p.heads(ctx, p.read, topics)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		one := polls[t]
+		one.wait, one.before = min(one.wait+one.before, mostPoll), one.wait
+		if slices.Contains(news, t) {
+			one.wait, one.before = leastPoll, 0
+		}
+		one.due = now.Add(one.wait)
+	}
+	return nil
+}

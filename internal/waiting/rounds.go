@@ -1,0 +1,233 @@
+package waiting
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// growing are the first waits between the rounds of a gate after a hint.
+var growing = [...]time.Duration{
+	time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond, 8 * time.Millisecond,
+	13 * time.Millisecond, 20 * time.Millisecond,
+}
+
+const (
+	// afterNothing is the step of growth that follows a hint without a row: its wait is longer than the leader's rest,
+	// so that the next round is the last.
+	afterNothing = 2
+	// patient is the step after which a transaction has been open for about 4 s.
+	patient = 200
+)
+
+// growth is the wait after a step. The last of growing is repeated while the transactions that a hint came for are
+// open. They are polled once a second when they take longer: the commit wait sees the commit of one.
+func growth(step int) time.Duration {
+	if step > patient {
+		return mostPoll
+	}
+	return growing[min(step, len(growing)-1)]
+}
+
+// round is one round of the gates that are due.
+func (p *poller) round(ctx context.Context, due [allGates]bool) error {
+	var topics []*topic
+	var used [allGates]bool // gates with a topic and a leader: without one, the topics are polled regularly
+	for _, t := range p.all() {
+		if due[t.gate.number] && !p.aside[t] && !p.failing[t] {
+			topics = append(topics, t)
+			used[t.gate.number] = t.gate.place.Load() != nil
+		}
+	}
+	var can [allGates]bool // gates whose leader can be woken
+	switch {
+	case p.waits != nil: // no dirty read until the commit wait has ended
+		news, err := p.heads(ctx, p.read, topics)
+		if err != nil {
+			return err
+		}
+		p.note(news)
+	case len(topics) == 1 && p.rounds[topics[0].gate.number].fresh && topics[0].commitWait():
+		p.wait(topics[0])
+	default:
+		var err error
+		if can, err = p.look(ctx, due, topics); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	for g := range due {
+		if !due[g] {
+			continue
+		}
+		r := &p.rounds[g]
+		if !r.fresh && !r.news && !r.asked { // a hint without a row: perhaps a trigger was removed
+			r.asked, p.stale = true, true
+		}
+		if r.fresh = false; can[g] || !used[g] {
+			r.hot = false
+			continue
+		}
+		r.due = now.Add(growth(r.step))
+		r.step++
+	}
+	return nil
+}
+
+// note restarts the growing waits of every gate that has a topic with news.
+func (p *poller) note(news []*topic) {
+	for _, t := range news {
+		r := &p.rounds[t.gate.number]
+		r.step, r.news = 0, true
+	}
+}
+
+// look makes the two checks of the protocol, and reads the heads that have moved or are about to. It returns the gates
+// that pass: their leader can be woken, and no row of their topics, committed or not, has come.
+//
+// The first statement makes both checks, in no certain order, because most rounds end with it. Only the second one, which
+// looks for rows again where the leader can be woken, decides.
+func (p *poller) look(ctx context.Context, due [allGates]bool, topics []*topic) (can [allGates]bool, err error) {
+	locks := p.locks(due)
+	heads, failed, err := p.ask(ctx, p.dirty, append(locks, topics...))
+	if err != nil {
+		return can, err
+	}
+	moving := p.moving(ctx, topics, heads[len(locks):], failed)
+	for i, lock := range locks {
+		can[lock.gate.number] = heads[i].Valid && heads[i].V == 1
+	}
+	for _, t := range moving {
+		can[t.gate.number] = false
+	}
+	quiet := slices.DeleteFunc(slices.Clone(topics), func(t *topic) bool { return !can[t.gate.number] })
+	if len(quiet) > 0 {
+		if heads, failed, err = p.ask(ctx, p.dirty, quiet); err != nil {
+			return can, err
+		}
+		more := p.moving(ctx, quiet, heads, failed)
+		for _, t := range more {
+			can[t.gate.number] = false
+		}
+		moving = append(moving, more...)
+	}
+	if len(moving) == 1 && p.waitsFor(moving[0]) {
+		p.wait(moving[0])
+		return can, nil
+	}
+	news, err := p.heads(ctx, p.read, moving)
+	if err != nil {
+		return can, err
+	}
+	p.note(news)
+	for _, t := range moving {
+		if p.waitsFor(t) && !slices.Contains(news, t) {
+			p.wait(t)
+			break
+		}
+	}
+	return can, nil
+}
+
+// moving returns the topics of which a dirty read shows another head than the one that was seen. It notes which of them
+// have a row above the head, for a commit wait, and which queries have failed.
+func (p *poller) moving(ctx context.Context, topics []*topic, heads []Head, failed map[*topic]error) (moving []*topic) {
+	for i, t := range topics {
+		head, known, _, _ := t.now()
+		t.above = heads[i].Valid && (!head.Valid || heads[i].V > head.V)
+		switch err := failed[t]; {
+		case err != nil:
+			p.fails(ctx, t, err)
+		case !known || heads[i] != head:
+			moving = append(moving, t)
+		}
+	}
+	return moving
+}
+
+// waitsFor reports whether the poller can wait for the commit of a row that the last dirty read has seen. A head that
+// went back, because rows were deleted, has none.
+func (p *poller) waitsFor(t *topic) bool {
+	return t.above && t.commitWait() && !p.aside[t] && !p.failing[t]
+}
+
+// locks returns queries that are 1 for the gates whose leader can be woken: the leader holds the wake lock, and, if the
+// leader belongs to this process, its last statement has begun.
+func (p *poller) locks(due [allGates]bool) (locks []*topic) {
+	for _, g := range p.gates() {
+		place := g.place.Load()
+		if !due[g.number] || place == nil || p.rounds[g.number].fresh {
+			continue
+		}
+		query, args := "SELECT IS_USED_LOCK(?) <=> ?", []any{g.names.wake(), place.leader}
+		if place.phase != "" {
+			query += " AND IS_USED_LOCK(?) <=> ?"
+			args = append(args, place.phase, place.leader)
+		}
+		locks = append(locks, &topic{Topic: Topic{Head: query, Args: args}, gate: g})
+	}
+	return locks
+}
+
+// gates returns the gates of the topics.
+func (p *poller) gates() (gates []*gate) {
+	for _, t := range p.all() {
+		if !slices.Contains(gates, t.gate) {
+			gates = append(gates, t.gate)
+		}
+	}
+	return gates
+}
+
+// wait begins a commit wait for the topic's next row.
+func (p *poller) wait(t *topic) {
+	p.waits = t
+	head, carrier, session, committed := t.seen(), t.carrier(), p.dirty, p.committed
+	go func() {
+		c := commit{carrier: carrier}
+		if carrier == nil {
+			c.err = session.ask(answer, t.CommitWait, []any{head.V}, &c.id)
+		} else {
+			c.err = session.query(answer, carrier.CommitWait(), []any{head.V}, func(rows *sql.Rows) (err error) {
+				c.id.Valid = true
+				c.id.V, c.keep, err = carrier.Row(head.V, rows)
+				return err
+			})
+		}
+		committed <- c
+	}()
+}
+
+// settle is what follows a commit wait.
+func (p *poller) settle(c commit) error {
+	t := p.waits
+	p.waits = nil
+	r := &p.rounds[t.gate.number]
+	r.due = time.Time{} // a round follows at once
+	switch {
+	case server.Retryable(c.err): // the row's writer takes its time
+	case c.err != nil && server.ConnectionLost(c.err):
+		return c.err
+	case c.err != nil:
+		t.noWait = true
+	case c.id.Valid && c.id.V > t.seen().V: // else a row of a later writer was found meanwhile
+		// Before anybody learns of the head: the row for those who are to have it, or the news that they have to read.
+		if carrier := t.carrier(); c.keep != nil && carrier == c.carrier {
+			c.keep()
+		} else if carrier != nil {
+			carrier.Outdate()
+		}
+		t.set(Head{c.id}, nil)
+		p.note([]*topic{t})
+		r.due = time.Now().Add(growth(0))
+		r.step = 1
+	case !c.id.Valid && !r.news:
+		r.due = time.Now().Add(growth(afterNothing))
+		r.step = afterNothing
+	}
+	r.hot, r.fresh = true, false
+	return nil
+}
