@@ -52,15 +52,16 @@ all figures.`,
 	flags.IntVar(&o.Rounds, "rounds", 200, "rounds of latency, fanout and queue, after a tenth as many to warm up")
 	flags.IntVar(&o.Rows, "rows", 100_000, "rows of throughput; a tenth as many tasks of queue")
 	flags.IntVar(&o.Listeners, "listeners", 50, "listeners of fanout, with three connections each")
+	flags.IntVar(&o.Writers, "writers", 64, "the most writers of writers")
 	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long idle counts statements, five times; what comes less often\nis not seen: a parked listener makes one a minute")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")
 	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle\nstatements, into this file (.svg, .png, .pdf)")
-	completeNothing(cmd, "rounds", "rows", "listeners", "for")
+	completeNothing(cmd, "rounds", "rows", "listeners", "writers", "for")
 	return cmd
 }
 
 func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error {
-	for name, n := range map[string]int{"rounds": o.Rounds, "rows": o.Rows, "listeners": o.Listeners} {
+	for name, n := range map[string]int{"rounds": o.Rounds, "rows": o.Rows, "listeners": o.Listeners, "writers": o.Writers} {
 		if n < 1 {
 			return usagef("--%s %d: 1 or more", name, n)
 		}

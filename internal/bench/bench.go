@@ -25,6 +25,7 @@ type Options struct {
 	Rounds    int           // of latency, fanout and queue; a tenth more warm up
 	Rows      int           // of throughput; a tenth of them are tasks of queue
 	Listeners int           // of fanout
+	Writers   int           // of writers, at most
 	Window    time.Duration // of idle
 	Progress  func(suite string, done, of int)
 }

@@ -54,7 +54,9 @@ func writers(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.atEnd(end)
-	loads := []struct{ writers, rows int }{{1, 1}, {8, 1}, {64, 1}, {8, batch}, {64, batch}}
+	type load struct{ writers, rows int }
+	few, many := min(8, b.Writers), max(1, min(batch, b.Rows/10))
+	loads := slices.Compact([]load{{1, 1}, {few, 1}, {b.Writers, 1}, {few, many}, {b.Writers, many}})
 	for n, load := range loads {
 		rates, longest := make([][]float64, len(kinds)), make([][]float64, len(kinds))
 		err := turns(func(i int, kept bool) error {
@@ -73,7 +75,7 @@ func writers(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("%d writers of %d rows", load.writers, load.rows)
+		what := fmt.Sprintf("writers: %d, rows a statement: %d", load.writers, load.rows)
 		rate, most := what+", "+bareTrigger, what+", the longest, "+bareTrigger
 		b.add(rate, "INSERTs/s", rates[1], "")
 		b.add(most, "ms", longest[1], "")
