@@ -37,7 +37,7 @@ func accountProblem(ctx context.Context, db *notify.DB, account, table string) (
 	} {
 		n, err := count(roles, user, host)
 		if err != nil && !server.Is(err, server.ErrNoSuchTable) {
-			return "", nil //nolint:nilerr // it can't be told
+			return "", nil // it can't be told
 		}
 		if n > 0 {
 			return "", nil
