@@ -38,7 +38,7 @@ const trial = 5 * time.Second
 // against it. It is also how often a trial under way is looked after.
 const soon = time.Second
 
-// Auto is the waiter that takes the best way that works: the gate, GTIDs, polling.
+// Auto is the waiter that takes the best way that works: the table's wake trigger, the gate, GTIDs, polling.
 // When the one it has stops working (a lock lost to a proxy, a server that became
 // read-only, GTIDs switched off) it takes the next, and tries again later whether
 // a better one works. Each move ends a Wait, so that nothing is missed in between.
@@ -72,6 +72,7 @@ var ways = [...]struct {
 	name string
 	open func(a *Auto, ctx context.Context) (Waiter, error)
 }{
+	{"trigger", (*Auto).trigger},
 	{"gate", (*Auto).gate},
 	{"gtid", (*Auto).gtid},
 	{"poll", (*Auto).poll},
@@ -102,22 +103,26 @@ func NewAuto(db *DB, session *Session, topic string, source Source, options Auto
 	}
 }
 
+// errNotWoken is the error of the way trigger on a table without one. It needs no mention where the gate works.
+var errNotWoken = errors.New("no wake trigger")
+
+func (a *Auto) trigger(ctx context.Context) (Waiter, error) {
+	if a.source.commitWait == "" || locksReach(a.session.Capabilities()) != nil {
+		return nil, errNotWoken
+	}
+	hasTrigger, err := a.db.hasWakeTrigger(ctx, a.source.table)
+	if err != nil {
+		return nil, err
+	}
+	if !hasTrigger {
+		return nil, errNotWoken
+	}
+	return newWoken(ctx, a.db, a.source)
+}
+
 func (a *Auto) gate(ctx context.Context) (Waiter, error) {
 	if a.source.take != "" {
 		return nil, noGatef("a flag's row that its reader deletes is to be looked at")
-	}
-	if a.source.commitWait != "" && locksReach(a.session.Capabilities()) == nil {
-		hasTrigger, err := a.db.hasWakeTrigger(ctx, a.source.table)
-		if err != nil {
-			return nil, err
-		}
-		if hasTrigger {
-			waiter, err := newWoken(ctx, a.db, a.source)
-			if err == nil || ctx.Err() != nil {
-				return waiter, err
-			}
-			a.log.InfoContext(ctx, "the table has a wake trigger, but it can't wake this process", "table", a.source.table, "why", err)
-		}
 	}
 	gate := NewGate(a.db, a.topic, a.options.Gate)
 	if _, err := gate.Head(ctx); err != nil {
@@ -144,9 +149,6 @@ func (a *Auto) poll(context.Context) (Waiter, error) {
 	return NewPoll(a.session, a.source, a.options.Poll), nil
 }
 
-// modeTrigger is the mode of a listener that the table's wake trigger wakes.
-const modeTrigger = "trigger"
-
 // Mode is the way that it waits now: trigger (the table's wake trigger), gate, gtid or poll; empty before the first
 // Head. Why tells why not in a better one, empty for the best.
 func (a *Auto) Mode() (mode, why string) {
@@ -154,9 +156,6 @@ func (a *Auto) Mode() (mode, why string) {
 	defer a.mu.Unlock()
 	if a.waiter == nil {
 		return "", ""
-	}
-	if _, ok := a.waiter.(*woken); ok {
-		return modeTrigger, strings.Join(a.why, "; ")
 	}
 	return ways[a.way].name, strings.Join(a.why, "; ")
 }
@@ -266,6 +265,9 @@ func closedError(closed bool) error {
 
 // fails notes why a way is not taken.
 func (b *better) fails(way int, err error) {
+	if errors.Is(err, errNotWoken) {
+		return
+	}
 	b.why = append(b.why, because(way, err))
 	b.lost = b.lost || server.ConnectionLost(err) || errors.Is(err, errEnded)
 }
@@ -315,11 +317,7 @@ func (a *Auto) move(ctx context.Context, found better) error {
 		wait = min(wait, soon)
 	}
 	a.retry = time.Now().Add(wait)
-	mode := ways[a.way].name
-	if _, ok := found.waiter.(*woken); ok {
-		mode = modeTrigger
-	}
-	attributes := []any{"mode", mode}
+	attributes := []any{"mode", ways[a.way].name}
 	if len(a.why) > 0 {
 		attributes = append(attributes, "why", strings.Join(a.why, "; "))
 	}

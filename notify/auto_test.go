@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -238,5 +239,22 @@ func TestAutoWaitsForCommits(t *testing.T) {
 			set("ON")
 		}
 		a.awaitMode(t, "gtid")
+	})
+}
+
+// A wake trigger that is made while a consumer waits is taken, and left when it is removed.
+func TestAutoTakesATrigger(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		a := openAuto(t, db, 100*time.Millisecond)
+		assert.Empty(t, a.awaitMode(t, "gate"))
+		options := wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
+		require.NoError(t, wake.Install(t.Context(), db, options, "orders"))
+		assert.Empty(t, a.awaitMode(t, "trigger"))
+		a.wakes(t, db)
+		_, err := wake.Remove(t.Context(), db, options, "orders")
+		require.NoError(t, err)
+		assert.Contains(t, a.awaitMode(t, "gate"), "no wake trigger")
+		a.wakes(t, db)
 	})
 }

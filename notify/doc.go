@@ -35,7 +35,7 @@
 //	GTID       MySQL with gtid_mode=ON: any commit on the server ends the wait
 //	Handshake  one producer and one consumer alternate on one lock, as published in 2007
 //	Poll       looks at the table's largest id or at the one-row flag, with growing waits
-//	Auto       the best of gate, GTID and poll that works, while it works
+//	Auto       the best of wake trigger, gate, GTID and poll that works, while it works
 //
 // # The gate
 //

@@ -27,7 +27,7 @@ func (db *DB) hasWakeTrigger(ctx context.Context, table string) (bool, error) {
 type woken struct{ listener *waiting.Listener }
 
 // newWoken returns when every commit of a row will end the Wait that follows.
-func newWoken(ctx context.Context, db *DB, source Source) (*woken, error) {
+func newWoken(ctx context.Context, db *DB, source Source) (Waiter, error) {
 	w := &woken{db.waiting.Listen(waiting.Topic{
 		Table: source.table, Head: source.query, Args: source.args, CommitWait: source.commitWait,
 	})}
