@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// aheadRows bounds a page that is read ahead: who waits has little to catch up with.
+// aheadRows bounds a page that is read ahead: a waiting reader has little to catch up with.
 const aheadRows = 100
 
 // ahead reads pages ahead of the reader: the waiter's session does, in the packet in
@@ -46,7 +46,7 @@ func newAhead(r *rows, limit int) *ahead {
 		wait: "SELECT " + r.columns + " FROM " + table + " WHERE " + r.key + " = (SELECT MAX(" + r.key + ") FROM " + table +
 			" WHERE " + r.key + " > ?) LOCK IN SHARE MODE",
 		topic: r.table.Name, shares: r.shares, limit: min(limit, aheadRows),
-		// Told which index, the server looks for no better one: a tenth of the wake's time.
+		// With the index named, the server does not look for a better one; that saves a tenth of the wake's time.
 		query: "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) + " FORCE INDEX (PRIMARY)" +
 			" WHERE " + r.key + " > ? ORDER BY " + r.key + " LIMIT ?",
 	}

@@ -47,7 +47,7 @@ func TestWake(t *testing.T) {
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.out, "BROKEN")
 		require.Contains(t, r.err, "mqnotify wake install orders")
-		require.Contains(t, mqnotify(t, config, "", "doctor", "orders").out, "mqnotify_wake_insert_orders wakes nobody")
+		require.Contains(t, mqnotify(t, config, "", "doctor", "orders").out, "mqnotify_wake_insert_orders wakes no listener")
 	})
 }
 

@@ -18,7 +18,7 @@ func wakes(ctx context.Context, t *topic) (results []Result, err error) {
 		case s.WritesFail:
 			results = append(results, problem(remedy, "the wake trigger %s: %s", s.Trigger, s.Problem))
 		case s.Problem != "":
-			results = append(results, warning(remedy, "the wake trigger %s wakes nobody: %s", s.Trigger, s.Problem))
+			results = append(results, warning(remedy, "the wake trigger %s wakes no listener: %s", s.Trigger, s.Problem))
 		}
 	}
 	return results, nil

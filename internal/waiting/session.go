@@ -40,7 +40,7 @@ func connect(ctx context.Context, config *mysql.Config, isolation string, settin
 	s := new(session)
 	config = config.Clone()
 	config.InterpolateParams = true
-	config.MultiStatements = false // a KILL between two statements of a packet would leave the client waiting for ever
+	config.MultiStatements = false // after a KILL between two statements of a packet the client would wait for an answer that never comes
 	config.ReadTimeout = 0         // it would cut waits short
 	config.ParseTime = false       // a carrier reads times itself, in UTC
 	if dial := dialer(config); dial != nil {

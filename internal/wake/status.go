@@ -14,7 +14,7 @@ type State struct {
 	Table, Trigger string
 	Event          string // insert, update or delete
 	Definer        string // the account whose rights it has
-	// Problem says why it wakes nobody, or makes writes fail. Empty means that it works.
+	// Problem says why the trigger wakes no listener, or makes writes fail. Empty means that it works.
 	Problem string
 	// WritesFail reports whether writes to the table fail because of the trigger.
 	WritesFail bool

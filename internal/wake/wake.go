@@ -64,7 +64,7 @@ type installer struct {
 	db      *notify.DB
 	session *notify.Session
 	options Options
-	definer string // whose triggers are made: the account that the routines belong to
+	definer string // the account that the routines belong to, if it is another one: triggers are made in its name
 }
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {

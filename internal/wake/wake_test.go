@@ -144,7 +144,7 @@ func TestAnotherAccount(t *testing.T) {
 	})
 }
 
-// A trigger whose account may not kill the listener's session wakes nobody: the listener learns of it before it leads.
+// A trigger whose account may not kill the listener's session wakes no listener: the session learns of it before it leads.
 func TestAccountThatMayNotKill(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
