@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	mysqltest.AsProcess(stressEnv, stressProcessMain)
 	flag.Parse()
-	mysqltest.Parallel(mysqltest.Size(24, 16, 16))
+	mysqltest.Parallel(mysqltest.Size(24, 12, 12))
 	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
