@@ -1,3 +1,5 @@
+// Package bench compares mqnotify with PostgreSQL's LISTEN and NOTIFY. It is a module of its own, so that programs that use
+// mqnotify do not download a driver for PostgreSQL.
 package bench
 
 import (
@@ -5,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,13 +18,16 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/postgrestest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// BenchmarkPostgres is the time from a publish's call to the wake of another session,
-// and to the handler that has the row, beside PostgreSQL's LISTEN and NOTIFY and a bare
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+// BenchmarkPostgres is the time from a publish's call to the wake of another process,
+// and to the handler that has the row, by a wake trigger and by GTIDs without one, next to PostgreSQL's LISTEN and NOTIFY and a bare
 // INSERT on both servers; they take turns. Medians. PostgreSQL notifies in the
 // INSERT's own statement, and its listener reads the new rows when it is notified.
 //
@@ -34,21 +40,21 @@ func BenchmarkPostgres(b *testing.B) {
 	gtids := []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		for _, ours := range []struct {
-			name  string
-			mode  consumer.Mode
-			flags []string
-			open  func(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side
+			name    string
+			trigger bool
+			flags   []string
+			open    func(b *testing.B, s *mysqltest.Server, trigger bool) *side
 		}{
-			{"gate/wait", consumer.ModeGate, nil, waiter},
-			{"gate/handler", consumer.ModeGate, nil, handler},
-			{"gtid/wait", consumer.ModeGTID, gtids, waiter},
-			{"gtid/handler", consumer.ModeGTID, gtids, handler},
+			{"trigger/wait", true, nil, waiter},
+			{"trigger/handler", true, nil, handler},
+			{"gtid/wait", false, gtids, waiter},
+			{"gtid/handler", false, gtids, handler},
 		} {
-			if ours.mode == consumer.ModeGTID && s.IsMariaDB() {
+			if ours.flags != nil && s.IsMariaDB() {
 				continue
 			}
 			b.Run(ours.name, func(b *testing.B) {
-				mine := ours.open(b, s.Start(b, ours.flags...), ours.mode)
+				mine := ours.open(b, s.Start(b, ours.flags...), ours.trigger)
 				theirs := listener(b, url, filepath.Base(ours.name) == "handler")
 				for b.Loop() {
 					mine.round(b)
@@ -62,6 +68,12 @@ func BenchmarkPostgres(b *testing.B) {
 			})
 		}
 	})
+}
+
+// median changes the order of all.
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 func ms(all []time.Duration) float64 { return float64(median(all)) / float64(time.Millisecond) }
@@ -107,7 +119,7 @@ func beside(b *testing.B, f func(ctx context.Context)) {
 var payload = []byte("a short row, as in a topic")
 
 // mqnotify is a producer and a listener's DB, which share nothing but the server.
-func mqnotify(b *testing.B, s *mysqltest.Server, mode consumer.Mode) (*side, *notify.DB) {
+func mqnotify(b *testing.B, s *mysqltest.Server, trigger bool) (*side, *notify.DB) {
 	b.Helper()
 	config := s.Database(b)
 	var dbs [2]*notify.DB
@@ -118,10 +130,12 @@ func mqnotify(b *testing.B, s *mysqltest.Server, mode consumer.Mode) (*side, *no
 		b.Cleanup(func() { require.NoError(b, dbs[i].Close()) })
 	}
 	require.NoError(b, schema.Init(b.Context(), dbs[0].Pool(), "orders", "bare"))
-	p, err := producer.New(dbs[0], "orders", producer.Options{NoGate: mode != consumer.ModeGate})
+	if trigger {
+		require.NoError(b, wake.Install(b.Context(), dbs[0], wake.Options{}, "orders"))
+	}
+	p, err := producer.New(dbs[0], "orders", producer.Options{})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
-	require.NoError(b, p.Join(b.Context()))
 	return &side{
 		insert: func() error {
 			_, err := dbs[0].Pool().ExecContext(b.Context(), "INSERT INTO bare (payload) VALUES (?)", payload)
@@ -135,11 +149,11 @@ func mqnotify(b *testing.B, s *mysqltest.Server, mode consumer.Mode) (*side, *no
 	}, dbs[1]
 }
 
-func handler(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side {
+func handler(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 	b.Helper()
-	mine, db := mqnotify(b, s, mode)
+	mine, db := mqnotify(b, s, trigger)
 	c, err := consumer.New(db, "orders", consumer.Options{
-		Mode: mode, From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler),
+		From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(b, err)
 	beside(b, func(ctx context.Context) {
@@ -156,15 +170,10 @@ func handler(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side {
 	return mine
 }
 
-func waiter(b *testing.B, s *mysqltest.Server, mode consumer.Mode) *side {
+func waiter(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 	b.Helper()
-	mine, db := mqnotify(b, s, mode)
-	var w notify.Waiter = notify.NewGate(db, "orders", notify.GateOptions{})
-	if mode == consumer.ModeGTID {
-		session, err := db.Session(b.Context(), notify.SessionOptions{})
-		require.NoError(b, err)
-		w = notify.NewGTID(db, session, notify.LargestID("orders", "id"))
-	}
+	mine, db := mqnotify(b, s, trigger)
+	w := notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})
 	b.Cleanup(func() { require.NoError(b, w.Close()) })
 	head, err := w.Head(b.Context())
 	require.NoError(b, err)

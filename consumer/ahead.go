@@ -3,90 +3,37 @@ package consumer
 import (
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"sync"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// aheadRows bounds a page that is read ahead: a waiting reader has little to catch up with.
-const aheadRows = 100
-
-// ahead reads pages ahead of the reader: the waiter's session does, in the packet in
-// which it wakes. For message tables alone: the text protocol would change a FLOAT.
+// ahead takes the row that the wait for its commit returns, which saves the reader a
+// statement. For message tables only: the text protocol would change a FLOAT.
 type ahead struct {
 	topic  string
-	query  string
 	wait   string // for the commit of a row
 	shares *shares
 
-	mu    sync.Mutex
-	after uint64 // where the next page begins
-	limit int
-	asked struct { // what the query under way asks for: the reader may have gone elsewhere since
-		after uint64
-		limit int
-	}
-	page *page  // nil for none
-	from uint64 // where it began
-	// single says that the page is the one row of a commit wait.
-	single bool
+	mu   sync.Mutex
+	page *page  // one row; nil for none
+	from uint64 // the id before it
 }
 
-var _ notify.Piggyback = (*ahead)(nil)
+var _ waiting.Carrier = (*ahead)(nil)
 
-// newAhead is nil for rows that can't be read ahead.
-func newAhead(r *rows, limit int) *ahead {
+// newAhead returns nil for rows that can't be taken in this way.
+func newAhead(r *rows) *ahead {
 	if !r.messages || r.where != "" {
 		return nil
 	}
 	table := ident.Quote(r.table.Name)
 	return &ahead{
+		topic: r.table.Name, shares: r.shares,
 		wait: "SELECT " + r.columns + " FROM " + table + " WHERE " + r.key + " = (SELECT MAX(" + r.key + ") FROM " + table +
 			" WHERE " + r.key + " > ?) LOCK IN SHARE MODE",
-		topic: r.table.Name, shares: r.shares, limit: min(limit, aheadRows),
-		// With the index named, the server does not look for a better one; that saves a tenth of the wake's time.
-		query: "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) + " FORCE INDEX (PRIMARY)" +
-			" WHERE " + r.key + " > ? ORDER BY " + r.key + " LIMIT ?",
 	}
-}
-
-// Query implements [notify.Piggyback].
-func (a *ahead) Query() (query string, args []any) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.asked.after, a.asked.limit = a.after, a.limit
-	return a.query, []any{a.after, a.limit}
-}
-
-// Result implements [notify.Piggyback].
-func (a *ahead) Result(result *sql.Rows) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.page = nil
-	if result == nil {
-		return nil
-	}
-	p := &page{}
-	scan := a.scanner()
-	for result.Next() {
-		m, err := scan(result, p)
-		if err == nil {
-			err = p.add(m, a.asked.limit)
-		}
-		if errors.Is(err, errEnough) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	a.page, a.from, a.single = p, a.asked.after, false
-	if n := len(p.messages); n > 0 {
-		a.after = p.messages[n-1].ID // the session waits again before the reader has these
-	}
-	return nil
 }
 
 // scanner returns a function that reads a row into a page.
@@ -112,10 +59,11 @@ func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
 	}
 }
 
-// CommitWait implements the interface of a carrier of the waiting package.
+// CommitWait implements [waiting.Carrier].
 func (a *ahead) CommitWait() string { return a.wait }
 
-// Row hands over a row that is the next after an id. Otherwise others may stand before it.
+// Row implements [waiting.Carrier]. It keeps a row that is the next after an id:
+// otherwise others may stand before it.
 func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err error) {
 	p := &page{}
 	m, err := a.scanner()(result, p)
@@ -126,14 +74,18 @@ func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err
 	return m.ID, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.page, a.from, a.single = p, after, true
+		a.page, a.from = p, after
 	}, nil
 }
 
-// Outdate forgets a row that was handed over.
-func (a *ahead) Outdate() { _ = a.Result(nil) }
+// Outdate implements [waiting.Carrier].
+func (a *ahead) Outdate() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.page = nil
+}
 
-// take is what came ahead of a reader that wants the rows past id; nil for nothing.
+// take returns the row that came with its commit if it is the next after id, otherwise nil.
 func (a *ahead) take(id uint64) *page {
 	if a == nil {
 		return nil
@@ -141,27 +93,8 @@ func (a *ahead) take(id uint64) *page {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.page
-	a.page = nil
-	if p == nil || a.from > id {
-		return nil
-	}
-	for len(p.messages) > 0 && p.messages[0].ID <= id {
-		p.messages = p.messages[1:]
-	}
-	if a.single && len(p.messages) == 0 { // it does not tell whether there is more
+	if a.page = nil; a.from != id {
 		return nil
 	}
 	return p
-}
-
-// follow tells where the reader is, and how many rows it would read at once.
-func (a *ahead) follow(id uint64, limit int) {
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.page == nil {
-		a.after, a.limit = id, min(limit, aheadRows)
-	}
 }

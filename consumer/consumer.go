@@ -51,13 +51,14 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // stored. It reconnects after a loss of its connections, for ever; what it can't
 // mend is returned: a first connection that fails, ErrNoTable and the other
 // errors about the table, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, a
-// HandlerError, notify.ErrNoGate and ErrNoGTID where Options.Mode leaves no other way,
-// and errors of the server such as a missing privilege.
+// HandlerError, and errors of the server such as a missing privilege.
 //
-// It takes a connection for reading, one for the group's lock, one for the
-// handshake or the GTIDs, and one of the pool at times. The gate's connections are
-// shared by all the consumers and producers of a DB and topic; see notify.Gate. Run
-// is not to be called twice at the same time.
+// All the consumers of a DB share the connections that wait for new rows (see
+// notify.Auto), four for reading, one for the locks of groups, and those of the DB's
+// pool. A consumer takes a connection of its own for reading with Options.Where,
+// ModePoll, FlagRow, StopAtEnd or MembersShare, for a handshake, and while it waits for
+// a group's lock that another member holds. Run must not be called twice at the same
+// time.
 func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	if handler.handle == nil {
 		return fmt.Errorf("consumer: %w: no handler", ErrOptions)
@@ -103,7 +104,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 func permanent(err error) bool {
 	for _, known := range []error{
 		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, errIDSet, errTxEnded,
-		notify.ErrLockName, notify.ErrNoGate, notify.ErrNoGTID,
+		notify.ErrLockName,
 	} {
 		if errors.Is(err, known) {
 			return true
@@ -157,7 +158,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.session.Close() }()
+	defer rows.close()
 	var stored ledger
 	var begun progress
 	switch {
@@ -185,17 +186,33 @@ func (l *life) start(ctx context.Context, rows *rows) (progress, error) {
 	return begun, err
 }
 
-// rows opens a session that reads. The caller closes it.
+// session returns a session to read with, and a function that leaves it.
+func (l *life) session(ctx context.Context) (*notify.Session, func(), error) {
+	// A condition of the user's may be slow, and a Poll uses the session all the time: others would wait.
+	if l.options.MembersShare || l.options.Where != "" || l.options.polls() {
+		// It may be idle for as long as a handler takes, and holds nothing.
+		session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+		if err != nil {
+			return nil, nil, err
+		}
+		return session, func() { _ = session.Close() }, nil
+	}
+	return l.db.SharedSession(ctx)
+}
+
+// rows prepares to read. The caller closes them.
 func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows, error) {
-	// It may be idle for as long as a handler takes, and holds nothing.
-	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+	session, release, err := l.session(ctx)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := newRows(session, t, l.options)
-	if err == nil {
-		err = rows.all(ctx)
+	if err != nil {
+		release()
+		return nil, err
 	}
+	rows.release = release
+	err = rows.all(ctx)
 	if err == nil && shares != nil {
 		err = rows.share(shares)
 	}
@@ -203,7 +220,7 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 		err = rows.prepare(ctx)
 	}
 	if err != nil {
-		_ = session.Close()
+		rows.close()
 		return nil, err
 	}
 	return rows, nil
@@ -223,13 +240,10 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
-	if carrier, ok := waiter.(notify.Carrier); ok && l.options.Order != OrderStrict {
-		if rows.ahead = newAhead(rows, l.options.PageRows); rows.ahead != nil {
-			carrier.Carry(rows.ahead)
+	if auto, ok := waiter.(*notify.Auto); ok && l.options.Order != OrderStrict {
+		if rows.ahead = newAhead(rows); rows.ahead != nil {
+			auto.Carry(rows.ahead)
 		}
-	}
-	if l.options.Woken != nil {
-		waiter = notify.Observe(waiter, l.options.Woken)
 	}
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
 	l.began, l.reading = true, true
@@ -240,7 +254,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	defer cancel(nil)
 	batches := make(chan batch, 1)
 	reader := &reader{
-		rows: rows, source: source, grace: grace, waiter: waiter, out: batches, log: l.log,
+		rows: rows, source: source, grace: grace, waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil,
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
@@ -278,27 +292,16 @@ func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
 		l.options.Poll.Reset()
 	}
 	topic := rows.table.Name
-	mode := l.options.Mode
-	if mode == ModeAuto && l.options.StopAtEnd {
-		mode = ModePoll // it waits for no more than open transactions
-	}
-	switch mode {
-	case ModePoll:
+	switch {
+	case l.options.Mode == ModeHandshake:
+	case l.options.polls():
 		return notify.NewPoll(rows.session, head, l.options.Poll), nil
-	case ModeGate:
-		return notify.NewGate(l.db, topic, l.options.Gate), nil
-	case ModeGTID, ModeHandshake:
 	default:
-		return notify.NewAuto(l.db, rows.session, topic, head, notify.AutoOptions{
-			Gate: l.options.Gate, Poll: l.options.Poll, Logger: l.log,
-		}), nil
+		return notify.NewAuto(l.db, head, notify.AutoOptions{Logger: l.log}), nil
 	}
 	session, err := l.db.Session(ctx, notify.SessionOptions{})
 	if err != nil {
 		return nil, err
-	}
-	if mode == ModeGTID {
-		return notify.NewGTID(l.db, session, head), nil
 	}
 	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
 }

@@ -40,10 +40,19 @@
 // there is done exactly once.
 //
 // A group has one active member, by an advisory lock; the others wait for the
-// lock in the server and have it as soon as the member's session ends. A member
+// lock in the server and have it as soon as the member's session ends. The members
+// of a DB that are active have their locks on one session; a member that waits has a
+// session of its own. A member
 // that was cut off and does not know it yet can't move the offset: each member
 // sets a fence when it begins, and an offset moves only under the fence of the
 // one who moves it.
+//
+// # Connections
+//
+// The consumers of a DB share a handful of connections, however many topics they read; see
+// [Consumer.Run]. The DB's pool opens more while many handlers run at the same time, unless
+// its size is limited: db.Pool().SetMaxOpenConns. A consumer uses one connection of the
+// pool at a time.
 //
 // # Members that share a group
 //

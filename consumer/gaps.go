@@ -140,7 +140,7 @@ func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	for _, gap := range slices.Backward(gaps) {
 		for id := gap.hi; id >= gap.lo && probes < maxProbes; id-- {
 			probes++
-			err := r.rows.session.Do(ctx, func(conn *sqlx.Conn) error {
+			err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, query, id)
 				return err
 			})

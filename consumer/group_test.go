@@ -197,9 +197,8 @@ func TestStandbyKilled(t *testing.T) {
 			return true
 		}
 		eventually(t, another, "it does not stand by")
-		for _, how := range []string{"KILL QUERY ?", "KILL ?"} {
-			_, err := db.Pool().ExecContext(t.Context(), how, session)
-			require.NoError(t, err)
+		for how, kill := range map[string]func(testing.TB, mysqltest.Database, uint64) bool{"KILL QUERY": mysqltest.KillQuery, "KILL": mysqltest.KillSession} {
+			kill(t, s.Admin(t), session) // false: it has just asked again over another session
 			eventually(t, another, "it does not stand by again after %s", how)
 		}
 		require.NoError(t, a.end(t))

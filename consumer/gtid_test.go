@@ -31,10 +31,10 @@ func TestGTIDOpenTransaction(t *testing.T) {
 		}
 		db := open()
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
-		p, err := producer.New(db, "orders", producer.Options{NoGate: true})
+		p, err := producer.New(db, "orders", producer.Options{})
 		require.NoError(t, err)
 		defer p.Close()
-		c, err := New(open(), "orders", Options{Mode: ModeGTID, From: Beginning()})
+		c, err := New(open(), "orders", Options{From: Beginning()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan string, 1000)

@@ -27,7 +27,7 @@ func (r *reader) head(ctx context.Context) (uint64, error) {
 
 func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error) {
 	var id sql.Null[uint64]
-	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		query := "SELECT MAX(" + r.key + ") FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key + " >= 0"
 		return conn.QueryRowxContext(ctx, query).Scan(&id)
 	})
@@ -51,7 +51,7 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	}
 	var next uint64
 	var known bool
-	err = r.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
 		next, known, err = table.NextAutoIncrement(ctx, conn.Conn, r.table)
 		return err
 	})

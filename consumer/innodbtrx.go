@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // innodbTrx knows the writers by information_schema.INNODB_TRX. The view is a
@@ -22,10 +24,10 @@ import (
 // very statement ran, later than the head was read.
 type innodbTrx struct {
 	session *notify.Session
-	nonce   uint64
-	last    []trx  // what was open at the last question
-	names   uint64 // how many writers were given a name
-	stale   int    // how often the view was stale of late
+	way     Writers // reads the view itself, or has the routine read it
+	last    []trx   // what was open at the last question
+	names   uint64  // how many writers were given a name
+	stale   int     // how often the view was stale of late
 }
 
 const (
@@ -34,6 +36,9 @@ const (
 	// maxStale bounds the waits for a view that stays stale, to 7 s.
 	maxStale = 6
 )
+
+// nonces numbers the questions of the process: consumers may share a session.
+var nonces atomic.Uint64
 
 // trx is a transaction as the view shows it.
 type trx struct {
@@ -46,8 +51,8 @@ type trx struct {
 
 // newInnoDBTrx tries the view. Others may be reading it too, so that it is stale
 // for now: no reason to do without it.
-func newInnoDBTrx(ctx context.Context, session *notify.Session) (*innodbTrx, error) {
-	i := &innodbTrx{session: session}
+func newInnoDBTrx(ctx context.Context, session *notify.Session, way Writers) (*innodbTrx, error) {
+	i := &innodbTrx{session: session, way: way}
 	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
 		return nil, err
 	}
@@ -61,7 +66,7 @@ func (i *innodbTrx) open(ctx context.Context) (open, error) {
 		return nil, errStale
 	}
 	if err != nil {
-		return nil, sourceError(WritersInnoDBTrx, err)
+		return nil, sourceError(i.way, err)
 	}
 	i.stale = max(0, i.stale-1)
 	writers := make(open, len(now))
@@ -103,13 +108,16 @@ func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 // read reads the view over a transaction of the session's own, without which it
 // would not be in the view. It returns nil when the view was made earlier.
 func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
-	i.nonce++
-	mark := fmt.Sprintf("%s%d %d */", trxMark, i.session.ID(), i.nonce)
+	nonce := nonces.Add(1)
+	mark := fmt.Sprintf("%s%d %d */", trxMark, i.session.ID(), nonce)
 	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
 		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
 		FROM information_schema.INNODB_TRX`
+	if i.way == WritersRoutine {
+		query = fmt.Sprintf("CALL %s(%d)", schema.OpenWritersRoutine, nonce)
+	}
 	fresh := false
-	err = i.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+	err = i.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
 		if _, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT"); err != nil {
 			return err
 		}
@@ -164,4 +172,4 @@ func (i *innodbTrx) pace() time.Duration {
 // transaction (ha_innobase::write_row), which the view shows from its start on.
 func (i *innodbTrx) late() bool { return true }
 
-func (i *innodbTrx) name() Writers { return WritersInnoDBTrx }
+func (i *innodbTrx) name() Writers { return i.way }

@@ -55,7 +55,7 @@ func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Tab
 	if session.Capabilities().LowerCaseTableNames != 0 {
 		m.schema, m.table = strings.ToLower(m.schema), strings.ToLower(m.table)
 	}
-	err := session.Do(ctx, func(conn *sqlx.Conn) error {
+	err := session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		// A lock of this session's own shows whether locks are shown at all, and
 		// under the name that is asked for.
 		tx, err := conn.BeginTxx(ctx, nil)
@@ -137,7 +137,7 @@ func (m *metadataLocks) anyGone(now []metadataLock) bool {
 
 // read adds the locks that are held now to those given.
 func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadataLock, error) {
-	err := m.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err := m.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		rows, err := conn.QueryContext(ctx, openByLocks, m.schema, m.table)
 		if err != nil {
 			return err

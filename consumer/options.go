@@ -28,17 +28,28 @@ var (
 type Mode string
 
 const (
-	// ModeAuto takes the best way that works of ModeGate, ModeGTID and ModePoll, and
-	// moves to another when that changes; see notify.Auto.
+	// ModeAuto is woken by the table's wake trigger, by mqnotify_wake, or by the
+	// server's GTIDs, and polls where there is none of them; see notify.Auto.
 	ModeAuto Mode = ""
-	// ModeGate sleeps in the server until a keeper rings; see notify.Gate.
-	ModeGate Mode = "gate"
-	// ModeGTID sleeps in the server until anything commits there; see notify.GTID.
-	ModeGTID Mode = "gtid"
-	// ModePoll looks at the table's head, or at the flag, with growing waits.
+	// ModePoll polls the table's largest id, or the flag, with growing waits.
 	ModePoll Mode = "poll"
 	// ModeHandshake alternates with one handshake producer on one lock.
 	ModeHandshake Mode = "handshake"
+)
+
+// Wake is what ended a wait for new rows.
+type Wake string
+
+const (
+	// WakeTrigger is a commit that the table's wake trigger told of.
+	WakeTrigger Wake = "trigger"
+	// WakePoll is a head, or a flag, that had moved when it was polled. A call of mqnotify_wake, or a commit on a server
+	// with GTIDs, may have led to the poll.
+	WakePoll Wake = "poll"
+	// WakeHandshake is the other side of a handshake.
+	WakeHandshake Wake = "handshake"
+	// WakeTimeout is none of these: the bound of the wait has passed.
+	WakeTimeout Wake = "timeout"
 )
 
 // Order is the order in which rows are handled.
@@ -53,15 +64,16 @@ const (
 	OrderStrict Order = "strict"
 )
 
-// FlagForm is where a consumer in ModePoll looks for news.
+// FlagForm is where a consumer polls for news.
 type FlagForm string
 
 const (
-	// FlagNone looks at the table's largest id, which costs the writers nothing.
+	// FlagNone polls the table's largest id, which costs the writers nothing.
 	FlagNone FlagForm = ""
-	// FlagCounter looks at the counter of the one-row flag.
+	// FlagCounter polls the counter of the one-row flag.
 	FlagCounter FlagForm = "counter"
-	// FlagRow looks for the flag's row and deletes it: for one consumer only.
+	// FlagRow polls for the flag's row and deletes it: for one consumer only. It makes
+	// ModeAuto poll.
 	FlagRow FlagForm = "row"
 )
 
@@ -101,15 +113,12 @@ type Options struct {
 	Mode Mode
 	// Order is the order in which rows are handled; empty means OrderArrival.
 	Order Order
-	// Flag is where ModePoll and ModeGTID, and ModeHandshake in its turn, look for
-	// news; empty means the table's largest id. A gate's keeper looks at the counter in
-	// any case; FlagRow makes ModeAuto poll. The flag's table is made by mqnotify init.
+	// Flag is what is polled for news; empty means the table's largest id. The flag's
+	// table is made by mqnotify init.
 	Flag FlagForm
 	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
 	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
-	// Gate are the settings of the gate, for ModeAuto and ModeGate.
-	Gate notify.GateOptions
 
 	// Key is the column to read by: an increasing integer with a unique index. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are not
@@ -164,7 +173,7 @@ type Options struct {
 	Watch func(Progress)
 	// Woken, if not nil, is called with what ended each wait for new rows, by the
 	// goroutine that reads: it must not block.
-	Woken func(notify.Wake)
+	Woken func(Wake)
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
@@ -172,6 +181,13 @@ type Options struct {
 	wrap       func(source) source // puts a test between the reader and its source
 	hasty      bool                // lets partitions go in the middle of the handler's work: for the test that shows it
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, for a test in a hurry
+}
+
+// polls reports whether the consumer waits with a notify.Poll, unless it does with a handshake.
+func (o Options) polls() bool {
+	return o.Mode == ModePoll ||
+		o.Flag == FlagRow || // its row must be deleted by its only reader
+		o.StopAtEnd // it waits for open transactions only
 }
 
 // withDefaults checks the options and fills in what zero means.
@@ -190,13 +206,12 @@ func (o Options) withDefaults() (Options, error) {
 		{o.MembersShare && (o.Mode == ModeHandshake || o.Flag == FlagRow), "ModeHandshake and FlagRow are for one reader, and with MembersShare there are more"},
 		{!utf8.ValidString(o.PartitionBy) || strings.ContainsAny(o.PartitionBy, "\"\\\x00\n\r") || len(o.PartitionBy) > 255,
 			"PartitionBy is longer than 255 bytes, or has a quote, a backslash or a line break"},
-		{!slices.Contains([]Mode{ModeAuto, ModeGate, ModeGTID, ModePoll, ModeHandshake}, o.Mode),
-			fmt.Sprintf("no Mode %q: gate, gtid, poll, handshake or empty", o.Mode)},
-		{o.Mode == ModeGate && o.Flag == FlagRow, "the flag's row is for one reader that looks at it: ModePoll"},
+		{!slices.Contains([]Mode{ModeAuto, ModePoll, ModeHandshake}, o.Mode),
+			fmt.Sprintf("no Mode %q: poll, handshake or empty", o.Mode)},
 		{o.Order != OrderArrival && o.Order != OrderStrict, fmt.Sprintf("no Order %q: strict or empty", o.Order)},
 		{o.Flag != FlagNone && o.Flag != FlagCounter && o.Flag != FlagRow, fmt.Sprintf("no Flag %q: counter or row", o.Flag)},
-		{o.Writers != WritersAuto && o.Writers != WritersMetadataLocks && o.Writers != WritersInnoDBTrx && o.Writers != WritersUnknown,
-			fmt.Sprintf("no Writers %q: %s, %s or %s", o.Writers, WritersMetadataLocks, WritersInnoDBTrx, WritersUnknown)},
+		{!slices.Contains([]Writers{WritersAuto, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown}, o.Writers),
+			fmt.Sprintf("no Writers %q: %s, %s, %s or %s", o.Writers, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown)},
 		{o.PageRows < 0, "PageRows is negative"},
 		{o.Grace < 0, "Grace is negative"},
 		{o.HandlerTimeout < 0, "HandlerTimeout is negative"},
@@ -239,10 +254,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = slog.Default()
 	}
 	if o.lockIdle == 0 {
-		o.lockIdle = 45 * time.Second
-	}
-	if o.Gate.Logger == nil {
-		o.Gate.Logger = o.Logger
+		o.lockIdle = lockIdle
 	}
 	return o, nil
 }

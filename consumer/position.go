@@ -101,7 +101,7 @@ func (p Position) start(ctx context.Context, r *rows, timeColumn string) (progre
 // missing among them may still come.
 func (p Position) fromEnd(ctx context.Context, r *rows, upTo uint64) (start progress, err error) {
 	var newest, last []uint64
-	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		from := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) + " WHERE " + r.key + " > 0 AND " + r.key + " <= ?"
 		order := " ORDER BY " + r.key + " DESC LIMIT ?"
 		if err := conn.SelectContext(ctx, &newest, from+order, upTo, endWindow+p.last); err != nil || len(newest) == 0 {
@@ -146,7 +146,7 @@ func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint6
 	if high, _, err = largest(ctx, r); err != nil {
 		return 0, err
 	}
-	err = r.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		for low < high { // the first row past low and up to high is early enough, or not
 			middle := low + (high-low)/2
 			var row struct {

@@ -48,6 +48,7 @@ type reader struct {
 	source source
 	grace  time.Duration // what a gap is given beside its writers' end
 	waiter notify.Waiter
+	woken  func(Wake) // may be nil
 	wm     *watermark
 	out    chan<- batch
 	log    *slog.Logger
@@ -110,7 +111,27 @@ func (r *reader) run(ctx context.Context) error {
 			return err
 		}
 		moved = head != seen
+		if r.woken != nil {
+			r.woken(wokenBy(r.waiter, moved))
+		}
 	}
+}
+
+// wokenBy tells what ended a wait.
+func wokenBy(waiter notify.Waiter, moved bool) Wake {
+	if !moved {
+		return WakeTimeout
+	}
+	switch w := waiter.(type) {
+	case *notify.Auto:
+		if mode, _ := w.Mode(); mode == "trigger" {
+			return WakeTrigger
+		}
+		return WakePoll
+	case *notify.Handshake:
+		return WakeHandshake
+	}
+	return WakePoll
 }
 
 // begin finds out what is settled already, so that a backlog is read without
@@ -258,7 +279,6 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		r.wm.pass(head)
 	}
 	done.head = max(head, r.wm.frontier)
-	r.rows.ahead.follow(r.wm.frontier, r.limit)
 	if len(messages) == 0 {
 		return done, nil
 	}

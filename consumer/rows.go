@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -22,6 +23,7 @@ import (
 // row costs a third less than through database/sql.
 type rows struct {
 	session  *notify.Session
+	release  func() // leaves the session to the others that share it, or closes it
 	table    *table.Table
 	keyName  string
 	key      string   // quoted
@@ -200,7 +202,7 @@ func (r *rows) all(ctx context.Context) error {
 	}
 	var names []string
 	columns := r.key + ", " + ident.Quote(r.table.Name) + ".*"
-	err := r.session.Do(ctx, func(conn *sqlx.Conn) error {
+	err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		result, err := conn.QueryContext(ctx, "SELECT "+columns+" FROM "+ident.Quote(r.table.Name)+" LIMIT 0")
 		if err != nil {
 			return err
@@ -224,7 +226,7 @@ func (r *rows) all(ctx context.Context) error {
 
 // prepare prepares the statement that reads pages, and so checks the condition.
 func (r *rows) prepare(ctx context.Context) error {
-	err := r.raw(ctx, func(conn driver.ConnPrepareContext) (err error) {
+	err := r.raw(ctx, func(ctx context.Context, conn driver.ConnPrepareContext) (err error) {
 		r.next, err = conn.PrepareContext(ctx, "SELECT "+r.columns+" FROM "+ident.Quote(r.table.Name)+
 			" WHERE "+r.key+" > ?"+r.where+" ORDER BY "+r.key+" LIMIT ?")
 		return err
@@ -238,6 +240,17 @@ func (r *rows) prepare(ctx context.Context) error {
 	return nil
 }
 
+// close closes what the rows have on the session, and leaves it. The session may be shared: what is not closed would stay
+// as long as the other consumers do. It does not wait long for a session that is busy.
+func (r *rows) close() {
+	if r.next != nil && r.session.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = r.raw(ctx, func(context.Context, driver.ConnPrepareContext) error { return r.next.Close() })
+	}
+	r.release()
+}
+
 // after reads the rows past an id, in order, limit at most. One that must be read from now on
 // is not one that came ahead.
 func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page, error) {
@@ -245,7 +258,7 @@ func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page
 		return p, nil
 	}
 	p := &page{messages: make([]Message, 0, limit)}
-	err := r.raw(ctx, func(driver.ConnPrepareContext) error {
+	err := r.raw(ctx, func(ctx context.Context, _ driver.ConnPrepareContext) error {
 		return r.scan(ctx, r.next, []uint64{id, uint64(limit)}, func(values []driver.Value) error {
 			return r.add(p, values, limit)
 		})
@@ -300,7 +313,7 @@ func (r *rows) ids(ctx context.Context, after, upTo uint64, limit int) (ids []ui
 
 // once runs a statement that is not kept.
 func (r *rows) once(ctx context.Context, query string, args []uint64, each func([]driver.Value) error) error {
-	return r.raw(ctx, func(conn driver.ConnPrepareContext) error {
+	return r.raw(ctx, func(ctx context.Context, conn driver.ConnPrepareContext) error {
 		stmt, err := conn.PrepareContext(ctx, query)
 		if err != nil {
 			return err
@@ -309,9 +322,9 @@ func (r *rows) once(ctx context.Context, query string, args []uint64, each func(
 	})
 }
 
-func (r *rows) raw(ctx context.Context, f func(conn driver.ConnPrepareContext) error) error {
-	err := r.session.Do(ctx, func(conn *sqlx.Conn) error {
-		return conn.Raw(func(c any) error { return f(c.(driver.ConnPrepareContext)) })
+func (r *rows) raw(ctx context.Context, f func(ctx context.Context, conn driver.ConnPrepareContext) error) error {
+	err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		return conn.Raw(func(c any) error { return f(ctx, c.(driver.ConnPrepareContext)) })
 	})
 	if server.Is(err, server.ErrBadField) && r.types != nil {
 		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // no fault of the options': it was there

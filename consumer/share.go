@@ -166,7 +166,7 @@ func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (p
 	if err != nil {
 		return progress{}, err
 	}
-	defer func() { _ = rows.session.Close() }()
+	defer rows.close()
 	return l.start(ctx, rows)
 }
 
@@ -194,7 +194,7 @@ func (l *life) tenure(ctx, hands context.Context, t *table.Table, s sharing, own
 	if err == nil {
 		var rows *rows
 		if rows, err = l.rows(ctx, t, shares); err == nil {
-			defer func() { _ = rows.session.Close() }()
+			defer rows.close()
 			err = l.read(ctx, hands, rows, shares, begun)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -214,13 +215,14 @@ func TestShareIdle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, "orders"))
 		more := mysqltest.Size(2, 6, 6)
 		window := mysqltest.Size(2*time.Second, 5*time.Second, time.Minute)
 		config = config.Clone()
 		commands := mysqltest.CountCommands(config)
 		member := func() {
 			var got collected
-			run(t, openConfig(t, config), "orders", Options{Group: "g", MembersShare: true, Mode: ModeGate}, got.handler())
+			run(t, openConfig(t, config), "orders", Options{Group: "g", MembersShare: true}, got.handler())
 		}
 		quietly := func(members int) {
 			fairly(t, db, "g", members)

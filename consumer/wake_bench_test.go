@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,77 +12,64 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// BenchmarkWake is the way of a message through everything, from Publish's call, and
-// from its return, to the handler's call, for a producer that keeps the gate, for one
-// that has a bell, and by GTIDs. Floors in the same rounds: a round trip, a hand-over of
-// a lock between two bare sessions, and one that brings a row with it, which is the least
-// that a handler can be called after. Medians.
+// BenchmarkWake is the way of a message through everything, from Publish's call, and from its return, to the handler's
+// call, by a wake trigger, by mqnotify_wake, and by GTIDs. Floors in the same rounds: a round trip, and a hand-over of a
+// lock between two bare sessions. Medians.
 //
 //	go test ./consumer -run - -bench Wake -benchtime 500x
 func BenchmarkWake(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
-		b.Run("gate", func(b *testing.B) { benchmarkWake(b, s.Start(b), ModeGate) })
+		b.Run("trigger", func(b *testing.B) { benchmarkWake(b, s.Start(b), "orders") })
+		b.Run("call", func(b *testing.B) { benchmarkWake(b, s.Start(b), "other") })
 		if !s.IsMariaDB() {
-			b.Run("gtid", func(b *testing.B) { benchmarkWake(b, s.Start(b, gtids...), ModeGTID) })
+			b.Run("gtid", func(b *testing.B) { benchmarkWake(b, s.Start(b, gtids...)) })
 		}
 	})
 }
 
-func benchmarkWake(b *testing.B, s *mysqltest.Server, mode Mode) {
+// benchmarkWake makes wake triggers for some tables.
+func benchmarkWake(b *testing.B, s *mysqltest.Server, triggers ...string) {
 	b.Helper()
 	config := s.Database(b)
-	db := openConfig(b, config, "orders")
-	publishers := make([]*producer.Producer, 2) // the first keeps the gate
-	for i := range publishers {
-		var err error
-		publishers[i], err = producer.New(openConfig(b, config), "orders", producer.Options{NoGate: mode != ModeGate})
-		require.NoError(b, err)
-		b.Cleanup(func() { require.NoError(b, publishers[i].Close()) })
-		require.NoError(b, publishers[i].Join(b.Context()))
+	db := openConfig(b, config, "orders", "other")
+	if len(triggers) > 0 {
+		require.NoError(b, wake.Install(b.Context(), db, wake.Options{Logger: quiet}, triggers...))
 	}
+	p, err := producer.New(openConfig(b, config), "orders", producer.Options{})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	handled := make(chan time.Time, 1)
-	run(b, openConfig(b, config), "orders", Options{Mode: mode, From: Beginning()}, Each(func(context.Context, Message) error {
+	run(b, openConfig(b, config), "orders", Options{From: Beginning()}, Each(func(context.Context, Message) error {
 		handled <- time.Now()
 		return nil
 	}))
 	insert(b, db, "orders", "first")
 	<-handled
 	floor := newHandOver(b, db)
-	var trips, handOvers, rows []float64
-	var all, after [2][]float64 // by publisher
+	var trips, handOvers, all, after []float64
 	for b.Loop() {
 		trips = append(trips, floor.trip(b))
-		handOvers = append(handOvers, floor.pass(b, ""))
-		rows = append(rows, floor.pass(b, "; EXECUTE a_row"))
-		for i, p := range publishers {
-			<-time.After(3 * time.Millisecond) // all wait again
-			begun := time.Now()
-			_, err := p.Publish(b.Context(), producer.Message{Payload: []byte("x")})
-			committed := time.Now()
-			require.NoError(b, err)
-			at := <-handled
-			all[i] = append(all[i], ms(at.Sub(begun)))
-			after[i] = append(after[i], ms(at.Sub(committed)))
-		}
+		handOvers = append(handOvers, floor.pass(b))
+		<-time.After(10 * time.Millisecond) // all wait again
+		begun := time.Now()
+		_, err := p.Publish(b.Context(), producer.Message{Payload: []byte("x")})
+		committed := time.Now()
+		require.NoError(b, err)
+		at := <-handled
+		all = append(all, ms(at.Sub(begun)))
+		after = append(after, ms(at.Sub(committed)))
 	}
 	b.ReportMetric(0, "ns/op")
-	trip, handOver := median(trips), median(handOvers)
-	b.ReportMetric(trip, "trip-ms")
-	b.ReportMetric(handOver, "hand-over-ms")
-	b.ReportMetric(median(all[0]), "publish-to-handler-ms")
-	b.ReportMetric(median(after[0]), "commit-to-handler-ms")
-	if mode == ModeGTID {
-		b.ReportMetric(median(after[0])/trip, "trips")
-		return
-	}
-	b.ReportMetric(median(after[0])/handOver, "hand-overs")
-	b.ReportMetric(median(rows)/handOver, "bare-hand-overs-with-a-row")
-	b.ReportMetric(median(after[1]), "bell-commit-to-handler-ms")
-	b.ReportMetric(median(after[1])/handOver, "bell-hand-overs")
+	b.ReportMetric(median(trips), "trip-ms")
+	b.ReportMetric(median(handOvers), "hand-over-ms")
+	b.ReportMetric(median(all), "publish-to-handler-ms")
+	b.ReportMetric(median(after), "commit-to-handler-ms")
+	b.ReportMetric(median(after)/median(trips), "trips")
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -103,11 +89,6 @@ func newHandOver(tb testing.TB, db *notify.DB) *handOver {
 		require.NoError(tb, err)
 		tb.Cleanup(func() { require.NoError(tb, (*session).Close()) })
 	}
-	const row = "SELECT id, created_at, headers, payload FROM orders FORCE INDEX (PRIMARY) WHERE id > 0 ORDER BY id LIMIT 1"
-	require.NoError(tb, h.waiter.Do(tb.Context(), func(conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(tb.Context(), "PREPARE a_row FROM '"+row+"'")
-		return err
-	}))
 	return h
 }
 
@@ -121,31 +102,19 @@ func (h *handOver) trip(tb testing.TB) float64 {
 func (h *handOver) ask(tb testing.TB, session *notify.Session, query string, args ...any) error {
 	tb.Helper()
 	return session.Do(tb.Context(), func(conn *sqlx.Conn) error {
-		rows, err := conn.QueryxContext(tb.Context(), query, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
 		var n int
-		for rows.Next() && err == nil {
-			err = rows.Scan(&n)
-		}
-		for rows.NextResultSet() {
-			for rows.Next() {
-			}
-		}
-		return errors.Join(err, rows.Err())
+		return conn.QueryRowxContext(tb.Context(), query, args...).Scan(&n)
 	})
 }
 
-// pass is the time from the release to the return of the wait, and of what comes with it.
-func (h *handOver) pass(tb testing.TB, with string) float64 {
+// pass is the time from the release to the return of the wait.
+func (h *handOver) pass(tb testing.TB) float64 {
 	tb.Helper()
 	require.NoError(tb, h.ask(tb, h.holder, "SELECT GET_LOCK(?, 0)", h.name))
 	var passed time.Time
 	waited := make(chan error, 1)
 	go func() {
-		err := h.ask(tb, h.waiter, "SELECT GET_LOCK(?, 10)"+with, h.name)
+		err := h.ask(tb, h.waiter, "SELECT GET_LOCK(?, 10)", h.name)
 		passed = time.Now()
 		waited <- err
 	}()
@@ -165,11 +134,12 @@ func TestThousandASecond(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		commands := mysqltest.CountCommands(config)
-		openConfig(t, config, "orders")
+		db := openConfig(t, config, "orders")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		var got [consumers]atomic.Int64
 		var late atomic.Int64 // the longest, in ns
 		for i := range got {
-			run(t, openConfig(t, config), "orders", Options{Mode: ModeGate, From: Beginning()}, Each(func(_ context.Context, m Message) error {
+			run(t, openConfig(t, config), "orders", Options{From: Beginning()}, Each(func(_ context.Context, m Message) error {
 				got[i].Add(1)
 				if took := int64(time.Since(m.CreatedAt)); took > late.Load() {
 					late.Store(took)

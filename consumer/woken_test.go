@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -15,13 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// openWoken makes a topic with a wake trigger, and options with which nothing else finds a row in time.
+// openWoken makes topics with wake triggers.
 func openWoken(t *testing.T, s *mysqltest.Server, topics ...string) (*notify.DB, Options) {
 	t.Helper()
 	db := openConfig(t, s.Database(t), topics...)
 	require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, topics...))
-	seldom := func() backoff.BackOff { return backoff.NewConstantBackOff(time.Hour) }
-	return db, Options{From: Beginning(), Gate: notify.GateOptions{Look: seldom}, Poll: seldom()}
+	return db, Options{From: Beginning()}
 }
 
 // A row that any program inserts is handled soon after its commit, however long the transaction is.
@@ -29,6 +27,12 @@ func TestPlainInsertWakes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, options := openWoken(t, s, "orders")
 		var got collected
+		var triggers atomic.Int32
+		options.Woken = func(w Wake) {
+			if w == WakeTrigger {
+				triggers.Add(1)
+			}
+		}
 		r := run(t, db, "orders", options, got.handler())
 		insert(t, db, "orders", "first")
 		got.waitFor(t, "first")
@@ -36,8 +40,11 @@ func TestPlainInsertWakes(t *testing.T) {
 		require.NoError(t, err)
 		mysqltest.Exec(t, tx, "INSERT INTO orders (payload) VALUES ('second')")
 		mysqltest.Window(t, 1500*time.Millisecond) // longer than the wait for its commit
+		woken, committed := triggers.Load(), time.Now()
 		require.NoError(t, tx.Commit())
 		got.waitFor(t, "first", "second")
+		require.Less(t, time.Since(committed), soon)
+		require.Greater(t, triggers.Load(), woken)
 		rolledBack, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		mysqltest.Exec(t, rolledBack, "INSERT INTO orders (payload) VALUES ('never')")
@@ -52,7 +59,6 @@ func TestPlainInsertWakes(t *testing.T) {
 func TestTriggerRemoved(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, options := openWoken(t, s, "orders")
-		options.Poll, options.Gate = nil, notify.GateOptions{}
 		var got collected
 		run(t, db, "orders", options, got.handler())
 		insert(t, db, "orders", "first")

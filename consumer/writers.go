@@ -23,6 +23,9 @@ const (
 	// WritersInnoDBTrx reads information_schema.INNODB_TRX, which needs PROCESS.
 	// Every writing transaction of the server counts, not only this table's.
 	WritersInnoDBTrx Writers = "innodb-trx"
+	// WritersRoutine is WritersInnoDBTrx for an account without PROCESS. It calls
+	// mqnotify_open_writers, which needs EXECUTE on it; mqnotify init makes it.
+	WritersRoutine Writers = "open-writers"
 	// WritersUnknown needs nothing: a gap counts as settled after Options.Grace.
 	WritersUnknown Writers = "unknown"
 )
@@ -58,12 +61,15 @@ func openSource(ctx context.Context, session *notify.Session, t *table.Table, wa
 			return nil, 0, err
 		}
 	}
-	if want == WritersAuto || want == WritersInnoDBTrx {
-		source, err := newInnoDBTrx(ctx, session)
+	for _, way := range []Writers{WritersInnoDBTrx, WritersRoutine} {
+		if want != WritersAuto && want != way {
+			continue
+		}
+		source, err := newInnoDBTrx(ctx, session, way)
 		if err == nil {
 			return source, exact, nil
 		}
-		if err := refuse(want == WritersInnoDBTrx, err); err != nil {
+		if err := refuse(want == way, err); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -87,7 +93,8 @@ func unfit(err error) error {
 	var no noSourceError
 	if errors.As(err, &no) || server.NoPrivilege(err) ||
 		server.Is(err, server.ErrNoSuchTable, server.ErrUnknownTable, server.ErrBadField, server.ErrBadDatabase,
-			server.ErrParse, server.ErrNotSupportedYet, server.ErrUnknown) {
+			server.ErrParse, server.ErrNotSupportedYet, server.ErrUnknown,
+			server.ErrNoRoutine, server.ErrRoutineDenied, server.ErrNoSuchDefiner) {
 		return nil
 	}
 	return err

@@ -115,7 +115,7 @@ func programOf(page string) string {
 	return "page-" + strings.ToLower(strings.TrimSuffix(filepath.Base(page), ".md"))
 }
 
-// ends tells whether the code calls a function of the page's that ends it.
+// ends reports whether the code calls a function of the page's that ends it.
 func ends(t *testing.T, declarations, code string) bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+declarations, parser.SkipObjectResolution)

@@ -56,11 +56,14 @@ func (b block) at() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 // pages are the files whose code is tried.
 func pages(t *testing.T) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
-	require.NotEmpty(t, all)
-	for i := range all {
-		all[i] = filepath.Join("docs", filepath.Base(all[i]))
+	var all []string
+	for _, folder := range []string{"docs", "docs/internals"} {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*.md"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			all = append(all, filepath.Join(folder, filepath.Base(file)))
+		}
 	}
 	return append(all, "README.md", "CONTRIBUTING.md")
 }

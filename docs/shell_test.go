@@ -40,11 +40,11 @@ type job struct {
 }
 
 // endless are the subcommands that go on until they are stopped.
-var endless = []string{"consume", "tail", "listen", "keeper", "serve", "work", "bridge", "import"}
+var endless = []string{"consume", "tail", "listen", "serve", "work", "bridge", "import"}
 
 // ready is what an endless command says once it is at work; other programs than
 // mqnotify print an id, or begin a stream.
-var ready = regexp.MustCompile(`(?:msg="?|INFO )(waiting|waits for|listening|keeps the gate|stands by|standing by|serving|importing)|(?m:^(\d+|retry: .*)$)`)
+var ready = regexp.MustCompile(`(?:msg="?|INFO )(waiting|waits for|listening|standing by|serving|importing)|(?m:^(\d+|retry: .*)$)`)
 
 // block types a block's commands.
 func (s *terminal) block(t *testing.T, b block, replace func(string) string) {

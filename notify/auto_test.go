@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -16,183 +15,132 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// auto is an Auto in a process of its own, and what it logged.
+// auto is an Auto and what it logged.
 type auto struct {
 	*notify.Auto
-	db     *notify.DB
 	logged mysqltest.Text
 }
 
-func openAuto(tb testing.TB, db *notify.DB, again time.Duration) *auto {
+func openAuto(tb testing.TB, db *notify.DB) *auto {
 	tb.Helper()
-	a := &auto{db: db}
-	a.Auto = notify.NewAuto(db, openSession(tb, db, never), "orders", notify.LargestID("orders", "id"), notify.AutoOptions{
-		Again: again, Logger: slog.New(slog.NewTextHandler(&a.logged, nil)),
-	})
+	a := new(auto)
+	a.Auto = notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{Logger: slog.New(slog.NewTextHandler(&a.logged, nil))})
 	tb.Cleanup(func() { require.NoError(tb, a.Close()) })
 	return a
 }
 
-// awaitMode waits for messages until the mode is the wanted one, and returns why it
-// is none better.
-func (a *auto) awaitMode(tb testing.TB, want string) string {
+// awaitMode waits until the mode is the wanted one, and returns why it is not trigger.
+func (a *auto) awaitMode(tb testing.TB, want string) (why string) {
 	tb.Helper()
-	late := time.After(2 * patience) // a keeper that sleeps looks whether the server is read-only each 30 s
-	for {
-		head, err := a.Head(tb.Context())
+	mysqltest.Eventually(tb, "the mode is "+want, func() bool {
+		_, err := a.Head(tb.Context())
 		require.NoError(tb, err)
-		_, err = a.Wait(tb.Context(), head, 10*time.Millisecond)
-		require.NoError(tb, err)
-		mode, why := a.Mode()
-		if mode == want {
-			return why
-		}
-		select {
-		case <-late:
-			tb.Fatalf("still %s, not %s: %s", mode, want, a.logged.String())
-		default:
-		}
-	}
+		var mode string
+		mode, why = a.Mode()
+		return mode == want
+	})
+	return why
 }
 
-// wakes tells that a row of a writer that knows nothing ends a wait before its bound.
-func (a *auto) wakes(tb testing.TB, db *notify.DB) {
+// wakes inserts a row by a plain INSERT, and returns how long after its commit the Wait ended.
+func (a *auto) wakes(tb testing.TB, db *notify.DB) time.Duration {
 	tb.Helper()
 	seen, err := a.Head(tb.Context())
 	require.NoError(tb, err)
 	insert(tb, db)
 	begun := time.Now()
-	_, err = a.Wait(tb.Context(), seen, 10*patience)
+	head, err := a.Wait(tb.Context(), seen, patience)
 	require.NoError(tb, err)
-	assert.Less(tb, time.Since(begun), patience)
+	require.NotEqual(tb, seen, head, "the bound of the wait has passed")
+	return time.Since(begun)
 }
 
-// startWithGTIDs starts a server, a MySQL with GTIDs.
-func startWithGTIDs(tb testing.TB, s *mysqltest.Server) *mysqltest.Server {
-	tb.Helper()
-	if s.IsMariaDB() {
-		return s.Start(tb)
-	}
-	return s.Start(tb, gtidFlags...)
-}
-
-// The best way that works is taken, and told in one line.
-func TestAutoChooses(t *testing.T) {
+// A wake trigger that is made while a process waits is used, and left when it is removed. Each way is logged once.
+func TestAutoTakesATrigger(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		a := openAuto(t, db, 0)
-		assert.Empty(t, a.awaitMode(t, "gate"))
+		a := openAuto(t, db)
+		assert.Contains(t, a.awaitMode(t, "poll"), "mqnotify wake install")
 		a.wakes(t, db)
-		assert.Equal(t, 1, strings.Count(a.logged.String(), "\n"), a.logged.String())
-		assert.Contains(t, a.logged.String(), "mode=gate")
-	})
-}
-
-// A row that its one reader deletes is looked at.
-func TestAutoPollsTheFlagRow(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openTopic(t, s)
-		a := notify.NewAuto(db, openSession(t, db, never), "orders", notify.FlagRow("orders"), notify.AutoOptions{})
-		defer func() { require.NoError(t, a.Close()) }()
-		setFlag(t, db)
-		head, err := a.Head(t.Context())
+		options := wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
+		require.NoError(t, wake.Install(t.Context(), db, options, "orders"))
+		assert.Empty(t, a.awaitMode(t, "trigger"))
+		a.wakes(t, db)
+		_, err := wake.Remove(t.Context(), db, options, "orders")
 		require.NoError(t, err)
-		_, ok := head.Value()
-		assert.True(t, ok)
-		mode, why := a.Mode()
-		assert.Equal(t, "poll", mode)
-		assert.Contains(t, why, "deletes")
+		assert.Contains(t, a.awaitMode(t, "poll"), "no wake trigger")
+		a.wakes(t, db)
+		assert.Equal(t, 3, strings.Count(a.logged.String(), "\n"), a.logged.String())
 	})
 }
 
-// A server that becomes read-only has its writers elsewhere: it is polled, and the
-// gate is back when the server takes writes again.
+// The writers of a server that is read-only are elsewhere: it is polled, or its commits are followed.
 func TestAutoOnAReadOnlyServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := startWithGTIDs(t, s)
-		config := own.Database(t)
-		db := openDB(t, config)
-		makeTopic(t, db)
-		a, other := openAuto(t, db, 200*time.Millisecond), openAuto(t, openDB(t, config), 200*time.Millisecond)
-		for _, a := range []*auto{a, other} {
-			a.awaitMode(t, "gate")
+		own, mode := s.Start(t, "--read-only=1"), "poll"
+		if !s.IsMariaDB() {
+			own, mode = s.Start(t, append(gtidFlags, "--read-only=1")...), "gtid"
 		}
-		for range mysqltest.Size(1, 1, 2) {
-			_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL read_only = 1")
-			require.NoError(t, err)
-			for _, a := range []*auto{a, other} {
-				assert.Contains(t, a.awaitMode(t, "poll"), "read-only")
-				a.wakes(t, db) // root may write
-			}
-			late := openAuto(t, openDB(t, config), 0)
-			assert.Contains(t, late.awaitMode(t, "poll"), "read-only")
-			_, err = own.Admin(t).ExecContext(t.Context(), "SET GLOBAL read_only = 0")
-			require.NoError(t, err)
-			for _, a := range []*auto{a, other} {
-				a.awaitMode(t, "gate")
-				a.wakes(t, db)
-			}
-		}
-		assert.Contains(t, a.logged.String(), "mode=poll why=")
+		db := openTopic(t, own) // root may write
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}, "orders"))
+		a := openAuto(t, db)
+		assert.Contains(t, a.awaitMode(t, mode), "do not reach")
+		a.wakes(t, db)
 	})
 }
 
-// Through a proxy that deals a connection's statements out to many sessions no lock
-// can be held: what may be on any session is polled, and nothing is left behind.
+var gtidFlags = []string{"--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"}
+
+// Through a proxy that gives every statement another session of the server no lock can be held: the topic is polled.
 func TestAutoThroughAMultiplexer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := startWithGTIDs(t, s)
+		own := s.Start(t)
 		config := own.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)
-		shared := openDB(t, own.Multiplexer(t, 4).Config(config))
-		a := openAuto(t, shared, 50*time.Millisecond)
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}, "orders"))
+		a := openAuto(t, openDB(t, own.Multiplexer(t, 4).Config(config)))
 		assert.Contains(t, a.awaitMode(t, "poll"), "proxy")
 		a.wakes(t, db)
-		a.awaitMode(t, "poll")
 		require.NoError(t, a.Close())
 	})
 }
 
-// A way of which only a connection was lost is taken again soon.
-func TestAutoAfterALostConnection(t *testing.T) {
+// Without a wake trigger, MySQL's commits end the wait, long before a poll would: while GTIDs are on.
+func TestAutoFollowsCommits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		db := openDB(t, config)
-		makeTopic(t, db)
-		a := openAuto(t, openDB(t, config), time.Hour)
-		a.awaitMode(t, "gate")
-		require.Eventually(t, func() bool { // it asks for the head in the moment before the gate has reconnected
-			if keeper := holder(t, s.Admin(t), gateLock(config, "keeper")); keeper != 0 {
-				killIfThere(t, s.Admin(t), "CONNECTION", keeper)
-			}
-			_, err := a.Head(t.Context())
-			require.NoError(t, err)
-			mode, _ := a.Mode()
-			return mode != "gate"
-		}, patience, time.Millisecond)
-		head, err := a.Head(t.Context())
-		for begun := time.Now(); err == nil && time.Since(begun) < patience; { // in the middle of a wait
-			if mode, _ := a.Mode(); mode == "gate" {
-				break
-			}
-			head, err = a.Wait(t.Context(), head, patience)
+		if s.IsMariaDB() {
+			t.Skip("MariaDB has no wait for a commit")
 		}
+		own := s.Start(t, gtidFlags...)
+		db := openTopic(t, own)
+		a := openAuto(t, db)
+		sum := func() (sum time.Duration) {
+			for range 5 {
+				<-time.After(1500 * time.Millisecond) // polls are a second apart by then
+				sum += a.wakes(t, db)
+			}
+			return sum
+		}
+		assert.Contains(t, a.awaitMode(t, "gtid"), "no wake trigger")
+		followed := sum()
+		_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL gtid_mode = ON_PERMISSIVE")
 		require.NoError(t, err)
-		mode, why := a.Mode()
-		require.Equal(t, "gate", mode, why)
+		insert(t, db) // ends the wait for a commit
+		a.awaitMode(t, "poll")
+		polled := sum()
+		t.Log(followed, polled)
+		assert.Less(t, followed, polled/3)
 	})
 }
 
 // Closing it in the middle of whatever it does leaves nothing behind.
 func TestAutoClose(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		db := openDB(t, config)
-		makeTopic(t, db)
+		config := tidy(t, s)
+		makeTopic(t, openDB(t, config))
 		for _, bound := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
-			a := notify.NewAuto(openDB(t, config), openSession(t, db, never), "orders",
-				notify.LargestID("orders", "id"), notify.AutoOptions{Poll: backoff.NewConstantBackOff(time.Millisecond)})
+			a := notify.NewAuto(openDB(t, config), notify.LargestID("orders", "id"), notify.AutoOptions{})
 			waited := mysqltest.Result(func() error {
 				head, err := a.Head(t.Context())
 				for err == nil {
@@ -210,51 +158,5 @@ func TestAutoClose(t *testing.T) {
 			_, err := a.Head(t.Context())
 			require.Error(t, err)
 		}
-	})
-}
-
-// Where the gate is no use commits are waited for, until GTIDs are switched off, and
-// again when they are back.
-func TestAutoWaitsForCommits(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		if s.IsMariaDB() {
-			t.Skip("MariaDB has no wait for a commit")
-		}
-		own := startWithGTIDs(t, s)
-		db := openTopic(t, own)
-		a := &auto{db: db}
-		a.Auto = notify.NewAuto(db, openSession(t, db, never), "orders", notify.FlagRow("orders"), notify.AutoOptions{
-			Again: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&a.logged, nil)),
-		})
-		defer func() { require.NoError(t, a.Close()) }()
-		set := func(mode string) {
-			_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL gtid_mode = "+mode)
-			require.NoError(t, err)
-		}
-		for range 2 {
-			a.awaitMode(t, "gtid")
-			set("ON_PERMISSIVE")
-			setFlag(t, db) // or the wait would not notice before its end
-			assert.Contains(t, a.awaitMode(t, "poll"), "gtid_mode")
-			set("ON")
-		}
-		a.awaitMode(t, "gtid")
-	})
-}
-
-// A wake trigger that is made while a consumer waits is taken, and left when it is removed.
-func TestAutoTakesATrigger(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openTopic(t, s)
-		a := openAuto(t, db, 100*time.Millisecond)
-		assert.Empty(t, a.awaitMode(t, "gate"))
-		options := wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
-		require.NoError(t, wake.Install(t.Context(), db, options, "orders"))
-		assert.Empty(t, a.awaitMode(t, "trigger"))
-		a.wakes(t, db)
-		_, err := wake.Remove(t.Context(), db, options, "orders")
-		require.NoError(t, err)
-		assert.Contains(t, a.awaitMode(t, "gate"), "no wake trigger")
-		a.wakes(t, db)
 	})
 }

@@ -2,54 +2,61 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// Await blocks until the query returns rows, and returns them, each in a T, which
-// is a struct with db tags or the type of a single column (see sqlx.Select).
+// awaitBound is how often Await runs its query when it gets no hint.
+const awaitBound = 10 * time.Second
+
+// Await blocks until the query returns rows, and returns them, each in a T. T is a struct with db tags or the type of a
+// single column (see sqlx.Select). The topic is the name of the table whose changes can make the query return rows.
 //
-// It asks again whenever the topic's gate rings: when rows are inserted into the
-// topic's table, by a producer or by anybody, and when somebody notifies the topic,
-// as who changes the condition in another way does after his commit. Beside that
-// it asks each 10 s; where there is no gate (ErrNoGate) it polls, from 10 ms to 1 s.
+// Await asks whether there are rows, SELECT EXISTS(query), at every change of the table if the table has wake triggers
+// for insert, update and delete. Otherwise it asks when the server commits (MySQL with GTIDs), when a program calls
+// mqnotify_wake, and at least once a second. A query that can't stand in EXISTS is run itself instead, with waits from
+// 10 ms to 1 s.
 //
-// The query runs on the DB's pool, outside a transaction, as often as needed. It
-// ends with ctx, with its cause, or with an error of the query; a lost connection is
-// no end.
+// The query runs on the DB's pool, outside a transaction, as often as needed. Await ends with the cause of ctx, or with an
+// error of the query. It goes on after a lost connection.
 func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any) ([]T, error) {
-	gate := NewGate(db, topic, GateOptions{})
-	defer func() { _ = gate.Close() }()
+	auto := newAuto(db.awaits, Source{
+		query: "SELECT EXISTS(" + query + "\n)", args: args, table: topic, events: waiting.Insert | waiting.Update | waiting.Delete,
+	}, AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	defer func() { _ = auto.Close() }()
 	polls := &Fibonacci{Jitter: 0.1}
-	for gated := true; ; {
-		head, err := gate.Head(ctx)
-		if errors.Is(err, ErrNoGate) && gated {
-			slog.InfoContext(ctx, "polls for a condition", "topic", topic, "why", err)
-			gated = false
-		}
+	for {
+		head, failed := auto.Head(ctx)
 		var rows []T
 		switch err := db.pool.SelectContext(ctx, &rows, query, args...); {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case server.ConnectionLost(err) || server.Retryable(err):
-			pause(ctx, polls.NextBackOff())
-			continue
+			failed = err
 		case err != nil:
 			return nil, fmt.Errorf("notify: await a condition: %w", err)
 		case len(rows) > 0:
 			return rows, nil
 		}
-		if err != nil {
+		if failed != nil || head.value > 0 { // the rows were there and are gone: others may come before the next hint
 			pause(ctx, polls.NextBackOff())
 			continue
 		}
-		_, _ = gate.Wait(ctx, head, awaitBound) // whatever it says, the query tells
+		polls.Reset()
+		_, _ = auto.Wait(ctx, head, awaitBound) // the query tells what became of it
 	}
 }
 
-// awaitBound is how often Await asks when nobody wakes it.
-const awaitBound = 10 * time.Second
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
@@ -29,14 +28,12 @@ var ErrNoDatabase = errors.New("no database in the DSN: end it with /DATABASE")
 type DB struct {
 	config *mysql.Config
 	pool   *sqlx.DB
+	closed atomic.Bool
 
-	mu    sync.Mutex
-	gates map[string]*gate // by topic
-	looks sharedSession    // for what keepers look at
-
-	waiting     *waiting.Waiting
-	commitsSeen commits
-	lostLocks   atomic.Uint64
+	waiting       *waiting.Waiting
+	awaits        *waiting.Waiting // of Await: its queries may be slow, and must not hold others up
+	notifications notifications
+	sharing       sharing
 }
 
 // Open prepares access to the database that dataSource names, in the driver's form
@@ -73,9 +70,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
-	return &DB{
-		config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), waiting: waiting.New(config, slog.Default()),
-	}, nil
+	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), waiting: waiting.New(config, slog.Default()),
+		awaits: waiting.New(config, slog.Default())}
+	db.notifications.db = db
+	return db, nil
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock
@@ -95,4 +93,7 @@ func (db *DB) Capabilities(ctx context.Context) (*Capabilities, error) {
 }
 
 // Close closes the pool. Sessions live on until they are closed themselves.
-func (db *DB) Close() error { return db.pool.Close() }
+func (db *DB) Close() error {
+	db.closed.Store(true)
+	return db.pool.Close()
+}

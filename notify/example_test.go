@@ -32,15 +32,9 @@ func TestExamples(t *testing.T) {
 			"it is our turn: true\n":                   ExampleSession,
 			"released\n":                               ExampleLock,
 			"something new, by a poll: true\n":         ExamplePoll,
-			"woken\n":                                  ExampleListen,
+			"reload: v42\n":                            ExampleListen,
 			"the order that waited\n":                  ExampleAwait,
-			"something new: true\n":                    ExampleGate,
-			"kept until the end\n":                     ExampleGate_Keep,
-			"stored: true\n":                           ExampleGate_Insert,
-			"by a look: 1\n":                           ExampleObserve,
-			"the keeper is there: true\n":              ExampleReadGateStatus,
-			"something new: true, by gate\n":           ExampleNewAuto,
-			"no GTIDs here: poll\n":                    ExampleNewGTID,
+			"something new: true, by poll\n":           ExampleNewAuto,
 			"our turn, and something new: true\n":      ExampleNewHandshake,
 			"changed: true, 1 times\n":                 ExampleFlag,
 			"changed: true, and noted\n":               ExampleFlagRow,
@@ -49,6 +43,11 @@ func TestExamples(t *testing.T) {
 			"still held: true, others waited: false\n": ExampleLock_Turn,
 			"in the session's own time zone: true\n":   ExampleSession_Do,
 			"it answered in time: true\n":              ExampleSession_Within,
+			"who listens to orders reads them now\n":   ExampleDB_Wake,
+			"woken without a wait\n":                   ExampleNewWaker,
+			"sent with the commit\n":                   ExampleNotifyTx,
+			"some orders: true <nil>\n":                ExampleDB_SharedSession,
+			"held on the shared session: true <nil>\n": ExampleDB_SharedLock,
 		})
 	})
 }
@@ -145,22 +144,21 @@ func ExampleListen() {
 		return
 	}
 	defer func() { _ = db.Close() }()
-	wakes, err := notify.Listen(ctx, db, "reload") // any name
+	notifications, err := notify.Listen(ctx, db, "reload") // any name
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	<-wakes // for what happened before
-
-	if err := notify.Notify(ctx, db, "reload"); err != nil { // anywhere
+	// In any program; INSERT INTO mqnotify_notification (name, payload) does the same.
+	if err := notify.Notify(ctx, db, "reload", "v42"); err != nil {
 		fmt.Println(err)
 		return
 	}
-	<-wakes
-	fmt.Println("woken")
+	n := <-notifications
+	fmt.Printf("%s: %s\n", n.Name, n.Payload)
 
 	cancel()
-	for range wakes { // until nothing of it is left
+	for range notifications { // until it is closed
 	}
 }
 

@@ -2,8 +2,8 @@ package notify_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -13,108 +13,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A listener and a producer, each with its part in the gate of "orders". In earnest they
-// are in different processes.
-func ExampleGate() {
-	listener := notify.NewGate(db, "orders", notify.GateOptions{})
-	defer func() { _ = listener.Close() }()
-	seen, err := listener.Head(ctx) // before the rows are read
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-
-	producer := notify.NewGate(db, "orders", notify.GateOptions{})
-	defer func() { _ = producer.Close() }()
-	if err := errors.Join(producer.Join(ctx), insertOrder(ctx)); err != nil { // Join: every ring is heard at once
-		fmt.Println(err)
-		return
-	}
-	producer.Ring(0) // after the commit
-
-	head, err := listener.Wait(ctx, seen, 10*time.Second)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("something new:", head != seen)
-}
-
-// A producer of one's own, whose rows wake the listeners in the packet that stores them.
-func ExampleGate_Insert() {
-	gate := notify.NewGate(db, "orders", notify.GateOptions{})
-	defer func() { _ = gate.Close() }()
-	if err := gate.Join(ctx); err != nil {
-		fmt.Println(err)
-		return
-	}
-	const query = "INSERT INTO orders (payload) VALUES (?)"
-	_, ok, err := gate.Insert(ctx, 1, query, "an order")
-	if !ok && err == nil { // not now, or another process keeps the gate
-		_, err = db.Pool().ExecContext(ctx, query, "an order")
-		gate.Ring(0)
-	}
-	fmt.Println("stored:", err == nil) // else nobody knows
-}
-
-// What woke a listener, for metrics.
-func ExampleObserve() {
-	woken := map[notify.Wake]int{}
-	waiter := notify.Observe(notify.NewGate(db, "orders", notify.GateOptions{}), func(w notify.Wake) { woken[w]++ })
-	defer func() { _ = waiter.Close() }()
-	seen, err := waiter.Head(ctx)
-	if err == nil {
-		err = insertOrder(ctx)
-	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := waiter.Wait(ctx, seen, 10*time.Second); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("by a look:", woken[notify.WakeLook])
-}
-
-// A process that does nothing but keep the gate, as `mqnotify keeper orders` does.
-func ExampleGate_Keep() {
-	ctx, stop := context.WithTimeout(ctx, 100*time.Millisecond) // in earnest: until a signal
-	defer stop()
-	gate := notify.NewGate(db, "orders", notify.GateOptions{})
-	defer func() { _ = gate.Close() }()
-	if err := gate.Keep(ctx); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("kept until the end")
-}
-
-// Who takes part in a topic's gate, for a page of an operator's.
-func ExampleReadGateStatus() {
-	gate := notify.NewGate(db, "orders", notify.GateOptions{})
-	defer func() { _ = gate.Close() }()
-	if _, err := gate.Head(ctx); err != nil { // somebody listens
-		fmt.Println(err)
-		return
-	}
-	status, err := notify.ReadGateStatus(ctx, db, "orders")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("the keeper is there:", status.Keeper.ID != 0)
-}
-
-// The best way to wait that works here.
+// A wake trigger of the table ends the wait, or a poll where there is none.
 func ExampleNewAuto() {
-	session, err := db.Session(ctx, notify.SessionOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = session.Close() }()
-	waiter := notify.NewAuto(db, session, "orders", notify.LargestID("orders", "id"), notify.AutoOptions{})
+	waiter := notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})
 	defer func() { _ = waiter.Close() }()
 	seen, err := waiter.Head(ctx)
 	if err == nil {
@@ -131,29 +32,6 @@ func ExampleNewAuto() {
 	}
 	mode, _ := waiter.Mode()
 	fmt.Printf("something new: %v, by %s\n", head != seen, mode)
-}
-
-// On MySQL with gtid_mode=ON any commit ends the wait, whoever commits.
-func ExampleNewGTID() {
-	session, err := db.Session(ctx, notify.SessionOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	waiter := notify.NewGTID(db, session, notify.LargestID("orders", "id"))
-	defer func() { _ = waiter.Close() }() // and the session with it
-	seen, err := waiter.Head(ctx)
-	switch {
-	case errors.Is(err, notify.ErrNoGTID):
-		fmt.Println("no GTIDs here: poll")
-		return
-	case err != nil:
-		fmt.Println(err)
-		return
-	}
-	if _, err := waiter.Wait(ctx, seen, time.Minute); err != nil {
-		fmt.Println(err)
-	}
 }
 
 // The consumer's side of the handshake; the producer's is producer.NewHandshake.
@@ -362,4 +240,84 @@ func ExampleSession_Within() {
 	if err != nil {
 		fmt.Println(err)
 	}
+}
+
+// After a commit to a table that has no wake trigger.
+func ExampleDB_Wake() {
+	if err := insertOrder(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := db.Wake(ctx, "orders"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("who listens to orders reads them now")
+}
+
+// For a program that commits often: the calls are made in the background, and only where no wake trigger does the same.
+func ExampleNewWaker() {
+	waker := notify.NewWaker(db, "orders", slog.Default())
+	defer func() { _ = waker.Close() }() // makes the last call
+	if err := insertOrder(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	waker.Wake()
+	if _, err := db.Pool().ExecContext(ctx, "UPDATE orders SET payload = 'changed'"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	waker.WakeAlways() // the trigger tells of inserts
+	fmt.Println("woken without a wait")
+}
+
+// The notification is received if the transaction commits.
+func ExampleNotifyTx() {
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	if err := notify.NotifyTx(ctx, tx, "reload", "v43"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := tx.Commit(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("sent with the commit")
+}
+
+// A session that others use at the same time, for short statements.
+func ExampleDB_SharedSession() {
+	session, release, err := db.SharedSession(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer release()
+	if err := insertOrder(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	var orders int
+	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		return conn.GetContext(ctx, &orders, "SELECT COUNT(*) FROM orders")
+	})
+	fmt.Println("some orders:", orders > 0, err)
+}
+
+// Many locks on one session: the loss of the session loses all of them.
+func ExampleDB_SharedLock() {
+	lock, release, err := db.SharedLock(ctx, notify.LockName("report", db.Name(), "shared"))
+	if err != nil { // ErrNotAcquired: another session has it
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = release() }()
+	held, err := lock.Held(ctx)
+	fmt.Println("held on the shared session:", held, err)
 }

@@ -32,7 +32,6 @@ func (s *Session) keep() {
 			s.touchInTurn()
 		case <-s.quiet.gone:
 			s.fail(errEnded)
-		case <-s.retimed:
 		case <-s.lost:
 		}
 		timer.Stop()
@@ -100,14 +99,6 @@ func (s *Session) touch() {
 	}
 }
 
-// shown says that another session saw the locks to be this one's, by a statement that began
-// then. That it lives to hear of it is not said.
-func (s *Session) shown(start time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked = start
-}
-
 func (s *Session) sinceAsked() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,15 +160,14 @@ func (s *Session) commands(ctx context.Context, conn *sqlx.Conn) (n uint64, err 
 		return 0, err
 	}
 	defer rows.Close()
-	if err := scanResult(rows, new(string), &n); err != nil {
-		return 0, err
-	}
-	if !rows.NextResultSet() {
-		return 0, cmp.Or(rows.Err(), errNoResult)
-	}
 	var id uint64
-	if err := scanResult(rows, &id); err != nil {
-		return 0, err
+	for i, into := range [][]any{{new(string), &n}, {&id}} {
+		if i > 0 && !rows.NextResultSet() || !rows.Next() {
+			return 0, cmp.Or(rows.Err(), errNoAnswer)
+		}
+		if err := rows.Scan(into...); err != nil {
+			return 0, err
+		}
 	}
 	if id != s.id {
 		return 0, errNotOurs

@@ -2,71 +2,297 @@ package notify_test
 
 import (
 	"context"
-	"slices"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	wait "github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// often makes a keeper look often.
-func often() backoff.BackOff { return backoff.NewConstantBackOff(20 * time.Millisecond) }
+// openNotifications makes the table of notifications, with or without its wake trigger.
+func openNotifications(t *testing.T, s *mysqltest.Server, trigger bool) (db *notify.DB, config *mysql.Config) {
+	t.Helper()
+	config = tidy(t, s)
+	db = openProcess(t, config)
+	makeTopic(t, db)
+	if trigger {
+		options := wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
+		require.NoError(t, wake.Install(t.Context(), db, options, schema.NotificationTable))
+	}
+	return db, config
+}
 
-// A notification wakes who listens, in whatever process, and each of them once. No
-// table is needed.
-func TestNotifyWakesOnce(t *testing.T) {
-	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		var listeners []*notify.Gate
-		var first, seen []notify.Head
-		for range 3 { // the first keeps
-			listener := notify.NewGate(openDB(t, config), "no table", notify.GateOptions{Look: often})
-			defer listener.Close()
-			head, err := listener.Head(t.Context())
-			require.NoError(t, err)
-			listeners, first = append(listeners, listener), append(first, head)
+func listen(t *testing.T, db *notify.DB, names ...string) <-chan notify.Notification {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err := notify.Listen(ctx, db, names...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		cancel()
+		for range got { // until it is closed
+			continue
 		}
-		seen = slices.Clone(first)
-		const times = 20
-		for range times {
-			require.NoError(t, notify.Notify(t.Context(), openDB(t, config), "no table"))
-			for i, listener := range listeners {
-				head, err := listener.Wait(t.Context(), seen[i], patience)
-				require.NoError(t, err)
-				require.NotEqual(t, seen[i], head, "a lost notification")
-				seen[i] = head
-			}
-		}
-		for i, listener := range listeners {
-			head, err := listener.Wait(t.Context(), seen[i], 100*time.Millisecond)
-			require.NoError(t, err)
-			from, _ := first[i].Value()
-			to, _ := head.Value()
-			// A stall of a fifth of a second makes a listener wake for nothing, which on a busy machine happens often.
-			assert.Less(t, to-from, uint64(times*5), "wakes of listener %d", i)
+	})
+	return got
+}
+
+// Every process gets the notifications of its names, once and with their payloads, with a wake trigger and without.
+func TestListen(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, trigger := range []bool{true, false} {
+			t.Run(fmt.Sprintf("trigger %v", trigger), func(t *testing.T) {
+				t.Parallel()
+				db, config := openNotifications(t, s, trigger)
+				one, other := listen(t, db, "reload", "größe"), listen(t, openProcess(t, config), "reload", "none")
+				require.NoError(t, notify.Notify(t.Context(), db, "reload", "v42"))
+				require.NoError(t, notify.Notify(t.Context(), db, "nobody listens", "x"))
+				require.NoError(t, notify.Notify(t.Context(), db, "größe", strings.Repeat("\x00\xff", notify.MaxPayload/2)))
+				mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_notification (name) VALUES ('reload')")
+				got := mysqltest.Receive(t, one)
+				assert.Equal(t, "reload v42", got.Name+" "+string(got.Payload))
+				assert.False(t, got.Missed)
+				assert.WithinDuration(t, time.Now(), got.Time, patience)
+				got = mysqltest.Receive(t, one)
+				assert.Equal(t, strings.Repeat("\x00\xff", notify.MaxPayload/2), string(got.Payload))
+				assert.Empty(t, mysqltest.Receive(t, one).Payload)
+				assert.Equal(t, "v42", string(mysqltest.Receive(t, other).Payload))
+				assert.Equal(t, "reload", mysqltest.Receive(t, other).Name)
+			})
 		}
 	})
 }
 
-// Whoever notifies needs nobody to listen, and may be the one who keeps the gate.
-func TestNotifyAlone(t *testing.T) {
+// A notification is received after the commit of its transaction, however late that is, and never after a rollback.
+func TestListenLateCommits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openDB(t, s.Database(t))
-		require.NoError(t, notify.Notify(t.Context(), db, "nobody"))
-
-		ctx, cancel := context.WithCancel(t.Context())
-		wakes, err := notify.Listen(ctx, db, "here")
+		db, _ := openNotifications(t, s, true)
+		before, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
-		mysqltest.Receive(t, wakes)
-		require.NoError(t, notify.Notify(t.Context(), db, "here"))
-		mysqltest.Receive(t, wakes)
+		require.NoError(t, notify.NotifyTx(t.Context(), before, "n", "begun before Listen"))
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "over before Listen"))
+		got := listen(t, db, "n")
+		late, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, notify.NotifyTx(t.Context(), late, "n", "late"))
+		never, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, notify.NotifyTx(t.Context(), never, "n", "never"))
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "first"))
+		assert.Equal(t, "first", string(mysqltest.Receive(t, got).Payload))
+		require.NoError(t, never.Rollback())
+		require.NoError(t, late.Commit())
+		assert.Equal(t, "late", string(mysqltest.Receive(t, got).Payload))
+		require.NoError(t, before.Commit())
+		assert.Equal(t, "begun before Listen", string(mysqltest.Receive(t, got).Payload))
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "last"))
+		assert.Equal(t, "last", string(mysqltest.Receive(t, got).Payload))
+	})
+}
 
+// 5,000 names in one process take a handful of connections, and a NOTIFY wakes the one that listens.
+func TestListenToManyNames(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		many := mysqltest.Size(500, 500, 5000)
+		channels := make([]<-chan notify.Notification, many)
+		for i := range channels {
+			channels[i] = listen(t, db, fmt.Sprint("name ", i))
+		}
+		sessions := mysqltest.Value[int](t, s.Admin(t), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name())
+		assert.LessOrEqual(t, sessions, 8)
+		for i := 0; i < many; i += many / 20 {
+			require.NoError(t, notify.Notify(t.Context(), db, fmt.Sprint("name ", i), fmt.Sprint(i)))
+			assert.Equal(t, fmt.Sprint(i), string(mysqltest.Receive(t, channels[i]).Payload))
+		}
+	})
+}
+
+// A receiver that is too slow learns that it missed some, and the others get all.
+func TestListenMisses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		slow, other := listen(t, db, "n"), listen(t, db, "last")
+		const extra = 100
+		for from := 0; from < notify.Unread+extra; from += 1000 {
+			values := make([]string, 0, 1000)
+			for i := from; i < min(from+1000, notify.Unread+extra); i++ {
+				values = append(values, fmt.Sprintf("('n', '%d')", i))
+			}
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_notification (name, payload) VALUES "+strings.Join(values, ", "))
+		}
+		require.NoError(t, notify.Notify(t.Context(), db, "last", ""))
+		mysqltest.Receive(t, other)
+		missed, last := 0, ""
+		for last != fmt.Sprint(notify.Unread+extra-1) {
+			got := mysqltest.Receive(t, slow)
+			last = string(got.Payload)
+			if got.Missed {
+				missed++
+			}
+		}
+		assert.Equal(t, 1, missed)
+	})
+}
+
+// A receiver goes on after its sessions were killed, and gets what came meanwhile.
+func TestListenAfterKills(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		got := listen(t, db, "n")
+		for i := range 5 {
+			for _, id := range mysqltest.Values[uint64](t, s.Admin(t), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) {
+				mysqltest.KillSession(t, s.Admin(t), id)
+			}
+			mysqltest.Eventually(t, "the notification is stored", func() bool {
+				return notify.NotifyTx(t.Context(), db.Pool(), "n", fmt.Sprint(i)) == nil
+			})
+			assert.Equal(t, fmt.Sprint(i), string(mysqltest.Receive(t, got).Payload))
+		}
+	})
+}
+
+func TestListenRefusals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, tidy(t, s))
+		for _, name := range []string{"", "\xff", strings.Repeat("n", 256)} {
+			require.ErrorIs(t, notify.Notify(t.Context(), db, name, ""), notify.ErrNotification)
+			_, err := notify.Listen(t.Context(), db, name)
+			require.ErrorIs(t, err, notify.ErrNotification)
+		}
+		_, err := notify.Listen(t.Context(), db)
+		require.ErrorIs(t, err, notify.ErrNotification)
+		require.ErrorIs(t, notify.Notify(t.Context(), db, "n", strings.Repeat("x", notify.MaxPayload+1)), notify.ErrNotification)
+		_, err = notify.Listen(t.Context(), db, "n")
+		require.ErrorContains(t, err, "mqnotify init")
+		require.ErrorContains(t, notify.Notify(t.Context(), db, "n", ""), "mqnotify init")
+	})
+}
+
+// insertNotifications inserts rows for a name in one statement.
+func insertNotifications(tb testing.TB, db mysqltest.Database, name string, rows int) {
+	tb.Helper()
+	mysqltest.Exec(tb, db, "INSERT INTO mqnotify_notification (name) VALUES ('"+name+"')"+strings.Repeat(", ('"+name+"')", rows-1))
+}
+
+// The last receiver leaves in the middle of a delivery, again and again.
+func TestListenLeaves(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := mysqltest.Result(func() int {
+			for ctx.Err() == nil {
+				insertNotifications(t, db.Pool(), "n", 300)
+			}
+			return 0
+		})
+		for range mysqltest.Size(10, 20, 200) {
+			listening, stop := context.WithCancel(t.Context())
+			got, err := notify.Listen(listening, db, "n")
+			require.NoError(t, err)
+			mysqltest.Receive(t, got)
+			stop()
+			closed := mysqltest.Result(func() int {
+				for range got { // until it is closed
+					continue
+				}
+				return 0
+			})
+			mysqltest.Receive(t, closed)
+		}
 		cancel()
-		mysqltest.Await(t, wakes, "the channel is not closed")
+		mysqltest.Receive(t, ended)
+	})
+}
+
+// A pool of one connection is enough.
+func TestListenOverAPoolOfOne(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		db.Pool().SetMaxOpenConns(1)
+		got := listen(t, db, "last")
+		for range 20 {
+			insertNotifications(t, db.Pool(), "n", 900)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		require.NoError(t, notify.Notify(ctx, db, "last", ""))
+		mysqltest.Receive(t, got)
+	})
+}
+
+// The ids begin again after a TRUNCATE: what comes then is received.
+func TestListenAfterTruncate(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		insertNotifications(t, db.Pool(), "n", 5)
+		got := listen(t, db, "n")
+		mysqltest.Exec(t, db.Pool(), "TRUNCATE TABLE mqnotify_notification")
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "after"))
+		n := mysqltest.Receive(t, got)
+		if n.ID == 0 { // the news that some may be missed can come by itself
+			require.True(t, n.Missed)
+			n = mysqltest.Receive(t, got)
+		}
+		assert.Equal(t, "after", string(n.Payload))
+	})
+}
+
+// A transaction with more notifications than the reader looks for commits late: the receiver learns that it missed some.
+func TestListenMissesALateMany(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		require.NoError(t, notify.Notify(t.Context(), db, "other", ""))
+		got := listen(t, db, "n")
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		for range notify.MaxGaps/1000 + 1 {
+			insertNotifications(t, tx, "n", 1000)
+		}
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "single"))
+		n := mysqltest.Receive(t, got)
+		missed := n.Missed
+		if n.ID == 0 {
+			n = mysqltest.Receive(t, got)
+		}
+		assert.Equal(t, "single", string(n.Payload))
+		assert.True(t, missed || n.Missed)
+		require.NoError(t, tx.Rollback())
+	})
+}
+
+// Pruning does not wait for an open transaction, and deletes what is old.
+func TestListenPrunes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		listen(t, db, "n")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_notification (name, created_at) VALUES ('old', NOW() - INTERVAL 2 HOUR), ('young', NOW())")
+		tx, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback()) }()
+		require.NoError(t, notify.NotifyTx(t.Context(), tx, "n", "open"))
+		pruned := mysqltest.Result(func() int { db.Prune(t.Context()); return 0 })
+		mysqltest.Receive(t, pruned) // innodb_lock_wait_timeout is longer than Receive's patience
+		assert.Equal(t, []string{"young"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_notification"))
+	})
+}
+
+// A session that holds the leader's lock and does not lead keeps nobody from listening: the process polls.
+func TestListenBesideAForeignLeader(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := openNotifications(t, s, true)
+		mustLock(t, openSession(t, db, never), fmt.Sprintf("%s:%d:leader", wait.Prefix(config.DBName), wait.Gate(schema.NotificationTable)))
+		got := listen(t, db, "n")
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "x"))
+		assert.Equal(t, "x", string(mysqltest.Receive(t, got).Payload))
 	})
 }

@@ -179,7 +179,6 @@ func (s *Session) drop(lock *Lock) bool {
 func (l *Lock) lose(cause error) {
 	l.once.Do(func() {
 		l.cause = fmt.Errorf("notify: lock %s: %w: %w", l.name, ErrLockLost, cause)
-		l.count(cause)
 		close(l.lost)
 	})
 }

@@ -9,10 +9,9 @@ import (
 	"encoding/pem"
 	"flag"
 	"math/big"
-	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
+
 	"testing"
 	"time"
 
@@ -27,18 +26,11 @@ import (
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
-	mysqltest.AsProcess(stressEnv, stressProcessMain)
 	flag.Parse()
 	mysqltest.Parallel(mysqltest.Size(24, 12, 12))
 	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
-
-// random are the random choices of the package's tests, by the name of the process.
-var random = sync.OnceValue(func() *mathrand.Rand { return mysqltest.RandomOf("notify " + os.Getenv(stressEnv)) })
-
-// within is a random time below d.
-func within(d time.Duration) time.Duration { return time.Duration(random().Int64N(int64(d))) }
 
 const (
 	// patience is how long a test waits for what must come.
@@ -162,4 +154,18 @@ func certificate(tb testing.TB) []string {
 		"--ssl-cert=" + write("cert.pem", "CERTIFICATE", cert),
 		"--ssl-key=" + write("key.pem", "PRIVATE KEY", der),
 	}
+}
+
+// openProcess is the DB of another process: it keeps no idle connection, so that sessions of the test's are all that there are.
+func openProcess(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db := openDB(tb, config)
+	db.Pool().SetMaxIdleConns(0)
+	return db
+}
+
+// holder is the session that holds a lock, 0 for none.
+func holder(tb testing.TB, admin *sql.DB, lock string) uint64 {
+	tb.Helper()
+	return mysqltest.Value[uint64](tb, admin, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock)
 }

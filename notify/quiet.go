@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -120,23 +119,6 @@ func (q *quiet) Read(p []byte) (int, error) {
 	}
 	q.ahead = nil
 	return n, q.err
-}
-
-// over tells whether the end has come, for who uses the connection and has asked nothing yet.
-func (q *quiet) over() bool {
-	q.mu.Lock()
-	ahead := q.ahead
-	q.mu.Unlock()
-	if ahead == nil {
-		raw, ok := q.Conn.(syscall.Conn)
-		return ok && readable(raw)
-	}
-	select {
-	case <-ahead:
-		return true
-	default:
-		return false
-	}
 }
 
 // cut ends every read, for good. It may be called twice.

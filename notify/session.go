@@ -9,7 +9,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
-	"sync/atomic"
+
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -59,11 +59,10 @@ type Session struct {
 	caps *Capabilities
 	idle time.Duration
 
-	lostLocks *atomic.Uint64 // the DB's
+	shared bool // several callers use it, and none closes it
 
-	turn    chan struct{} // one slot: who has it may use the connection
-	retimed chan struct{} // one slot
-	quiet   *quiet        // the connection
+	turn  chan struct{} // one slot: who has it may use the connection
+	quiet *quiet        // the connection
 
 	// These belong to who has the turn.
 	used  bool // since asked, and not by a touch: a lock may have been let go
@@ -121,8 +120,7 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 		return nil, fmt.Errorf("notify: connect: %w", err)
 	}
 	s := &Session{
-		db: pool, conn: conn, idle: options.IdleTimeout, lostLocks: &db.lostLocks,
-		turn: make(chan struct{}, 1), retimed: make(chan struct{}, 1), quiet: socket,
+		db: pool, conn: conn, idle: options.IdleTimeout, turn: make(chan struct{}, 1), quiet: socket,
 		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
 	if err := s.setUp(ctx); err != nil {
@@ -289,37 +287,8 @@ func (s *Session) sound() bool {
 	return err == nil && valid
 }
 
-// retime changes IdleTimeout, in whole seconds. It asks for the locks: by the new
-// time they may have been due long ago.
-func (s *Session) retime(ctx context.Context, idle time.Duration) error {
-	return s.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		if err := s.check(ctx, conn); err != nil {
-			return err
-		}
-		if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = ?", int(idle.Seconds())); err != nil {
-			return err
-		}
-		s.mu.Lock()
-		s.idle = idle
-		s.mu.Unlock()
-		select {
-		case s.retimed <- struct{}{}:
-		default:
-		}
-		return nil
-	})
-}
-
 // utc is the time zone of sessions.
 const utc = "+00:00"
-
-// zone changes the session's time zone.
-func (s *Session) zone(ctx context.Context, zone string) error {
-	return s.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		_, err := conn.ExecContext(ctx, "SET SESSION time_zone = ?", zone)
-		return err
-	})
-}
 
 // fail marks the session as lost and cuts its connection: a server that still has
 // it would keep the locks from others.

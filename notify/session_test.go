@@ -307,23 +307,3 @@ func TestSessionsOfManyDatabases(t *testing.T) {
 		assert.Contains(t, notify.HandshakeName(one.Name(), "orders"), one.Name(), "a DBA sees whose it is")
 	})
 }
-
-// A session that has held locks for a while, and is to be touched more often from
-// now on, is not late at once.
-func TestRetime(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openDB(t, s.Database(t))
-		session := openSession(t, db, never)
-		lock := mustLock(t, session, lockName(db))
-		serverTime(t, s.Admin(t), short)
-		require.NoError(t, session.Retime(t.Context(), short))
-		for range 50 { // a statement under way is what it would be late for
-			require.Equal(t, 1, value[int](t, session, "SELECT 1"))
-		}
-		requireHeld(t, lock, true)
-		if !testing.Short() { // several touches later
-			serverTime(t, s.Admin(t), short+time.Second)
-			requireHeld(t, lock, true)
-		}
-	})
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -57,9 +57,9 @@ type Source struct {
 	query string
 	args  []any
 	take  string // deletes what was seen
-	still bool   // never moves
 
-	table, commitWait string // what waits for the commit of the table's next row
+	table, commitWait string         // what waits for the commit of the table's next row
+	events            waiting.Events // the changes of the table that move the head
 }
 
 // LargestID is the head of a table whose key leads an index: as cheap as a flag,
@@ -72,19 +72,28 @@ func LargestID(table, key string) Source {
 	return Source{
 		// The condition costs nothing, and a signed key may be below 0.
 		query: largest + " >= 0",
-		table: name, commitWait: largest + " = (" + largest + " > ?) LOCK IN SHARE MODE",
+		table: name, commitWait: "SELECT " + key + " FROM " + table + " WHERE " + key + " = (" + largest + " > ?) LOCK IN SHARE MODE",
 	}
 }
 
 // FlagCounter is the counter of the topic's one-row flag, for tables without such
 // a key and for changes that are no inserts.
 func FlagCounter(topic string) Source {
-	return Source{query: "SELECT (SELECT counter FROM " + schema.FlagTable + " WHERE topic = ?)", args: []any{topic}}
+	return Source{
+		query: "SELECT (SELECT counter FROM " + schema.FlagTable + " WHERE topic = ?)", args: []any{topic},
+		table: schema.FlagTable, events: waiting.Insert | waiting.Update,
+	}
 }
 
-// Query is a head of another kind: the one number that the query selects, or NULL.
-// It is run often, and should read a row or two of an index.
+// Query is a head of another kind: the one number that the query selects, or NULL. It is run often, and should read a row
+// or two of an index.
 func Query(query string, args ...any) Source { return Source{query: query, args: args} }
+
+// Of is the source for an Auto: it is polled after these changes of the table.
+func (s Source) Of(table string, events waiting.Events) Source {
+	s.table, s.events = table, events
+	return s
+}
 
 // FlagRow is the flag's other published form: a row that the one reader deletes
 // when it has seen it.
@@ -128,15 +137,6 @@ func (s Source) changed(head, seen Head) bool {
 		return head.any
 	}
 	return head != seen
-}
-
-// moved is changed as an expression, for the server to decide in the packet that
-// waits.
-func (s Source) moved(seen Head) (expression string, args []any) {
-	if s.take != "" {
-		return "(" + s.query + ") IS NOT NULL", s.args
-	}
-	return "NOT ((" + s.query + ") <=> ?)", append(slices.Clone(s.args), seen.argument())
 }
 
 // sleep waits as long as the policy says, for most at most, or until ctx ends, the

@@ -20,20 +20,9 @@ import (
 type kind struct {
 	open   func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter
 	change func(tb testing.TB, db *notify.DB)
-	state  string // the session's while a Wait waits, of a waiter without a policy
-	// gate says that the head is a number of wake-ups, one of which may be for nothing,
-	// and that neither a session's loss nor a dropped table is an error.
-	gate bool
-	// inTurn says that the tests run one after another: a server of one test alone serves for more.
-	inTurn bool
-}
-
-// inParallel runs the test in parallel with the others of its kind.
-func (k kind) inParallel(t *testing.T) {
-	t.Helper()
-	if !k.inTurn {
-		t.Parallel()
-	}
+	// shared says that the waiter has sessions of its own, which all of a DB share: it has no policy, it goes on after a
+	// session's loss, and its Head is what it saw last.
+	shared bool
 }
 
 // spy is a policy that tells which waits it gave.
@@ -99,12 +88,19 @@ var kinds = map[string]kind{
 		},
 		change: insert,
 	},
-	"gate": {
-		open: func(db *notify.DB, _ *notify.Session, waits backoff.BackOff) notify.Waiter {
-			return notify.NewGate(db, "orders", notify.GateOptions{Look: func() backoff.BackOff { return waits }})
+	"auto": {
+		open: func(db *notify.DB, _ *notify.Session, _ backoff.BackOff) notify.Waiter {
+			return notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})
 		},
 		change: insert,
-		gate:   true,
+		shared: true,
+	},
+	"auto of the counter": {
+		open: func(db *notify.DB, _ *notify.Session, _ backoff.BackOff) notify.Waiter {
+			return notify.NewAuto(db, notify.FlagCounter("orders"), notify.AutoOptions{})
+		},
+		change: setFlag,
+		shared: true,
 	},
 }
 
@@ -143,20 +139,15 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		err  error
 	}
 	// begun returns when a Wait has: with the n-th wait of the policy.
-	begun := func(t *testing.T, session *notify.Session, waits *spy, n int) {
+	begun := func(t *testing.T, waits *spy, n int) {
 		t.Helper()
-		if kind.state != "" {
-			mysqltest.AwaitState(t, s.Admin(t), session.ID(), kind.state)
-			return
+		if !kind.shared {
+			waits.await(t, n)
 		}
-		waits.await(t, n)
 	}
 	// head is the head when nothing is on its way that would end a Wait.
 	head := func(t *testing.T, waiter notify.Waiter) notify.Head {
 		t.Helper()
-		if kind.gate {
-			return settle(t, waiter)
-		}
 		head, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		return head
@@ -169,15 +160,15 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	}
 
 	t.Run("a change ends the wait", func(t *testing.T) {
-		kind.inParallel(t)
-		db, session, waiter, waits := open(t, quick())
+		t.Parallel()
+		db, _, waiter, waits := open(t, quick())
 		seen := head(t, waiter)
 		_, ok := seen.Value()
-		require.Equal(t, kind.gate, ok, "nothing there yet")
+		require.False(t, ok, "nothing there yet")
 		for i := range uint64(5) {
 			waited := wait(t.Context(), waiter, seen, time.Hour)
 			if i%2 == 0 {
-				begun(t, session, waits, len(waits.given())+1)
+				begun(t, waits, len(waits.given())+1)
 			}
 			kind.change(t, db)
 			got := mysqltest.Receive(t, waited)
@@ -195,14 +186,13 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
-		kind.inParallel(t)
+		t.Parallel()
 		db, _, waiter, _ := open(t, quick())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			seen := head(t, waiter)
 			kind.change(t, db)
-			if kind.gate { // a look that finds it is to come first
-				require.NoError(t, mysqltest.Receive(t, wait(t.Context(), waiter, seen, time.Hour)).err)
-				seen = calm(t, waiter)[0]
+			if kind.shared {
+				seen = mysqltest.Receive(t, wait(t.Context(), waiter, seen, time.Hour)).head
 			} else {
 				seen = head(t, waiter)
 			}
@@ -214,19 +204,19 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("the context ends the wait", func(t *testing.T) {
-		kind.inParallel(t)
-		_, session, waiter, waits := open(t, slow())
+		t.Parallel()
+		_, _, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waited := wait(ctx, waiter, seen, time.Hour)
-		begun(t, session, waits, 1)
+		begun(t, waits, 1)
 		cancel(errOurs)
 		require.ErrorIs(t, mysqltest.Receive(t, waited).err, errOurs)
 		require.ErrorIs(t, mysqltest.Receive(t, wait(ctx, waiter, seen, time.Hour)).err, errOurs, "ended before")
 	})
 
 	t.Run("close before a wait, and twice", func(t *testing.T) {
-		kind.inParallel(t)
+		t.Parallel()
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
@@ -234,10 +224,10 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
-		kind.inParallel(t)
-		_, session, waiter, waits := open(t, slow())
+		t.Parallel()
+		_, _, waiter, waits := open(t, slow())
 		waited := wait(t.Context(), waiter, head(t, waiter), time.Hour)
-		begun(t, session, waits, 1)
+		begun(t, waits, 1)
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() { assert.NoError(t, waiter.Close()) })
@@ -246,16 +236,15 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		require.Error(t, mysqltest.Receive(t, waited).err)
 	})
 
-	if kind.gate {
-		return // see TestGateKilled and TestGateTableComesAndGoes
-	}
-
 	t.Run("the session's loss ends the wait", func(t *testing.T) {
-		kind.inParallel(t)
+		t.Parallel()
+		if kind.shared {
+			t.Skip("it goes on: see TestKilledSessions of the package waiting")
+		}
 		_, session, waiter, waits := open(t, slow())
 		seen := head(t, waiter)
 		waited := wait(t.Context(), waiter, seen, time.Hour)
-		begun(t, session, waits, 1)
+		begun(t, waits, 1)
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		require.Error(t, mysqltest.Receive(t, waited).err)
 		_, err := waiter.Head(t.Context())
@@ -263,10 +252,10 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	})
 
 	t.Run("what it reads is gone", func(t *testing.T) {
-		kind.inParallel(t)
-		db, session, waiter, waits := open(t, quick())
+		t.Parallel()
+		db, _, waiter, waits := open(t, quick())
 		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
-		begun(t, session, waits, 1)
+		begun(t, waits, 1)
 		mysqltest.Exec(t, db.Pool(), "DROP TABLE orders, "+schema.FlagTable)
 		require.Error(t, mysqltest.Receive(t, waited).err)
 	})

@@ -41,7 +41,7 @@ func TestExamples(t *testing.T) {
 		for _, example := range []struct {
 			run       func()
 			publishes int
-		}{{ExampleNew, 2}, {ExampleSafeToRetry, 1}, {ExampleProducer_PublishTx, 1}, {ExampleProducer_Transact, 1}, {ExampleProducer_Join, 1}, {ExampleHandshake, 1}} {
+		}{{ExampleNew, 2}, {ExampleSafeToRetry, 1}, {ExampleProducer_PublishTx, 1}, {ExampleProducer_Transact, 1}, {ExampleHandshake, 1}} {
 			mysqltest.Output(t, example.run)
 			published += example.publishes
 			var stored int
@@ -131,21 +131,6 @@ func ExampleProducer_Transact() {
 	})
 	if err != nil {
 		log.Fatal(err)
-	}
-}
-
-// A service joins when it starts, so that its first message wakes who listens at once.
-func ExampleProducer_Join() {
-	orders, err := producer.New(db, "orders", producer.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = orders.Close() }()
-	if err := orders.Join(ctx); err != nil {
-		log.Print(err) // it can publish; who listens wakes a little later
-	}
-	if _, err := orders.Publish(ctx, producer.Message{Payload: []byte("sold 1")}); err != nil {
-		log.Print(err)
 	}
 }
 

@@ -65,7 +65,6 @@ const (
 // NewHandshake is a producer for the topic that takes turns with a consumer. It
 // does not connect: Run does.
 func NewHandshake(db *notify.DB, topic string, options Options) (*Handshake, error) {
-	options.NoGate = true // the consumer's turn is its ring
 	producer, err := New(db, topic, options)
 	if err != nil {
 		return nil, err

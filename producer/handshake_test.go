@@ -206,7 +206,7 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 
 // What is published while it is the consumer's turn comes together in the next.
 func TestHandshakeGathers(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
 		r := newReader(t, db, "x")
@@ -241,7 +241,7 @@ func TestHandshakeGathers(t *testing.T) {
 	})
 }
 
-// waiting is how many callers of Publish wait for their turn.
+// waiting is how many callers of Publish in this process wait for their turn: of one test at a time.
 func waiting() int {
 	all := make([]byte, 16<<20)
 	all = all[:runtime.Stack(all, true)]

@@ -8,8 +8,8 @@
 //	p, err := producer.New(db, "orders", producer.Options{})
 //	ids, err := p.Publish(ctx, producer.Message{Payload: payload})
 //
-// A producer that keeps the topic's gate sends what Publish stores over the keeper's
-// session, so that the ring is in the same packet: see [notify.Gate.Insert].
+// Publish wakes the topic's listeners: the table's wake trigger does, or a call of
+// mqnotify_wake after the commit where there is none.
 //
 // Publish never stores a message twice on its own account: when a connection ends
 // between a commit and its answer, the error is ErrUnknown, and only the caller
@@ -22,7 +22,6 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,16 +41,9 @@ type Message struct {
 
 // Options of a Producer. The zero value is ready for use.
 type Options struct {
-	// Hint is given after each commit, beside the gate's ring, for listeners that look
-	// at something else: Flag is one. nil, the default, gives none.
+	// Hint is given after every commit, for listeners that poll something other than
+	// the table: Flag is one. nil, the default, gives none.
 	Hint Hint
-	// Gate are the settings of the gate, whose listeners the producer wakes after
-	// each commit. The zero value has the defaults.
-	Gate notify.GateOptions
-	// NoGate keeps the producer from taking part in the gate: a keeper's look finds
-	// its messages. Without it a producer that lives joins the gate with the first
-	// publish that comes a second after its first, or with Join.
-	NoGate bool
 	// Logger gets what no caller is told: hints that failed, connections that a
 	// Handshake lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
@@ -74,13 +66,8 @@ func Flag(ctx context.Context, db *notify.DB, topic string) error {
 // hintPatience is how long a publish waits for its hint at most.
 const hintPatience = 5 * time.Second
 
-// joinAfter is how long after its first publish a producer counts as one that lives:
-// a shorter life is not worth a connection.
-const joinAfter = time.Second
-
 // Producer publishes to one topic, in its callers' goroutines and over the pool of
-// the DB. Once it has joined the topic's gate it has a connection and goroutines of
-// its own for that, until Close. Safe for concurrent use.
+// the DB. Safe for concurrent use.
 type Producer struct {
 	db     *notify.DB
 	topic  string
@@ -91,8 +78,7 @@ type Producer struct {
 	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
 	last   atomic.Pointer[step]
 	closed atomic.Bool
-	gate   *notify.Gate // nil with NoGate
-	first  atomic.Int64 // when the first publish was, in Unix nanoseconds
+	waker  *notify.Waker
 }
 
 // New is a producer for the topic, which must be the name of a table in the DB's
@@ -108,21 +94,15 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	p := &Producer{
+	return &Producer{
 		db:    db,
 		topic: topic,
 		into:  "INSERT INTO " + ident.Quote(topic) + " (headers, payload) VALUES ",
 		hint:  options.Hint,
 		log:   options.Logger.With("topic", topic),
 		batch: batch,
-	}
-	if !options.NoGate {
-		if options.Gate.Logger == nil {
-			options.Gate.Logger = options.Logger
-		}
-		p.gate = notify.NewGate(db, topic, options.Gate)
-	}
-	return p, nil
+		waker: notify.NewWaker(db, topic, options.Logger),
+	}, nil
 }
 
 // Publish stores the messages, all or none of them, and returns their ids in
@@ -137,28 +117,22 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	ids, rung, err := p.publish(ctx, messages)
+	ids, err := p.publish(ctx, messages)
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	if !rung {
-		p.ring(slices.Max(ids))
-	}
-	p.giveHint(ctx)
+	p.Notify(ctx)
 	return ids, nil
 }
 
-// publish stores the messages. rung tells that listeners know it already.
-func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, rung bool, err error) {
+// publish stores the messages.
+func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, err error) {
 	if p.closed.Load() {
-		return nil, false, ErrClosed
+		return nil, ErrClosed
 	}
 	rows, err := encode(messages)
 	if err != nil {
-		return nil, false, err
-	}
-	if ids, rung, err = p.ringing(ctx, rows); rung || err != nil {
-		return ids, rung, err
+		return nil, err
 	}
 	err = server.Again(ctx, server.Retryable, func() error {
 		// A connection first, in a step of its own: what fails here has sent nothing.
@@ -170,41 +144,19 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 		ids, err = p.commit(ctx, conn, rows)
 		return err
 	})
-	return ids, false, err
+	return ids, err
 }
 
 // closeConn hands a connection back to its pool, which drops it if it is bad.
 func closeConn(conn *sql.Conn) { _ = conn.Close() }
 
-// Join joins the topic's gate now, and returns when every ring will wake its
-// listeners at once; see [notify.Gate.Join]. Without it the producer joins by
-// itself, beside its publishes, when it has lived for a second.
-func (p *Producer) Join(ctx context.Context) error {
-	if p.closed.Load() {
-		return p.explain(ErrClosed)
-	}
-	if p.gate == nil {
-		return nil
-	}
-	if err := p.gate.Join(ctx); err != nil {
-		return fmt.Errorf("producer: join the gate of %s: %w", ident.Quote(p.topic), err)
-	}
-	return nil
-}
-
-// Notify wakes the topic's listeners, and gives the hint. Call it after the commit
-// of a transaction in which PublishTx stored messages; Publish and Transact do it
-// themselves. It waits for no ring; a hint that fails is logged.
+// Notify wakes the topic's listeners where no wake trigger does, and gives the hint.
+// Call it after the commit of a transaction in which PublishTx stored messages;
+// Publish and Transact call it themselves. It does not wait until the listeners are
+// woken. A hint that fails is logged.
 func (p *Producer) Notify(ctx context.Context) {
-	p.ring(0)
+	p.waker.Wake()
 	p.giveHint(ctx)
-}
-
-// ring wakes the listeners to messages up to an id, 0 if that is not known.
-func (p *Producer) ring(upTo uint64) {
-	if p.gate != nil && !p.closed.Load() && p.lives() {
-		p.gate.Ring(upTo)
-	}
 }
 
 func (p *Producer) giveHint(ctx context.Context) {
@@ -218,19 +170,10 @@ func (p *Producer) giveHint(ctx context.Context) {
 	}
 }
 
-// lives tells whether this is worth a ring: the gate was joined, or is to be.
-func (p *Producer) lives() bool {
-	now := time.Now().UnixNano()
-	return !p.first.CompareAndSwap(0, now) && now-p.first.Load() >= int64(joinAfter) || p.gate.Joined()
-}
-
-// Close makes further publishes fail with ErrClosed, and leaves the gate, which
-// wakes its listeners for the last time. What is under way ends with its caller.
+// Close makes further publishes fail with ErrClosed, and returns when the listeners
+// of what was published have been woken. A publish under way ends with its caller.
 // Close may be called twice, and leaves the DB open.
 func (p *Producer) Close() error {
 	p.closed.Store(true)
-	if p.gate == nil {
-		return nil
-	}
-	return p.gate.Close()
+	return p.waker.Close()
 }

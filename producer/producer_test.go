@@ -163,9 +163,9 @@ func TestOneMessageIsOneStatementAndNoneIsNone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := topicOn(t, own, "x")
-		p := newProducer(t, db, "x", Options{NoGate: true}) // which it would join a second later
-		_, err := p.Publish(t.Context(), Message{})         // connects, and asks for the limits
-		require.NoError(t, err)
+		install(t, db, "x")
+		p := newProducer(t, db, "x", Options{})
+		knows(t, p, db) // it has connected, and asked for the limits
 
 		before := own.Questions(t)
 		for range 10 {
@@ -231,7 +231,7 @@ func TestHint(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		log := newLogged()
-		p := newProducer(t, db, "x", Options{NoGate: true, Hint: Flag, Logger: slog.New(log)})
+		p := newProducer(t, db, "x", Options{Hint: Flag, Logger: slog.New(log)})
 		for range 3 {
 			_, err := p.Publish(t.Context(), Message{}, Message{})
 			require.NoError(t, err)

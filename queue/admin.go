@@ -142,7 +142,7 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 	n, err = q.change(ctx, "retry tasks of", f, "unique_key = IF(state = 'dead', NULL, unique_key),"+
 		" state = 'ready', turn = priority, state_at = "+noTime+", owner = '', retries = ?", retriesOf(retries))
 	if n > 0 {
-		q.Notify(ctx)
+		q.changed()
 	}
 	return n, err
 }
@@ -164,7 +164,7 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	}
 	n, err = q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), last_error = 'cancelled'")
 	if n > 0 { // an ordered queue's next may be ready now
-		q.Notify(ctx)
+		q.changed()
 	}
 	return n, err
 }

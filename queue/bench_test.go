@@ -189,6 +189,7 @@ func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
 // down as done, and how many transactions were retried.
 func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) (took time.Duration, retried uint64) {
 	tb.Helper()
+	install(tb, db)
 	q := newQueue(tb, db, Options{Logger: slog.New(slog.DiscardHandler)})
 	workers := make([]*running, count)
 	for i := range workers {
@@ -200,7 +201,6 @@ func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) 
 		}
 		return done
 	}
-	require.NoError(tb, q.Join(tb.Context()))
 	enqueue(tb, q, "first")
 	eventually(tb, func() bool { return done() == 1 }, "the workers don't work")
 	mysqltest.Exec(tb, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
@@ -233,7 +233,7 @@ func BenchmarkFinished(b *testing.B) {
 			db, _ = database(b, own)
 			finished(b, db, n)
 			mysqltest.Exec(b, db.Pool(), "ANALYZE TABLE mqnotify_task")
-			queues[i], lines[i] = newQueue(b, db, Options{NoGate: true}), newLine(b, db, true)
+			queues[i], lines[i] = newQueue(b, db, Options{}), newLine(b, db, true)
 		}
 		written(b, db)
 		for b.Loop() {
@@ -290,9 +290,9 @@ func BenchmarkLatency(b *testing.B) {
 		own := durable(b, s)
 		db, config := database(b, own)
 		mysqltest.Exec(b, db.Pool(), "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+		install(b, db)
 		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 		q := newQueue(b, db, quiet)
-		require.NoError(b, q.Join(b.Context()))
 		handled := make(chan time.Time, 1)
 		work(b, newQueue(b, openConfig(b, config), quiet), WorkerOptions{}, func(context.Context, Task) error {
 			handled <- time.Now()

@@ -89,7 +89,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				db, config := database(t, s)
-				enqueue(t, newQueue(t, db, Options{NoGate: true}), "1", "2", "3")
+				enqueue(t, newQueue(t, db, Options{}), "1", "2", "3")
 				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = "+c.state)
 				host, vanishing := newHost(t, config, c.before)
 				w, err := NewWorker(newQueue(t, openConfig(t, vanishing), Options{}), WorkerOptions{Batch: 3})
@@ -133,7 +133,8 @@ func TestLockedTasks(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				db, config := database(t, s)
-				enqueue(t, newQueue(t, db, Options{NoGate: true}), "locked")
+				install(t, db)
+				enqueue(t, newQueue(t, db, Options{}), "locked")
 				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = "+state)
 				tx, err := db.Pool().BeginTxx(t.Context(), nil)
 				require.NoError(t, err)
@@ -142,14 +143,14 @@ func TestLockedTasks(t *testing.T) {
 				require.NoError(t, err)
 				host, config := newHost(t, config, "")
 				var got collected
-				waiting(t, config, WorkerOptions{}, got.handle)
+				idleWorker(t, db, config, WorkerOptions{}, got.handle)
 				window := mysqltest.Size(2*time.Second, 4*time.Second, 4*time.Second)
 				<-time.After(window) // the waits grow
 				before := host.sent.Load()
 				<-time.After(window)
 				sent := host.sent.Load() - before
 				t.Logf("%d packets in %v", sent, window)
-				assert.Less(t, sent, int64(15*window/time.Second), "a few every second, the keeper's looks among them")
+				assert.Less(t, sent, int64(15*window/time.Second), "a few every second")
 				require.NoError(t, tx.Rollback())
 				got.waitFor(t, "locked")
 			})

@@ -125,20 +125,21 @@ func handlerReads(t *testing.T, l *line) (sum int) {
 	return sum
 }
 
-// Ten workers with nothing to do send 0.2 statements a second each at most. The gate's keeper, whose statements
+// Ten workers with nothing to do send 0.2 statements a second each at most. The leader, whose statements
 // are not counted, is another worker.
 func TestIdleWorkers(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const workers = 10
 		window := mysqltest.Size(4*time.Second, 12*time.Second, 61*time.Second) // in the long form it contains a look of each
 		db, config := database(t, s)
-		q := newQueue(t, db, Options{NoGate: true})
+		q := newQueue(t, db, Options{})
+		install(t, db)
 		begin := func(config *mysql.Config) {
 			var logged mysqltest.Text
 			var got collected
 			enqueue(t, q, "x") // which it finds when it begins
 			work(t, newQueue(t, openConfig(t, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))}), WorkerOptions{}, got.handle)
-			eventually(t, func() bool { return strings.Contains(logged.String(), "mode=gate") && inState(t, db, Ready) == 0 }, "it does not wait")
+			eventually(t, func() bool { return strings.Contains(logged.String(), "mode=trigger") && inState(t, db, Ready) == 0 }, "it does not wait")
 		}
 		begin(config)
 		host, counted := newHost(t, config, "")
@@ -163,9 +164,9 @@ func TestLatency(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=InnoDB")
+		install(t, db)
 		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 		q := newQueue(t, db, quiet)
-		require.NoError(t, q.Join(t.Context()))
 		handled := make(chan time.Time, 1)
 		work(t, newQueue(t, openConfig(t, config), quiet), WorkerOptions{}, func(context.Context, Task) error {
 			handled <- time.Now()
@@ -178,7 +179,7 @@ func TestLatency(t *testing.T) {
 			<-time.After(25 * time.Millisecond) // idle again
 			begun := time.Now()
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO bare VALUES ()")
-			for range 4 { // the ring, the wake, two of the claim
+			for range 4 { // the wake, the row, two of the claim
 				mysqltest.Exec(t, db.Pool(), "DO 1")
 			}
 			floors = append(floors, time.Since(begun).Seconds())

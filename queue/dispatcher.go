@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const (
@@ -116,23 +116,21 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-// tell tells other workers of what this one leaves to them: they would find it when they look,
-// later. By the queue's flag, since a ring may end with this process. Not being able to is no
-// reason not to stop.
+// tell tells other workers of tasks that this one gives back. Otherwise they find them by polling. A failure must not
+// prevent the worker from stopping.
 func (d *dispatcher) tell(ctx context.Context) {
-	if !d.hands.told() || d.queue.gate == nil {
+	if !d.hands.told() {
 		return
 	}
-	err := d.line.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error { return d.queue.flag().Set(ctx, conn) })
-	if server.ConnectionLost(err) { // there may be no next session to do it over
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
-		defer cancel()
-		err = d.queue.flag().Set(ctx, d.queue.db.Pool())
-	}
-	if err != nil {
-		d.log.WarnContext(ctx, "the queue's flag is not set: other workers find what this one leaves to them by themselves, later", "error", err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
+	defer cancel()
+	if err := d.queue.db.Wake(ctx, schema.TaskTable); err != nil {
+		d.log.WarnContext(ctx, "other workers find the tasks that this one gives back later, by polling", "error", err)
 	}
 }
+
+// hintPatience is how long a worker that stops waits for others to be woken.
+const hintPatience = 5 * time.Second
 
 // gather waits for quick handlers: one transaction for all of them costs about what one
 // for the first of them would.
@@ -153,7 +151,7 @@ func (d *dispatcher) gather() {
 	}
 }
 
-// wait wakes the dispatcher when the queue's gate is rung, while it is idle.
+// wait wakes the dispatcher, while it is idle, when what the worker polls has changed.
 func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
 	head, err := waiter.Head(ctx)
 	if err != nil {

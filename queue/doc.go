@@ -19,7 +19,7 @@
 //
 // # Claims
 //
-// Workers compete. One selects the first tasks that nobody has locked (SELECT ... FOR
+// Workers compete. A worker selects the first tasks that no other worker has locked (SELECT ... FOR
 // UPDATE SKIP LOCKED), marks them by their ids, and commits before it works; where the
 // server has no SKIP LOCKED it marks them by UPDATE ... LIMIT and reads what carries its
 // token. What it has finished is written down in the same transaction that claims the next,
@@ -51,7 +51,7 @@
 //   - Ordered: one task at a time, in the order of entry, the next when the one before is
 //     done or dead. One that fails holds up the others until then. When the one in progress is
 //     cancelled the next begins, and the cancelled handler may run on, up to Visibility/3.
-//   - Recurring: each due time makes one task at most, whoever schedules. Times that pass
+//   - Recurring: each due time makes one task at most, however many workers schedule. Times that pass
 //     while no worker runs make one task together.
 //   - Clocks of clients decide nothing; At is the only time that a client names.
 //
@@ -61,11 +61,10 @@
 //
 // # Waiting
 //
-// An idle worker waits in the server, in the queue's gate (package notify), and sleeps until
-// the next task falls due, by a timer of the server's time. It looks by itself each 30 s, one
-// statement, should a wake have been lost. Where there is no gate it waits for commits or
-// polls, for what is ready and for when the next task falls due. A task entered by plain SQL
-// is found by that look, or at once after notify.Notify(ctx, db, "queue/NAME").
+// An idle worker sleeps until a task is entered or the next one falls due, by the server's clock. The wake trigger of the
+// table mqnotify_task wakes it at the commit of every task, which a plain INSERT may have entered. Without the trigger
+// Enqueue calls mqnotify_wake after its commit, and the workers poll at least once a second (package notify). Every 30 s
+// an idle worker scans for tasks by itself, one statement.
 //
 // # The ring buffer
 //

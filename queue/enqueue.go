@@ -32,52 +32,16 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 	if err != nil {
 		return nil, q.error("enqueue into", err)
 	}
-	ids, rung, err := q.ringing(ctx, rows)
-	if err == nil && !rung {
-		err = server.Again(ctx, server.Retryable, func() (err error) {
-			ids, err = q.commit(ctx, rows)
-			return err
-		})
-	}
+	var ids []uint64
+	err = server.Again(ctx, server.Retryable, func() (err error) {
+		ids, err = q.commit(ctx, rows)
+		return err
+	})
 	if err != nil {
 		return nil, q.error("enqueue into", err)
 	}
-	if !rung {
-		q.Notify(ctx)
-	}
+	q.Notify(ctx)
 	return ids, nil
-}
-
-// short is the most bytes of tasks that are entered over the gate's own session: rings wait
-// for it.
-const short = 64 << 10
-
-// ringing stores the rows over the session that keeps the gate, which rings in the same packet, if
-// this process keeps it and one statement is all: see [notify.Gate.Insert]. ok is false, and
-// nothing was stored, if not.
-func (q *Queue) ringing(ctx context.Context, rows []row) (ids []uint64, ok bool, err error) {
-	if q.gate == nil || q.settings.Load().Ordered || rows[0].unique != "" || len(batches(rows)) > 1 {
-		return nil, false, nil
-	}
-	size := 0
-	for _, r := range rows {
-		size += r.size
-	}
-	if size > short {
-		return nil, false, nil
-	}
-	query, args := insertStatement(rows)
-	stored, ok, err := q.gate.Insert(ctx, len(rows), query, args...)
-	if err != nil {
-		return nil, false, fmt.Errorf("%w: insert: %w", ErrUnknown, err)
-	}
-	if !ok {
-		return nil, false, nil
-	}
-	for i := range rows {
-		ids = append(ids, stored.First+uint64(i)*stored.Step)
-	}
-	return ids, true, nil
 }
 
 // EnqueueTx enters the tasks inside the caller's transaction, so that they are there if

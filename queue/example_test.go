@@ -63,7 +63,6 @@ func TestExamples(t *testing.T) {
 			{ExampleQueue_List, "1 were dead, 1 are tried again\n", ""},
 			{ExampleQueue_Counts, "some are done: true, ordered: false\n", ""},
 			{ExampleQueue_Prune, "0 were that old\n", ""},
-			{ExampleQueue_Join, "", ""},
 			{ExampleRing, "1 an event\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
@@ -264,26 +263,11 @@ func ExampleQueue_Prune() {
 	fmt.Println(deleted, "were that old")
 }
 
-// A service joins when it starts, so that its first task wakes a worker at once.
-func ExampleQueue_Join() {
-	tasks, err := queue.New(db, "mail", queue.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = tasks.Close() }()
-	if err := tasks.Join(ctx); err != nil {
-		log.Print(err) // tasks can be entered; workers wake a little later
-	}
-	if _, err := tasks.Enqueue(ctx, queue.Entry{Payload: []byte("hello")}); err != nil {
-		log.Print(err)
-	}
-}
-
 func ExampleRing() {
 	if err := queue.CreateRing(ctx, db, "events", 10_000); err != nil {
 		log.Fatal(err)
 	}
-	ring, err := queue.OpenRing(db, "events", queue.RingOptions{})
+	ring, err := queue.OpenRing(db, "events")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -281,7 +281,7 @@ func TestManyFailures(t *testing.T) {
 		db, config := database(t, own)
 		proxy := own.Proxy(t)
 		const tasks = 1100
-		enqueue(t, newQueue(t, db, Options{NoGate: true}), make([]string, tasks)...)
+		enqueue(t, newQueue(t, db, Options{}), make([]string, tasks)...)
 		begun, cut := make(chan struct{}), make(chan struct{})
 		var failed atomic.Int32
 		text := strings.Repeat("x", 8<<10)

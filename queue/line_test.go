@@ -18,7 +18,7 @@ import (
 func TestTransactAfterADeadlock(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
-		q := newQueue(t, db, Options{NoGate: true})
+		q := newQueue(t, db, Options{})
 		enqueue(t, q, "a", "b")
 		var retried atomic.Uint64
 		ids := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM mqnotify_task ORDER BY id")

@@ -9,10 +9,6 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"github.com/cenkalti/backoff/v4"
-
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // ClaimMode is how workers claim tasks from each other.
@@ -60,9 +56,6 @@ type WorkerOptions struct {
 	// StopTimeout is for how long handlers may go on after the end of Run's context: then
 	// theirs end. Run returns when they do. 0 means 30 s, negative not at all.
 	StopTimeout time.Duration
-	// Poll are the waits between looks where nothing can wake the worker; nil means
-	// Fibonacci from 10 ms to 1 s.
-	Poll backoff.BackOff
 }
 
 const leastVisibility = 100 * time.Millisecond
@@ -93,9 +86,6 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	o.StopTimeout = max(0, cmp.Or(o.StopTimeout, 30*time.Second))
 	if o.Backoff == nil {
 		o.Backoff = defaultBackoff
-	}
-	if o.Poll == nil {
-		o.Poll = &notify.Fibonacci{Jitter: 0.1}
 	}
 	return o, nil
 }

@@ -15,14 +15,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Where there is no gate a worker polls, and finds what is to be done now, what falls due later,
+// Without a wake trigger a worker polls, and finds what is to be done now, what falls due later,
 // what another worker has failed at, and recurring tasks: none of it by its own look.
-func TestWithoutGate(t *testing.T) {
+func TestWorkersPoll(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		own := s.Start(t)
-		db, config := database(t, own)
-		_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL read_only = 1") // root may write
-		require.NoError(t, err)
+		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		var logged mysqltest.Text
 		var fails atomic.Bool
@@ -35,8 +32,7 @@ func TestWithoutGate(t *testing.T) {
 			var w *running
 			ready := make(chan struct{})
 			options := WorkerOptions{
-				Look: time.Hour, Poll: &notify.Fibonacci{Max: 100 * time.Millisecond},
-				Backoff: func(int) time.Duration { return time.Second },
+				Look: time.Hour, Backoff: func(int) time.Duration { return time.Second },
 			}
 			w = work(t, mine, options,
 				func(ctx context.Context, task Task) error {
@@ -59,7 +55,7 @@ func TestWithoutGate(t *testing.T) {
 		enqueue(t, q, "now")
 		got.waitFor(t, "now")
 		settle()
-		_, err = q.Enqueue(t.Context(), Entry{Payload: []byte("later"), Delay: time.Second})
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("later"), Delay: time.Second})
 		require.NoError(t, err)
 		got.waitFor(t, "now", "later")
 		settle()
@@ -77,11 +73,11 @@ func TestWithoutGate(t *testing.T) {
 func TestPolledChanges(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
-		q := newQueue(t, db, Options{NoGate: true})
+		q := newQueue(t, db, Options{})
 		session, err := db.Session(t.Context(), notify.SessionOptions{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, session.Close()) }()
-		poll := notify.NewPoll(session, polled("mail"), nil)
+		poll := notify.NewPoll(session, polled("mail", true), nil)
 		defer func() { require.NoError(t, poll.Close()) }()
 		head := func() notify.Head {
 			head, err := poll.Head(t.Context())
@@ -111,6 +107,8 @@ func TestPolledChanges(t *testing.T) {
 			{"one that is due before", enter(Entry{Delay: time.Minute})},
 			{"a recurring task", schedule("@yearly")},
 			{"one that is due before", schedule("@every 1s")},
+			{"claimed again", do("UPDATE mqnotify_task SET state = 'in progress' WHERE id = 1")},
+			{"done, for the next one of an ordered queue", do("UPDATE mqnotify_task SET state = 'done' WHERE id = 1")},
 		} {
 			before := head()
 			require.Equal(t, before, head(), "it changes by itself")

@@ -83,8 +83,8 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if ready > 0 {
 		d.empty = false
 		d.blocked.Reset()
-		if d.hands.state(d.options.Batch).free < ready && d.queue.gate != nil {
-			d.queue.gate.Ring(0) // others may be free for it
+		if d.hands.state(d.options.Batch).free < ready {
+			d.queue.changed() // others may be free for it
 		}
 	}
 	if !d.due.IsZero() && !d.due.After(time.Now()) { // another worker has it in hand

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -69,26 +68,18 @@ type rowQueryer interface {
 
 // Options of a Queue. The zero value is ready for use.
 type Options struct {
-	// Gate are the settings of the queue's gate, through which workers are woken. The
-	// zero value has the defaults.
-	Gate notify.GateOptions
-	// NoGate keeps Enqueue from waking workers: they find tasks when they look.
-	NoGate bool
 	// Logger gets what no caller is told. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Queue enters tasks, in its callers' goroutines and over the pool of the DB. Once it
-// has joined the queue's gate it has a connection and goroutines of its own for that,
-// until Close. Safe for concurrent use.
+// Queue enters tasks, in its callers' goroutines and over the pool of the DB. Safe for
+// concurrent use.
 type Queue struct {
 	db       *notify.DB
 	name     string
 	log      *slog.Logger
-	gate     *notify.Gate // nil with NoGate
-	options  Options
+	waker    *notify.Waker
 	settings atomic.Pointer[Settings] // nil until asked for
-	first    atomic.Int64             // when the first tasks were entered, in Unix nanoseconds
 	closed   atomic.Bool
 }
 
@@ -101,19 +92,9 @@ func New(db *notify.DB, name string, options Options) (*Queue, error) {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	q := &Queue{db: db, name: name, options: options, log: options.Logger.With("queue", name)}
-	if options.Gate.Logger == nil {
-		q.options.Gate.Logger = q.log
-	}
-	if !options.NoGate {
-		q.gate = notify.NewGate(db, q.topic(), q.options.Gate)
-	}
-	return q, nil
+	log := options.Logger.With("queue", name)
+	return &Queue{db: db, name: name, log: log, waker: notify.NewWaker(db, schema.TaskTable, log)}, nil
 }
-
-// topic is the name of the queue's gate, and of its flag. No table has it: the
-// keeper looks at the flag alone.
-func (q *Queue) topic() string { return "queue/" + q.name }
 
 // Name is the queue's name.
 func (q *Queue) Name() string { return q.name }
@@ -135,72 +116,19 @@ func (q *Queue) settingsOver(ctx context.Context, db rowQueryer) (Settings, erro
 	return s, nil
 }
 
-// Join joins the queue's gate now, and returns when every ring will wake its workers
-// at once; see [notify.Gate.Join]. Without it the Queue joins by itself when tasks are
-// entered a second after the first.
-func (q *Queue) Join(ctx context.Context) error {
-	if q.closed.Load() {
-		return q.error("join the gate", ErrClosed)
-	}
-	if q.gate == nil {
-		return nil
-	}
-	return q.error("join the gate", q.gate.Join(ctx))
-}
+// Notify wakes the workers of all queues of the database. Call it after the commit of a
+// transaction in which EnqueueTx entered tasks; Enqueue calls it itself. It does not wait
+// until they are woken. Where the table of tasks has a wake trigger, it does nothing.
+func (q *Queue) Notify(context.Context) { q.waker.Wake() }
 
-const (
-	// joinAfter is how long after its first tasks a Queue counts as one that lives: a
-	// shorter life is not worth a connection.
-	joinAfter = time.Second
-	// hintPatience is how long the setting of a flag is waited for at most.
-	hintPatience = 5 * time.Second
-)
+// changed wakes workers after a change that no wake trigger tells of.
+func (q *Queue) changed() { q.waker.WakeAlways() }
 
-// Notify wakes the queue's workers. Call it after the commit of a transaction in which
-// EnqueueTx entered tasks; Enqueue does it itself. It waits for no worker. While it is not
-// certain that the gate's keeper hears this Queue ([notify.Gate.Heard]) it sets the queue's
-// flag, which the keeper looks at, within a second; a failure to do so is logged.
-func (q *Queue) Notify(ctx context.Context) {
-	if q.gate == nil || q.closed.Load() {
-		return
-	}
-	if ring(q.gate, q.lives()) {
-		return
-	}
-	// What it tells of is done: that ctx has ended since is no reason for workers not to learn of it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
-	defer cancel()
-	if err := q.flag().Set(ctx, q.db.Pool()); err != nil {
-		q.log.WarnContext(ctx, "the queue's flag is not set: workers find the tasks by themselves, later", "error", err)
-	}
-}
-
-func (q *Queue) flag() notify.Flag { return notify.Flag{Topic: q.topic()} }
-
-// ring rings the gate if it was joined, or is to be, and tells whether that does: no table
-// has a queue's gate, so that nobody would find by looking what a Close cuts off.
-func ring(gate *notify.Gate, joins bool) bool {
-	if !joins && !gate.Joined() {
-		return false
-	}
-	gate.Ring(0)
-	return gate.Heard()
-}
-
-// lives tells whether tasks were entered long enough ago to join the gate.
-func (q *Queue) lives() bool {
-	now := time.Now().UnixNano()
-	return !q.first.CompareAndSwap(0, now) && now-q.first.Load() >= int64(joinAfter)
-}
-
-// Close leaves the queue's gate; entering tasks fails with ErrClosed after it. It may
-// be called twice, and leaves the DB open.
+// Close makes entering tasks fail with ErrClosed, and returns when the workers have been
+// woken. It may be called twice, and leaves the DB open.
 func (q *Queue) Close() error {
 	q.closed.Store(true)
-	if q.gate == nil {
-		return nil
-	}
-	return q.gate.Close()
+	return q.waker.Close()
 }
 
 // error says what was to be done with which queue.

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -45,38 +47,48 @@ func CreateRing(ctx context.Context, db *notify.DB, name string, size int) error
 // append one after the other, so that entries have consecutive numbers in the order of
 // their commits. Safe for concurrent use.
 type Ring struct {
-	db      *notify.DB
-	name    string
-	gate    *notify.Gate
-	mu      sync.Mutex
-	closed  bool
-	started time.Time // when the first entries were appended
-}
+	db    *notify.DB
+	name  string
+	waker *notify.Waker
 
-// RingOptions of a Ring. The zero value is ready for use.
-type RingOptions struct {
-	// Gate are the settings of the ring's gate, through which readers are woken. The zero
-	// value has the defaults.
-	Gate notify.GateOptions
+	mu     sync.Mutex
+	closed bool
+	auto   *notify.Auto // of the readers, nil before the first
 }
 
 // OpenRing is access to a ring buffer. It does not connect; the caller closes it, and
 // then the DB.
-func OpenRing(db *notify.DB, name string, options RingOptions) (*Ring, error) {
+func OpenRing(db *notify.DB, name string) (*Ring, error) {
 	if err := checkName("the ring's name", name, maxName); err != nil {
 		return nil, err
 	}
-	return &Ring{db: db, name: name, gate: notify.NewGate(db, ringTopic(name), options.Gate)}, nil
+	return &Ring{db: db, name: name, waker: notify.NewWaker(db, schema.RingTable, slog.Default())}, nil
 }
 
-func ringTopic(name string) string { return "ring/" + name }
-
-// Close ends the ring's part in its gate. It may be called twice.
+// Close makes Append and Next fail with ErrClosed. It may be called twice.
 func (r *Ring) Close() error {
 	r.mu.Lock()
-	r.closed = true
+	auto := r.auto
+	r.closed, r.auto = true, nil
 	r.mu.Unlock()
-	return r.gate.Close()
+	if auto != nil {
+		_ = auto.Close()
+	}
+	return r.waker.Close()
+}
+
+// waiter returns what all readers wait with.
+func (r *Ring) waiter() (*notify.Auto, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, r.error("read", ErrClosed)
+	}
+	if r.auto == nil {
+		r.auto = notify.NewAuto(r.db, notify.Query("SELECT head FROM "+schema.RingTable+" WHERE name = ?", r.name).
+			Of(schema.RingTable, waiting.Update), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	}
+	return r.auto, nil
 }
 
 func (r *Ring) error(what string, err error) error {
@@ -96,10 +108,6 @@ func (r *Ring) error(what string, err error) error {
 func (r *Ring) Append(ctx context.Context, payloads ...[]byte) (last uint64, err error) {
 	r.mu.Lock()
 	closed := r.closed
-	if r.started.IsZero() {
-		r.started = time.Now()
-	}
-	lives := time.Since(r.started) >= joinAfter
 	r.mu.Unlock()
 	if closed {
 		return 0, r.error("append to", ErrClosed)
@@ -114,11 +122,7 @@ func (r *Ring) Append(ctx context.Context, payloads ...[]byte) (last uint64, err
 	if err != nil {
 		return 0, r.error("append to", err)
 	}
-	if !ring(r.gate, lives) { // without it readers look by themselves, later
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
-		defer cancel()
-		_ = notify.Flag{Topic: ringTopic(r.name)}.Set(ctx, r.db.Pool())
-	}
+	r.waker.WakeAlways() // the head is updated
 	return last, nil
 }
 
@@ -177,8 +181,6 @@ type Reader struct {
 	ring  *Ring
 	next  uint64
 	begun bool // what is overwritten from now on is missed
-	head  notify.Head
-	wait  bool // head is known
 	poll  *notify.Fibonacci
 }
 
@@ -212,26 +214,28 @@ func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 	if limit < 1 {
 		return nil, optionsf("a limit of %d entries: 1 or more", limit)
 	}
+	waiter, err := r.ring.waiter()
+	if err != nil {
+		return nil, err
+	}
 	for {
-		gated := error(nil)
-		if !r.wait { // before the first read, or what comes in between would be missed
-			r.head, gated = r.ring.gate.Head(ctx)
-			r.wait = gated == nil
-		}
+		head, failed := waiter.Head(ctx) // before the read, or what comes in between would be missed
 		entries, err := r.read(ctx, limit)
 		if err != nil || len(entries) > 0 {
 			return entries, err
 		}
-		if gated == nil {
-			r.head, gated = r.ring.gate.Wait(ctx, r.head, ringBound)
+		if failed == nil {
+			_, failed = waiter.Wait(ctx, head, ringBound)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if gated == nil {
+		if failed == nil {
 			continue
 		}
-		r.wait = false
+		if _, err := r.ring.waiter(); err != nil { // closed
+			return nil, err
+		}
 		timer := time.NewTimer(r.poll.NextBackOff())
 		select {
 		case <-timer.C:

@@ -18,7 +18,7 @@ import (
 // writeMain appends numbers to a ring, one to five at a time, for ever. What may be there or
 // not is not appended again.
 func writeMain(db *notify.DB, told processTold) error {
-	ring, err := OpenRing(db, "log", RingOptions{})
+	ring, err := OpenRing(db, "log")
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err != nil {
 		return q.error("schedule in", err)
 	}
-	q.Notify(ctx) // workers learn when to wake
+	q.changed() // workers learn when to wake
 	return nil
 }
 

@@ -18,7 +18,6 @@ import (
 // ackerMain enters tasks without a key, and writes down the ids of those that it was told are entered.
 func ackerMain(q *Queue, record *notify.DB, told processTold) error {
 	ctx := context.Background()
-	_ = q.Join(ctx) // who keeps the gate enters them with the ring; one that was cut off joins later
 	for n := 0; n < told.Tasks; {
 		ids, err := q.Enqueue(ctx, Entry{Payload: []byte(told.Name), Retries: 1000})
 		if err != nil {

@@ -21,7 +21,7 @@ func TestUniqueOfNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		config.ClientFoundRows = true
-		q := newQueue(t, openConfig(t, config), Options{NoGate: true})
+		q := newQueue(t, openConfig(t, config), Options{})
 		unique := Entry{Unique: "key"}
 		enter := func() uint64 {
 			ids, err := q.Enqueue(t.Context(), unique)
@@ -77,7 +77,7 @@ func snapshotIsolation(t *testing.T, s *mysqltest.Server, db *notify.DB) bool {
 func TestUniqueOfTheDead(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
-		q := newQueue(t, db, Options{NoGate: true})
+		q := newQueue(t, db, Options{})
 		enter := func(keys ...string) (ids []uint64) {
 			for _, key := range keys {
 				id, err := q.Enqueue(t.Context(), Entry{Unique: key})
@@ -157,7 +157,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, discard := range []bool{false, true} {
 			db, _ := database(t, s)
-			q := newQueue(t, db, Options{NoGate: true})
+			q := newQueue(t, db, Options{})
 			_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
 			require.NoError(t, err)
 			late, other := newLine(t, db, true), newLine(t, db, true)
@@ -184,7 +184,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 func TestUniqueKeepsNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
-		q := newQueue(t, openConfig(t, config), Options{NoGate: true})
+		q := newQueue(t, openConfig(t, config), Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{})
 		require.NoError(t, err)
 		l := newLine(t, db, true)

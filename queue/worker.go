@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -74,9 +77,8 @@ func (w *Worker) Stats() WorkerStats {
 // are no passing ones; and, at the end, an error when handlers' results could not be
 // written down: other workers will have those tasks again.
 //
-// It has a connection of its own, and its part in the queue's gate, whose connections are
-// shared by all who use the queue through the same DB. Not to be called twice at the
-// same time.
+// It has a connection of its own; those that wait for tasks are shared by all workers and
+// consumers of a DB. Run must not be called twice at the same time.
 func (w *Worker) Run(ctx context.Context, handler Handler) error {
 	if handler == nil {
 		return optionsf("Run without a handler")
@@ -194,9 +196,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		return false, err
 	}
 	hands.owes(some)
-	waiter := notify.NewAuto(w.queue.db, session, w.queue.topic(), polled(w.queue.name), notify.AutoOptions{
-		Gate: w.queue.options.Gate, Poll: w.options.Poll, Logger: w.log,
-	})
+	waiter := notify.NewAuto(w.queue.db, polled(w.queue.name, settings.Ordered), notify.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
 	d := &dispatcher{
 		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1),
@@ -205,14 +205,22 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	return true, d.run(ctx, waiter)
 }
 
-// polled is what a worker polls, where it has to: the first task that is ready, for who is idle, and when
-// the first of those falls due that it does not know of, perhaps. A number for all of it: Source has one.
-func polled(queue string) notify.Source {
+// polled is what a worker polls. It changes with the first task that is ready, also when that was claimed meanwhile and is ready again, with the first time at which a task falls
+// due, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
+// all of them.
+func polled(queue string, ordered bool) notify.Source {
 	first := func(state State) string {
 		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0), 0)"
 	}
-	return notify.Query("SELECT CRC32(CONCAT_WS(' ', COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+
-		" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1), 0), "+first(Scheduled)+", "+first(Failed)+
-		", COALESCE((SELECT MIN(next_at) FROM "+schema.ScheduleTable+" WHERE queue = ?), 0)))", queue, queue, queue, queue)
+	parts := []string{
+		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1), 0)",
+		first(Scheduled), first(Failed), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
+	}
+	if ordered {
+		parts = append(parts, "COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'in progress' LIMIT 1), 0)")
+	}
+	return notify.Query("SELECT CRC32(CONCAT_WS(' ', "+strings.Join(parts, ", ")+"))",
+		slices.Repeat([]any{queue}, len(parts))...).
+		Of(schema.TaskTable, waiting.Insert)
 }

@@ -207,7 +207,6 @@ func TestWorkerRefusals(t *testing.T) {
 		_, err = unknown.Enqueue(t.Context(), Entry{})
 		require.ErrorIs(t, err, ErrClosed)
 		require.ErrorIs(t, w.Run(t.Context(), handler), ErrClosed)
-		require.ErrorIs(t, unknown.Join(t.Context()), ErrClosed)
 
 		empty, err := New(openConfig(t, s.Database(t)), "mail", Options{})
 		require.NoError(t, err)

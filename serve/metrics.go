@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // metrics are the server's, in a registry of its own.
@@ -34,7 +33,7 @@ func newMetrics(s *Server) *metrics {
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mqnotify_latency_seconds",
 			Help: "From a message's insertion, by the database's clock, to its being handed to clients. A transaction that stays open counts.",
-			// From a fraction of a round trip to a keeper's look and past it.
+			// From a fraction of a round trip to the longest wait between two polls, and more.
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 60},
 		}, []string{"topic"}),
 		delivered:  counter("messages_read_total", "Messages that were read from the topic."),
@@ -49,8 +48,6 @@ func newMetrics(s *Server) *metrics {
 	m.registry.MustRegister(m.latency, m.delivered, m.wakes, m.sent, m.ended, m.published, m.reconnects, m.backfills,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "mqnotify_statements_total", Help: "Statements, and other commands of the protocol, that were sent to the database: a packet of several is one. 0 where nobody counts them."},
 			func() float64 { return float64(s.options.Commands()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "mqnotify_locks_lost_total", Help: "Advisory locks that were lost and not released: those of a gate's keeper, and of all else that shares the DB."},
-			func() float64 { return float64(s.db.LostLocks()) }),
 		&topicCollector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -83,7 +80,7 @@ func (m *topicMetrics) delivered(messages []consumer.Message, now time.Time) {
 }
 
 // woken counts what ends the reader's waits.
-func (m *topicMetrics) woken(by notify.Wake) { m.wakes.WithLabelValues(string(by)).Inc() }
+func (m *topicMetrics) woken(by consumer.Wake) { m.wakes.WithLabelValues(string(by)).Inc() }
 
 // topicCollector tells of topics what is known when it is asked.
 type topicCollector struct{ server *Server }
@@ -94,12 +91,13 @@ var (
 	lagDesc     = prometheus.NewDesc("mqnotify_group_lag", "Messages that a group has before it, counted up to 10000.", []string{"topic", "group"}, nil)
 	deadDesc    = prometheus.NewDesc("mqnotify_group_dead_letters", "Messages that a group gave up, counted up to 10000.", []string{"topic", "group"}, nil)
 	activeDesc  = prometheus.NewDesc("mqnotify_group_active", "Whether a member of the group is active.", []string{"topic", "group"}, nil)
-	waitersDesc = prometheus.NewDesc("mqnotify_gate_listeners", "Sessions that wait at the topic's gate.", []string{"topic"}, nil)
-	keeperDesc  = prometheus.NewDesc("mqnotify_gate_kept", "Whether a session keeps the topic's gate, or leads that of its wake trigger.", []string{"topic"}, nil)
+	triggerDesc = prometheus.NewDesc("mqnotify_wake_trigger", "Whether the topic has a wake trigger that works, so that every INSERT wakes its readers.", []string{"topic"}, nil)
+	leaderDesc  = prometheus.NewDesc("mqnotify_gate_led", "Whether a session leads the topic's gate.", []string{"topic"}, nil)
+	waitersDesc = prometheus.NewDesc("mqnotify_gate_followers", "Other sessions that wait at the topic's gate, of those that the account may see.", []string{"topic"}, nil)
 )
 
 func (c *topicCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clientsDesc, headDesc, lagDesc, deadDesc, activeDesc, waitersDesc, keeperDesc} {
+	for _, d := range []*prometheus.Desc{clientsDesc, headDesc, lagDesc, deadDesc, activeDesc, triggerDesc, leaderDesc, waitersDesc} {
 		to <- d
 	}
 }
@@ -123,8 +121,9 @@ func (c *topicCollector) Collect(to chan<- prometheus.Metric) {
 		if err != nil {
 			continue
 		}
-		gauge(waitersDesc, float64(len(state.Gate.Listeners)+state.Waits.Followers), name)
-		gauge(keeperDesc, one(state.Gate.Keeper.ID != 0 || state.Waits.Leader != 0), name)
+		gauge(triggerDesc, one(state.Trigger), name)
+		gauge(leaderDesc, one(state.Gate.Leader != 0), name)
+		gauge(waitersDesc, float64(state.Gate.Followers), name)
 		if state.Groups == nil {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
 // counted is a metric's value, 0 when there is none.
@@ -75,46 +75,37 @@ func TestMetricsInDocs(t *testing.T) {
 func TestWakes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // the routines: a trigger is taken at once then
 		site := start(t, db, Options{Topics: []string{"orders"}})
-		site.more(t, `mqnotify_wakes_total{kind="look",topic="orders"}`, func() { insert(t, db, "orders", "x") })
-		site.more(t, `mqnotify_wakes_total{kind="ring",topic="orders"}`, func() { site.ask(t, "POST", "/topics/orders/messages", "x") })
+		site.more(t, `mqnotify_wakes_total{kind="poll",topic="orders"}`, func() { insert(t, db, "orders", "x") })
+		require.Zero(t, counted(t, site, `mqnotify_wake_trigger{topic="orders"}`))
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
+		site.more(t, `mqnotify_wakes_total{kind="trigger",topic="orders"}`, func() { insert(t, db, "orders", "x") })
+		site.more(t, `mqnotify_wakes_total{kind="trigger",topic="orders"}`, func() { site.ask(t, "POST", "/topics/orders/messages", "x") })
+		mysqltest.Eventually(t, "the trigger works", func() bool { return counted(t, site, `mqnotify_wake_trigger{topic="orders"}`) == 1 })
 	})
 }
 
-// A lost lock is told from a lost connection.
+// A reader whose connections are lost is counted.
 func TestLosses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
 		site := start(t, openDB(t, config), Options{Topics: []string{"orders"}})
-		// kill ends the keeper's session, or all others.
-		kill := func(keeper bool) {
-			var gate notify.GateStatus
-			require.Eventually(t, func() bool {
-				var err error
-				gate, err = notify.ReadGateStatus(t.Context(), db, "orders")
-				return err == nil && gate.Keeper.ID != 0
-			}, long, 5*time.Millisecond, "nobody keeps the gate")
-			rows, err := s.Admin(t).QueryContext(t.Context(),
-				"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND (ID = ?) = ?", config.DBName, gate.Keeper.ID, keeper)
-			require.NoError(t, err)
-			defer rows.Close()
-			for rows.Next() {
-				var id uint64
-				require.NoError(t, rows.Scan(&id))
-				_, _ = s.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)) // it may have ended
-			}
-			require.NoError(t, rows.Err())
+		const lost = `mqnotify_reader_lost_total{topic="orders"}`
+		require.Zero(t, counted(t, site, lost))
+		rows, err := s.Admin(t).QueryContext(t.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", config.DBName)
+		require.NoError(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var id uint64
+			require.NoError(t, rows.Scan(&id))
+			_, _ = s.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)) // it may have ended
 		}
-		const connections, locks = `mqnotify_reader_lost_total{topic="orders"}`, "mqnotify_locks_lost_total"
-		require.Zero(t, counted(t, site, connections)+counted(t, site, locks))
-		kill(false)                                        // once: the keeper that comes with the next connection is to live, too
-		mysqltest.Eventually(t, connections, func() bool { // it may have been counted already
-			// A reader that waits at the gate does not use its connection. This one is another that was killed.
-			_, _ = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
-			return counted(t, site, connections) > 0
+		require.NoError(t, rows.Err())
+		mysqltest.Eventually(t, lost, func() bool { // a reader that waits does not use its connection
+			_, _ = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // its connection was killed, too
+			return counted(t, site, lost) > 0
 		})
-		assert.Zero(t, counted(t, site, locks), "the keeper lives")
-		site.more(t, locks, func() { kill(true) })
 	})
 }

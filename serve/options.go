@@ -12,7 +12,6 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Errors that callers decide on, with errors.Is.
@@ -64,9 +63,8 @@ type Options struct {
 	// from then on /readyz answers 200, and streams begin. It must not block.
 	Ready func()
 
-	// Mode, Gate and Grace are those of the readers; see consumer.Options.
+	// Mode and Grace are those of the readers; see consumer.Options.
 	Mode  consumer.Mode
-	Gate  notify.GateOptions
 	Grace time.Duration
 
 	// Commands, if not nil, is how many statements were sent to the database, for the
@@ -130,9 +128,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
-	}
-	if o.Gate.Logger == nil {
-		o.Gate.Logger = o.Logger
 	}
 	set(&o.patience, 5*time.Second)
 	set(&o.header, 5*time.Second)

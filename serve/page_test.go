@@ -18,6 +18,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -132,6 +133,7 @@ func TestPage(t *testing.T) {
 		b := openBrowser(t)
 		config := s.Database(t)
 		db := openDB(t, config, "orders", "in voi/ces")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // the routines: a trigger is taken at once then
 		inner, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		listener := &cutListener{Listener: inner}
@@ -199,9 +201,11 @@ func TestPage(t *testing.T) {
 		lag("2")
 		b.until(`document.querySelectorAll("#letters button").length === 2`)
 		assert.Contains(t, eval[string](b, `document.querySelector("#letters .error").textContent`), "no such address")
-		b.until(`document.getElementById("keeper").textContent.includes("keeps the gate")`)
-		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // which waits at it
-		b.until(`[...document.querySelectorAll("#sessions tr")].some((tr) => tr.cells[0].textContent === "waiter" && tr.cells[2].textContent.includes("@"))`)
+		b.until(`document.getElementById("trigger").textContent.startsWith("No wake trigger works")`)
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
+		b.until(`document.getElementById("trigger").textContent.startsWith("The wake trigger works")`)
+		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // which waits at the gate, too
+		b.until(`document.getElementById("leader").textContent.includes("leads the gate, 1 more waits at it")`)
 
 		light, dark := b.colours("light"), b.colours("dark")
 		assert.NotEqual(t, light[0], dark[0], "the background")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/tracing"
 )
 
@@ -227,6 +228,7 @@ func TestStateAndMetrics(t *testing.T) {
 		config := s.Database(t)
 		commands := CountCommands(config)
 		db := openDB(t, config, "orders")
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		insert(t, db, "orders", "a")
 		bury(t, db)
 		site := start(t, db, Options{Topics: []string{"orders"}, Commands: commands})
@@ -239,8 +241,9 @@ func TestStateAndMetrics(t *testing.T) {
 			_, answer := site.ask(t, "GET", "/topics/orders", "")
 			state = topicJSON{}
 			require.NoError(t, json.Unmarshal([]byte(answer), &state), answer)
-			return state.Head != nil && *state.Head == 2 && state.Gate.Keeper != nil
+			return state.Head != nil && *state.Head == 2 && state.Gate.Leader != 0
 		}, long, 50*time.Millisecond)
+		assert.True(t, state.Gate.Trigger)
 		assert.Equal(t, 1, state.Clients)
 		assert.True(t, state.Reading)
 		require.Len(t, state.Groups, 1)
@@ -252,8 +255,7 @@ func TestStateAndMetrics(t *testing.T) {
 			`mqnotify_group_dead_letters{group="mailer",topic="orders"}`: 1, `mqnotify_group_active{group="mailer",topic="orders"}`: 0,
 			`mqnotify_messages_read_total{topic="orders"}`: 2, `mqnotify_messages_published_total{topic="orders"}`: 1,
 			`mqnotify_messages_sent_total{kind="stream",topic="orders"}`: 1, `mqnotify_latency_seconds_count{topic="orders"}`: 1,
-			`mqnotify_gate_kept{topic="orders"}`: 1, `mqnotify_reader_lost_total{topic="orders"}`: 0,
-			"mqnotify_locks_lost_total": 0,
+			`mqnotify_gate_led{topic="orders"}`: 1, `mqnotify_wake_trigger{topic="orders"}`: 1, `mqnotify_reader_lost_total{topic="orders"}`: 0,
 		} {
 			require.Eventually(t, func() bool { // a scrape leaves out what the database does not tell within 2 s
 				return counted(t, site, name) == want

@@ -56,7 +56,7 @@ func New(db *notify.DB, options Options) (*Server, error) {
 	}
 	s.metrics = newMetrics(s)
 	for _, name := range options.Topics {
-		p, err := producer.New(db, name, producer.Options{Gate: options.Gate, Logger: s.log})
+		p, err := producer.New(db, name, producer.Options{Logger: s.log})
 		if err != nil {
 			return nil, err
 		}

@@ -26,10 +26,10 @@ const fresh = 2 * time.Second
 
 // topicState is what the database tells of a topic.
 type topicState struct {
-	Gate   notify.GateStatus
-	Waits  waiting.GateStatus // the gate of the wake trigger
-	Groups *consumer.TopicStatus
-	at     time.Time
+	Trigger bool // every INSERT wakes the readers
+	Gate    waiting.GateStatus
+	Groups  *consumer.TopicStatus
+	at      time.Time
 }
 
 // statusCache asks for a topic's state when somebody wants it.
@@ -66,11 +66,11 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if state := c.known(); state != nil && time.Since(state.at) < fresh {
 		return state, nil
 	}
-	gate, err := notify.ReadGateStatus(ctx, c.db, c.topic)
-	if err != nil {
+	triggers, err := waiting.ReadTriggers(ctx, c.db.Pool())
+	if err != nil && !waiting.NoRoutine(err) {
 		return nil, err
 	}
-	waits, err := waiting.ReadGate(ctx, c.db.Pool(), c.db.Name(), c.topic)
+	gate, err := waiting.ReadGate(ctx, c.db.Pool(), c.db.Name(), c.topic)
 	if err != nil {
 		return nil, err
 	}
@@ -78,18 +78,11 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if err != nil && !errors.Is(err, consumer.ErrNoState) {
 		return nil, err
 	}
-	state := &topicState{gate, waits, groups, time.Now()}
+	state := &topicState{triggers[c.topic]&waiting.Insert != 0, gate, groups, time.Now()}
 	c.mu.Lock()
 	c.state = state
 	c.mu.Unlock()
 	return state, nil
-}
-
-type sessionJSON struct {
-	Session uint64  `json:"session"`
-	User    string  `json:"user,omitempty"`
-	Host    string  `json:"host,omitempty"`
-	Seconds float64 `json:"seconds"`
 }
 
 type groupJSON struct {
@@ -118,19 +111,9 @@ type topicJSON struct {
 }
 
 type gate struct {
-	Keeper    *sessionJSON  `json:"keeper"`
-	Producer  bool          `json:"kept_by_producer"`
-	Phase     int           `json:"phase"`
-	Bells     []sessionJSON `json:"bells"`
-	Listeners []sessionJSON `json:"listeners"`
-	Partial   bool          `json:"partial"`
-	// Of the gate of the wake trigger: the session that leads, and how many others wait.
-	Leader    uint64 `json:"leader,omitempty"`
-	Followers int    `json:"followers,omitempty"`
-}
-
-func participant(p notify.Participant) sessionJSON {
-	return sessionJSON{p.ID, p.User, p.Host, p.For.Seconds()}
+	Trigger   bool   `json:"trigger"` // every INSERT wakes the readers
+	Leader    uint64 `json:"leader"`  // the session that is woken first; 0 is none
+	Followers int    `json:"followers"`
 }
 
 // describe tells a topic's state to who has the token.
@@ -145,18 +128,7 @@ func (t *topic) describe(token *Token, state *topicState) topicJSON {
 	if state == nil {
 		return out
 	}
-	g := &gate{Phase: state.Gate.Phase, Partial: state.Gate.Partial, Bells: []sessionJSON{}, Listeners: []sessionJSON{}, Leader: state.Waits.Leader, Followers: state.Waits.Followers}
-	if state.Gate.Keeper.ID != 0 {
-		keeper := participant(state.Gate.Keeper)
-		g.Keeper, g.Producer = &keeper, state.Gate.Claimant.ID == state.Gate.Keeper.ID
-	}
-	for _, b := range state.Gate.Bells {
-		g.Bells = append(g.Bells, participant(b.Owner))
-	}
-	for _, l := range state.Gate.Listeners {
-		g.Listeners = append(g.Listeners, participant(l))
-	}
-	out.Gate = g
+	out.Gate = &gate{state.Trigger, state.Gate.Leader, state.Gate.Followers}
 	if state.Groups == nil {
 		return out
 	}

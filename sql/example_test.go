@@ -101,3 +101,13 @@ func ExampleCaptureTrigger() {
 	fmt.Println(trigger.Name(), strings.Contains(statement, "JSON_OBJECT('id', OLD.id)"), err)
 	// Output: mqnotify_capture_delete_stock true <nil>
 }
+
+// For a script that an administrator runs.
+func ExampleOpenWriters() {
+	for line := range strings.Lines(schema.OpenWriters()) {
+		if strings.HasPrefix(line, "CREATE") {
+			fmt.Print(line)
+		}
+	}
+	// Output: CREATE PROCEDURE mqnotify_open_writers(number BIGINT UNSIGNED)
+}

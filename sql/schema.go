@@ -38,7 +38,8 @@ const (
 	RingTable     = "mqnotify_ring"
 	RingSlotTable = "mqnotify_ring_slot"
 
-	IdempotencyTable = "mqnotify_idempotency" // the keys of publishes by HTTP
+	IdempotencyTable  = "mqnotify_idempotency"  // the keys of publishes by HTTP
+	NotificationTable = "mqnotify_notification" // every row is a NOTIFY
 )
 
 //go:embed *.sql
@@ -120,6 +121,12 @@ func Script(topics ...string) (string, error) {
 	}
 	return script.String(), nil
 }
+
+// OpenWritersRoutine is the procedure that shows the open transactions to accounts without PROCESS.
+const OpenWritersRoutine = "mqnotify_open_writers"
+
+// OpenWriters is the commented statement that makes OpenWritersRoutine.
+func OpenWriters() string { return read("open_writers.sql") }
 
 // Topic is the statement that makes a message table.
 func Topic(topic string) string {

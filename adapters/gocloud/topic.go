@@ -36,7 +36,7 @@ func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) 
 	if name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("gocloud: subscription %q: %w: give a name, without a slash", name, queue.ErrOptions)
 	}
-	marker, err := queue.New(db, topic+"/", queue.Options{NoGate: true})
+	marker, err := queue.New(db, topic+"/", queue.Options{})
 	if err != nil {
 		return err
 	}

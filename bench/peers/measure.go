@@ -20,7 +20,7 @@ type amounts struct {
 	rates          time.Duration // for which rows are published, and read
 	rows           int           // the most that are published so
 	late           int           // transactions that commit late
-	slowest        time.Duration // peers that look less often are left out
+	slowest        time.Duration // peers that poll less often are left out
 }
 
 var (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -20,18 +19,17 @@ type ours struct {
 	producer *producer.Producer
 }
 
-func openOurs(ctx context.Context, publisher, consumes *mysql.Config, mode consumer.Mode, look func() backoff.BackOff) (topic, error) {
+func openOurs(publisher, consumes *mysql.Config) (topic, error) {
 	db, err := notify.OpenConfig(publisher)
 	if err != nil {
 		return nil, err
 	}
-	gate := notify.GateOptions{Look: look}
-	p, err := producer.New(db, "orders", producer.Options{NoGate: mode != consumer.ModeGate, Gate: gate})
+	p, err := producer.New(db, "orders", producer.Options{})
 	if err != nil {
 		return nil, err
 	}
-	options := consumer.Options{Mode: mode, Gate: gate, From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler)}
-	return &ours{options: options, config: consumes, db: db, producer: p}, p.Join(ctx)
+	options := consumer.Options{From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler)}
+	return &ours{options: options, config: consumes, db: db, producer: p}, nil
 }
 
 func (o *ours) Publish(ctx context.Context, payloads ...[]byte) error {

@@ -96,14 +96,14 @@ on %s, on %s%s. Nobody waits for a disk: MySQL
 with innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off. What mqnotify costs above bare statements is in
 [measurements](measurements.md), and on your server in %s.
 
-*all writers ring*: the keeper looks for rows of writers that ring for nobody each 30 s, not each second at most. *server with GTIDs* and *GTID*, which waits for
-commits alone, are on a server of their own, with the binary log on, as MySQL 9.7 is installed; the others' has none. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
+*wake trigger*: a trigger on the table wakes the consumer, whatever program inserts. *mqnotify_wake*: the table has no trigger, and the producer calls a procedure
+after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
 message*: what is sent while nobody listens is gone. watermill-sql has the driver's own settings, since its JSON column refuses what interpolateParams sends. River's
 driver for MySQL is missing: the Go module proxy has no version of it.
 %s
 ## From the publish to the handler
 
-From the call of Publish, which commits, to the handler's, one message at a time. The peers take turns, the first second of which does not count; a message comes at a random time between two looks.
+From the call of Publish, which commits, to the handler's, one message at a time. The peers take turns, the first second of which does not count; a message comes at a random time between two polls.
 
 %s
 ![distributions, and latency against idle statements](benchmarks.svg)
@@ -111,10 +111,7 @@ From the call of Publish, which commits, to the handler's, one message at a time
 ## What waiting costs
 
 A publisher and its listeners wait, for %v, the others for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
-connections of its own. The first one's figure has the keeper's, which a topic has once, however many listen: a look each second for rows
-of writers that ring for nobody. Without GTIDs no statement ends at another writer's commit, and so a row of theirs that comes within a second takes a look each
-second; `+"`--look`"+` says how late it may come. With GTIDs the keeper sleeps until a commit, and looks each 45 s for what comes without one. Touches, without which a
-server takes a session for gone, are pings, which are no statements.
+connections of its own. Without a trigger mqnotify polls, at most a second apart, for rows that no producer announces.
 
 %s
 ## Rows a second

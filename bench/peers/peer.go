@@ -11,7 +11,7 @@ import (
 type peer struct {
 	name string
 	ours bool
-	// each is the longest time between two looks of one that polls, else 0.
+	// each is the longest time between two polls, else 0.
 	each time.Duration
 	// keeps tells that what nobody listened to is there later.
 	keeps bool

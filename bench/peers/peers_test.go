@@ -28,11 +28,11 @@ func TestShort(t *testing.T) {
 			require.Zero(t, r.lost, r.peer.name)
 		}
 	}
-	for _, name := range []string{"mqnotify, gate", "mqnotify, GTID", "watermill-sql, polls each 10ms", "plain polling each 100ms"} {
+	for _, name := range []string{"mqnotify, wake trigger, our producer", "mqnotify, mqnotify_wake, our producer", "watermill-sql, polls each 10ms", "plain polling each 100ms"} {
 		require.Contains(t, of, name)
 	}
 	require.Equal(t, short.late, of["plain polling each 100ms"].lost)
-	require.Greater(t, of["watermill-sql, polls each 10ms"].idle, of["mqnotify, gate"].idle)
+	require.Greater(t, of["watermill-sql, polls each 10ms"].idle, of["mqnotify, wake trigger, a plain INSERT"].idle)
 
 	written, err := os.ReadFile(filepath.Join(docs, "benchmarks.md"))
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestShort(t *testing.T) {
 
 // What is measured of some alone is printed.
 func TestLatencyOfSome(t *testing.T) {
-	results, err := run(t.Context(), settings{server: defaultServer, docs: "/nowhere", short: true, latency: true, only: "gate, server|plain polling each 100ms"})
+	results, err := run(t.Context(), settings{server: defaultServer, docs: "/nowhere", short: true, latency: true, only: "a plain INSERT|plain polling each 100ms"})
 	require.NoError(t, err)
 	require.Len(t, results, 2)
 	for _, r := range results {

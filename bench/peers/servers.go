@@ -9,11 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/postgrestest"
 	"github.com/mqnotify/mqnotify/internal/waiting"
@@ -52,7 +50,6 @@ func insertSelect(publisher, consumer string) []string {
 func mqnotifyGrants(mariadb bool) func(publisher, consumer string) []string {
 	return func(publisher, consumer string) []string {
 		grants := append(insertSelect(publisher, consumer),
-			"SELECT ON orders TO "+publisher,
 			"SELECT, INSERT, UPDATE ON "+schema.OffsetTable+" TO "+consumer,
 			"SELECT, INSERT, UPDATE ON "+schema.DeadLetterTable+" TO "+consumer)
 		if mariadb {
@@ -69,55 +66,12 @@ func watermillGrants(publisher, consumer string) []string {
 	}
 }
 
-// seldom is how often a keeper looks for rows of writers that ring for nobody, where there
-// are none.
-func seldom() backoff.BackOff { return backoff.NewConstantBackOff(30 * time.Second) }
-
-// withGTIDs is in the name of one on a server that has them, as MySQL 9.7 is installed.
-const withGTIDs = "server with GTIDs"
-
 // contenders are those on one server.
 func contenders(mariadb bool) []contender {
-	mqnotify := func(name string, mode consumer.Mode, look func() backoff.BackOff) contender {
-		c := contender{
-			peer:   peer{name: name, ours: true, keeps: true, publisher: "INSERT, SELECT", consumer: "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; SELECT on two tables of performance_schema"},
-			grants: mqnotifyGrants(mariadb),
-			tables: func(ctx context.Context, root *sql.DB) error { return schema.Init(ctx, root, "orders") },
-			open: func(ctx context.Context, publisher, consumes *mysql.Config) (topic, error) {
-				return openOurs(ctx, publisher, consumes, mode, look)
-			},
-		}
-		if mariadb {
-			c.consumer = "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; PROCESS"
-		}
-		return c
-	}
-	trigger := mqnotify("mqnotify, wake trigger, a plain INSERT", consumer.ModeAuto, nil)
-	trigger.publisher = "INSERT"
-	trigger.consumer += "; EXECUTE on two procedures"
-	trigger.grants = func(publisher, consumer string) []string {
-		return append(mqnotifyGrants(mariadb)(publisher, consumer),
-			"EXECUTE ON PROCEDURE "+waiting.WakeRoutine+" TO "+consumer, "EXECUTE ON PROCEDURE "+waiting.TablesRoutine+" TO "+consumer)
-	}
-	trigger.tables = wakeTables
-	trigger.open = func(ctx context.Context, publisher, consumes *mysql.Config) (topic, error) {
-		ours, err := openOurs(ctx, publisher, consumes, consumer.ModeAuto, nil)
-		if err != nil {
-			return nil, err
-		}
-		plain, err := openPolling(publisher, consumes, 0)
-		return &plainInserts{ours, plain}, err
-	}
 	all := []contender{
-		trigger,
-		mqnotify("mqnotify, gate", consumer.ModeGate, nil),
-		mqnotify("mqnotify, gate, all writers ring", consumer.ModeGate, seldom),
-	}
-	if !mariadb {
-		all = append(all,
-			mqnotify("mqnotify, gate, "+withGTIDs, consumer.ModeGate, nil),
-			mqnotify("mqnotify, GTID", consumer.ModeGTID, nil),
-		)
+		mqnotify(mariadb, "mqnotify, wake trigger, a plain INSERT", true, true),
+		mqnotify(mariadb, "mqnotify, wake trigger, our producer", true, false),
+		mqnotify(mariadb, "mqnotify, mqnotify_wake, our producer", false, false),
 	}
 	for _, polls := range []struct {
 		name      string
@@ -151,8 +105,45 @@ func contenders(mariadb bool) []contender {
 	return all
 }
 
-// wakeTables makes a topic with a wake trigger.
-func wakeTables(ctx context.Context, root *sql.DB) error {
+// mqnotify returns a contender that has a wake trigger or none, and whose publisher is our producer or plain INSERTs.
+func mqnotify(mariadb bool, name string, trigger, plain bool) contender {
+	const routines = "; EXECUTE on two procedures"
+	c := contender{
+		peer: peer{name: name, ours: true, keeps: true, publisher: "INSERT", consumer: "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; "},
+		grants: func(publisher, consumer string) []string {
+			accounts := []string{consumer, publisher}
+			if plain {
+				accounts = accounts[:1]
+			}
+			grants := mqnotifyGrants(mariadb)(publisher, consumer)
+			for _, account := range accounts {
+				grants = append(grants, "EXECUTE ON PROCEDURE "+waiting.WakeRoutine+" TO "+account, "EXECUTE ON PROCEDURE "+waiting.TablesRoutine+" TO "+account)
+			}
+			return grants
+		},
+		tables: func(ctx context.Context, root *sql.DB) error { return wakeTables(ctx, root, trigger) },
+		open: func(_ context.Context, publisher, consumes *mysql.Config) (topic, error) {
+			mine, err := openOurs(publisher, consumes)
+			if err != nil || !plain {
+				return mine, err
+			}
+			inserts, err := openPolling(publisher, consumes, 0)
+			return &plainInserts{mine, inserts}, err
+		},
+	}
+	if !plain {
+		c.publisher += routines
+	}
+	if mariadb {
+		c.consumer += "PROCESS" + routines
+	} else {
+		c.consumer += "SELECT on two tables of performance_schema" + routines
+	}
+	return c
+}
+
+// wakeTables makes a topic and the routines of wake triggers, and the topic's wake trigger if it is to have one.
+func wakeTables(ctx context.Context, root *sql.DB, triggered bool) error {
 	var database string
 	if err := root.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&database); err != nil {
 		return err
@@ -160,13 +151,16 @@ func wakeTables(ctx context.Context, root *sql.DB) error {
 	if err := schema.Init(ctx, root, "orders"); err != nil {
 		return err
 	}
-	trigger, err := waiting.Trigger(database, "orders", "insert")
-	if err != nil {
-		return err
-	}
-	statements := []string{trigger}
+	var statements []string
 	for _, r := range waiting.Routines(database) {
 		statements = append(statements, r.Statement)
+	}
+	if triggered {
+		trigger, err := waiting.Trigger(database, "orders", "insert")
+		if err != nil {
+			return err
+		}
+		statements = append(statements, trigger)
 	}
 	for _, statement := range statements {
 		if _, err := root.ExecContext(ctx, statement); err != nil {
@@ -208,18 +202,9 @@ func openField(ctx context.Context, server string, wanted func(*peer) bool) (f *
 	if i < 0 {
 		return f, fmt.Errorf("no server %q is there", server)
 	}
-	for _, instance := range []struct {
-		gtid  bool
-		flags []string
-	}{{}, {true, []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}}} {
-		of := contenders(servers[i].IsMariaDB())
-		of = slices.DeleteFunc(of, func(c contender) bool {
-			return !wanted(&c.peer) || strings.Contains(c.name, "GTID") != instance.gtid
-		})
-		if len(of) == 0 {
-			continue
-		}
-		if err := f.openMySQL(ctx, servers[i], instance.flags, of); err != nil {
+	of := slices.DeleteFunc(contenders(servers[i].IsMariaDB()), func(c contender) bool { return !wanted(&c.peer) })
+	if len(of) > 0 {
+		if err := f.openMySQL(ctx, servers[i], of); err != nil {
 			return f, err
 		}
 	}
@@ -235,8 +220,8 @@ func order(p *peer) int {
 	return 1
 }
 
-func (f *field) openMySQL(ctx context.Context, server *mysqltest.Server, flags []string, of []contender) error {
-	config, err := server.Launch(flags...)
+func (f *field) openMySQL(ctx context.Context, server *mysqltest.Server, of []contender) error {
+	config, err := server.Launch()
 	if err != nil {
 		return err
 	}
@@ -253,13 +238,11 @@ func (f *field) openMySQL(ctx context.Context, server *mysqltest.Server, flags [
 	defer func() { _ = root.Close() }()
 	var version string
 	err = root.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
-	if len(flags) == 0 {
-		name := "MySQL "
-		if server.IsMariaDB() {
-			name = "MariaDB "
-		}
-		f.versions = append(f.versions, name+version)
+	name := "MySQL "
+	if server.IsMariaDB() {
+		name = "MariaDB "
 	}
+	f.versions = append(f.versions, name+version)
 	return err
 }
 

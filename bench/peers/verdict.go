@@ -89,7 +89,7 @@ func targets(mine *result, results []*result) string {
 		}
 		if r.peer.each > 0 {
 			line(r.each >= 10*mine.each, "a tenth of the idle statements of %s for each further listener: %s against %s", r.peer.name, digits(mine.each), digits(r.each))
-			line(r.idle >= 10*mine.idle, "the same for the first, with the keeper: %s against %s", digits(mine.idle), digits(r.idle))
+			line(r.idle >= 10*mine.idle, "the same for the first: %s against %s", digits(mine.idle), digits(r.idle))
 		}
 		if strings.HasPrefix(r.peer.name, "watermill") {
 			line(rate(mine.read) >= 100*rate(r.read), "100 times the backlog rows of %s: %.0f times", r.peer.name, rate(mine.read)/rate(r.read))

@@ -36,7 +36,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 func (a account) makes(t *testing.T, args ...string) bool {
 	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
-		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot")
+		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot, mqnotify_notification")
 	defer succeed(t, a.root, "init", "orders")
 	if !a.can(t, args...) {
 		return false
@@ -106,21 +106,6 @@ func within(t *testing.T, d time.Duration, is func() bool) bool {
 		}
 	}
 	return true
-}
-
-// keepsSoon waits until a command keeps the gate, or has ended.
-func (r *running) keepsSoon(t *testing.T, most time.Duration) (keeps bool) {
-	t.Helper()
-	within(t, most, func() bool {
-		keeps = strings.Contains(r.err.String(), `msg="keeps the gate"`)
-		select {
-		case <-r.ended:
-			return true
-		default:
-			return keeps
-		}
-	})
-	return keeps
 }
 
 // grantsOf are the statements of the sections that begin so, without their GRANT.

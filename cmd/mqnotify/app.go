@@ -42,11 +42,12 @@ type app struct {
 	logging    logging
 	connection connection
 	child      child
-	started    bool // the command line was understood
+	started    bool               // the command line was understood
+	setDefault func(*slog.Logger) // for what the packages log
 }
 
 func newApp(s streams) *app {
-	a := &app{streams: s, stderr: &redactor{to: s.err}}
+	a := &app{streams: s, stderr: &redactor{to: s.err}, setDefault: func(*slog.Logger) {}}
 	a.log = slog.New(slog.NewTextHandler(a.stderr, nil))
 	return a
 }

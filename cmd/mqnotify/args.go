@@ -11,6 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
 
@@ -19,13 +20,13 @@ type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
 
-// isUsage tells whether the command line is at fault: what it asks for makes no
+// isUsage reports whether the command line is at fault: what it asks for makes no
 // sense, or has a name that nothing can have.
 func isUsage(err error) bool {
 	var wrong usageError
 	var name *ident.InvalidError
 	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, consumer.ErrOptions) || errors.Is(err, guard.ErrOptions) ||
-		errors.Is(err, queue.ErrOptions)
+		errors.Is(err, queue.ErrOptions) || errors.Is(err, notify.ErrNotification)
 }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

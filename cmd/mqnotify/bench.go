@@ -26,14 +26,15 @@ func newBench(a *app) *cobra.Command {
 		Use:   "bench [" + strings.Join(bench.Suites, "|") + "]...",
 		Short: "Measure what mqnotify does on this server, beside its floor",
 		Long: `Measures the suites, all if none is named, with bare statements on the same server in
-the same rounds as the floor. It makes tables in the database and drops them; those that
-init makes for all topics stay.
+the same rounds as the floor. It makes tables in the database and drops them. The tables that
+init makes for all topics, and the routines that mqnotify wake install makes, stay: the
+account needs the privileges of mqnotify grants --role admin.
 
   latency      from Publish, and from its return, to the handler of another process
   throughput   rows that are published, and read from a backlog, a second
-  idle         statements a second of those who wait, by the gate and by polling, less
-               those of others in a window before, and how soon they have a message
-  fanout       until the last of many listeners is awake
+  idle         statements a second of a consumer and a producer that wait, by the wake trigger and
+               by polling, less those of others in a window before, and how soon they have a message
+  fanout       from an INSERT until the last of many listeners has seen it
   queue        from Enqueue to an idle worker's handler, and tasks a second of four workers
   writers      INSERTs a second of saturating writers, with a wake trigger and with an empty one, and
                the longest INSERT
@@ -51,7 +52,7 @@ all figures.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.Rounds, "rounds", 200, "rounds of latency, fanout and queue, after a tenth as many to warm up")
 	flags.IntVar(&o.Rows, "rows", 100_000, "rows of throughput; a tenth as many tasks of queue")
-	flags.IntVar(&o.Listeners, "listeners", 50, "listeners of fanout, with three connections each")
+	flags.IntVar(&o.Listeners, "listeners", 50, "listeners of fanout, with five connections each")
 	flags.IntVar(&o.Writers, "writers", 64, "the most writers of writers")
 	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long idle counts statements, five times; what comes less often\nis not seen: a parked listener makes one a minute")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")

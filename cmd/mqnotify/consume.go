@@ -55,10 +55,10 @@ and MQNOTIFY_HEADER_<NAME>. The message is done when it exits with 0. Else it is
 tried again, and after --attempts it goes to the group's dead letters (the table
 mqnotify_dead_letter); without a group, consume then fails.
 
-It waits in the server until it is woken (--mode gate): one of those who wait for a
-topic keeps its gate, looks for new rows for all of them, and wakes the others. Where
-that can't be, it waits for commits (gtid; MySQL with gtid_mode=ON) or looks again and
-again (poll). By itself it takes the first of the three that works, and says which.
+It waits in the server until the wake trigger of the table wakes it, at the commit of a
+row (mqnotify wake). Where there is no such trigger, it polls, at least once a second:
+messages that mqnotify publishes wake it at once, and on MySQL with gtid_mode=ON every
+commit does. It logs how it waits.
 
 Ctrl-C lets the message in hand finish, for 30 s at most.
 
@@ -83,7 +83,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 		"beginning, end, an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
 	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
 	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
-		"looking at the table's largest id")
+		"the table's largest id")
 	flags.BoolVar(&o.share, "members-share", false, "share the group's messages with its other consumers, by their keys")
 	flags.IntVar(&o.partitions, "partitions", 0, "how many partitions a new group has, and so consumers at most; default 64")
 	flags.StringVar(&o.partitionBy, "partition-by", "", "the key: a `column`, or else a header, of this name; default, for\na new group, the header key, or each row by itself")

@@ -30,8 +30,8 @@ func newDemo(a *app) *cobra.Command {
 		Short: "See messages go from a producer to a consumer, without a server",
 		Long: `Starts a MySQL-compatible engine inside this process, and the real producer and
 consumer, which talk to it over TCP: the consumer sleeps in the engine, and the producer
-wakes it through advisory locks (the mode gate). Each message is a line, with the time
-from before it was published until the consumer had it. It ends by itself.
+wakes it. Each message is a line, with the time from before it was published until the
+consumer had it. It ends by itself.
 
 The engine is for trying only. Its data is in memory, and its transactions run one at
 a time here, since by themselves they lose rows under concurrency: it shows nothing of
@@ -145,12 +145,6 @@ func (a *app) demoMessages(ctx context.Context, consuming, producing *notify.DB,
 
 // demoPublish publishes the messages one after the other.
 func demoPublish(ctx context.Context, p *producer.Producer, o demoOptions) error {
-	if err := p.Join(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of the context is how it is stopped
-		}
-		return err
-	}
 	for n := range o.count {
 		_, err := p.Publish(ctx, producer.Message{
 			Headers: map[string]string{headerSent: strconv.FormatInt(time.Now().UnixNano(), 10)},

@@ -34,8 +34,9 @@ A smaller --priority is done before a larger one. --delay is from now, by the se
 clock. With --unique the task is not entered while the queue has one of that key that is
 neither done nor dead.
 
-An enqueue that reads stdin for longer than a second wakes workers itself, at once. Else
-they find the tasks when one of them looks: within a second.`,
+The wake trigger of mqnotify_task, which mqnotify init makes, wakes idle workers at once.
+Where there is none, enqueue calls the procedure mqnotify_wake after each commit. Where the
+database has neither, workers find the tasks by polling, within a second.`,
 		Example: `  mqnotify enqueue mail 'hello'
   mqnotify enqueue mail --delay 10m --retries 3 --print-ids 'later'
   mqnotify enqueue reports --unique may --priority -1 '{"month": 5}'

@@ -11,7 +11,6 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -35,10 +34,6 @@ func (a *app) explain(err error) error {
 		remedy = "make it with CREATE DATABASE, or name another with --database"
 	case server.Is(err, server.ErrUnknownVariable):
 		remedy = "check the parameters of the DSN: what the driver does not know, it sets as a variable of the server's"
-	case errors.Is(err, notify.ErrNoGate):
-		remedy = "`mqnotify doctor` says what works here; consume and tail find a way by themselves without --mode"
-	case errors.Is(err, notify.ErrNoGTID):
-		remedy = "they need MySQL with gtid_mode=ON and a binary log; consume and tail find a way by themselves without --mode"
 	case errors.Is(err, consumer.ErrNoTable):
 		remedy = "`mqnotify init` makes a new topic"
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, producer.ErrNotTopic):

@@ -18,7 +18,7 @@ func newFlag(a *app) *cobra.Command {
 		Use:   "flag TABLE",
 		Short: "Print a table's one-row flag, and reset it",
 		Long: `Prints the counter of TABLE's flag: how often it was set since it was reset, 0 for
-not at all. producers set it (produce --flag), and so do triggers, for writers that
+not at all. Producers set it (produce --flag), and so do triggers, for writers that
 can't be changed (init --trigger).
 
 --reset takes the flag away after reading it. Reset it before you read the table: what

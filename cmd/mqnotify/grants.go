@@ -25,8 +25,8 @@ func newGrants(a *app) *cobra.Command {
 		Use:   "grants [TOPIC...]",
 		Short: "Print the least privileges that each role needs, as GRANT statements",
 		Long: `Prints what an account needs in each role, and no more. It asks no server: the
-database is --database, or that of the DSN or my.cnf. The roles guard, enqueuer, worker,
-tasks, scheduler and ring need no TOPIC.`,
+database is --database, or that of the DSN or my.cnf. The roles listener, guard, enqueuer,
+worker, tasks, scheduler and ring need no TOPIC.`,
 		Example: `  mqnotify grants orders --database shop --to 'worker@10.0.%'
   mqnotify grants orders --database shop --role consumer
   mqnotify grants --database shop --role guard   # lock and once need no topic
@@ -55,7 +55,6 @@ const (
 	roleConsumer  = "consumer"
 	roleTailer    = "tailer"
 	roleListener  = "listener"
-	roleKeeper    = "keeper"
 	roleFlag      = "flag"
 	roleStatus    = "status"
 	roleGuard     = "guard"
@@ -72,11 +71,11 @@ const (
 
 var (
 	roles = []string{
-		roleProducer, roleConsumer, roleTailer, roleListener, roleKeeper, roleFlag, roleStatus,
+		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus,
 		roleImporter, roleServe, roleCapture, roleGuard, roleEnqueuer, roleWorker, roleTasks,
 		roleScheduler, roleRing, roleAdmin,
 	}
-	topicless = []string{roleGuard, roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing}
+	topicless = []string{roleListener, roleGuard, roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing}
 )
 
 // withoutTopics tells whether all that is asked for are roles of guards and queues, whose
@@ -104,9 +103,6 @@ var needs = []need{
 		[]grant{{privileges: "INSERT"}}},
 	{[]string{roleProducer}, "besides, for produce --flag",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
-	{[]string{roleProducer}, "besides, so that a producer that lives may keep the gate itself, which brings its messages there\n" +
-		"-- sooner. Without it a consumer keeps it",
-		[]grant{{privileges: "SELECT"}}},
 	{[]string{roleTailer, roleConsumer}, "tailer and consumer: mqnotify tail, and consume without --group",
 		[]grant{{privileges: "SELECT"}}},
 	{[]string{roleConsumer}, "besides, for consume --group: offsets and dead letters",
@@ -134,23 +130,14 @@ var needs = []need{
 		}},
 	{[]string{roleTailer, roleConsumer, roleServe}, "or on MariaDB, and on MySQL instead (all transactions then count, not only the table's):",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
-	{[]string{roleTailer, roleConsumer, roleServe}, "besides, to be woken by the wake triggers of another account (mqnotify wake). That account needs\n" +
-		"-- CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB). Without it, rows of other programs are found by polling",
-		[]grant{
-			{privileges: "EXECUTE", routine: wake.Routine},
-			{privileges: "EXECUTE", routine: wake.TablesRoutine},
-		}},
-	{[]string{roleListener}, "listener: mqnotify listen and notify. Any privilege in the database will do, if another account keeps\n" +
-		"-- the gate, or if the topic is no table",
-		[]grant{{privileges: "SELECT"}}},
-	{[]string{roleKeeper}, "keeper: mqnotify keeper",
-		[]grant{{privileges: "SELECT"}}},
-	{[]string{roleKeeper}, "besides, for topics whose flag is set by triggers (init --trigger)",
-		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
-	{[]string{roleProducer, roleListener, roleKeeper},
-		"besides, on MySQL with gtid_mode=ON, so that a producer that comes, mqnotify notify and mqnotify keeper are heard at once.\n" +
-			"-- Without it the next commit does that",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
+	{[]string{roleTailer, roleConsumer, roleServe}, "or, on both, if the account that ran mqnotify init has PROCESS:",
+		[]grant{{privileges: "EXECUTE", routine: schema.OpenWritersRoutine}}},
+	{[]string{roleListener}, "listener: mqnotify listen",
+		[]grant{{privileges: "SELECT", table: schema.NotificationTable}}},
+	{[]string{roleListener}, "besides, to delete notifications that are older than an hour. One listening account should have it",
+		[]grant{{privileges: "DELETE", table: schema.NotificationTable}}},
+	{[]string{roleListener}, "listener, for mqnotify notify",
+		[]grant{{privileges: "INSERT", table: schema.NotificationTable}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleStatus}, "status: mqnotify status",
@@ -161,7 +148,9 @@ var needs = []need{
 		}},
 	{[]string{roleStatus}, "besides, for groups whose members share them",
 		[]grant{{privileges: "SELECT", table: schema.PartitionTable}}},
-	{[]string{roleStatus}, "besides, to see the sessions of other accounts, and how old their transactions are",
+	{[]string{roleStatus}, "besides, to see which wake triggers work",
+		[]grant{{privileges: "EXECUTE", routine: wake.TablesRoutine}}},
+	{[]string{roleStatus}, "besides, to count the sessions of other accounts, and to see how old their transactions are",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleGuard}, "guard, for any lock: mqnotify lock. Any other privilege in the database will do",
 		[]grant{{privileges: "SELECT", table: schema.LeaseTable}}},
@@ -187,8 +176,6 @@ var needs = []need{
 			{privileges: "SELECT", table: schema.TaskTable},
 			{privileges: "SELECT, INSERT, UPDATE", table: schema.TaskKeyTable},
 		}},
-	{[]string{roleEnqueuer}, "besides, so that workers are woken by one that does not live long",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleEnqueuer, roleWorker}, "besides, for ordered queues, whose row is locked. MySQL wants it, MariaDB does not",
 		[]grant{{privileges: "UPDATE", table: schema.QueueTable}}},
 	{[]string{roleWorker}, "worker: mqnotify work",
@@ -198,11 +185,6 @@ var needs = []need{
 			{privileges: "SELECT, DELETE", table: schema.TaskKeyTable},
 			{privileges: "SELECT", table: schema.ScheduleTable},
 		}},
-	{[]string{roleWorker}, "besides, to keep the gate for enqueuers that do not live long",
-		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
-	{[]string{roleWorker}, "besides, so that other workers learn at once what one that stops leaves to them: what has failed, and what it\n" +
-		"-- had not begun",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleWorker}, "besides, for recurring tasks",
 		[]grant{
 			{privileges: "INSERT", table: schema.TaskTable},
@@ -223,22 +205,16 @@ var needs = []need{
 			{privileges: "SELECT", table: schema.QueueTable},
 			{privileges: "SELECT, INSERT, UPDATE, DELETE", table: schema.ScheduleTable},
 		}},
-	{[]string{roleScheduler}, "besides, so that workers learn at once of what is stored",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleRing}, "ring: mqnotify ring read",
 		[]grant{
 			{privileges: "SELECT", table: schema.RingTable},
 			{privileges: "SELECT", table: schema.RingSlotTable},
 		}},
-	{[]string{roleRing}, "besides, to keep the gate for writers that do not live long",
-		[]grant{{privileges: "SELECT", table: schema.FlagTable}}},
 	{[]string{roleRing}, "besides, for ring put",
 		[]grant{
 			{privileges: "UPDATE", table: schema.RingTable},
 			{privileges: "INSERT, DELETE", table: schema.RingSlotTable},
 		}},
-	{[]string{roleRing}, "besides, so that readers are woken by a writer that does not live long",
-		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleRing}, "besides, for ring create",
 		[]grant{{privileges: "INSERT", table: schema.RingTable}}},
 	{[]string{roleImporter}, "importer: mqnotify import (mqnotify bridge is a consumer)",
@@ -262,6 +238,16 @@ var needs = []need{
 		"-- mqnotify init has made. The triggers run with these rights. MySQL with a binary log wants SUPER too, or\n" +
 		"-- log_bin_trust_function_creators=1",
 		[]grant{{privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
+	{[]string{
+		roleProducer, roleTailer, roleConsumer, roleListener, roleServe, roleImporter,
+		roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing,
+	}, "all that listen or write, besides: to be woken by wake triggers, and to wake the listeners of tables without one (mqnotify\n" +
+		"-- wake). The account that made the triggers needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) to wake\n" +
+		"-- listeners of other accounts. Without these, rows are found by polling, up to a second later",
+		[]grant{
+			{privileges: "EXECUTE", routine: wake.Routine},
+			{privileges: "EXECUTE", routine: wake.TablesRoutine},
+		}},
 	{[]string{roleAdmin}, "admin: mqnotify init",
 		[]grant{
 			{privileges: "CREATE"},
@@ -275,6 +261,7 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.RowMutexTable},
 			{privileges: "CREATE", table: schema.FlagMutexTable},
 			{privileges: "CREATE", table: schema.LeaseTable},
+			{privileges: "CREATE", table: schema.NotificationTable},
 			{privileges: "CREATE", table: schema.QueueTable},
 			{privileges: "CREATE", table: schema.TaskTable},
 			{privileges: "CREATE", table: schema.TaskKeyTable},
@@ -286,8 +273,14 @@ var needs = []need{
 			{privileges: "CREATE, SELECT, INSERT", table: schema.VersionTable},
 		}},
 	{[]string{roleAdmin}, "besides, for the wake triggers that init and mqnotify wake make, and that run with these rights. A server\n" +
-		"-- with a binary log wants SUPER too, or log_bin_trust_function_creators=1. Without them consumers poll",
-		[]grant{{privileges: "TRIGGER"}, {privileges: "CREATE ROUTINE", database: true}}},
+		"-- with a binary log wants SUPER too, or log_bin_trust_function_creators=1. Without them listeners poll",
+		[]grant{
+			{privileges: "TRIGGER"},
+			{privileges: "TRIGGER", table: schema.NotificationTable},
+			{privileges: "TRIGGER", table: schema.TaskTable},
+			{privileges: "TRIGGER", table: schema.RingTable},
+			{privileges: "CREATE ROUTINE", database: true},
+		}},
 	{[]string{roleAdmin}, "besides, for init --queue",
 		[]grant{{privileges: "SELECT, INSERT", table: schema.QueueTable}}},
 	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. MySQL with a binary log\n" +

@@ -17,13 +17,11 @@ func TestGrantsPrint(t *testing.T) {
 		"GRANT INSERT ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
 		"\n-- besides, for produce --flag\n"+
 		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n"+
-		"\n-- besides, so that a producer that lives may keep the gate itself, which brings its messages there\n"+
-		"-- sooner. Without it a consumer keeps it\n"+
-		"GRANT SELECT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
-		"GRANT SELECT ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
-		"\n-- besides, on MySQL with gtid_mode=ON, so that a producer that comes, mqnotify notify and mqnotify keeper are heard at once.\n"+
-		"-- Without it the next commit does that\n"+
-		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n", out)
+		"\n-- all that listen or write, besides: to be woken by wake triggers, and to wake the listeners of tables without one (mqnotify\n"+
+		"-- wake). The account that made the triggers needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) to wake\n"+
+		"-- listeners of other accounts. Without these, rows are found by polling, up to a second later\n"+
+		"GRANT EXECUTE ON PROCEDURE `shop`.`mqnotify_wake` TO `o''app`@`10.%`;\n"+
+		"GRANT EXECUTE ON PROCEDURE `shop`.`mqnotify_wake_tables` TO `o''app`@`10.%`;\n", out)
 	all := succeed(t, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/shop", "--to", "app")
 	require.Contains(t, all, " TO `app`@`%`;\n")
 	for _, role := range roles {

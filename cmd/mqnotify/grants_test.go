@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,36 +59,16 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			succeed(t, a.root, "produce", "orders", "one more", "--flag")
 			return r.wait(t).code == exitDone
 		}},
-		{"producer that keeps", []string{"producer:", "besides, so that a producer"}, func(t *testing.T, a account) bool {
-			in, typed := io.Pipe()
-			p := start(t, environment(t, a.config), in, "produce", "orders", "--print-ids", "--log-level", "debug")
-			keeps := p.keepsSoon(t, a.most)
-			_, err := io.WriteString(typed, "x\n")
-			require.NoError(t, err)
-			require.NoError(t, typed.Close())
-			return p.wait(t).code == exitDone && keeps
-		}},
-		{"listener", []string{"listener:"}, func(t *testing.T, a account) bool {
+		{"listener", []string{"listener: mqnotify"}, func(t *testing.T, a account) bool {
 			l := background(t, a.config, "listen", "orders", "--limit", "1")
 			if !within(t, a.most, func() bool { return strings.Contains(l.err.String(), "listening") }) {
 				return false
 			}
-			return a.can(t, "notify", "orders") && l.wait(t).code == exitDone
+			succeed(t, a.root, "notify", "orders")
+			return l.wait(t).code == exitDone
 		}},
-		{"keeper", []string{"keeper:"}, func(t *testing.T, a account) bool {
-			k := background(t, a.config, "keeper", "orders")
-			return k.keepsSoon(t, a.most) && k.interrupt(t).code == exitDone
-		}},
-		{"keeper with flag", []string{"keeper:", "besides, for topics whose flag"}, func(t *testing.T, a account) bool {
-			succeed(t, a.root, "init", "--trigger", "orders", "--trigger-on", "update")
-			k := background(t, a.config, "keeper", "orders", "--look", "20ms")
-			if !k.keepsSoon(t, a.most) {
-				return false
-			}
-			l := background(t, a.root, "listen", "orders")
-			l.err.contains(t, "listening")
-			mysqltest.Exec(t, a.db, "UPDATE orders SET payload = CONCAT(payload, 'x') WHERE id = 1")
-			return within(t, a.most, func() bool { return l.out.String() != "" })
+		{"notifier", []string{"listener, for mqnotify notify"}, func(t *testing.T, a account) bool {
+			return a.can(t, "notify", "orders", "x")
 		}},
 		{"flag", []string{"flag:"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
@@ -104,10 +82,16 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			succeed(t, a.root, "consume", "orders", "--group", "shared", "--members-share", "--stop-at-end")
 			return a.can(t, "status", "orders") && strings.Contains(succeed(t, a.config, "status", "orders"), "\nMEMBER OF ")
 		}},
-		{"status of others", []string{"status:", "besides, to see the sessions"}, func(t *testing.T, a account) bool {
+		{"status of others", []string{"status:", "besides, to count the sessions"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
-			r := mqnotify(t, a.config, "", "status", "orders", "--json")
-			return strings.Contains(r.out, `"others_visible":true`) && strings.Contains(r.out, `"group":"g"`)
+			for range 2 { // one of them follows
+				waits := background(t, a.root, "tail", "-f", "orders")
+				waits.err.contains(t, "msg=waiting")
+			}
+			return within(t, a.most, func() bool {
+				out := mqnotify(t, a.config, "", "status", "orders", "--json").out
+				return strings.Contains(out, `"followers":`) && !strings.Contains(out, `"followers":0,`) && strings.Contains(out, `"group":"g"`)
+			})
 		}},
 		{"lock", []string{"guard, for any lock:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "lock", "x", "--", "true")
@@ -160,15 +144,6 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		{"enqueuer", []string{"enqueuer:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "enqueue", "mail", "x")
 		}},
-		{"enqueuer that wakes", []string{"enqueuer:", "besides, so that workers are woken"}, func(t *testing.T, a account) bool {
-			for _, p := range []string{"x", "y"} { // the flag's row is new, and then is not
-				r := mqnotify(t, a.config, "", "enqueue", "mail", p)
-				if r.code != exitDone || strings.Contains(r.err, "flag is not set") {
-					return false
-				}
-			}
-			return true
-		}},
 		{"enqueuer of unique tasks", []string{"enqueuer:", "besides, for tasks with a unique key"}, func(t *testing.T, a account) bool {
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_task")
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_task_key")
@@ -189,20 +164,6 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			defer mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_schedule")
 			return a.works(t)
 		}},
-		{"worker that stops", []string{"worker:", "besides, so that other workers"}, func(t *testing.T, a account) bool {
-			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_task")
-			succeed(t, a.root, "enqueue", "mail", "x")
-			w := background(t, a.config, "work", "mail", "--backoff", "1h", "--", "false")
-			failed := within(t, patience, func() bool {
-				select {
-				case <-w.ended: // it may not work at all
-					return true
-				default:
-					return len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM mqnotify_task WHERE state = 'failed'")) == 1
-				}
-			})
-			return failed && w.interrupt(t).code == exitDone && !strings.Contains(w.err.String(), "flag is not set")
-		}},
 		{"worker that discards", []string{"worker:", "besides, for work --discard"}, func(t *testing.T, a account) bool {
 			return a.works(t, "--discard")
 		}},
@@ -220,16 +181,6 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			first, again := a.can(t, store...), a.can(t, store...)
 			return first && again && a.can(t, "schedule", "mail") && a.can(t, "schedule", "mail", "n", "--remove")
 		}},
-		{"scheduler that wakes", []string{"scheduler:", "besides, so that workers learn"}, func(t *testing.T, a account) bool {
-			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_schedule")
-			for range 2 {
-				r := mqnotify(t, a.config, "", "schedule", "mail", "n", "--cron", "@daily")
-				if r.code != exitDone || strings.Contains(r.err, "flag is not set") {
-					return false
-				}
-			}
-			return a.can(t, "schedule", "mail", "n", "--remove")
-		}},
 		{"ring's reader", []string{"ring:"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "ring", "create", "log", "--size", "2")
 			succeed(t, a.root, "ring", "put", "log", "x")
@@ -238,13 +189,6 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		{"ring's writer", []string{"ring:", "besides, for ring put"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "ring", "create", "log", "--size", "2")
 			return a.can(t, "ring", "put", "log", "1", "2", "3") && a.can(t, "ring", "read", "log")
-		}},
-		{"ring's writer that wakes", []string{"ring:", "besides, for ring put", "besides, so that readers"}, func(t *testing.T, a account) bool {
-			succeed(t, a.root, "ring", "create", "log", "--size", "2")
-			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_flag")
-			can := a.can(t, "ring", "put", "log", "1") && a.can(t, "ring", "put", "log", "2", "3") && a.can(t, "ring", "read", "log")
-			counted := mysqltest.Values[string](t, a.db, "SELECT counter FROM mqnotify_flag WHERE topic = 'ring/log'")
-			return can && slices.Equal(counted, []string{"2"})
 		}},
 		{"ring's maker", []string{"ring:", "besides, for ring create"}, func(t *testing.T, a account) bool {
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_ring")
@@ -256,6 +200,15 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"admin", []string{"admin:"}, func(t *testing.T, a account) bool {
 			return a.makes(t, "init", "orders")
+		}},
+		{"admin with wake triggers", []string{"admin:", "besides, for the wake triggers"}, func(t *testing.T, a account) bool {
+			for _, name := range []string{"mqnotify_wake", "mqnotify_wake_tables"} {
+				mysqltest.Exec(t, a.db, "DROP PROCEDURE IF EXISTS "+name)
+			}
+			if !a.makes(t, "init", "orders") {
+				return false
+			}
+			return strings.Count(mqnotify(t, a.config, "", "wake", "status").out, " ok\n") == 4
 		}},
 		{"admin with queue", []string{"admin:", "besides, for init --queue"}, func(t *testing.T, a account) bool {
 			return a.makes(t, "init", "orders", "--queue", "mail")
@@ -300,25 +253,25 @@ func (r role) leastOn(t *testing.T, s *mysqltest.Server, prepare ...string) {
 	}
 }
 
-// With what grants prints consumers are woken: a keeper of the least privileges sees
-// what anybody inserts, and hears a producer that may do nothing but insert.
+// With what grants prints consumers are woken by the trigger of another account, and by a producer that may do nothing but
+// insert and call mqnotify_wake.
 func TestGrantsWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		root, db := database(t, s, "orders")
-		c := background(t, s.User(t, root, grantsOf(root, "tailer and")...), "consume", "orders", "--format", "payload")
-		c.err.contains(t, "mode=gate")
-		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('foreign')")
-		c.out.contains(t, "foreign\n")
-
-		in, typed := io.Pipe()
-		p := start(t, environment(t, s.User(t, root, grantsOf(root, "producer:")...)), in, "produce", "orders")
-		require.Eventually(t, func() bool { return strings.Contains(succeed(t, root, "status", "orders"), "\nbells:") }, patience, 10*time.Millisecond)
-		_, err := io.WriteString(typed, "rung\n")
-		require.NoError(t, err)
-		c.out.contains(t, "rung\n")
-		require.NoError(t, typed.Close())
-		require.Equal(t, exitDone, p.wait(t).code)
-		require.Equal(t, exitDone, c.interrupt(t).code)
+		root, db := database(t, s, "orders", "bulk")
+		succeed(t, root, "wake", "install", "orders")
+		for topic, mode := range map[string]string{"orders": "trigger", "bulk": "poll"} {
+			grants := grantsOf(root, "tailer and", "all that listen or write")
+			c := background(t, s.User(t, root, append(grants, "SELECT ON "+root.DBName+".bulk")...), "consume", topic, "--format", "payload")
+			c.err.contains(t, "mode="+mode)
+			mysqltest.Exec(t, db, "INSERT INTO "+topic+" (payload) VALUES ('foreign')")
+			c.out.contains(t, "foreign\n")
+			grants = grantsOf(root, "producer:", "all that listen or write")
+			r := mqnotify(t, s.User(t, root, append(grants, "INSERT ON "+root.DBName+".bulk")...), "", "produce", topic, "ours")
+			require.Equal(t, exitDone, r.code, r.err)
+			require.Empty(t, r.err)
+			c.out.contains(t, "ours\n")
+			require.Equal(t, exitDone, c.interrupt(t).code)
+		}
 	})
 }
 
@@ -335,6 +288,8 @@ func TestGrantsForExactGaps(t *testing.T) {
 		}
 		require.Equal(t, "unknown", writers(nil))
 		require.Equal(t, "innodb-trx", writers(grantsOf(root, "or on MariaDB")))
+		succeed(t, root, "init")
+		require.Equal(t, "open-writers", writers(grantsOf(root, "or, on both")))
 		if s.IsMariaDB() {
 			return
 		}

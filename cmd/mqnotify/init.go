@@ -40,8 +40,9 @@ offsets. What is there already stays as it is: init may run twice. Without a TOP
 it makes only the latter, which is all that existing tables need to be consumed by
 a group.
 
-A trigger on each new message table wakes its consumers at every INSERT, by any program: see mqnotify wake. Where
-the account may not make triggers, init says so, and consumers poll. --no-trigger makes none.
+Wake triggers on the message tables wake their consumers at every INSERT, by any program: see mqnotify
+wake. The tables of notifications, tasks and ring buffers get wake triggers, too. Where the account may not
+make triggers, init says what to do, and listeners poll. --no-trigger makes none.
 
 --trigger makes triggers on a table that set its one-row flag, for writers that
 can't be changed: see mqnotify flag. The form counter serves any number of readers,
@@ -80,10 +81,8 @@ entry.`,
 			if err != nil {
 				return err
 			}
-			if !o.noWake && len(messages) > 0 {
-				if err := a.makeWakeTriggers(cmd.Context(), db, messages); err != nil {
-					return err
-				}
+			if err := a.makeWakeTriggers(cmd.Context(), db, messages, !o.noWake); err != nil {
+				return err
 			}
 			for _, t := range triggers {
 				if err := a.makeTrigger(cmd.Context(), db, t); err != nil {
@@ -100,8 +99,8 @@ entry.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.print, "print", false, "write the SQL to stdout instead; needs no server")
-	flags.BoolVar(&o.noWake, "no-trigger", false, "make no wake triggers: for topics that are filled in bulk")
+	flags.BoolVar(&o.print, "print", false, "write the SQL of the tables to stdout instead; needs no server")
+	flags.BoolVar(&o.noWake, "no-trigger", false, "make no wake triggers")
 	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be given again")
 	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "counter or row")
 	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")

@@ -5,140 +5,184 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-const (
-	// listenBound is when listen waits anew although nothing came.
-	listenBound = time.Hour
-	// commandPatience is how long a command that runs may take after Ctrl-C.
-	commandPatience = 30 * time.Second
-)
+// commandPatience is how long a command that runs may take after Ctrl-C.
+const commandPatience = 30 * time.Second
 
 // listenOptions are listen's flags.
 type listenOptions struct {
-	looks
-	limit   int
-	json    bool
-	atStart bool
+	limit int
+	json  bool
 }
 
 func newListen(a *app) *cobra.Command {
 	var o listenOptions
 	cmd := &cobra.Command{
-		Use:   "listen TOPIC [flags] [-- COMMAND ARGS...]",
-		Short: "Print a line when a topic is notified, or run a command",
-		Long: `Waits until somebody notifies TOPIC, prints the time and the topic, and waits for
-more, until Ctrl-C or --limit. TOPIC is any name. If it is that of a table, rows that
-anybody inserts there are notifications too.
+		Use:   "listen NAME... [flags] [-- COMMAND ARGS...]",
+		Short: "Print the notifications of names, or run a command for each",
+		Long: `Prints every notification of the NAMEs, any text, that is sent from the moment on at which
+listen logs "listening", until Ctrl-C or --limit: its time, its name and its payload on a line.
+A name or a payload with control characters, or that is not UTF-8, is printed in quotes, with
+escapes as in Go.
 
-A notification says that something may have happened, and no more: several that come
-close together are one, and one may come for nothing, as when the connection was
-lost or another process takes the gate over. What came before listen says "listening"
-is not told; --at-start wakes once for it.
+mqnotify notify sends notifications, and so does any program that inserts into the table
+mqnotify_notification. With the wake trigger of that table, which mqnotify init makes, listen
+receives a notification when it is committed, and else up to a second later. A connection that
+is lost is made again, and what was sent meanwhile is received. Notifications are kept for an
+hour. listen warns if it missed any.
 
-COMMAND is run at each, with the topic in MQNOTIFY_TOPIC. It is not run twice at a
-time: notifications that come meanwhile are one, after it. When it fails, listen says so
-and goes on.
+COMMAND is run for each notification, with MQNOTIFY_NAME and MQNOTIFY_PAYLOAD in its
+environment and the payload on its stdin, one at a time: notifications that come meanwhile
+wait. When it fails, listen says so and goes on.
 
 Ctrl-C lets the command in hand finish, for 30 s at most.`,
-		Example: `  mqnotify listen orders
+		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config
-  mqnotify listen customers --at-start -- ./sync-customers`,
-		Args:              oneNameAndCommand("TOPIC"),
+  mqnotify listen customers -- ./sync-customers`,
+		Args:              namesAndCommand,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.listen(cmd.Context(), o, args[0], args[1:])
+			names, command := args, []string(nil)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				names, command = args[:dash], args[dash:]
+			}
+			return a.listen(cmd.Context(), o, names, command)
 		},
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&o.limit, "limit", 0, "end after this many notifications; 0 is no limit")
-	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time and topic")
-	flags.BoolVar(&o.atStart, "at-start", false, "wake once at the start, for what came before")
-	o.looks.register(cmd)
+	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if some before it were missed")
 	completeNothing(cmd, "limit")
 	return cmd
 }
 
-func (a *app) listen(ctx context.Context, o listenOptions, topic string, args []string) error {
-	if err := ident.Check(topic); err != nil {
-		return err
+// namesAndCommand accepts one or more names, and a command after --.
+func namesAndCommand(cmd *cobra.Command, args []string) error {
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		if len(args) == dash { // "-- $HANDLER", and that is empty
+			return errNoCommand
+		}
+		args = args[:dash]
 	}
-	options, err := o.gate()
+	return someNames("NAME")(cmd, args)
+}
+
+func (a *app) listen(ctx context.Context, o listenOptions, names, args []string) error {
 	switch {
-	case err != nil:
-		return err
 	case o.limit < 0:
 		return usagef("--limit %d: 0 or more", o.limit)
 	case o.json && len(args) > 0:
-		return usagef("--json is for printing, and a command is told the topic alone: leave it out")
+		return usagef("--json is for printing, and a command has the payload in its environment: leave it out")
 	}
-	woken := func() error { return a.printWake(o, topic) }
+	receive := func(n notify.Notification) error { return a.printNotification(o, n) }
 	if len(args) > 0 {
 		if _, err := exec.LookPath(args[0]); err != nil {
 			return fmt.Errorf("find the command: %w", err)
 		}
-		woken = func() error { return a.runWake(ctx, topic, args) }
+		receive = func(n notify.Notification) error {
+			a.runForNotification(ctx, args, n)
+			return nil
+		}
 	}
 	db, err := a.open()
 	if err != nil {
 		return err
 	}
 	defer closeDB(db)
-	options.Logger = a.log
-	gate := notify.NewGate(db, topic, options)
-	defer func() { _ = gate.Close() }()
-	seen, err := gate.Head(ctx)
-	if err == nil {
-		a.log.InfoContext(ctx, "listening", "topic", topic)
-	}
-	for n := 0; err == nil && (o.limit == 0 || n < o.limit); {
-		now := seen
-		if !o.atStart {
-			if now, err = gate.Wait(ctx, seen, listenBound); err != nil {
-				break
-			}
-		}
-		if now != seen || o.atStart {
-			o.atStart = false
-			err = woken()
-			n++
-		}
-		seen = now
-	}
-	if ctx.Err() != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	notifications, err := notify.Listen(ctx, db, names...)
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return nil // how it is stopped
+	case err != nil:
+		return err
+	}
+	a.log.InfoContext(ctx, "listening", "names", names)
+	err = a.receive(ctx, o, notifications, receive)
+	cancel()
+	for range notifications { // it is closed when nothing of Listen runs any more
 	}
 	return ignoreBrokenPipe(err)
 }
 
-func (a *app) printWake(o listenOptions, topic string) error {
-	now := time.Now().UTC().Format(timeFormat)
-	if !o.json {
-		return writeAll(a.out, now+" "+topic+"\n")
+// receive calls f for each notification, until ctx ends or --limit is reached.
+func (a *app) receive(ctx context.Context, o listenOptions, notifications <-chan notify.Notification, f func(notify.Notification) error) error {
+	for count := 0; ctx.Err() == nil && (o.limit == 0 || count < o.limit); {
+		n, open := <-notifications
+		if !open {
+			break
+		}
+		if n.Missed {
+			a.log.WarnContext(ctx, "notifications were missed")
+		}
+		if n.ID == 0 && !o.json {
+			continue
+		}
+		if err := f(n); err != nil {
+			return err
+		}
+		if n.ID != 0 {
+			count++
+		}
 	}
-	line, err := json.Marshal(struct {
-		Time  string `json:"time"`
-		Topic string `json:"topic"`
-	}{now, topic})
+	return nil
+}
+
+func (a *app) printNotification(o listenOptions, n notify.Notification) error {
+	if !o.json {
+		text := n.Time.Format(timeFormat) + " " + oneLine(n.Name)
+		if len(n.Payload) > 0 {
+			text += " " + oneLine(string(n.Payload))
+		}
+		return writeAll(a.out, text+"\n")
+	}
+	type missed struct {
+		Missed bool `json:"missed,omitempty"`
+	}
+	var shown any = missed{true} // of nothing else
+	if n.ID != 0 {
+		shown = struct {
+			Time string `json:"time"`
+			Name string `json:"name"`
+			shownPayload
+			missed
+		}{n.Time.Format(timeFormat), n.Name, showPayload(n.Payload), missed{n.Missed}}
+	}
+	line, err := json.Marshal(shown)
 	if err != nil {
 		return err
 	}
 	return writeAll(a.out, string(line)+"\n")
 }
 
-// runWake runs the command to its end; that it fails is no reason to listen no more.
-func (a *app) runWake(ctx context.Context, topic string, args []string) error {
+// oneLine returns the text as it is, or in quotes if it is not UTF-8 or has control characters.
+func oneLine(text string) string {
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// runForNotification runs the command to its end. A command that fails does not end listen.
+func (a *app) runForNotification(ctx context.Context, args []string, n notify.Notification) {
 	longer, release := lingering(ctx, commandPatience)
 	defer release()
+	variables := []string{"MQNOTIFY_NAME=" + n.Name, "MQNOTIFY_PAYLOAD=" + string(n.Payload)}
+	variables = slices.DeleteFunc(variables, func(v string) bool { return strings.ContainsRune(v, 0) }) // which no variable can hold
 	run := &command{args, killAfter, a}
-	if err := run.run(longer, nil, []string{"MQNOTIFY_TOPIC=" + topic}); err != nil {
-		a.log.WarnContext(ctx, "the command failed", "error", err)
+	if err := run.run(longer, n.Payload, variables); err != nil {
+		a.log.WarnContext(ctx, "the command failed", "name", n.Name, "error", err)
 	}
-	return nil
 }

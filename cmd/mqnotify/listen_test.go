@@ -12,63 +12,124 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A line for each notification, and nothing for what came before. A topic needs no table.
+// A line for each notification of the names, from "listening" on.
 func TestListenPrints(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, db := database(t, s, "orders")
-		succeed(t, config, "notify", "re load")
-		plain := background(t, config, "listen", "re load", "--limit", "2", "--look", "50ms")
-		plain.err.contains(t, "listening")
+		config, db := database(t, s)
+		succeed(t, config, "notify", "re load", "too early")
+		plain := background(t, config, "listen", "re load", "größe/1", "--limit", "5")
+		plain.err.contains(t, "msg=listening")
 		asJSON := background(t, config, "listen", "re load", "--json")
-		asJSON.err.contains(t, "listening")
-		require.Empty(t, plain.out.String()+asJSON.out.String())
+		asJSON.err.contains(t, "msg=listening")
 
 		require.Empty(t, succeed(t, config, "notify", "re load"))
-		plain.out.contains(t, "\n")
-		asJSON.out.contains(t, "\n")
-		succeed(t, config, "notify", "re load")
+		succeed(t, config, "notify", "another", "not for them")
+		succeed(t, config, "notify", "größe/1", `{"größe": 7}`)
+		succeed(t, config, "notify", "re load", "two\nlines")
+		succeed(t, config, "notify", "re load", "-")
+		mysqltest.Exec(t, db, "INSERT INTO mqnotify_notification (name, payload) VALUES ('re load', x'00ff')")
 		r := plain.wait(t)
 		require.Equal(t, exitDone, r.code)
-		require.Regexp(t, `^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z re load\n){2}$`, r.out)
+		const at = `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z `
+		require.Regexp(t, "^"+at+"re load\n"+at+`größe/1 {"größe": 7}`+"\n"+at+`re load "two\\nlines"`+"\n"+at+"re load -\n"+at+`re load "\\x00\\xff"`+"\n$", r.out)
+
+		asJSON.out.contains(t, "payload_base64")
 		r = asJSON.interrupt(t)
 		require.Equal(t, exitDone, r.code)
 		require.Equal(t, 1, strings.Count(r.err, "\n"), r.err)
-		var line struct {
-			Time  time.Time `json:"time"`
-			Topic string    `json:"topic"`
+		lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
+		require.Len(t, lines, 4, r.out)
+		for i, want := range []string{`"payload":""`, `"payload":"two\nlines"`, `"payload":"-"`, `"payload_base64":"AP8="`} {
+			require.Contains(t, lines[i], `,"name":"re load",`+want+"}")
 		}
-		require.NoError(t, json.Unmarshal([]byte(strings.SplitAfter(r.out, "\n")[0]), &line))
-		require.Equal(t, "re load", line.Topic)
+		var line struct {
+			Time time.Time `json:"time"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(lines[0]), &line))
 		require.WithinDuration(t, time.Now(), line.Time, patience)
-
-		rows := background(t, config, "listen", "orders", "--limit", "1")
-		rows.err.contains(t, "listening")
-		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
-		require.Regexp(t, `Z orders\n$`, rows.wait(t).out)
 	})
 }
 
-// A command runs at each, one at a time; one that fails ends nothing.
+// A transaction of any program is heard of when it has committed: at once where init made the wake trigger, and soon
+// where there is none.
+func TestListenHearsTransactions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, test := range []struct {
+			init []string
+			most time.Duration
+		}{{[]string{"init"}, time.Second}, {[]string{"init", "--no-trigger"}, 2 * time.Second}} {
+			config, db := database(t, s)
+			succeed(t, config, test.init...)
+			l := background(t, config, "listen", "orders", "--limit", "2")
+			l.err.contains(t, "msg=listening")
+			for _, payload := range []string{"first", "second"} {
+				tx, err := db.BeginTx(t.Context(), nil)
+				require.NoError(t, err)
+				_, err = tx.ExecContext(t.Context(), "INSERT INTO mqnotify_notification (name, payload) VALUES ('orders', ?)", payload)
+				require.NoError(t, err)
+				<-time.After(100 * time.Millisecond) // the hint comes before the commit
+				require.NotContains(t, l.out.String(), payload)
+				begun := time.Now()
+				require.NoError(t, tx.Commit())
+				l.out.contains(t, " orders "+payload+"\n")
+				require.Less(t, time.Since(begun), test.most, test.init)
+			}
+			require.Equal(t, exitDone, l.wait(t).code)
+		}
+	})
+}
+
+// What was missed is a warning, and a member of the JSON.
+func TestListenMissed(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+	missed := []notify.Notification{{Missed: true}, {ID: 7, Name: "n", Payload: []byte("x"), Time: now, Missed: true}, {ID: 8, Name: "n", Time: now}}
+	for _, test := range []struct {
+		options listenOptions
+		want    string
+	}{
+		{listenOptions{limit: 1}, "2026-01-02T03:04:05.000006Z n x\n"},
+		{listenOptions{json: true}, `{"missed":true}
+{"time":"2026-01-02T03:04:05.000006Z","name":"n","payload":"x","missed":true}
+{"time":"2026-01-02T03:04:05.000006Z","name":"n","payload":""}
+`},
+	} {
+		var out, err text
+		a := newApp(streams{out: &out, err: &err})
+		notifications := make(chan notify.Notification, len(missed))
+		for _, n := range missed {
+			notifications <- n
+		}
+		close(notifications)
+		require.NoError(t, a.receive(t.Context(), test.options, notifications, func(n notify.Notification) error {
+			return a.printNotification(test.options, n)
+		}))
+		require.Equal(t, test.want, out.String())
+		require.Equal(t, 2, strings.Count(err.String(), `level=WARN msg="notifications were missed"`), err.String())
+	}
+}
+
+// A command runs for each notification, one at a time. One that fails ends nothing.
 func TestListenRunsCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, _ := database(t, s)
+		config, db := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
-		l := background(t, config, "listen", "jobs", "--look", "50ms", "--at-start", "--limit", "3", "--", "sh", "-c",
-			"echo $0 $MQNOTIFY_TOPIC; cat; while ! [ -e "+gate+" ]; do sleep 0.05; done; exit 7", "run")
-		l.out.contains(t, "run jobs\n")
-		for range 3 { // which are one, since it runs
-			succeed(t, config, "notify", "jobs")
-		}
-		require.Equal(t, "run jobs\n", l.out.String())
+		l := background(t, config, "listen", "jobs", "others", "--limit", "3", "--", "sh", "-c",
+			"echo $0 $MQNOTIFY_NAME $MQNOTIFY_PAYLOAD; cat | sed s/^/stdin:/; echo; while ! [ -e "+gate+" ]; do sleep 0.05; done; exit 7", "run")
+		l.err.contains(t, "msg=listening")
+		succeed(t, config, "notify", "jobs", "one")
+		l.out.contains(t, "run jobs one\nstdin:one\n")
+		succeed(t, config, "notify", "others", "two") // which wait, since it runs
+		mysqltest.Exec(t, db, "INSERT INTO mqnotify_notification (name, payload) VALUES ('jobs', x'610062')")
+		require.Equal(t, "run jobs one\nstdin:one\n", l.out.String())
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
-		l.out.contains(t, "run jobs\nrun jobs\n")
-		succeed(t, config, "notify", "jobs")
 		r := l.wait(t)
 		require.Equal(t, exitDone, r.code, r.err)
-		require.Equal(t, strings.Repeat("run jobs\n", 3), r.out)
-		require.Equal(t, 3, strings.Count(r.err, `msg="the command failed" error="sh: exit status 7"`), r.err)
+		require.Equal(t, "run jobs one\nstdin:one\nrun others two\nstdin:two\nrun jobs\nstdin:a\x00b\n", r.out)
+		require.Equal(t, 3, strings.Count(r.err, `msg="the command failed" name=`), r.err)
+		require.Contains(t, r.err, `error="sh: exit status 7"`)
 	})
 }
 
@@ -77,8 +138,11 @@ func TestListenCommandInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
-		l := background(t, config, "listen", "jobs", "--at-start", "--",
+		l := background(t, config, "listen", "jobs", "--",
 			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
+		l.err.contains(t, "msg=listening")
+		succeed(t, config, "notify", "jobs")
+		succeed(t, config, "notify", "jobs") // which is not run any more
 		l.out.contains(t, "begun\n")
 		l.stop()
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
@@ -87,7 +151,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 	})
 }
 
-// A server that goes away is waited for, by a listener, which is told, and by a producer between two lines.
+// A server that goes away is waited for, by a listener, and by a producer between two lines.
 func TestReconnects(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -100,15 +164,12 @@ func TestReconnects(t *testing.T) {
 		require.NoError(t, err)
 		p.out.contains(t, "1\n")
 		own.Stop()
-		l.err.contains(t, "level=WARN msg=\"lost the gate; it goes on by itself\" topic=reload error=")
 		_, err = io.WriteString(typed, "two\n")
 		require.NoError(t, err)
 		p.err.contains(t, "the server is away")
 		own.Restart(t)
-		l.out.contains(t, "reload\n") // what was missed, perhaps
-		before := strings.Count(l.out.String(), "\n")
-		succeed(t, config, "notify", "reload")
-		require.Eventually(t, func() bool { return strings.Count(l.out.String(), "\n") > before }, patience, time.Millisecond)
+		succeed(t, config, "notify", "reload", "again")
+		l.out.contains(t, " reload again\n")
 		require.Equal(t, exitDone, l.interrupt(t).code)
 		p.out.contains(t, "2\n")
 		require.NoError(t, typed.Close())

@@ -4,11 +4,13 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 )
 
 func main() {
 	a := newApp(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ()})
+	a.setDefault = slog.SetDefault
 	ctx := a.stopOnSignals(context.Background())
 	os.Exit(a.run(ctx, os.Args[1:]))
 }

@@ -2,49 +2,56 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newNotify(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "notify TOPIC",
-		Short: "Wake who listens to a topic",
-		Long: `Wakes all that listen to TOPIC, or consume it, whether there is such a table or not, and
-prints nothing. It exits with 0 when they are woken, and at once when nobody listens:
-notifications are not kept.
+		Use:   "notify NAME [PAYLOAD]",
+		Short: "Send a notification to all that listen to a name",
+		Long: `Stores a notification of NAME, any text, with PAYLOAD, of at most 8000 bytes. Every process
+that listens to NAME receives it. The exit code is 0 when it is stored, whether any process
+listens or not. A process that begins to listen later does not receive it.
 
-It takes up to a second: one of those who listen keeps the gate for all of them, and
-finds who wants to notify when it looks, once a second if nothing happens (its --look).
-On MySQL with gtid_mode=ON, if TOPIC is a table, it looks at each commit, and else each
-45 s: notify makes one, if the account may SELECT, INSERT and UPDATE mqnotify_flag.
-A program that notifies often stays connected, and need not be found each time: in Go,
-notify.Gate.`,
-		Example:           `  mqnotify notify reload`,
-		Args:              oneName("TOPIC"),
+Any program can do the same, also in the middle of a transaction:
+INSERT INTO mqnotify_notification (name, payload) VALUES ('reload', 'prices').`,
+		Example: `  mqnotify notify reload
+  mqnotify notify orders '{"order": 7}'`,
+		Args:              nameAndPayload,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.notify(cmd.Context(), args[0])
+			payload := ""
+			if len(args) > 1 {
+				payload = args[1]
+			}
+			return a.notify(cmd.Context(), args[0], payload)
 		},
 	}
 }
 
-func (a *app) notify(ctx context.Context, topic string) error {
-	if err := ident.Check(topic); err != nil {
-		return err
+// nameAndPayload accepts a name, and a payload after it.
+func nameAndPayload(_ *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return errors.New("NAME is missing")
+	case 1, 2:
+		return nil
 	}
+	return fmt.Errorf("one PAYLOAD only, and %q is another", args[2])
+}
+
+func (a *app) notify(ctx context.Context, name, payload string) error {
 	db, err := a.open()
 	if err != nil {
 		return err
 	}
 	defer closeDB(db)
-	err = notify.Notify(ctx, db, topic)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("nobody was woken yet: %w", context.Cause(ctx))
-	}
-	return err
+	longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+	defer release()
+	return notify.Notify(longer, db, name, payload)
 }

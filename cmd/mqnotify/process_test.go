@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -124,50 +124,31 @@ func TestTwoTerminals(t *testing.T) {
 	})
 }
 
-// LISTEN and NOTIFY: whoever keeps the gate of the listeners may die, and the others
-// hear what is notified after that.
+// LISTEN and NOTIFY: any of the listeners may die, the leader of the gate included, and the others receive what is sent
+// after that. What the packages log has the command's form.
 func TestListenInTerminals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
-		first := launch(t, config, nil, "listen", "reload", "--log-level", "debug")
-		first.err.contains(t, "msg=\"keeps the gate\"")
-		first.err.contains(t, "listening")
-		second := launch(t, config, nil, "listen", "reload", "--log-level", "debug")
-		second.err.contains(t, "listening")
-		require.Equal(t, exitDone, launch(t, config, nil, "notify", "reload").code(t))
-		for _, listener := range []*process{first, second} {
-			listener.out.contains(t, " reload\n")
+		succeed(t, config, "init")
+		var listeners [3]*process
+		for i := range listeners {
+			listeners[i] = launch(t, config, nil, "listen", "reload", "--log-format", "json")
+			listeners[i].err.contains(t, `"msg":"listening"`)
+			listeners[i].err.contains(t, `"msg":"waiting","mode":"trigger"}`)
 		}
-		first.signal(t, os.Kill)
-		second.err.contains(t, "msg=\"keeps the gate\"")
-		before := strings.Count(second.out.String(), "\n")
-		succeed(t, config, "notify", "reload")
-		require.Eventually(t, func() bool { return strings.Count(second.out.String(), "\n") > before }, patience, time.Millisecond)
-		second.signal(t, os.Interrupt)
-		require.Equal(t, exitDone, second.code(t))
-	})
-}
-
-// Two keepers: the death of the one is the other's beginning, and a consumer has what
-// any program inserts.
-func TestKeeperInTerminals(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, db := database(t, s, "orders")
-		first := launch(t, config, nil, "keeper", "orders")
-		first.err.contains(t, "msg=\"keeps the gate\"")
-		second := launch(t, config, nil, "keeper", "orders")
-		second.err.contains(t, "stands by")
-		consume := background(t, config, "consume", "orders", "--format", "payload")
-		consume.err.contains(t, "mode=gate")
-		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
-		consume.out.contains(t, "one\n")
-		first.signal(t, os.Kill)
-		second.err.contains(t, "msg=\"keeps the gate\"")
-		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('two')")
-		consume.out.contains(t, "two\n")
-		second.signal(t, syscall.SIGTERM)
-		require.Equal(t, exitDone, second.code(t))
-		require.Equal(t, exitDone, consume.interrupt(t).code)
+		require.Equal(t, exitDone, launch(t, config, nil, "notify", "reload", "one").code(t))
+		for i, l := range listeners {
+			l.out.contains(t, " reload one\n")
+			l.signal(t, os.Kill)
+			for _, left := range listeners[i+1:] {
+				succeed(t, config, "notify", "reload", fmt.Sprint("after ", i))
+				left.out.contains(t, fmt.Sprint(" reload after ", i, "\n"))
+			}
+		}
+		last := launch(t, config, nil, "listen", "reload")
+		last.err.contains(t, "listening")
+		last.signal(t, os.Interrupt)
+		require.Equal(t, exitDone, last.code(t))
 	})
 }
 
@@ -216,14 +197,24 @@ func TestBrokenPipe(t *testing.T) {
 	intoBrokenPipe(t, nil, "init", "--print", "orders")
 	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, _ := database(t, s, "orders", "other")
+		config, db := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
 		intoBrokenPipe(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--log-level", "warn")
 		intoBrokenPipe(t, config, "consume", "orders", "--group", "h", "--from", "beginning", "--limit", "1", "--log-level", "warn")
 		for _, group := range []string{"g", "h"} {
 			require.Equal(t, "one\ntwo\nthree\n", succeed(t, config, "consume", "orders", "--group", group, "--stop-at-end", "--format", "payload"))
 		}
-		intoBrokenPipe(t, config, "listen", "orders", "--at-start", "--log-level", "warn")
+		notifying, stop := context.WithCancel(t.Context())
+		var notifier sync.WaitGroup
+		notifier.Go(func() {
+			for notifying.Err() == nil { // again and again, since nothing says when it listens
+				_, _ = db.ExecContext(notifying, "INSERT INTO mqnotify_notification (name) VALUES ('orders')")
+				<-time.After(10 * time.Millisecond)
+			}
+		})
+		intoBrokenPipe(t, config, "listen", "orders", "--log-level", "warn")
+		stop()
+		notifier.Wait()
 		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
 	})

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +35,6 @@ type produceOptions struct {
 	mode     string
 	printIDs bool
 	flag     bool
-	noGate   bool
 }
 
 func newProduce(a *app) *cobra.Command {
@@ -48,9 +46,9 @@ func newProduce(a *app) *cobra.Command {
 byte stays as it is. Lines that come one at a time are published at once; lines that
 come faster are committed together, --batch of them at most, all or none.
 
-A produce that reads stdin for longer than a second wakes the consumers itself, right
-after each commit, over a connection of its own. Without that, and with --no-gate, they
-find the messages when one of them looks: within a second, with gtid_mode=ON at once.
+The topic's wake trigger wakes its consumers. Where it has none, produce calls the
+procedure mqnotify_wake after each commit. Where the database has neither, consumers find
+the messages by polling, within a second.
 
 In the mode handshake it takes turns with the one consumer on an advisory lock, and
 waits while that works: use consume --mode handshake on the other side.
@@ -74,7 +72,6 @@ says how many messages were committed before.`,
 	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to take turns with one consumer")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each message on a line, once it is committed")
 	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
-	flags.BoolVar(&o.noGate, "no-gate", false, "do not wake consumers: they find the messages, within a second")
 	completeNothing(cmd, "header", "batch")
 	completeWith(cmd, "mode", modeNotify, modeHandshake)
 	return cmd
@@ -95,9 +92,6 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 	}
 	if err := oneOf("mode", o.mode, modeNotify, modeHandshake); err != nil {
 		return err
-	}
-	if o.noGate && o.mode == modeHandshake {
-		return usagef("--no-gate: the mode handshake wakes its consumer in another way")
 	}
 	db, err := a.open()
 	if err != nil {
@@ -181,7 +175,7 @@ func (a *app) publish(ctx context.Context, to publisher, messages []producer.Mes
 
 // publisher is how the mode publishes; stop ends it.
 func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ publisher, stop func(), err error) {
-	options := producer.Options{Logger: a.log, NoGate: o.noGate}
+	options := producer.Options{Logger: a.log}
 	if o.flag {
 		options.Hint = producer.Flag
 	}
@@ -190,7 +184,7 @@ func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o prod
 		if err != nil {
 			return nil, nil, err
 		}
-		return p, a.join(ctx, p), nil
+		return p, func() { _ = p.Close() }, nil // it fails at nothing that matters any more
 	}
 	h, err := producer.NewHandshake(db, topic, options)
 	if err != nil {
@@ -214,34 +208,6 @@ func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o prod
 	case <-ctx.Done():
 		stop()
 		return nil, nil, context.Cause(ctx)
-	}
-}
-
-// joinAfter is how long produce lives before it takes part in the gate: one message
-// is not worth a connection.
-const joinAfter = time.Second
-
-// join lets the producer wake consumers from its first message on, if that does not
-// come at once; leave ends the producer.
-func (a *app) join(ctx context.Context, p *producer.Producer) (leave func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var joining sync.WaitGroup
-	joining.Go(func() {
-		select {
-		case <-time.After(joinAfter):
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if err := p.Join(ctx); err != nil && ctx.Err() == nil {
-			a.log.DebugContext(ctx, "consumers are not woken, and look by themselves", "error", err)
-		}
-	})
-	return func() {
-		cancel()
-		joining.Wait()
-		_ = p.Close() // it fails at nothing that matters any more
 	}
 }
 

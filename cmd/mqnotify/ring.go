@@ -67,8 +67,9 @@ func newRingPut(a *app) *cobra.Command {
 when they are committed. What comes faster than it can be committed is committed together,
 1000 at most and not more than the ring has room for, all or none.
 
-A put that reads stdin for longer than a second wakes readers itself, at once. Else they find
-the entries when one of them looks: within a second.`,
+The wake trigger of mqnotify_ring, which mqnotify init makes, wakes readers at once. Where there
+is none, put calls the procedure mqnotify_wake after each commit. Where the database has neither,
+readers find the entries by polling, within a second.`,
 		Example: `  mqnotify ring put log 'hello'
   vmstat 1 | mqnotify ring put log`,
 		Args:              someNames("NAME"),
@@ -85,7 +86,7 @@ func (a *app) openRing(ctx context.Context, name string) (ring *queue.Ring, size
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	if ring, err = queue.OpenRing(db, name, queue.RingOptions{Gate: notify.GateOptions{Logger: a.log}}); err == nil {
+	if ring, err = queue.OpenRing(db, name); err == nil {
 		size, err = ring.Size(ctx)
 	}
 	done = func() {

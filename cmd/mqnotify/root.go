@@ -42,6 +42,7 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 				return err
 			}
 			a.log, a.started = log, true
+			a.setDefault(log)
 			return nil
 		},
 	}
@@ -60,7 +61,6 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 		newImport(a),
 		newListen(a),
 		newNotify(a),
-		newKeeper(a),
 		newFlag(a),
 		newLock(a),
 		newOnce(a),

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/doctor"
 	"github.com/mqnotify/mqnotify/internal/table"
+	wait "github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -25,10 +28,10 @@ func newStatus(a *app) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status TOPIC",
-		Short: "Show who keeps TOPIC's gate, who listens, and how far its groups are",
-		Long: `Asks the server, and shows who takes part in TOPIC's gate: the session that keeps it
-and wakes the others, the bells of producers that do not keep it, and the sessions that
-listen. It changes nothing, and TOPIC need not be a table.
+		Short: "Show whether TOPIC wakes its listeners, how many wait, and how far its groups are",
+		Long: `Asks the server, changes nothing, and shows whether TOPIC has a wake trigger that works, which
+session leads the topic's gate, and how many other sessions wait at the gate. A gate may be that
+of other topics, too. Without the privilege PROCESS only sessions of this account are counted.
 
 Then, of each group that consumes TOPIC:
 
@@ -77,40 +80,32 @@ func (a *app) status(ctx context.Context, o statusOptions, name string) error {
 	if err := writeAll(a.out, text); err != nil {
 		return ignoreBrokenPipe(err)
 	}
-	return failure // of what came after the gate
+	return failure // of the groups
 }
 
 // topicStatus is all that is known of a topic.
 type topicStatus struct {
 	database string
 	name     string
-	gate     notify.GateStatus
-	triggers []wake.State // of the table, as far as this account may see them
-	waits    wake.Gate
+	wakes    []string     // the events of wake triggers that work
+	triggers []wake.State // as far as this account may see them
+	gate     wake.Gate
 	groups   *consumer.TopicStatus // nil when they could not be read
 	note     error                 // why there are no groups
 	findings []doctor.Result
 }
 
-// readStatus returns nil, and why, when not even the gate can be told of.
+// readStatus returns nil, and why, if not even the gate could be read.
 func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string) (s *topicStatus, err error) {
-	s = &topicStatus{database: db.Name(), name: name}
 	t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
-	switch {
-	case err == nil:
-		s.name = t.Name // in the case that locks and offsets have it
-	case errors.Is(err, table.ErrNoTable):
-		s.note = err
-	default:
+	if err != nil {
 		return nil, err
 	}
-	if s.gate, err = notify.ReadGateStatus(ctx, db, s.name); err != nil {
+	s = &topicStatus{database: db.Name(), name: t.Name} // in the case that locks and offsets have it
+	if s.triggers, s.gate, err = wake.OfTable(ctx, db, s.name); err != nil {
 		return nil, err
 	}
-	if t == nil {
-		return s, nil
-	}
-	if s.triggers, s.waits, err = wake.OfTable(ctx, db, s.name); err != nil {
+	if s.wakes, err = wakingEvents(ctx, db, s.name, s.triggers); err != nil {
 		return nil, err
 	}
 	s.groups, err = consumer.Status(ctx, db, s.name, o.idColumn)
@@ -132,6 +127,24 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 		s.findings = append(s.findings, finding)
 	}
 	return s, ctx.Err()
+}
+
+// wakingEvents returns the changes of the table at which a trigger wakes its listeners: with EXECUTE on the routine that
+// lists them, or with TRIGGER on the table.
+func wakingEvents(ctx context.Context, db *notify.DB, name string, visible []wake.State) (events []string, err error) {
+	triggers, err := wait.ReadTriggers(ctx, db.Pool())
+	if err != nil && !wait.NoRoutine(err) {
+		return nil, fmt.Errorf("read the wake triggers: %w", err)
+	}
+	for _, e := range []struct {
+		event wait.Events
+		name  string
+	}{{wait.Insert, "insert"}, {wait.Update, "update"}, {wait.Delete, "delete"}} {
+		if triggers[name]&e.event != 0 || slices.ContainsFunc(visible, func(s wake.State) bool { return s.Event == e.name && s.Problem == "" }) {
+			events = append(events, e.name)
+		}
+	}
+	return events, nil
 }
 
 func belowOffset(topic, group string) doctor.Result {

@@ -13,20 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
-
-func openGate(tb testing.TB, config *mysql.Config, topic string) *notify.Gate {
-	tb.Helper()
-	db, err := notify.OpenConfig(config)
-	require.NoError(tb, err)
-	gate := notify.NewGate(db, topic, notify.GateOptions{})
-	tb.Cleanup(func() {
-		require.NoError(tb, gate.Close())
-		require.NoError(tb, db.Close())
-	})
-	return gate
-}
 
 // statusLines are the lines of a status, the first ones by what they are about.
 func statusLines(tb testing.TB, config *mysql.Config, args ...string) []string {
@@ -48,20 +35,18 @@ func fields(line string) []string {
 func TestStatusOfNobody(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		const nobody = "keeper:     none; nobody listens"
-		require.Equal(t, []string{"topic:      orders in " + config.DBName + ", the largest id is 0", nobody, "groups:     none"},
+		const nobody = "gate:       no session waits for the trigger"
+		none := "trigger:    none that works, as far as this account may see: listeners poll (mqnotify wake install orders)"
+		require.Equal(t, []string{"topic:      orders in " + config.DBName + ", the largest id is 0", none, nobody, "groups:     none"},
 			statusLines(t, config, "orders"))
 
-		lines := statusLines(t, config, "order")
-		require.Equal(t, []string{"topic:      order in " + config.DBName, nobody}, lines[:2])
-		require.Regexp(t, "^table:      no table `order` in .* \\(did you mean `orders`\\?\\)", lines[2])
-		require.Len(t, lines, 3)
+		require.Regexp(t, "no table `order` in .* \\(did you mean `orders`\\?\\)", fail(t, exitFailed, config, "status", "order"))
 
 		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT 1")
-		require.Regexp(t, "^groups:     none: .* is a view", statusLines(t, config, "v")[2])
+		require.Regexp(t, "^groups:     none: .* is a view", statusLines(t, config, "v")[3])
 		mysqltest.Exec(t, db, "DROP TABLE mqnotify_offset")
 		require.Equal(t, "groups:     none: the tables of mqnotify are not in this database: make them with `mqnotify init`",
-			statusLines(t, config, "orders")[2])
+			statusLines(t, config, "orders")[3])
 	})
 }
 
@@ -74,42 +59,35 @@ func TestStatus(t *testing.T) {
 		succeed(t, config, "consume", "orders", "--group", "bad", "--from", "beginning", "--attempts", "1", "--stop-at-end", "--", "false")
 		succeed(t, config, "consume", "orders", "--group", "some", "--from", "beginning", "--limit", "1")
 		mysqltest.Exec(t, db, "UPDATE mqnotify_offset SET updated_at = NOW(6) - INTERVAL 50 HOUR WHERE group_name = 'some'")
-		producer, other := openGate(t, config, "orders"), openGate(t, config, "orders")
-		require.NoError(t, producer.Join(t.Context()))
-		require.NoError(t, other.Join(t.Context()))
+		succeed(t, config, "wake", "install", "orders")
+		tail := background(t, config, "tail", "-f", "orders")
+		tail.err.contains(t, "mode=trigger")
 
-		const who = `session \d+ \(root@localhost[:\d]*\)`
 		var lines []string
-		require.Eventually(t, func() bool { // the consumer waits at the gate, and the server knows that the other two left
+		require.Eventually(t, func() bool { // both wait at the gate, and the server knows that the other two left
 			lines = strings.Split(mqnotify(t, config, "", "status", "orders").out, "\n")
-			return len(lines) > 9 && lines[3] == "listeners:  1" && strings.HasPrefix(lines[7], "active") && fields(lines[7])[2] == "3" &&
-				strings.Contains(lines[8], "none;") && strings.Contains(lines[9], "none;")
+			return len(lines) > 7 && strings.HasSuffix(lines[2], "followed by 1") && strings.HasPrefix(lines[5], "active") &&
+				fields(lines[5])[2] == "3" && strings.Contains(lines[6], "none;") && strings.Contains(lines[7], "none;")
 		}, patience, 10*time.Millisecond)
 		assert.Equal(t, "topic:      orders in "+config.DBName+", the largest id is 3", lines[0])
-		assert.Regexp(t, `^keeper:     `+who+`, a producer, at phase \d+$`, lines[1])
-		assert.Regexp(t, `^bells:      `+who+`, a producer, in slot \d+$`, lines[2])
-		assert.Regexp(t, `^            `+who+`, waiting \d+s$`, lines[4])
-		assert.Empty(t, lines[5])
-		assert.Equal(t, []string{"GROUP", "MEMBER", "OFFSET", "DONE ABOVE", "GAPS", "LAG", "STORED", "DEAD LETTERS"}, fields(lines[6]))
-		assert.Regexp(t, `^active\|[^|]+:\d+, session \d+\|3\|0\|0\|0\|\d+m?s ago\|0$`, strings.Join(fields(lines[7]), "|"))
-		assert.Regexp(t, `^bad\|none; the last was [^|]+:\d+\|3\|0\|0\|0\|\d+m?s ago\|3$`, strings.Join(fields(lines[8]), "|"))
-		assert.Regexp(t, `^some\|none; the last was [^|]+:\d+\|1\|0\|0\|2\|2d ago\|0$`, strings.Join(fields(lines[9]), "|"))
-		assert.Equal(t, []string{""}, lines[10:])
+		assert.Equal(t, "trigger:    wakes the listeners at every insert", lines[1])
+		assert.Regexp(t, `^gate:       session \d+ leads the gate, followed by 1$`, lines[2])
+		assert.Empty(t, lines[3])
+		assert.Equal(t, []string{"GROUP", "MEMBER", "OFFSET", "DONE ABOVE", "GAPS", "LAG", "STORED", "DEAD LETTERS"}, fields(lines[4]))
+		assert.Regexp(t, `^active\|[^|]+:\d+, session \d+\|3\|0\|0\|0\|\d+m?s ago\|0$`, strings.Join(fields(lines[5]), "|"))
+		assert.Regexp(t, `^bad\|none; the last was [^|]+:\d+\|3\|0\|0\|0\|\d+m?s ago\|3$`, strings.Join(fields(lines[6]), "|"))
+		assert.Regexp(t, `^some\|none; the last was [^|]+:\d+\|1\|0\|0\|2\|2d ago\|0$`, strings.Join(fields(lines[7]), "|"))
+		assert.Equal(t, []string{""}, lines[8:])
 
 		var view statusJSON
-		require.Eventually(t, func() bool { // it waits again, if it has just looked after its session
+		require.Eventually(t, func() bool { // they wait again, if a session was looked after
 			out := mqnotify(t, config, "", "status", "orders", "--json").out
 			view = statusJSON{}
-			return json.Unmarshal([]byte(out), &view) == nil && strings.Count(out, "\n") == 1 && len(view.Listeners) == 1
+			return json.Unmarshal([]byte(out), &view) == nil && strings.Count(out, "\n") == 1 && view.Followers == 1
 		}, patience, 10*time.Millisecond)
-		assert.Contains(t, lines[1], fmt.Sprintf("session %d (", view.Keeper.Session))
-		assert.True(t, view.Keeper.Producer)
-		assert.NotNil(t, view.Keeper.Phase)
-		assert.Equal(t, view.Keeper.Session, view.Claimant.Session)
-		assert.Contains(t, lines[2], fmt.Sprintf("session %d (root", view.Bells[0].Session))
-		assert.Contains(t, lines[4], fmt.Sprintf("session %d (root", view.Listeners[0].Session))
-		assert.True(t, view.OthersVisible)
-		assert.Contains(t, lines[7], fmt.Sprintf("session %d ", view.Groups[0].Session))
+		assert.Contains(t, lines[2], fmt.Sprintf("session %d ", view.Leader))
+		assert.Equal(t, []string{"insert"}, view.Wakes)
+		assert.Contains(t, lines[5], fmt.Sprintf("session %d ", view.Groups[0].Session))
 		assert.GreaterOrEqual(t, view.Groups[2].StoredAgo, 50*time.Hour.Seconds())
 		view.Groups[2].StoredAgo, view.Groups[2].Member = 0, ""
 		assert.Equal(t, groupJSON{Group: "some", Offset: 1, Lag: 2, IDsBehind: 2}, view.Groups[2])
@@ -118,27 +96,21 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// A topic of LISTEN and NOTIFY alone needs no table. Its keeper may be a listener.
-func TestStatusWithoutTable(t *testing.T) {
+// A trigger is shown to accounts that may not see triggers, and one that does not work is named.
+func TestStatusOfTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, _ := database(t, s)
-		_, err := openGate(t, config, "news").Head(t.Context())
-		require.NoError(t, err)
-		lines := statusLines(t, config, "news")
-		require.Regexp(t, `^keeper:     session \d+ \(root@localhost[:\d]*\), a listener, at phase \d+$`, lines[1])
-		require.Equal(t, "listeners:  none outside the keeper's process", lines[2])
-		require.Regexp(t, "^table:      no table `news`", lines[3])
+		config, db := database(t, s, "orders")
+		succeed(t, config, "init", "orders")
+		on := " ON " + config.DBName + "."
+		few := s.User(t, config, "SELECT"+on+"orders", "SELECT"+on+"mqnotify_offset", "SELECT"+on+"mqnotify_dead_letter")
+		require.Contains(t, succeed(t, few, "status", "orders"), "trigger:    none that works, as far as this account may see")
+		few = s.User(t, config, "SELECT"+on+"orders", "SELECT"+on+"mqnotify_offset", "SELECT"+on+"mqnotify_dead_letter",
+			"EXECUTE ON PROCEDURE "+config.DBName+".mqnotify_wake_tables")
+		require.Contains(t, succeed(t, few, "status", "orders"), "trigger:    wakes the listeners at every insert\n")
 
-		// An account without privileges sees that somebody keeps the gate.
-		few := s.User(t, config, "SELECT ON "+config.DBName+".mqnotify_flag")
-		lines = statusLines(t, few, "news")
-		require.Regexp(t, `^keeper:     session \d+, a listener, at phase \d+$`, lines[1])
-		require.Equal(t, "listeners:  none of this account; those of others show with the privilege PROCESS", lines[2])
-
-		var view statusJSON
-		require.NoError(t, json.Unmarshal([]byte(succeed(t, few, "status", "news", "--json")), &view))
-		require.False(t, view.OthersVisible)
-		require.Contains(t, view.Note, "no table `news`")
+		mysqltest.Exec(t, db, "DROP PROCEDURE mqnotify_wake")
+		require.Regexp(t, `trigger:    mqnotify_wake_insert_orders does not work: .* \(mqnotify wake install orders\)\ntrigger:    none that works`,
+			succeed(t, config, "status", "orders"))
 	})
 }
 
@@ -176,7 +148,7 @@ func TestStatusDenied(t *testing.T) {
 		few := s.User(t, config, "SELECT ON "+config.DBName+".orders")
 		r := mqnotify(t, few, "", "status", "orders")
 		require.Equal(t, exitFailed, r.code)
-		require.Contains(t, r.out, "keeper:     none; nobody listens\ngroups:     unknown\n")
+		require.Contains(t, r.out, "gate:       no session waits for the trigger\ngroups:     unknown\n")
 		require.Contains(t, r.err, "`mqnotify grants` names")
 		r = mqnotify(t, few, "", "status", "orders", "--json")
 		require.Equal(t, exitFailed, r.code)
@@ -191,23 +163,16 @@ func TestStatusDenied(t *testing.T) {
 	})
 }
 
-// A person is shown a few of many, and no control character.
+// A person is shown no control character.
 func TestStatusText(t *testing.T) {
 	s := topicStatus{name: "a\nb", database: "shop", groups: &consumer.TopicStatus{Groups: []consumer.GroupStatus{
 		{Group: "g\n1", Member: "m", Waiting: consumer.Count{N: 10000, More: true}, Behind: 23456, Moved: 90 * time.Minute},
 	}}}
-	s.gate.Keeper.ID, s.gate.Claimant.ID, s.gate.Phase = 1, 2, -1
-	for range mostListeners + 3 {
-		s.gate.Listeners = append(s.gate.Listeners, notify.Participant{ID: 7, User: "u", Host: "h", For: 5 * time.Second})
-	}
+	s.gate.Leader, s.gate.Followers = 7, 2
 	text, err := s.text()
 	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(text, "topic:      a\uFFFDb in shop, the largest id is 0\n"+
-		"keeper:     session 1, a listener\n"+
-		"            session 2, a producer, is about to keep it\n"+
-		"listeners:  23\n"), text)
-	require.Equal(t, mostListeners, strings.Count(text, "            session 7 (u@h), waiting 5s\n"))
-	require.Contains(t, text, "            and 3 more\n\nGROUP")
+	require.True(t, strings.HasPrefix(text, "topic:      a\uFFFDb in shop, the largest id is 0\n"), text)
+	require.Contains(t, text, "\ngate:       session 7 leads the gate, followed by 2\n\nGROUP")
 	require.Contains(t, text, "\ng\uFFFD1    none; the last was m  0       0           0     10000+ of 23456 ids  1h30m ago  0\n")
 }
 

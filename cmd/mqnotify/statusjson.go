@@ -3,52 +3,31 @@ package main
 import (
 	"encoding/json"
 	"strings"
-	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/doctor"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // The status for programs.
 type (
 	statusJSON struct {
-		Database      string            `json:"database"`
-		Topic         string            `json:"topic"`
-		Table         bool              `json:"table"` // the groups are known
-		Head          uint64            `json:"head"`
-		Triggers      []triggerJSON     `json:"triggers"`
-		Leader        uint64            `json:"leader,omitempty"`    // the session that the triggers wake
-		Followers     int               `json:"followers,omitempty"` // that wait at its gate
-		Keeper        *keeperJSON       `json:"keeper"`
-		Claimant      *participantJSON  `json:"claimant"`
-		Bells         []bellJSON        `json:"bells"`
-		Listeners     []participantJSON `json:"listeners"`
-		OthersVisible bool              `json:"others_visible"`
-		Groups        []groupJSON       `json:"groups"`
-		Note          string            `json:"note,omitempty"`
-		Findings      []doctor.Result   `json:"findings"`
+		Database  string          `json:"database"`
+		Topic     string          `json:"topic"`
+		Table     bool            `json:"table"` // the groups are known
+		Head      uint64          `json:"head"`
+		Wakes     []string        `json:"wakes"` // the changes at which a trigger wakes the listeners
+		Triggers  []triggerJSON   `json:"triggers"`
+		Leader    uint64          `json:"leader,omitempty"` // of the topic's gate
+		Followers int             `json:"followers"`
+		Groups    []groupJSON     `json:"groups"`
+		Note      string          `json:"note,omitempty"`
+		Findings  []doctor.Result `json:"findings"`
 	}
 	triggerJSON struct {
 		On      string `json:"on"`
 		Trigger string `json:"trigger"`
 		Definer string `json:"definer"`
 		Problem string `json:"problem,omitempty"`
-	}
-	participantJSON struct {
-		Session uint64 `json:"session"`
-		User    string `json:"user,omitempty"`
-		Host    string `json:"host,omitempty"`
-		Seconds int64  `json:"seconds"`
-	}
-	keeperJSON struct {
-		participantJSON
-		Producer bool `json:"producer"`
-		Phase    *int `json:"phase"`
-	}
-	bellJSON struct {
-		Slot int `json:"slot"`
-		participantJSON
 	}
 	groupJSON struct {
 		Group       string  `json:"group"`
@@ -81,30 +60,13 @@ type (
 )
 
 func (s *topicStatus) json() (string, error) {
-	g := s.gate
 	view := statusJSON{
-		Database: s.database, Topic: s.name, OthersVisible: !g.Partial, Findings: append([]doctor.Result{}, s.findings...),
-		Triggers: []triggerJSON{}, Leader: s.waits.Leader, Followers: s.waits.Followers,
-		Bells: []bellJSON{}, Listeners: []participantJSON{}, Groups: []groupJSON{},
+		Database: s.database, Topic: s.name, Findings: append([]doctor.Result{}, s.findings...),
+		Wakes: append([]string{}, s.wakes...), Triggers: []triggerJSON{}, Leader: s.gate.Leader, Followers: s.gate.Followers,
+		Groups: []groupJSON{},
 	}
 	for _, t := range s.triggers {
 		view.Triggers = append(view.Triggers, triggerJSON{t.Event, t.Trigger, t.Definer, t.Problem})
-	}
-	if g.Keeper.ID != 0 {
-		view.Keeper = &keeperJSON{participantJSON: forJSON(g.Keeper), Producer: g.Keeper.ID == g.Claimant.ID}
-		if g.Phase >= 0 {
-			view.Keeper.Phase = &g.Phase
-		}
-	}
-	if g.Claimant.ID != 0 {
-		claimant := forJSON(g.Claimant)
-		view.Claimant = &claimant
-	}
-	for _, bell := range g.Bells {
-		view.Bells = append(view.Bells, bellJSON{bell.Slot, forJSON(bell.Owner)})
-	}
-	for _, listener := range g.Listeners {
-		view.Listeners = append(view.Listeners, forJSON(listener))
 	}
 	if s.note != nil {
 		view.Note = s.note.Error()
@@ -131,8 +93,4 @@ func membersJSON(members []consumer.MemberStatus) (all []memberJSON) {
 		all = append(all, memberJSON{m.Member, m.Session, append([]int{}, m.Partitions...), m.Settled, m.Waiting.N, m.Waiting.More})
 	}
 	return all
-}
-
-func forJSON(p notify.Participant) participantJSON {
-	return participantJSON{p.ID, p.User, p.Host, int64(p.For / time.Second)}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,12 +8,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/internal/table"
-	"github.com/mqnotify/mqnotify/notify"
 )
-
-// mostListeners is how many listeners a person is shown one by one.
-const mostListeners = 20
 
 // text is the status for people.
 func (s *topicStatus) text() (string, error) {
@@ -30,11 +24,8 @@ func (s *topicStatus) text() (string, error) {
 		head = fmt.Sprintf(", the largest id is %d", s.groups.Head)
 	}
 	line("topic", "%s in %s%s", s.name, s.database, head)
-	s.triggerText(line)
-	s.gateText(line)
+	s.wakeText(line)
 	switch {
-	case errors.Is(s.note, table.ErrNoTable):
-		line("table", "%v", s.note)
 	case s.note != nil:
 		line("groups", "none: %v", s.note)
 	case s.groups == nil:
@@ -58,80 +49,19 @@ func (s *topicStatus) text() (string, error) {
 	return out.String(), nil
 }
 
-// triggerText shows the wake triggers of the table, and who waits for them.
-func (s *topicStatus) triggerText(line func(what, format string, args ...any)) {
-	var works []string
+// wakeText shows the wake triggers of the table, and who waits for them.
+func (s *topicStatus) wakeText(line func(what, format string, args ...any)) {
 	for _, t := range s.triggers {
 		if t.Problem != "" {
 			line("trigger", "%s does not work: %s (mqnotify wake install %s)", t.Trigger, t.Problem, s.name)
-			return
 		}
-		works = append(works, t.Event)
 	}
-	if len(works) > 0 {
-		line("trigger", "wakes at every %s; %v", strings.Join(works, ", "), s.waits)
-	}
-}
-
-// gateText tells who takes part in the gate.
-func (s *topicStatus) gateText(line func(what, format string, args ...any)) {
-	g := s.gate
-	if g.Keeper.ID == 0 && len(g.Listeners) == 0 && g.Claimant.ID == 0 {
-		line("keeper", "none; nobody listens")
+	if len(s.wakes) > 0 {
+		line("trigger", "wakes the listeners at every %s", strings.Join(s.wakes, ", "))
 	} else {
-		s.keeperText(line)
+		line("trigger", "none that works, as far as this account may see: listeners poll (mqnotify wake install %s)", s.name)
 	}
-	for i, bell := range g.Bells {
-		what := ""
-		if i == 0 {
-			what = "bells"
-		}
-		line(what, "%s, a producer, in slot %d", participant(bell.Owner), bell.Slot)
-	}
-	if g.Keeper.ID == 0 && len(g.Listeners) == 0 {
-		return
-	}
-	count, besides := "none", " outside the keeper's process"
-	if n := len(g.Listeners); n > 0 {
-		count, besides = strconv.Itoa(n), ""
-	}
-	if g.Partial {
-		besides = " of this account; those of others show with the privilege PROCESS"
-	}
-	line("listeners", "%s%s", count, besides)
-	for i, listener := range g.Listeners {
-		if i == mostListeners {
-			line("", "and %d more", len(g.Listeners)-i)
-			break
-		}
-		line("", "%s, waiting %v", participant(listener), listener.For)
-	}
-}
-
-func (s *topicStatus) keeperText(line func(what, format string, args ...any)) {
-	g := s.gate
-	keeper := "none"
-	if g.Keeper.ID != 0 {
-		role, phase := "a listener", ""
-		if g.Keeper.ID == g.Claimant.ID {
-			role = "a producer"
-		}
-		if g.Phase >= 0 {
-			phase = fmt.Sprintf(", at phase %d", g.Phase)
-		}
-		keeper = participant(g.Keeper) + ", " + role + phase
-	}
-	line("keeper", "%s", keeper)
-	if g.Claimant.ID != 0 && g.Claimant.ID != g.Keeper.ID {
-		line("", "%s, a producer, is about to keep it", participant(g.Claimant))
-	}
-}
-
-func participant(p notify.Participant) string {
-	if p.User == "" {
-		return fmt.Sprintf("session %d", p.ID)
-	}
-	return fmt.Sprintf("session %d (%s@%s)", p.ID, p.User, p.Host)
+	line("gate", "%v", s.gate)
 }
 
 func groupTable(groups []consumer.GroupStatus) string {

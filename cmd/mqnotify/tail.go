@@ -43,8 +43,8 @@ those after it wait for it.`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !o.follow && (cmd.Flags().Changed("mode") || cmd.Flags().Changed("look")) {
-				return usagef("--mode and --look are for waiting: give -f too")
+			if !o.follow && cmd.Flags().Changed("mode") {
+				return usagef("--mode is for waiting: give -f too")
 			}
 			return a.tail(cmd.Context(), o, args[0])
 		},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func newWake(a *app) *cobra.Command {
@@ -22,8 +24,8 @@ func newWake(a *app) *cobra.Command {
 		Long: `Makes, shows and removes wake triggers. A table with one wakes its consumers at the COMMIT of every
 INSERT, whatever program sends it: PHP, Python, the mysql client. The programs need no other privilege.
 
-mqnotify init makes the trigger of a message table. Without one, rows that mqnotify does not publish are
-found by polling, up to a second later.`,
+mqnotify init makes the triggers of message tables, and of the tables of notifications, tasks and ring
+buffers. Without one, rows that mqnotify does not write are found by polling, up to a second later.`,
 		Example: `  mqnotify wake install orders invoices
   mqnotify wake status
   mqnotify wake remove invoices`,
@@ -190,12 +192,20 @@ does not publish are found up to a second later.`,
 	return cmd
 }
 
-// makeWakeTriggers makes the wake triggers of new topics. Where that is not allowed the topics work without: listeners
-// poll.
-func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string) error {
-	err := wake.Install(ctx, db, wake.Options{Logger: a.log}, topics...)
+// makeWakeTriggers makes the wake triggers of the topics, and of the tables of notifications, tasks and ring buffers.
+// Where that is not allowed, all works without them: listeners poll.
+// The routines are made in any case.
+func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string, triggers bool) error {
+	var tables []string
+	if triggers {
+		tables = slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})
+	}
+	err := wake.Install(ctx, db, wake.Options{Logger: a.log}, tables...)
+	if err == nil && triggers {
+		err = wake.Install(ctx, db, wake.Options{Events: []string{"update"}, Logger: a.log}, schema.RingTable)
+	}
 	if errors.Is(err, wake.ErrDenied) {
-		a.log.WarnContext(ctx, "no wake trigger: rows that other programs insert are found by polling, up to a second later", "why", err)
+		a.log.WarnContext(ctx, "not all wake triggers are made: rows that other programs insert are found by polling, up to a second later", "why", err)
 		return nil
 	}
 	return err

@@ -37,8 +37,8 @@ since the server was out of reach for that long, or by tasks --cancel, COMMAND g
 and SIGKILL before another worker can have the task. When the worker is killed, COMMAND gets
 SIGTERM on Linux; elsewhere it runs on. It may see a task twice that it has done, after a crash.
 
-It waits in the server, without polling, until a task is entered or falls due. It enters
-the queue's recurring tasks, too.
+It waits in the server until a task is entered or falls due. It enters the queue's recurring
+tasks, too.
 
 Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 		Example: `  mqnotify work mail -- ./send-mail

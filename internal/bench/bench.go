@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -109,6 +110,11 @@ func (b *bench) close() {
 	for _, db := range b.dbs {
 		_ = db.Close()
 	}
+}
+
+// trigger makes the topic's wake trigger.
+func (b *bench) trigger(ctx context.Context) error {
+	return wake.Install(ctx, b.db, wake.Options{Logger: quiet}, b.topic)
 }
 
 // atEnd has f run when the suite has ended.

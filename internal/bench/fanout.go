@@ -9,43 +9,34 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// fanout is the time until the last of many listeners, each a process, is awake. The
-// floor is as many bare sessions that take and release one lock, one after the other.
+// fanout is the time until the last of many listeners, each a process, has seen a row that is inserted. The floor is as
+// many bare sessions that take and release one lock, one after the other.
 func fanout(ctx context.Context, b *bench) error {
-	db, err := b.process()
-	if err != nil {
+	if err := b.trigger(ctx); err != nil {
 		return err
 	}
-	keeper := notify.NewGate(db, b.topic, notify.GateOptions{Logger: quiet})
-	b.atEnd(keeper.Close)
-	if err := keeper.Join(ctx); err != nil {
-		return err
-	}
-	gates := make([]*notify.Gate, b.Listeners)
+	waiters := make([]*notify.Auto, b.Listeners)
 	heads := make([]notify.Head, b.Listeners)
 	bare := make([]*notify.Session, b.Listeners)
-	if err := atOnce(b.Listeners, func(i int) (err error) {
-		if bare[i], err = b.db.Session(ctx, notify.SessionOptions{IdleTimeout: time.Hour}); err != nil {
-			return err
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	for i := range gates {
-		b.atEnd(bare[i].Close)
+	for i := range waiters {
 		process, err := b.process()
 		if err != nil {
 			return err
 		}
-		gates[i] = notify.NewGate(process, b.topic, notify.GateOptions{Logger: quiet})
-		b.atEnd(gates[i].Close)
+		waiters[i] = notify.NewAuto(process, notify.LargestID(b.topic, "id"), notify.AutoOptions{Logger: quiet})
+		b.atEnd(waiters[i].Close)
 	}
 	if err := atOnce(b.Listeners, func(i int) (err error) {
-		heads[i], err = gates[i].Head(ctx)
+		if heads[i], err = waiters[i].Head(ctx); err != nil {
+			return err
+		}
+		bare[i], err = b.db.Session(ctx, notify.SessionOptions{IdleTimeout: time.Hour})
 		return err
 	}); err != nil {
 		return err
+	}
+	for i := range bare {
+		b.atEnd(bare[i].Close)
 	}
 	floors, err := b.floors(ctx)
 	if err != nil {
@@ -63,9 +54,9 @@ func fanout(ctx context.Context, b *bench) error {
 			return err
 		}
 		wake, err := last(ctx, b.Listeners, func(i int) (err error) {
-			heads[i], err = gates[i].Wait(ctx, heads[i], 30*time.Second)
+			heads[i], err = waiters[i].Wait(ctx, heads[i], 30*time.Second)
 			return err
-		}, func() error { keeper.Ring(0); return nil })
+		}, func() error { _, err := floors.commit(ctx); return err })
 		if kept {
 			cascades, wakes = append(cascades, ms(cascade)), append(wakes, ms(wake))
 		}

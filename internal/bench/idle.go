@@ -14,26 +14,29 @@ import (
 )
 
 const (
-	// settling is a little longer than a keeper's waits take to grow to their longest.
+	// settling is a little longer than the waits between two polls take to grow to their longest.
 	settling = 5 * time.Second
-	// looks are the most messages whose latency is measured for a way to wait.
-	looks = 20
+	// mostLatencies is the most messages whose latency is measured for a way to wait.
+	mostLatencies = 20
 )
 
 // way is one in which a consumer waits.
 type way struct {
 	name       string
-	each       time.Duration // between two looks of one that polls
+	each       time.Duration // between two polls
 	statements float64       // a second, with those of others
 	latencies  []float64
 }
 
 // idle is how many statements a second the server gets from a consumer and a producer
-// that wait, the keeper's looks included, by the gate and by polling, and how soon the
-// consumer then has a message. The floor of the statements is a window before; whoever
-// else uses the server is in both. That of the times is a bare INSERT.
+// that wait, by the wake trigger and by polling, and how soon the consumer then has a
+// message. The floor of the statements is a window before; other users of the server are
+// in both. The floor of the times is a bare INSERT.
 func idle(ctx context.Context, b *bench) error {
-	ways := []*way{{name: "by the gate"}}
+	if err := b.trigger(ctx); err != nil {
+		return err
+	}
+	ways := []*way{{name: "by the wake trigger"}}
 	for _, each := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		ways = append(ways, &way{name: fmt.Sprintf("polling each %v", each), each: each})
 	}
@@ -60,7 +63,7 @@ func idle(ctx context.Context, b *bench) error {
 	b.add(commit, "ms", inserts, "")
 	for _, way := range ways {
 		statements := way.statements - others
-		b.add("a consumer, a producer and the keeper that wait, "+way.name, "1/s", []float64{statements}, "")
+		b.add("a consumer and a producer that wait, "+way.name, "1/s", []float64{statements}, "")
 		b.add("publish to handler, "+way.name, "ms", way.latencies, commit)
 		b.figures[len(b.figures)-1].Idle = &statements
 	}
@@ -77,15 +80,12 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	if err != nil {
 		return nil, err
 	}
-	p, err := producer.New(db, b.topic, producer.Options{NoGate: way.each > 0, Logger: quiet})
+	p, err := producer.New(db, b.topic, producer.Options{Logger: quiet})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	if err := p.Join(ctx); err != nil {
-		return nil, err
-	}
-	options := consumer.Options{Mode: consumer.ModeGate, From: consumer.Beginning()}
+	options := consumer.Options{From: consumer.Beginning()}
 	if way.each > 0 {
 		options.Mode, options.Poll = consumer.ModePoll, backoff.NewConstantBackOff(way.each)
 	}
@@ -105,13 +105,13 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	if _, err := publish(); err != nil { // the consumer runs
 		return nil, err
 	}
-	if err := sleep(ctx, min(settling, b.Window)); err != nil { // after a row a keeper looks more often
+	if err := sleep(ctx, min(settling, b.Window)); err != nil { // after a row it polls more often
 		return nil, err
 	}
 	if err := count(); err != nil {
 		return nil, err
 	}
-	for range min(b.Rounds, looks) {
+	for range min(b.Rounds, mostLatencies) {
 		bare, err := floors.commit(ctx)
 		if err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 		if _, err := receive(ctx, handled); err != nil {
 			return nil, err
 		}
-		// At any time between two looks.
+		// At any time between two polls.
 		if err := sleep(ctx, 3*time.Millisecond+rand.N(way.each+1)); err != nil {
 			return nil, err
 		}

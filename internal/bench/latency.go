@@ -17,22 +17,18 @@ const (
 
 // latency is a message's way to the handler in another process.
 func latency(ctx context.Context, b *bench) error {
-	publishers := make([]*producer.Producer, 2) // the first keeps the gate
-	for i := range publishers {
-		db, err := b.process()
-		if err != nil {
-			return err
-		}
-		p, err := producer.New(db, b.topic, producer.Options{})
-		if err != nil {
-			return err
-		}
-		b.atEnd(p.Close)
-		if err := p.Join(ctx); err != nil {
-			return err
-		}
-		publishers[i] = p
+	if err := b.trigger(ctx); err != nil {
+		return err
 	}
+	db, err := b.process()
+	if err != nil {
+		return err
+	}
+	p, err := producer.New(db, b.topic, producer.Options{Logger: quiet})
+	if err != nil {
+		return err
+	}
+	b.atEnd(p.Close)
 	floors, err := b.floors(ctx)
 	if err != nil {
 		return err
@@ -43,7 +39,7 @@ func latency(ctx context.Context, b *bench) error {
 	}
 	b.atEnd(end)
 	var floor [3][]float64
-	var published, committed [2][]float64
+	var published, committed []float64
 	err = b.rounds(ctx, func(kept bool) error {
 		for i, measure := range []func(context.Context) (time.Duration, error){floors.trip, floors.handOver, floors.commit} {
 			took, err := measure(ctx)
@@ -57,21 +53,19 @@ func latency(ctx context.Context, b *bench) error {
 		if _, err := receive(ctx, handled); err != nil { // the bare one's
 			return err
 		}
-		for i, p := range publishers {
-			rest(ctx)
-			begun := time.Now()
-			if _, err := p.Publish(ctx, producer.Message{Payload: []byte("x")}); err != nil {
-				return err
-			}
-			done := time.Now()
-			at, err := receive(ctx, handled)
-			if err != nil {
-				return err
-			}
-			if kept {
-				published[i] = append(published[i], ms(at.Sub(begun)))
-				committed[i] = append(committed[i], ms(at.Sub(done)))
-			}
+		rest(ctx)
+		begun := time.Now()
+		if _, err := p.Publish(ctx, producer.Message{Payload: []byte("x")}); err != nil {
+			return err
+		}
+		done := time.Now()
+		at, err := receive(ctx, handled)
+		if err != nil {
+			return err
+		}
+		if kept {
+			published = append(published, ms(at.Sub(begun)))
+			committed = append(committed, ms(at.Sub(done)))
 		}
 		return nil
 	})
@@ -81,10 +75,8 @@ func latency(ctx context.Context, b *bench) error {
 	b.add(trip, "ms", floor[0], "")
 	b.add(handOver, "ms", floor[1], "")
 	b.add(commit, "ms", floor[2], "")
-	b.add("commit to handler", "ms", committed[0], handOver)
-	b.add("commit to handler, a second producer's", "ms", committed[1], handOver)
-	b.add("publish to handler", "ms", published[0], commit)
-	b.add("publish to handler, a second producer's", "ms", published[1], commit)
+	b.add("commit to handler", "ms", committed, handOver)
+	b.add("publish to handler", "ms", published, commit)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/queue"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -25,6 +26,9 @@ func tasks(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.atEnd(b.dropQueue)
+	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}); err != nil { // the routines: Enqueue wakes workers with them
+		return err
+	}
 	bare, err := b.bareQueue(ctx)
 	if err != nil {
 		return err
@@ -51,7 +55,7 @@ func (b *bench) dropQueue() error {
 }
 
 // queue is the queue as another process has it.
-func (b *bench) queue(ctx context.Context) (*queue.Queue, error) {
+func (b *bench) queue() (*queue.Queue, error) {
 	db, err := b.process()
 	if err != nil {
 		return nil, err
@@ -61,15 +65,15 @@ func (b *bench) queue(ctx context.Context) (*queue.Queue, error) {
 		return nil, err
 	}
 	b.atEnd(q.Close)
-	return q, q.Join(ctx)
+	return q, nil
 }
 
 func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
-	entering, err := b.queue(ctx)
+	entering, err := b.queue()
 	if err != nil {
 		return err
 	}
-	working, err := b.queue(ctx)
+	working, err := b.queue()
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,7 @@ func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
 
 // taskRates are in turns with those of the bare table.
 func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
-	q, err := b.queue(ctx)
+	q, err := b.queue()
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func turns(turn func(i int, kept bool) error) error {
 
 // throughput is how many rows a second are published and read.
 func throughput(ctx context.Context, b *bench) error {
-	p, err := producer.New(b.db, b.topic, producer.Options{NoGate: true, Logger: quiet})
+	p, err := producer.New(b.db, b.topic, producer.Options{Logger: quiet})
 	if err != nil {
 		return err
 	}

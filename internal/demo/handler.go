@@ -4,6 +4,7 @@ package demo
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,7 @@ type handler struct {
 	locks    *locks
 	listener *listener
 
+	woken  sync.Map      // connection ids of those whose statement mqnotify_wake ends
 	tables chan struct{} // full while a session has the tables
 	owner  atomic.Uint32 // that session's connection id, or 0
 }
@@ -35,9 +37,15 @@ func newHandler(base func() context.Context, h *server.Handler, sessions *server
 }
 
 func (h *handler) ComQuery(_ context.Context, c *vitess.Conn, query string, callback vitess.ResultSpoolFn) error {
-	return h.alone(c, query, func(ctx context.Context) error {
+	query = h.routine(query)
+	h.woken.Delete(c.ConnectionID)
+	err := h.alone(c, query, func(ctx context.Context) error {
 		return h.Handler.ComQuery(ctx, c, query, callback)
 	})
+	if _, woken := h.woken.LoadAndDelete(c.ConnectionID); woken && err != nil {
+		return vitess.NewSQLError(1317, "70100", "Query execution was interrupted") // the engine has another number for it at times
+	}
+	return err
 }
 
 func (h *handler) ComMultiQuery(_ context.Context, c *vitess.Conn, query string, callback vitess.ResultSpoolFn) (rest string, err error) {

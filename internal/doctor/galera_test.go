@@ -36,7 +36,7 @@ func TestGaleraNode(t *testing.T) {
 		says(t, found.only(t, "cluster"), Warning, "a node of a Galera cluster", "to the same server")
 		says(t, found.only(t, "locks"), OK, "advisory locks work", "")
 		says(t, found.only(t, "writers"), OK, "a gap waits 1m0s besides, for transactions on other servers", "")
-		says(t, found.only(t, "mode"), Warning, "no gate: each node of a Galera cluster has advisory locks of its own", "a server that takes all writes alone")
+		says(t, found.only(t, "mode"), Warning, "consume polls, at most 1 s apart (the server's locks do not reach all who write to its tables)", "a server that takes all writes alone")
 		assert.Len(t, found.worse(), 2, "%v", found)
 	})
 }

@@ -5,11 +5,11 @@ import (
 	"log/slog"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// mode tells how a consumer in mode auto will wait: the consumer's own waiter tries,
-// and takes part in the topic's gate for a moment.
+// mode reports how a consumer in mode auto will wait: the consumer's own waiter tries it.
 func mode(ctx context.Context, t *topic) ([]Result, error) {
 	key, err := t.table.KeyColumn("")
 	if err != nil {
@@ -19,26 +19,22 @@ func mode(ctx context.Context, t *topic) ([]Result, error) {
 	if err != nil || refusal != nil {
 		return nil, err
 	}
-	auto := notify.NewAuto(t.db, t.session, t.table.Name, notify.LargestID(t.table.Name, key.Name),
-		notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
-	defer func() { _ = auto.Close() }() // it leaves the session to the other checks
+	auto := notify.NewAuto(t.db, notify.LargestID(t.table.Name, key.Name), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	defer func() { _ = auto.Close() }() // nothing was waited for
 	if _, err := auto.Head(ctx); err != nil {
 		return nil, err
 	}
-	switch mode, why := auto.Mode(); mode {
-	case "trigger":
-		return []Result{ok("consume waits by the table's wake trigger: it sleeps on the server, and a row that any program inserts wakes it at its commit")}, nil
-	case "gate":
-		others := "within a second (at once after mqnotify wake install " + t.table.Name + ")"
-		if t.caps.GTID {
-			others = "at once too, since gtid_mode is on"
-		}
-		return []Result{ok("consume waits by the gate: it sleeps on the server, and a producer's message wakes it at once; "+
-			"a row that another program inserts is seen %s", others)}, nil
-	case "gtid":
-		return []Result{ok("consume waits by GTIDs: it sleeps on the server until something commits there (%s)", why)}, nil
+	mode, why := auto.Mode()
+	remedy := t.modeRemedy()
+	switch {
+	case mode == "trigger":
+		return []Result{ok("consume waits by the table's wake trigger: a row that any program inserts wakes it at its commit")}, nil
+	case mode == "gtid", t.caps.GTID: // at first it polls
+		return []Result{ok("consume waits by GTIDs: every commit on the server wakes it (%s)", why)}, nil
+	case remedy == "" && why == waiting.ErrNoTrigger.Error():
+		return []Result{ok("consume polls, at most 1 s apart, since no wake trigger of the table works (mqnotify wake install %s makes one)", t.table.Name)}, nil
 	default:
-		return []Result{warning(t.modeRemedy(), "consume polls, each 10 ms to 1 s (%s)", why)}, nil
+		return []Result{warning(remedy, "consume polls, at most 1 s apart (%s)", why)}, nil
 	}
 }
 

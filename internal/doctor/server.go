@@ -88,11 +88,11 @@ func cluster(_ context.Context, e *exam) ([]Result, error) {
 			"meet on this one only; rows of a transaction on another that stays open for longer than --grace may be LOST", kind)}, nil
 }
 
-// gtid is for information: with it a gate's keeper sees any commit at once.
+// gtid is for information: with it every commit is a hint for consumers whose tables have no wake trigger.
 func gtid(_ context.Context, e *exam) ([]Result, error) {
 	switch {
 	case e.caps.GTID:
-		return []Result{ok("gtid_mode is on: a commit by any program wakes consumers at once")}, nil
+		return []Result{ok("gtid_mode is on: where a table has no wake trigger, every commit wakes its consumers")}, nil
 	case e.caps.MariaDB:
 		return []Result{ok("MariaDB's GTIDs can't be waited for on a primary (not needed)")}, nil
 	}

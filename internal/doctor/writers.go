@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // writers tells how a consumer will know the transactions that may still fill a
@@ -22,7 +23,11 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 	switch way {
 	case consumer.WritersMetadataLocks:
 		return []Result{ok("open writers are known exactly, by performance_schema.metadata_locks: no row that commits late is lost%s", besides)}, nil
-	case consumer.WritersInnoDBTrx:
+	case consumer.WritersInnoDBTrx, consumer.WritersRoutine:
+		by := "information_schema.INNODB_TRX"
+		if way == consumer.WritersRoutine {
+			by = "the procedure " + schema.OpenWritersRoutine
+		}
 		note := ""
 		if !t.caps.MariaDB { // where a better way may be had
 			_, _, err := t.ask(ctx, consumer.WritersMetadataLocks)
@@ -33,12 +38,12 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 				note = "; metadata_locks would tell (" + plain(err) + ")"
 			}
 		}
-		return []Result{ok("open writers are known by information_schema.INNODB_TRX: no row that commits late is lost; "+
-			"it does not tell which tables a transaction writes to%s%s", note, besides)}, nil
+		return []Result{ok("open writers are known by %s: no row that commits late is lost; "+
+			"it does not tell which tables a transaction writes to%s%s", by, note, besides)}, nil
 	}
-	remedy := "GRANT PROCESS ON *.* to the account"
+	remedy := "GRANT EXECUTE ON PROCEDURE " + schema.OpenWritersRoutine + " (mqnotify init makes it), or PROCESS ON *.*, to the account"
 	if !t.caps.MariaDB {
-		remedy = "GRANT SELECT ON performance_schema.metadata_locks and .threads to the account, or PROCESS ON *.*"
+		remedy = "GRANT SELECT ON performance_schema.metadata_locks and .threads, or EXECUTE ON PROCEDURE " + schema.OpenWritersRoutine + " (mqnotify init makes it), or PROCESS ON *.*, to the account"
 	}
 	return []Result{warning(remedy, "this account can't see open transactions: a gap in the ids counts as settled after --grace (%v), "+
 		"and a transaction that stays open for longer may LOSE its rows", grace)}, nil

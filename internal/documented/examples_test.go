@@ -72,7 +72,7 @@ func TestExamples(t *testing.T) {
 				}
 				for method := range named.Methods() {
 					key := name + "." + method.Name()
-					if method.Exported() && !accessor(method) && !implements(room.types, named, method.Name()) {
+					if method.Exported() && !accessor(method) && !internal(method) && !implements(room.types, named, method.Name()) {
 						assert.True(t, room.shown[key], "%s.%s: no Example calls it", room.types.Name(), key)
 					}
 				}
@@ -179,6 +179,16 @@ func accessor(method *types.Func) bool {
 	results := method.Signature().Results()
 	return method.Signature().Params().Len() == 0 && (results.Len() == 1 ||
 		results.Len() > 1 && results.At(results.Len()-1).Type().String() != "error")
+}
+
+// internal reports whether a method takes a type of an internal package: then only packages of the module call it.
+func internal(method *types.Func) bool {
+	for param := range method.Signature().Params().Variables() {
+		if strings.Contains(param.Type().String(), "/internal/") {
+			return true
+		}
+	}
+	return false
 }
 
 // wellKnown are methods that a type has for an interface of the standard library, or of

@@ -14,7 +14,7 @@ import (
 // Commands counts what the connections of a configuration send, so that a test can tell its own statements
 // from those of other tests on the same server.
 type Commands struct {
-	statements, prepared, executes atomic.Uint64
+	statements, prepared atomic.Uint64
 }
 
 // CountCommands counts what is sent over connections that are opened with cfg from now on. It counts nothing
@@ -42,14 +42,10 @@ func (c *Commands) Statements() uint64 { return c.statements.Load() }
 // Prepared returns the number of executions of statements that the driver has prepared.
 func (c *Commands) Prepared() uint64 { return c.prepared.Load() }
 
-// Executes returns the number of EXECUTE statements in queries.
-func (c *Commands) Executes() uint64 { return c.executes.Load() }
-
 func (c *Commands) count(command byte, text []byte) {
 	switch command {
 	case commandQuery:
 		c.statements.Add(1 + uint64(bytes.Count(text, []byte("; "))))
-		c.executes.Add(uint64(bytes.Count(text, []byte("EXECUTE "))))
 	case commandExecute:
 		c.statements.Add(1)
 		c.prepared.Add(1)

@@ -114,7 +114,11 @@ func change(ctx context.Context, conn *sql.Conn, before int64, chance int) (id i
 	}
 	defer func() { _ = tx.Rollback() }()
 	for range 1 + chance%3 {
-		result, err := tx.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x'), ('y')")
+		rows := "('x'), ('y')"
+		if chance%3 > 0 { // the server waits between the rows, and other writers' rows come between them
+			rows = "('x'), (CONCAT('y', SLEEP(0.003))), ('z')"
+		}
+		result, err := tx.ExecContext(ctx, "INSERT INTO orders (payload) VALUES "+rows)
 		if err != nil {
 			return 0, err
 		}

@@ -33,6 +33,9 @@ var (
 	errForeignLock = errors.New("another program holds a lock of the gate")
 	errPinLost     = errors.New("the process's lock was lost")
 	errElsewhere   = errors.New("the server's locks do not reach all who write to its tables")
+	errNoRoutine   = errors.New("the database has no procedure " + WakeRoutine + " that this account may call")
+	errNoLeader    = errors.New("a session holds the gate's leader lock and does not lead")
+	errShared      = errors.New("statements of one connection reach several sessions of the server, as a proxy shares them among its clients")
 	errDenied      = errors.New("mqnotify_wake does not end the wait of this account's session")
 )
 
@@ -44,6 +47,7 @@ type gate struct {
 	table   string // one of those that the gate is for
 	place   atomic.Pointer[place]
 	why     atomic.Pointer[error]  // the process has no place
+	again   chan struct{}          // one slot: what kept the process away may be over
 	before  atomic.Pointer[func()] // a test's, nil otherwise: called before the leader sends a statement
 }
 
@@ -59,7 +63,10 @@ func (g *gate) stay(ctx context.Context) {
 	waits := exponential()
 	for ctx.Err() == nil {
 		begun := time.Now()
-		err := g.join(ctx)
+		err := errNoRoutine // without it no session leads, and the others need not try
+		if !g.process.noRoutine.Load() {
+			err = g.join(ctx)
+		}
 		g.place.Store(nil)
 		g.why.Store(&err)
 		if ctx.Err() != nil {
@@ -71,10 +78,23 @@ func (g *gate) stay(ctx context.Context) {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
-		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || NoRoutine(err) {
+		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || errors.Is(err, errShared) || errors.Is(err, errNoRoutine) || NoRoutine(err) {
 			wait = impossible
 		}
-		pause(ctx, wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-g.again:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// retry ends the pause of a gate that found no routine.
+func (g *gate) retry() {
+	if why := g.why.Load(); why != nil && (errors.Is(*why, errNoRoutine) || NoRoutine(*why)) {
+		poke(g.again)
 	}
 }
 
@@ -95,7 +115,7 @@ func (g *gate) join(ctx context.Context) error {
 	}
 	for tries := 0; ctx.Err() == nil; tries++ {
 		var leads sql.NullInt64
-		if err := s.ask(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
+		if err := s.askAs(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
 			return err
 		}
 		if leads.Int64 == 1 {
@@ -109,6 +129,10 @@ func (g *gate) join(ctx context.Context) error {
 			tries = 0
 		}
 		if tries > 0 { // the leader is about to begin, or it is no leader of ours
+			if tries == 20 { // after about a second
+				g.why.Store(&errNoLeader)
+				g.hint()
+			}
 			pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))
 		}
 	}
@@ -129,7 +153,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	for ctx.Err() == nil {
 		name, next := g.names.phase(leader, phase), g.names.phase(leader, phase+1)
 		var got, holder sql.NullInt64
-		err := s.ask(wait+answer, "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), "+
+		err := s.askAs(wait+answer, "SELECT IF(SYSDATE(6) <= ?, GET_LOCK(?, ?), 2), RELEASE_LOCK(?), "+
 			"SYSDATE(6) + INTERVAL ? MICROSECOND, IS_USED_LOCK(?)",
 			[]any{seen, name, wait.Seconds(), name, fresh.Microseconds(), next}, &got, new(sql.NullInt64), &seen, &holder)
 		if err != nil {
@@ -153,21 +177,21 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	return true, nil
 }
 
-// every is a table of the numbers of all phases.
+// every is a table of the numbers of all phases, 16 by 16.
 var every = func() string {
-	var numbers strings.Builder
-	numbers.WriteString("(SELECT 0 AS n")
-	for i := 1; i < phases; i++ {
-		numbers.WriteString(" UNION ALL SELECT " + strconv.Itoa(i))
+	digits := "(SELECT 0 AS n"
+	for i := 1; i*i < phases; i++ {
+		digits += " UNION ALL SELECT " + strconv.Itoa(i)
 	}
-	return numbers.String() + ") phases"
+	digits += ")"
+	return "(SELECT high.n * 16 + low.n AS n FROM " + digits + " high, " + digits + " low) phases"
 }()
 
 // find returns the leader and its first phase, or -1, and until when the phase may be waited for.
 func (g *gate) find(s *session) (leader uint64, phase int, until string, err error) {
 	var id sql.Null[uint64]
 	var held sql.NullString
-	if err := s.ask(answer, "SELECT IS_USED_LOCK(?)", []any{g.names.leader()}, &id); err != nil || !id.Valid {
+	if err := s.askAs(answer, "SELECT IS_USED_LOCK(?)", []any{g.names.leader()}, &id); err != nil || !id.Valid {
 		return 0, -1, "", err
 	}
 	leader = id.V
@@ -209,7 +233,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 		g.delay()
 		// The broadcast. A KILL must not keep it from anything, and so it is sent until no KILL meets it.
 		for phase > 0 {
-			err := s.ask(answer, "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)",
+			err := s.askAs(answer, "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)",
 				[]any{g.names.wake(), g.names.phase(s.id, phase-1)}, new(sql.NullInt64), new(sql.NullInt64))
 			if err == nil {
 				break
@@ -297,7 +321,7 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 			if err != nil {
 				return err
 			}
-			return s.ask(answer, "SELECT RELEASE_LOCK(?)", []any{g.names.test()}, new(sql.NullInt64))
+			return s.askAs(answer, "SELECT RELEASE_LOCK(?)", []any{g.names.test()}, new(sql.NullInt64))
 		case <-time.After(2 * least):
 		}
 	}

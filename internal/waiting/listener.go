@@ -3,7 +3,6 @@ package waiting
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"sync"
 	"time"
 )
@@ -34,6 +33,9 @@ type Carrier interface {
 func (l *Listener) Head(ctx context.Context) (Head, error) {
 	for {
 		head, known, changed, err := l.topic.now()
+		if l.isClosed() {
+			return head, ErrClosed
+		}
 		if known || err != nil {
 			return head, err
 		}
@@ -45,6 +47,32 @@ func (l *Listener) Head(ctx context.Context) (Head, error) {
 			return head, context.Cause(ctx)
 		}
 	}
+}
+
+// State reports how the listener learns of commits. by is trigger when every commit brings a hint, gtid when every commit
+// on the server does, poll when the head is polled, at most once a second, and empty as long as this is not known. why says
+// why the table's trigger brings no hint, and is nil when it does.
+func (l *Listener) State() (by string, why error) {
+	woken, _, why := l.topic.state()
+	switch {
+	case woken:
+		return "trigger", nil
+	case why == nil:
+		return "", nil
+	case l.topic.gate.process.commits.Load():
+		return "gtid", why
+	}
+	return "poll", why
+}
+
+// Known returns when State is known.
+func (l *Listener) Known(ctx context.Context) error {
+	if err := l.Ready(ctx); err != nil {
+		if by, _ := l.State(); by == "" {
+			return err
+		}
+	}
+	return nil
 }
 
 // Ready returns nil when every commit brings a hint, or why it does not. Until that is known it waits.
@@ -65,17 +93,17 @@ func (l *Listener) Ready(ctx context.Context) error {
 }
 
 // Wait returns when the head is another than seen, or after bound, with the head that the process saw last. Its error is
-// ErrNoTrigger when the table has no trigger any more, that of a query that fails, ErrClosed, or the cause of ctx.
+// that of a query that fails, ErrClosed, or the cause of ctx.
 func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	for {
 		head, known, changed, err := l.topic.now()
+		if l.isClosed() {
+			return seen, ErrClosed
+		}
 		if err != nil || known && head != seen {
 			return head, err
-		}
-		if _, _, why := l.topic.state(); errors.Is(why, ErrNoTrigger) {
-			return head, why
 		}
 		select {
 		case <-changed:
@@ -86,6 +114,15 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 		case <-ctx.Done():
 			return seen, context.Cause(ctx)
 		}
+	}
+}
+
+func (l *Listener) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -52,7 +52,7 @@ func topicOf(table string) waiting.Topic {
 	return waiting.Topic{
 		Table: table[1 : len(table)-1],
 		Head:  "SELECT MAX(id) FROM " + table,
-		CommitWait: "SELECT MAX(id) FROM " + table + " WHERE id = (SELECT MAX(id) FROM " + table +
+		CommitWait: "SELECT id FROM " + table + " WHERE id = (SELECT MAX(id) FROM " + table +
 			" WHERE id > ?) LOCK IN SHARE MODE",
 	}
 }

@@ -47,6 +47,12 @@ func Gate(table string) int {
 	return int(crc32.ChecksumIEEE([]byte(ascii)) % Gates)
 }
 
+// WokenLocks are the names of the locks of the session that mqnotify_wake wakes: it holds the first of them that is held.
+func WokenLocks(database, table string) []string {
+	names := namesOf(database, Gate(table))
+	return []string{names.wake(), names.test()}
+}
+
 // lockNames are the names of a gate's locks.
 type lockNames string
 

@@ -3,6 +3,7 @@ package waiting
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,11 +33,11 @@ type poller struct {
 	// What follows belongs to run.
 	read, dirty *session
 	rounds      [allGates]round
-	polls       map[*topic]*poll // of topics without a trigger
-	triggers    map[string]bool  // tables with a trigger that wakes
-	looked      time.Time        // when the triggers were read
-	stale       bool             // they are to be read again
-	waits       *topic           // the topic for which a commit wait runs on the dirty session
+	polls       map[*topic]*poll  // of topics without a trigger
+	triggers    map[string]Events // by table: changes that have a trigger that wakes
+	looked      time.Time         // when the triggers were read
+	stale       bool              // they are to be read again
+	waits       *topic            // the topic for which a commit wait runs on the dirty session
 	committed   chan commit
 	aside       map[*topic]bool // a goroutine reads their heads, because they hold others up
 	failing     map[*topic]bool // their last query failed: they are polled regularly
@@ -192,19 +193,31 @@ func (p *poller) work(ctx context.Context) (err error) {
 
 // tell tells the listeners whether every commit brings a hint, when that may have changed.
 func (p *poller) tell() {
+	lacks := false
 	for _, t := range p.all() {
-		woken, known := p.triggers[t.Table]
+		_, known := p.triggers[t.Table]
 		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
 		case !known:
-		case !woken:
+		case place == nil && why != nil && (errors.Is(*why, errElsewhere) || errors.Is(*why, errShared)):
+			t.tell(false, *why)
+		case !p.hinted(t):
 			t.tell(false, ErrNoTrigger)
 		case place != nil:
 			t.tell(true, nil)
 		case why != nil:
 			t.tell(false, *why)
 		}
+		_, _, why := t.state()
+		lacks = lacks || why != nil
+	}
+	p.process.lacks.Store(lacks)
+	if lacks {
+		poke(p.process.lacking)
 	}
 }
+
+// hinted reports whether the topic's table has a trigger for every change that moves the head.
+func (p *poller) hinted(t *topic) bool { return p.triggers[t.Table]&t.events() == t.events() }
 
 // next is the time until something is due.
 func (p *poller) next() time.Duration {

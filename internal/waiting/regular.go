@@ -10,10 +10,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
+// lookForTriggers is how often the triggers are read while a topic has none.
+const lookForTriggers = 5 * time.Second
+
 // refresh reads which tables have a trigger that wakes, when that may have changed: at most once a second, but at once
-// for a topic that is new.
+// for a topic that is new, and every 5 s while a topic lacks one.
 func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	recent := now.Sub(p.looked) < time.Second
+	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.looked) > lookForTriggers
 	for _, t := range p.all() {
 		if _, asked := p.triggers[t.Table]; !asked {
 			p.stale, recent = true, false
@@ -23,20 +27,26 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	p.looked, p.stale = now, false
-	triggers := make(map[string]bool)
+	triggers := make(map[string]Events)
 	for _, t := range p.all() {
-		triggers[t.Table] = false
+		triggers[t.Table] = 0
 	}
 	err := p.read.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error {
-		var table string
-		if err := rows.Scan(&table); err != nil {
+		var table, on string
+		if err := rows.Scan(&table, &on); err != nil {
 			return err
 		}
-		triggers[table] = true
+		triggers[table] |= event[on]
 		return nil
 	})
 	switch {
-	case err == nil, NoRoutine(err): // without the routines no session leads
+	case err == nil:
+		p.process.noRoutine.Store(false)
+		for _, g := range p.gates() {
+			g.retry()
+		}
+	case NoRoutine(err):
+		p.process.noRoutine.Store(true)
 	case server.ConnectionLost(err):
 		return fmt.Errorf("waiting: read the triggers: %w", err)
 	default: // a table that is locked, for one: what was known stays
@@ -60,7 +70,7 @@ func (p *poller) regular(ctx context.Context, now time.Time) error {
 	var topics []*topic
 	polls, isDue := make(map[*topic]*poll), false
 	for _, t := range p.all() {
-		if p.triggers[t.Table] && t.gate.place.Load() != nil && !p.failing[t] || p.aside[t] {
+		if p.hinted(t) && t.gate.place.Load() != nil && !p.failing[t] || p.aside[t] {
 			continue
 		}
 		one := p.polls[t]

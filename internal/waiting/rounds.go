@@ -189,7 +189,7 @@ func (p *poller) wait(t *topic) {
 	go func() {
 		c := commit{carrier: carrier}
 		if carrier == nil {
-			c.err = session.ask(answer, t.CommitWait, []any{head.V}, &c.id)
+			c.err = session.query(answer, t.CommitWait, []any{head.V}, func(rows *sql.Rows) error { return rows.Scan(&c.id) })
 		} else {
 			c.err = session.query(answer, carrier.CommitWait(), []any{head.V}, func(rows *sql.Rows) (err error) {
 				c.id.Valid = true

@@ -88,7 +88,7 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 		"autocommit", "1",
 		"completion_type", "'NO_CHAIN'",
 		"time_zone", "'+00:00'",
-		"sql_select_limit", "18446744073709551615",
+		"sql_select_limit", "9223372036854775807",
 		"max_execution_time", "0",
 		"max_statement_time", "0",
 		"long_query_time", "3600", // each wait would stand in the slow log
@@ -127,6 +127,17 @@ func (s *session) ask(limit time.Duration, query string, args []any, into ...any
 	ctx, done := s.within(limit)
 	defer done()
 	return s.conn.QueryRowContext(ctx, query, args...).Scan(into...)
+}
+
+// askAs is ask for a statement that must reach the session itself, because the session's locks depend on it. The query has
+// no FROM.
+func (s *session) askAs(limit time.Duration, query string, args []any, into ...any) error {
+	var id uint64
+	err := s.ask(limit, query+", CONNECTION_ID()", args, append(into, &id)...)
+	if err == nil && id != s.id {
+		return errShared
+	}
+	return err
 }
 
 // query runs a statement that returns rows, and calls scan with each.

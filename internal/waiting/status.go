@@ -4,8 +4,28 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strconv"
 )
+
+// ReadTriggers returns for which changes the tables of the database have a wake trigger that works. See [NoRoutine] for its
+// error where there are none.
+func ReadTriggers(ctx context.Context, db interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}) (map[string]Events, error) {
+	rows, err := db.QueryContext(ctx, "CALL "+TablesRoutine+"()")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	triggers := make(map[string]Events)
+	for rows.Next() {
+		var table, on string
+		if err := rows.Scan(&table, &on); err != nil {
+			return nil, err
+		}
+		triggers[table] |= event[on]
+	}
+	return triggers, rows.Err()
+}
 
 // GateStatus is who takes part in the gate of a table, as the server shows it.
 type GateStatus struct {
@@ -41,7 +61,7 @@ func ReadGate(ctx context.Context, db interface {
 // String says who leads and how many follow.
 func (s GateStatus) String() string {
 	if s.Leader == 0 {
-		return "nobody listens"
+		return "no session waits for the trigger"
 	}
-	return "session " + strconv.FormatUint(s.Leader, 10) + " leads the gate, " + strconv.Itoa(s.Followers) + " others wait at it"
+	return fmt.Sprintf("session %d leads the gate, followed by %d", s.Leader, s.Followers)
 }

@@ -1,6 +1,7 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -16,7 +17,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// ErrNoTrigger means that the table has no wake trigger, or one that can't wake the leader.
+// ErrNoTrigger means that the table has no wake trigger for every change that matters.
 var ErrNoTrigger = errors.New("the table has no wake trigger that works (mqnotify wake install makes one)")
 
 // ErrClosed is the error of a Wait when the listener has been closed.
@@ -33,16 +34,36 @@ const (
 type Topic struct {
 	// Table chooses the gate. Its wake trigger sends the hints.
 	Table string
-	// Head is a query of one number that moves when a row is inserted, or NULL. Every hint may run it.
+	// Head is a query of one number, or NULL. Every hint may run it.
 	Head string
 	Args []any
-	// CommitWait waits, after the argument, an id, for the commit of the largest id above it; a locking read of one row.
-	// It returns NULL, or that id as the new head. Empty means that the topic has none: for rows that are claimed.
+	// CommitWait waits, after the argument, an id, for the commit of the largest id above it, and returns that id, or no
+	// row. It is a locking read by id = ..., without an aggregate: if a rollback removes the row that MAX(id) waits for,
+	// the server keeps a lock of the gap, waits for the next row, and a writer gets a deadlock. Empty means that the topic
+	// has none: for rows that are claimed.
 	CommitWait string
+	// Events are the changes of the table that move the head. The zero value is an INSERT alone. A topic whose table does
+	// not have a trigger for each of them is polled.
+	Events Events
 }
 
+// Events are changes of a table. They can be combined with |.
+type Events uint8
+
+// The changes of a table that a trigger can be made for.
+const (
+	Insert Events = 1 << iota
+	Update
+	Delete
+)
+
+// event is what a trigger of the server's name for an event is made for.
+var event = map[string]Events{"INSERT": Insert, "UPDATE": Update, "DELETE": Delete}
+
+func (t Topic) events() Events { return cmp.Or(t.Events, Insert) }
+
 func (t Topic) same(other Topic) bool {
-	return t.Table == other.Table && t.Head == other.Head && reflect.DeepEqual(t.Args, other.Args)
+	return t.Table == other.Table && t.Head == other.Head && t.Events == other.Events && reflect.DeepEqual(t.Args, other.Args)
 }
 
 // Head is the state of a topic that a listener saw. Heads can only be compared for equality.
@@ -78,8 +99,12 @@ type process struct {
 	endHelp context.CancelFunc
 	helping sync.WaitGroup
 
-	hints [allGates]atomic.Bool
-	news  chan struct{} // one slot: a hint has come, or a topic
+	hints     [allGates]atomic.Bool
+	lacking   chan struct{} // one slot: a topic has no trigger that works
+	lacks     atomic.Bool   // the same
+	noRoutine atomic.Bool   // the account cannot call the routines
+	commits   atomic.Bool   // every commit on the server is a hint
+	news      chan struct{} // one slot: a hint has come, or a topic
 
 	gates [allGates]*gate // under Waiting.mu
 }
@@ -107,12 +132,14 @@ func (w *Waiting) leave(t *topic) {
 
 func newProcess(config *mysql.Config, log *slog.Logger, leaderWait time.Duration) *process {
 	pin := Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10])
-	p := &process{config: config, log: log, leaderWait: leaderWait, news: make(chan struct{}, 1), helper: newHelper(config, pin)}
+	p := &process{config: config, log: log, leaderWait: leaderWait, news: make(chan struct{}, 1),
+		lacking: make(chan struct{}, 1), helper: newHelper(config, pin)}
 	p.poller = newPoller(p)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.endHelp = cancel
 	p.helping.Go(func() { p.helper.keep(ctx) })
 	p.start(p.poller.run)
+	p.start(p.follow)
 	return p
 }
 
@@ -129,7 +156,7 @@ func (p *process) start(f func(context.Context)) {
 func (p *process) join(t Topic) *topic {
 	number := Gate(t.Table)
 	if p.gates[number] == nil {
-		g := &gate{process: p, number: number, names: namesOf(p.config.DBName, number), table: t.Table}
+		g := &gate{process: p, number: number, names: namesOf(p.config.DBName, number), table: t.Table, again: make(chan struct{}, 1)}
 		p.gates[number] = g
 		p.start(g.stay)
 	}
@@ -158,9 +185,11 @@ func (p *process) hint(gate int) {
 	p.tell()
 }
 
-func (p *process) tell() {
+func (p *process) tell() { poke(p.news) }
+
+func poke(c chan struct{}) {
 	select {
-	case p.news <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -1,10 +1,10 @@
--- Lists the tables whose trigger wakes listeners, for accounts that may not see triggers: it runs with the rights of the
+-- Lists the triggers that wake listeners, as pairs of a table and an event, for accounts that may not see triggers: it runs with the rights of the
 -- account that made it, as the triggers do. A server that is read-only has none: its writers are elsewhere.
 CREATE PROCEDURE mqnotify_wake_tables()
 SQL SECURITY DEFINER
 READS SQL DATA
-SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS
-WHERE TRIGGER_SCHEMA = DATABASE() AND EVENT_MANIPULATION = 'INSERT' AND DEFINER = CURRENT_USER()
+SELECT EVENT_OBJECT_TABLE, EVENT_MANIPULATION FROM information_schema.TRIGGERS
+WHERE TRIGGER_SCHEMA = DATABASE() AND DEFINER = CURRENT_USER()
   AND EXISTS (SELECT 1 FROM information_schema.ROUTINES
               WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_NAME = 'mqnotify_wake' AND DEFINER = CURRENT_USER())
   AND LOCATE('{prefix}:', ACTION_STATEMENT) > 0 AND CAST(@@GLOBAL.read_only AS CHAR) IN ('0', 'OFF')

@@ -24,7 +24,10 @@ type State struct {
 
 // Status reads which wake triggers stand in the database, in the order of the tables' names. It shows what the account
 // may see: TRIGGER on a table shows its triggers.
-func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
+func Status(ctx context.Context, db *notify.DB) ([]State, error) { return status(ctx, db, "", nil) }
+
+// status reads the wake triggers that meet a condition.
+func status(ctx context.Context, db *notify.DB, condition string, args []any) (states []State, err error) {
 	var rows []struct {
 		Table   string `db:"table_name"`
 		Trigger string `db:"trigger_name"`
@@ -38,8 +41,8 @@ func Status(ctx context.Context, db *notify.DB) (states []State, err error) {
 			COALESCE(r.DEFINER, '') AS routine_definer
 		FROM information_schema.TRIGGERS t
 		LEFT JOIN information_schema.ROUTINES r ON r.ROUTINE_SCHEMA = t.TRIGGER_SCHEMA AND r.ROUTINE_NAME = ?
-		WHERE t.TRIGGER_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'
-		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, waiting.WakeRoutine, db.Name())
+		WHERE t.TRIGGER_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'`+condition+`
+		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, append([]any{waiting.WakeRoutine, db.Name()}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("wake: read the triggers: %w", err)
 	}
@@ -72,15 +75,13 @@ type Gate = waiting.GateStatus
 
 // OfTable reads the wake triggers of a table, as far as the account may see them, and who takes part in its gate.
 func OfTable(ctx context.Context, db *notify.DB, table string) (states []State, gate Gate, err error) {
-	all, err := Status(ctx, db)
-	if err != nil {
+	if states, err = ofTable(ctx, db, table); err != nil {
 		return nil, gate, err
-	}
-	for _, s := range all {
-		if s.Table == table {
-			states = append(states, s)
-		}
 	}
 	gate, err = waiting.ReadGate(ctx, db.Pool(), db.Name(), table)
 	return states, gate, err
+}
+
+func ofTable(ctx context.Context, db *notify.DB, table string) ([]State, error) {
+	return status(ctx, db, " AND t.EVENT_OBJECT_TABLE = ?", []any{table})
 }

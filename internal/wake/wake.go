@@ -18,6 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // The routines that Install makes. Listeners of other accounts need EXECUTE on them.
@@ -137,7 +138,8 @@ func words(statement string) string {
 // routines makes the routines that are not there, are of another version, or belong to an account whose triggers on the
 // tables would fail. Triggers are made by the account that the routines belong to.
 func (i *installer) routines(ctx context.Context, tables []string) error {
-	for _, r := range waiting.Routines(i.db.Name()) {
+	all := append(waiting.Routines(i.db.Name()), waiting.Routine{Name: schema.OpenWritersRoutine, Statement: schema.OpenWriters()})
+	for _, r := range all {
 		var is struct {
 			Text    sql.NullString `db:"text"`
 			Definer string         `db:"definer"`
@@ -192,7 +194,7 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 		statement = strings.Replace(statement, "CREATE TRIGGER", "CREATE DEFINER = "+i.definer+" TRIGGER", 1)
 	}
 	name := waiting.TriggerName(table, event)
-	states, err := Status(ctx, i.db)
+	states, err := ofTable(ctx, i.db, table)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ const since = (s) => (s < 1 ? "now" : s < 90 ? Math.round(s) + " s" : s < 5400 ?
 const path = (...parts) => "/topics/" + [state.topic, ...parts].map(encodeURIComponent).join("/");
 const isMore = (count) => count !== "0";
 
-// Topics, groups and the gate, every two seconds.
+// Topics, groups and who waits, every two seconds.
 
 async function refresh() {
   try {
@@ -90,14 +90,12 @@ function show() {
   byId("groups").replaceChildren(...(groups.length ? groups : [none(7, "No group consumes this topic.")]));
   const gate = topic.gate;
   if (!gate) return;
-  byId("keeper").textContent = gate.keeper
-    ? `Session ${gate.keeper.session} keeps the gate${gate.kept_by_producer ? ", a producer's" : ""}; ${gate.listeners.length} wait${gate.listeners.length === 1 ? "s" : ""} at it.`
-    : gate.leader
-    ? `Session ${gate.leader} leads the gate of the wake triggers; ${gate.followers || 0} more wait at it.`
-    : "Nobody keeps the gate: readers look for themselves, or wait by other means.";
-  const sessions = [gate.keeper && ["keeper", gate.keeper], ...gate.bells.map((b) => ["bell", b]), ...gate.listeners.map((l) => ["waiter", l])].filter(Boolean);
-  const rows = sessions.map(([role, s]) => row([role], [String(s.session), "number"], [s.user ? s.user + "@" + s.host : "not shown to this account"], [since(s.seconds), "number"]));
-  byId("sessions").replaceChildren(...(rows.length ? rows : [none(4, "Nobody takes part.")]));
+  sign("trigger", gate.trigger ? "good" : "warn", gate.trigger
+    ? "The wake trigger works: every INSERT wakes the listeners."
+    : "No wake trigger works: listeners poll, and find rows of other programs up to a second late. mqnotify wake install makes one.");
+  byId("leader").textContent = gate.leader
+    ? `Session ${gate.leader} leads the gate, ${gate.followers} more ${gate.followers === 1 ? "waits" : "wait"} at it.`
+    : "No session leads the gate.";
 }
 
 function none(columns, text) {

@@ -1,0 +1,88 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// An account that has no PROCESS, but may execute mqnotify_open_writers, knows the open transactions: a row that commits
+// late is not lost, however late that is, and the offset stays before it. The account sees no statement of others.
+func TestOpenWritersRoutine(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		admin := openConfig(t, config, "orders")
+		mysqltest.Exec(t, admin.Pool(), schema.OpenWriters())
+		reader, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".orders",
+			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_offset",
+			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_dead_letter",
+			"EXECUTE ON PROCEDURE "+config.DBName+"."+schema.OpenWritersRoutine))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, reader.Close()) }()
+		k, err := New(reader, "orders", Options{})
+		require.NoError(t, err)
+		way, grace, err := k.Writers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, WritersRoutine, way)
+		require.Zero(t, grace)
+
+		looks := newLooks()
+		var got collected
+		c := run(t, reader, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		conn := newConn(t, admin)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		insert(t, admin, "orders", "two")
+		got.waitFor(t, "two")
+		looks.wait(t)
+		require.Zero(t, stored(t, admin, "g"))
+		eventually(t, func() bool { return showsWriters(t, reader) }, "no transaction that writes is shown") // the view may be old
+		onConn(t, conn, "COMMIT")
+		got.waitFor(t, "two", "late")
+		eventually(t, func() bool { return stored(t, admin, "g") == 2 }, "the gap does not close")
+		require.NoError(t, c.end(t))
+	})
+}
+
+// showsWriters reports whether the account sees a transaction that writes. It must see no statement.
+func showsWriters(t *testing.T, reader *notify.DB) (seen bool) {
+	t.Helper()
+	rows, err := reader.Pool().QueryContext(t.Context(), "CALL mqnotify_open_writers(7)")
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var id, thread uint64
+		var started, statement string
+		var writes bool
+		require.NoError(t, rows.Scan(&id, &thread, &started, &statement, &writes))
+		require.Empty(t, statement)
+		seen = seen || writes
+	}
+	require.NoError(t, rows.Err())
+	return seen
+}
+
+// Consumers that share a session never take each other's view of the transactions for their own.
+func TestViewOfASharedSession(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s.Start(t)) // no other test makes the view stale
+		session, err := db.Session(t.Context(), notify.SessionOptions{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, session.Close()) }()
+		conn := newConn(t, db)
+		for range 5 {
+			one, other := &innodbTrx{session: session, way: WritersInnoDBTrx}, &innodbTrx{session: session, way: WritersInnoDBTrx}
+			<-time.After(150 * time.Millisecond) // the server makes the view again when it was not read for 100 ms
+			_, err := one.open(t.Context())
+			require.NoError(t, err)
+			onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+			open, err := other.open(t.Context())
+			require.True(t, err != nil || len(open) > 0, "an old view counts as fresh")
+			onConn(t, conn, "ROLLBACK")
+		}
+	})
+}

@@ -1,0 +1,58 @@
+//go:build !nodemo
+
+package demo
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// mqnotify_wake wakes two processes that wait on the engine: a leader and a follower.
+func TestWake(t *testing.T) {
+	e := start(t)
+	writer, err := notify.OpenConfig(e.Config())
+	require.NoError(t, err)
+	defer writer.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, schema.Init(ctx, writer.Pool(), "orders"))
+	type listener struct {
+		*notify.Auto
+		seen notify.Head
+	}
+	var listeners []*listener
+	for range 2 {
+		db, err := notify.OpenConfig(e.Config())
+		require.NoError(t, err)
+		defer db.Close()
+		l := &listener{Auto: notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})}
+		defer l.Close()
+		l.seen, err = l.Head(ctx)
+		require.NoError(t, err)
+		listeners = append(listeners, l)
+	}
+	const rounds = 5
+	var took time.Duration
+	for range rounds {
+		<-time.After(1500 * time.Millisecond) // polls are a second apart by then
+		_, err := writer.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x')")
+		require.NoError(t, err)
+		begun := time.Now()
+		require.NoError(t, writer.Wake(ctx, "orders"))
+		for _, l := range listeners {
+			head, err := l.Wait(ctx, l.seen, time.Minute)
+			require.NoError(t, err)
+			require.NotEqual(t, l.seen, head)
+			l.seen = head
+		}
+		took += time.Since(begun)
+	}
+	t.Log(took / rounds)
+	require.Less(t, took/rounds, 250*time.Millisecond, "half of what polling would take")
+}

@@ -1,0 +1,127 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+const (
+	// wakePatience bounds a call of mqnotify_wake.
+	wakePatience = 5 * time.Second
+	// wakeRest is the least time between two calls of a Waker: a leader can't be woken more often.
+	wakeRest = time.Second / waiting.SlotsPerSecond
+	// wakeKnown is how long a Waker believes that a table has a wake trigger, or that it has none.
+	wakeKnown = time.Minute
+)
+
+// Wake wakes the processes that listen to the table. Call it after a commit, where the table has no wake trigger. Its error
+// is the server's. Where the database has no procedure mqnotify_wake, it does nothing: the processes poll.
+func (db *DB) Wake(ctx context.Context, table string) error {
+	_, err := db.pool.ExecContext(ctx, "CALL "+waiting.WakeRoutine+"(?)", table)
+	if err != nil && !waiting.NoRoutine(err) {
+		return fmt.Errorf("notify: wake the listeners of %s: %w", table, err)
+	}
+	return nil
+}
+
+// Waker wakes the processes that listen to a table after commits, in the background, if the table has no wake trigger.
+// Safe for concurrent use.
+type Waker struct {
+	db    *DB
+	table string
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	wanted  bool
+	runs    bool
+	closed  bool
+	useless bool      // a trigger does it, or there is no mqnotify_wake
+	asked   time.Time // when useless was found out
+	calls   sync.WaitGroup
+}
+
+// NewWaker returns a Waker. It does not connect. The caller closes it.
+func NewWaker(db *DB, table string, log *slog.Logger) *Waker {
+	return &Waker{db: db, table: table, log: log}
+}
+
+// Wake makes a call of mqnotify_wake begin after it, and does not wait for it. Several Wakes may make one call. A call that
+// fails is logged: it costs the listeners time, and no row.
+func (w *Waker) Wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.useless || time.Since(w.asked) >= wakeKnown {
+		w.want()
+	}
+}
+
+// WakeAlways is Wake for a change that is not an INSERT: it calls whether the table has a wake trigger or not.
+func (w *Waker) WakeAlways() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.want()
+}
+
+func (w *Waker) want() {
+	if w.closed {
+		return
+	}
+	w.wanted = true
+	if !w.runs {
+		w.runs = true
+		w.calls.Go(w.run)
+	}
+}
+
+// run calls until no call is wanted.
+func (w *Waker) run() {
+	var said time.Time
+	for w.takes() {
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), wakePatience)
+		err := w.db.Wake(ctx, w.table)
+		if err == nil && time.Since(w.asked) > wakeKnown {
+			err = w.ask(ctx)
+		}
+		cancel()
+		if err != nil && !w.db.closed.Load() && time.Since(said) > wakeKnown {
+			said = time.Now()
+			w.log.Warn("the listeners were not woken: they find the rows by polling", "error", err)
+		}
+		pause(context.Background(), wakeRest-time.Since(begun)) // Close waits for it
+	}
+}
+
+// takes reports whether a call is wanted, and takes it.
+func (w *Waker) takes() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.runs, w.wanted = w.wanted, false
+	return w.runs
+}
+
+// ask finds out whether a call is of any use.
+func (w *Waker) ask(ctx context.Context) error {
+	triggers, err := waiting.ReadTriggers(ctx, w.db.pool)
+	if err != nil && !waiting.NoRoutine(err) {
+		return fmt.Errorf("notify: read the wake triggers: %w", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.useless, w.asked = err != nil || triggers[w.table]&waiting.Insert != 0, time.Now()
+	return nil
+}
+
+// Close returns when no call is under way. A call that is wanted is made before. It may be called twice.
+func (w *Waker) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.calls.Wait()
+	return nil
+}

@@ -1,0 +1,153 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// install makes the wake triggers of the tables, and mqnotify_wake.
+func install(tb testing.TB, db *notify.DB, tables ...string) {
+	tb.Helper()
+	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Logger: slog.New(slog.DiscardHandler)}, tables...))
+}
+
+// calls is the number of CALLs that the server has got. A wake trigger makes none.
+func calls(tb testing.TB, db *notify.DB) (n int) {
+	tb.Helper()
+	var name string
+	require.NoError(tb, db.Pool().QueryRowContext(tb.Context(), "SHOW GLOBAL STATUS LIKE 'Com_call_procedure'").Scan(&name, &n))
+	return n
+}
+
+// A topic without a wake trigger: what a producer publishes, alone or in a transaction, wakes consumers of other
+// processes by mqnotify_wake. Where the procedure is not there, they poll.
+func TestPublishWakes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, publish := range map[string]func(t *testing.T, p *Producer){
+			"publish": func(t *testing.T, p *Producer) {
+				_, err := p.Publish(t.Context(), Message{})
+				require.NoError(t, err)
+			},
+			"transaction": func(t *testing.T, p *Producer) {
+				require.NoError(t, p.Transact(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+					_, err := p.PublishTx(ctx, tx, Message{})
+					return err
+				}))
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				var took [2]time.Duration
+				for i, routine := range []bool{false, true} {
+					took[i] = medianWake(t, s, routine, publish)
+				}
+				t.Logf("median from the commit to the handler: %v by polling, %v with mqnotify_wake", took[0], took[1])
+				require.Less(t, 3*took[1], took[0])
+			})
+		}
+	})
+}
+
+// medianWake is the median time from a commit to the consumer's handler.
+func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*testing.T, *Producer)) time.Duration {
+	t.Helper()
+	config := s.Database(t)
+	db, far := open(t, config), open(t, config)
+	topics := make([]string, mysqltest.Size(5, 9, 9))
+	for i := range topics {
+		topics[i] = fmt.Sprint("topic", i)
+	}
+	require.NoError(t, schema.Init(t.Context(), db.Pool(), append([]string{"other"}, topics...)...))
+	if routine {
+		install(t, db, "other")
+	}
+	handled := make(chan time.Time)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended []<-chan error
+	for _, topic := range topics {
+		c, err := consumer.New(far, topic, consumer.Options{Logger: slog.New(slog.DiscardHandler), From: consumer.Beginning()})
+		require.NoError(t, err)
+		ended = append(ended, mysqltest.Result(func() error {
+			return c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
+				handled <- time.Now()
+				return nil
+			}))
+		}))
+	}
+	defer func() {
+		cancel()
+		for _, e := range ended {
+			require.NoError(t, mysqltest.Receive(t, e))
+		}
+	}()
+	mysqltest.Window(t, 4*time.Second) // after that the consumers poll once a second
+	var took []time.Duration
+	for _, topic := range topics {
+		p := newProducer(t, db, topic, Options{})
+		publish(t, p)
+		committed := time.Now()
+		took = append(took, mysqltest.Receive(t, handled).Sub(committed))
+		mysqltest.Window(t, 70*time.Millisecond)
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// A producer calls mqnotify_wake if the table has no wake trigger. With a trigger it calls once, and finds the trigger.
+func TestCallsOfWake(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := topicOn(t, s.Start(t), "x") // whose counter no other test moves
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
+		install(t, db, "other")
+		publish := func(p *Producer) {
+			_, err := p.Publish(t.Context(), Message{})
+			require.NoError(t, err)
+		}
+		p := newProducer(t, db, "x", Options{})
+		before := calls(t, db)
+		const published = 5
+		for n := range published {
+			publish(p)
+			// The first one also reads which tables have triggers.
+			mysqltest.Eventually(t, "the call is made", func() bool { return calls(t, db) >= before+n+2 })
+			mysqltest.Window(t, 20*time.Millisecond)
+		}
+		require.Equal(t, before+published+1, calls(t, db))
+
+		install(t, db, "x")
+		p = newProducer(t, db, "x", Options{})
+		before = calls(t, db)
+		knows(t, p, db)
+		require.Equal(t, before+2, calls(t, db))
+		for range published {
+			publish(p)
+		}
+		require.NoError(t, p.Close()) // waits for calls
+		require.Equal(t, before+2, calls(t, db))
+	})
+}
+
+// knows publishes until the producer has found out that its topic has a wake trigger.
+func knows(t *testing.T, p *Producer, db *notify.DB) {
+	t.Helper()
+	mysqltest.Eventually(t, "the producer calls no more", func() bool {
+		before := calls(t, db)
+		_, err := p.Publish(t.Context(), Message{})
+		require.NoError(t, err)
+		mysqltest.Window(t, 100*time.Millisecond)
+		return calls(t, db) == before
+	})
+}
