@@ -1,0 +1,290 @@
+package notify
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// notificationReader reads every notification once.
+//
+// A notification whose transaction commits late has an id below others. The reader looks for every id that is missing: in
+// READ UNCOMMITTED it sees whether the row is in the table and not committed yet. An id without a row is given up after
+// the time that an INSERT may take.
+type notificationReader struct {
+	db     *DB
+	auto   *Auto
+	cancel context.CancelFunc
+	ended  chan struct{}
+	ready  chan struct{} // closed when it has begun, or has failed to
+	failed error
+
+	mu        sync.Mutex
+	receivers map[string]map[*receiver]bool // by name
+	users     int
+
+	last uint64               // the largest id that was read
+	gaps map[uint64]time.Time // ids below that are missing, and since when no row has had them
+	read time.Time            // when the table was read
+}
+
+func newNotificationReader(db *DB) *notificationReader {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &notificationReader{
+		db: db, auto: NewAuto(db, LargestID(schema.NotificationTable, "id"), AutoOptions{}),
+		cancel: cancel, ended: make(chan struct{}), ready: make(chan struct{}),
+		receivers: make(map[string]map[*receiver]bool), gaps: make(map[uint64]time.Time),
+	}
+	go func() {
+		defer close(r.ended)
+		r.run(ctx)
+	}()
+	return r
+}
+
+func (r *notificationReader) stop() {
+	r.cancel()
+	<-r.ended
+	_ = r.auto.Close()
+}
+
+func (r *notificationReader) hasFailed() bool {
+	select {
+	case <-r.ready:
+		return r.failed != nil
+	default:
+		return false
+	}
+}
+
+func (r *notificationReader) add(one *receiver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users++
+	for _, name := range one.names {
+		if r.receivers[name] == nil {
+			r.receivers[name] = make(map[*receiver]bool)
+		}
+		r.receivers[name][one] = true
+	}
+}
+
+// remove reports whether the receiver was the last one.
+func (r *notificationReader) remove(one *receiver) (last bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range one.names {
+		if delete(r.receivers[name], one); len(r.receivers[name]) == 0 {
+			delete(r.receivers, name)
+		}
+	}
+	r.users--
+	return r.users == 0
+}
+
+// give hands a notification to the receivers of its name.
+func (r *notificationReader) give(n Notification) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for receiver := range r.receivers[n.Name] {
+		receiver.add(n)
+	}
+}
+
+// misses tells all receivers that they missed notifications.
+func (r *notificationReader) misses() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, some := range r.receivers {
+		for receiver := range some {
+			receiver.add(Notification{Missed: true})
+		}
+	}
+}
+
+func (r *notificationReader) run(ctx context.Context) {
+	head, err := r.auto.Head(ctx)
+	if err == nil {
+		err = r.begin(ctx)
+	}
+	if err != nil {
+		r.failed = notificationError("listen", err)
+	}
+	close(r.ready)
+	waits, pruned, highest := &Fibonacci{Jitter: 0.1}, time.Now(), head.value
+	for err == nil && ctx.Err() == nil {
+		found, failed := r.round(ctx)
+		if failed == nil && time.Since(pruned) > time.Minute {
+			pruned = time.Now()
+			r.prune(ctx)
+		}
+		if found {
+			waits.Reset()
+		}
+		bound := time.Minute
+		if failed != nil || len(r.gaps) > 0 {
+			bound = waits.NextBackOff()
+		}
+		now, failed := r.auto.Wait(ctx, head, bound)
+		if head = now; failed != nil {
+			pause(ctx, waits.NextBackOff())
+		}
+		if head.any && head.value < highest { // the ids begin again, after a TRUNCATE for one
+			r.last, highest = 0, 0
+			clear(r.gaps)
+			r.misses()
+		}
+		highest = max(highest, head.value)
+	}
+}
+
+// begin finds out where to begin. The ids that are missing then may be those of transactions that commit later.
+func (r *notificationReader) begin(ctx context.Context) error {
+	if err := r.db.pool.GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
+		return err
+	}
+	r.read = time.Now()
+	_ = r.missing(0, r.last)
+	ids, err := r.ids(ctx, sql.LevelReadCommitted)
+	for _, id := range ids {
+		delete(r.gaps, id)
+	}
+	return err
+}
+
+// missing notes that the ids between two others are missing. It reports whether it can look for all of them.
+func (r *notificationReader) missing(after, before uint64) (all bool) {
+	now, all := time.Now(), true
+	if before-after > maxGaps {
+		after, all = before-maxGaps, false
+	}
+	for id := after + 1; id <= before; id++ {
+		r.gaps[id] = now
+	}
+	if len(r.gaps) > 2*maxGaps {
+		maps.DeleteFunc(r.gaps, func(id uint64, _ time.Time) bool { return id+maxGaps <= before })
+		all = false
+	}
+	return all
+}
+
+// ids reads which of the ids from the first missing one up to the last have a row.
+func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) (ids []uint64, err error) {
+	first := r.last
+	for id := range r.gaps {
+		first = min(first, id)
+	}
+	tx, err := r.db.pool.BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	err = tx.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+" WHERE id BETWEEN ? AND ?", first, r.last)
+	return ids, err
+}
+
+// round reads what is new, and reports whether anything was.
+func (r *notificationReader) round(ctx context.Context) (found bool, err error) {
+	if !r.read.IsZero() && time.Since(r.read) > NotificationsKept {
+		r.misses()
+	}
+	if len(r.gaps) > 0 {
+		if found, err = r.late(ctx); err != nil {
+			return found, err
+		}
+	}
+	for {
+		n, err := r.deliver(ctx, "id > ?", r.last)
+		if err != nil {
+			return found, err
+		}
+		found = found || n > 0
+		if n < notificationPage {
+			r.read = time.Now()
+			return found, nil
+		}
+	}
+}
+
+// late reads the rows with missing ids that have been committed.
+func (r *notificationReader) late(ctx context.Context) (found bool, err error) {
+	ids, err := r.ids(ctx, sql.LevelReadUncommitted)
+	if err != nil {
+		return false, err
+	}
+	var open []any
+	there := make(map[uint64]bool)
+	for _, id := range ids {
+		if _, missing := r.gaps[id]; missing {
+			there[id] = true
+			open = append(open, id)
+		}
+	}
+	now := time.Now()
+	for id, since := range r.gaps {
+		switch {
+		case there[id]:
+			r.gaps[id] = now
+		case now.Sub(since) > allocated:
+			delete(r.gaps, id)
+		}
+	}
+	for some := range slices.Chunk(open, notificationPage/2) {
+		n, err := r.deliver(ctx, "id IN (?"+strings.Repeat(", ?", len(some)-1)+")", some...)
+		if found = found || n > 0; err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// deliver reads a page of rows and gives them to their receivers.
+func (r *notificationReader) deliver(ctx context.Context, where string, args ...any) (n int, err error) {
+	var page []struct {
+		ID      uint64
+		Name    string
+		Payload []byte
+		Micros  int64
+	}
+	err = r.db.pool.SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
+		schema.NotificationTable+" WHERE "+where+" ORDER BY id LIMIT ?", append(args, notificationPage)...)
+	for _, row := range page {
+		if row.ID > r.last {
+			if !r.missing(r.last, row.ID-1) && r.last > 0 {
+				r.misses()
+			}
+			r.last = row.ID
+		}
+		delete(r.gaps, row.ID)
+		r.give(Notification{ID: row.ID, Name: row.Name, Payload: row.Payload, Time: time.UnixMicro(row.Micros).UTC()})
+	}
+	return len(page), err
+}
+
+// prune deletes old notifications, if the account may: another listening process does, otherwise. It finds them without a
+// lock, because a DELETE of a range waits for the transaction whose row is the next one.
+func (r *notificationReader) prune(ctx context.Context) {
+	for range 100 {
+		var ids []uint64
+		err := r.db.pool.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
+			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT ?", int(NotificationsKept.Seconds()), notificationPage)
+		if err != nil || len(ids) == 0 {
+			return
+		}
+		args := make([]any, len(ids))
+		for i, id := range ids {
+			args[i] = id
+		}
+		_, err = r.db.pool.ExecContext(ctx, "DELETE FROM "+schema.NotificationTable+" WHERE id IN (?"+
+			strings.Repeat(", ?", len(ids)-1)+")", args...)
+		if err != nil || len(ids) < notificationPage {
+			return
+		}
+	}
+}
