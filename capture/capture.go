@@ -41,7 +41,7 @@ var (
 	// every row.
 	ErrNotTopic = errors.New("not a message table that can take any row")
 	// ErrBusy means that transactions which use the table did not end in time.
-	ErrBusy = errors.New("the table is in use")
+	ErrBusy = table.ErrBusy
 	// ErrOptions is what an error about an option is.
 	ErrOptions = errors.New("wrong option")
 	// ErrNoTable and ErrView tell that there is no such table, or that it is a view,
@@ -333,29 +333,10 @@ func execute(ctx context.Context, session *notify.Session, statement string) err
 	})
 }
 
-// patiently runs a statement that waits for the table's transactions to end: 2 s at
-// a time, which the session's lock_wait_timeout is, and as long in between, so that
-// those who come to the table meanwhile get on. A try is waited for whatever becomes of
-// ctx: the server would go on with it, and make a trigger that nobody knows of.
-func (o Options) patiently(ctx context.Context, session *notify.Session, table, statement string) error {
-	for end := time.Now().Add(o.Patience); ; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		err := execute(try, session, statement)
-		cancel()
-		if !server.Is(err, server.ErrLockWaitTimeout) {
-			return err
-		}
-		if !time.Now().Before(end) {
-			return fmt.Errorf("%w: transactions that use %s did not end in %v (mqnotify doctor names those that are old): %w",
-				ErrBusy, ident.Quote(table), o.Patience, err)
-		}
-		o.Logger.WarnContext(ctx, "transactions use the table: trying again", "table", table)
-		select {
-		case <-time.After(2 * time.Second):
-		case <-ctx.Done():
-		}
-	}
+// patiently runs a statement that waits for the table's transactions to end: 2 s at a time, which the session's
+// lock_wait_timeout is.
+func (o Options) patiently(ctx context.Context, session *notify.Session, name, statement string) error {
+	return table.Patiently(ctx, o.Logger, name, o.Patience, 2*time.Second, func(ctx context.Context) error {
+		return execute(ctx, session, statement)
+	})
 }

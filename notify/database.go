@@ -30,6 +30,8 @@ type DB struct {
 	pool   *sqlx.DB
 	closed atomic.Bool
 
+	packets *sql.DB // connections that take several statements in a packet, for producers
+
 	waiting       *waiting.Waiting
 	awaits        *waiting.Waiting // of Await: its queries may be slow, and must not hold others up
 	notifications notifications
@@ -70,14 +72,23 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
-	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), waiting: waiting.New(config, slog.Default()),
+	several := config.Clone()
+	several.MultiStatements = true
+	packets, err := mysql.NewConnector(several)
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), packets: sql.OpenDB(packets), waiting: waiting.New(config, slog.Default()),
 		awaits: waiting.New(config, slog.Default())}
+	db.packets.SetMaxOpenConns(packetConns)
+	db.packets.SetMaxIdleConns(packetConns)
 	db.notifications.db = db
 	return db, nil
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock
-// and nothing waits on it; its size may be changed.
+// and nothing waits on it; its size may be changed. Producers whose topics have no
+// wake trigger use up to four connections beside it.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 
 // Name is the database's name.
@@ -92,8 +103,8 @@ func (db *DB) Capabilities(ctx context.Context) (*Capabilities, error) {
 	return server.Discover(ctx, db.pool)
 }
 
-// Close closes the pool. Sessions live on until they are closed themselves.
+// Close closes the pools. Sessions live on until they are closed themselves.
 func (db *DB) Close() error {
 	db.closed.Store(true)
-	return db.pool.Close()
+	return errors.Join(db.packets.Close(), db.pool.Close())
 }

@@ -45,6 +45,7 @@ func TestExamples(t *testing.T) {
 			"it answered in time: true\n":              ExampleSession_Within,
 			"who listens to orders reads them now\n":   ExampleDB_Wake,
 			"woken without a wait\n":                   ExampleNewWaker,
+			"woken by the INSERT itself, if need be\n": ExampleWaker_Conn,
 			"sent with the commit\n":                   ExampleNotifyTx,
 			"some orders: true <nil>\n":                ExampleDB_SharedSession,
 			"held on the shared session: true <nil>\n": ExampleDB_SharedLock,

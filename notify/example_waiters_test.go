@@ -272,6 +272,33 @@ func ExampleNewWaker() {
 	fmt.Println("woken without a wait")
 }
 
+// The INSERT and the call travel together. Where a wake trigger makes the call needless, or that is not known yet, there is
+// no such connection.
+func ExampleWaker_Conn() {
+	waker := notify.NewWaker(db, "orders", slog.Default())
+	defer func() { _ = waker.Close() }()
+	conn, err := waker.Conn(ctx)
+	switch {
+	case err != nil:
+		fmt.Println(err)
+		return
+	case conn == nil:
+		if err := insertOrder(ctx); err != nil {
+			fmt.Println(err)
+			return
+		}
+		waker.Wake()
+	default:
+		defer func() { _ = conn.Close() }()
+		_, err := conn.ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('an order'); CALL mqnotify_wake('orders')")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println("woken by the INSERT itself, if need be")
+}
+
 // The notification is received if the transaction commits.
 func ExampleNotifyTx() {
 	tx, err := db.Pool().BeginTxx(ctx, nil)

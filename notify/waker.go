@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -95,6 +96,24 @@ func (w *Waker) run() {
 		}
 		pause(context.Background(), wakeRest-time.Since(begun)) // Close waits for it
 	}
+}
+
+// packetConns is the largest number of connections that take several statements in a packet.
+const packetConns = 4
+
+// Conn returns a connection that takes several statements in one packet, so that the caller can send an INSERT and a CALL of
+// mqnotify_wake together, which saves a round trip. It returns nil when a wake trigger makes the call needless, when that is
+// not known yet, or when none of the DB's four such connections is free. Then use the DB's pool, and call Wake after the
+// commit. The caller closes the connection. Its error is that of connecting. Values must be parameters, here above all: the
+// server runs what stands behind a semicolon.
+func (w *Waker) Conn(ctx context.Context) (*sql.Conn, error) {
+	w.mu.Lock()
+	calls := !w.useless && !w.closed && time.Since(w.asked) < wakeKnown
+	w.mu.Unlock()
+	if !calls || w.db.packets.Stats().InUse >= packetConns {
+		return nil, nil //nolint:nilnil // none is needed
+	}
+	return w.db.packets.Conn(ctx)
 }
 
 // takes reports whether a call is wanted, and takes it.

@@ -221,7 +221,7 @@ func (h *Handshake) insert(ctx context.Context, session *notify.Session) (stored
 	var ids []uint64
 	err = server.Again(ctx, server.Retryable, func() error {
 		return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
-			ids, err = h.producer.commit(ctx, conn.Conn, rows)
+			ids, _, err = h.producer.commit(ctx, conn.Conn, rows, false)
 			return err
 		})
 	})

@@ -231,7 +231,7 @@ func TestHandshakeGathers(t *testing.T) {
 			})
 		}
 		// The consumer works on.
-		require.Eventually(t, func() bool { return waiting() == publishers }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return inTurn() == publishers }, 30*time.Second, 10*time.Millisecond)
 		assert.Equal(t, 1, count(t, db, "x"), "inserted in the consumer's turn")
 		all, turns, err := r.read(ctx, 2*publishers)
 		require.NoError(t, err)
@@ -241,8 +241,8 @@ func TestHandshakeGathers(t *testing.T) {
 	})
 }
 
-// waiting is how many callers of Publish in this process wait for their turn: of one test at a time.
-func waiting() int {
+// inTurn is how many callers of Publish in this process wait for their turn: of one test at a time.
+func inTurn() int {
 	all := make([]byte, 16<<20)
 	all = all[:runtime.Stack(all, true)]
 	return len(regexp.MustCompile(`(?m)^goroutine \d+ \[select.*\]:\n.*\(\*Handshake\)\.publish\(`).FindAll(all, -1))

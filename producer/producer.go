@@ -117,34 +117,41 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	ids, err := p.publish(ctx, messages)
+	ids, woken, err := p.publish(ctx, messages)
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	p.Notify(ctx)
+	if !woken {
+		p.waker.Wake()
+	}
+	p.giveHint(ctx)
 	return ids, nil
 }
 
-// publish stores the messages.
-func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, err error) {
+// publish stores the messages, and reports whether that has woken the listeners.
+func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, woken bool, err error) {
 	if p.closed.Load() {
-		return nil, ErrClosed
+		return nil, false, ErrClosed
 	}
 	rows, err := encode(messages)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	err = server.Again(ctx, server.Retryable, func() error {
 		// A connection first, in a step of its own: what fails here has sent nothing.
-		conn, err := p.db.Pool().Conn(ctx)
+		conn, err := p.waker.Conn(ctx)
+		packets := conn != nil
+		if conn == nil && err == nil {
+			conn, err = p.db.Pool().Conn(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
 		defer closeConn(conn)
-		ids, err = p.commit(ctx, conn, rows)
+		ids, woken, err = p.commit(ctx, conn, rows, packets)
 		return err
 	})
-	return ids, err
+	return ids, woken, err
 }
 
 // closeConn hands a connection back to its pool, which drops it if it is bad.

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
 // plan is what rows become in a session.
@@ -65,29 +67,79 @@ func (p *Producer) step(ctx context.Context, tx Tx, caps *server.Capabilities) (
 	return now.size, nil
 }
 
-// commit stores the rows, all or none, over a connection that is in no transaction.
-func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row) (ids []uint64, err error) {
+// commit stores the rows, all or none, over a connection that is in no transaction. packets says that the connection takes
+// several statements in a packet: then the listeners may be woken in the same one.
+func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packets bool) (ids []uint64, woken bool, err error) {
 	plan, err := p.plan(ctx, conn, rows)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if len(plan.statements) == 1 && plan.autocommit {
-		ids, err = p.insert(ctx, conn, plan)
-		return ids, p.doubt(err)
+		if packets && p.fitsWithCall(plan.statements[0]) {
+			ids, woken, err = p.insertAndWake(ctx, conn, plan)
+		} else {
+			ids, err = p.insert(ctx, conn, plan)
+		}
+		return ids, woken, p.doubt(err)
 	}
 	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
+		return nil, false, fmt.Errorf("begin: %w", err)
 	}
 	if ids, err = p.insert(ctx, conn, plan); err != nil {
 		rollback(ctx, conn)
-		return nil, err
+		return nil, false, err
 	}
 	// A statement rather than sql.Tx.Commit, which would not heed ctx.
 	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
 		rollback(ctx, conn)
-		return nil, p.doubt(fmt.Errorf("commit: %w", err))
+		return nil, false, p.doubt(fmt.Errorf("commit: %w", err))
 	}
-	return ids, nil
+	return ids, false, nil
+}
+
+// What stands around an INSERT whose packet wakes the listeners. The first statement forgets the id of an earlier INSERT, for
+// a table that gives out none.
+const (
+	beforeInsert = "DO LAST_INSERT_ID(0); "
+	afterInsert  = "; SELECT LAST_INSERT_ID(); CALL " + waiting.WakeRoutine + "(?)"
+)
+
+// fitsWithCall reports whether a statement and the call fit into one packet.
+func (p *Producer) fitsWithCall(s statement) bool {
+	size := len(beforeInsert) + len(p.into) + len(afterInsert) + 2*len(p.topic) + around
+	for _, r := range s.rows {
+		size += r.escaped()
+	}
+	caps := p.caps.Load()
+	return !s.prepared && caps != nil && size <= caps.MaxAllowedPacket
+}
+
+// insertAndWake is insert for an INSERT that commits by itself, and wakes the listeners after it in the same packet.
+func (p *Producer) insertAndWake(ctx context.Context, conn *sql.Conn, plan plan) (ids []uint64, woken bool, err error) {
+	s := plan.statements[0]
+	query, args := s.sql(p.into)
+	// The driver goes on to the first statement that returns rows.
+	rows, err := conn.QueryContext(ctx, beforeInsert+query+afterInsert, append(args, p.topic)...)
+	if server.Is(err, server.ErrQueryInterrupted, server.ErrStatementTime, server.ErrExecutionTime) {
+		return nil, false, fmt.Errorf("insert: %v", err) //nolint:errorlint // it may have been met after the commit
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("insert: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var first uint64
+	if rows.Next() {
+		err = rows.Scan(&first)
+	}
+	if err = cmp.Or(err, rows.Err()); err != nil {
+		return nil, false, fmt.Errorf("read the id: %v", err) //nolint:errorlint // the rows are stored
+	}
+	if first == 0 {
+		return nil, false, fmt.Errorf("insert: %w", ErrNoID)
+	}
+	for rows.NextResultSet() {
+	}
+	return s.ids(first, plan.step), rows.Err() == nil, nil
 }
 
 // rollbackPatience is how long a connection may take to roll back before it is

@@ -151,3 +151,96 @@ func knows(t *testing.T, p *Producer, db *notify.DB) {
 		return calls(t, db) == before
 	})
 }
+
+// Once the producer knows that its topic has no wake trigger, an INSERT and the call of mqnotify_wake are one packet.
+// Whatever becomes of the call, the ids are those of the rows.
+func TestPublishWithCall(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t) // whose counter no other test moves
+		db := topicOn(t, s, "x")
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
+		install(t, db, "other")
+		p := newProducer(t, db, "x", Options{})
+		ids, err := p.Publish(t.Context(), Message{})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{1}, ids)
+		knowsCalls(t, p)
+		publish := func(n int) (ids []uint64, woken bool, err error) {
+			messages := make([]Message, n)
+			for i := range messages {
+				messages[i].Payload = []byte("'; DROP TABLE x; -- ?")
+			}
+			return p.publish(t.Context(), messages)
+		}
+		before := calls(t, db)
+		ids, woken, err := publish(2)
+		require.NoError(t, err)
+		require.True(t, woken)
+		require.Equal(t, []uint64{2, 3}, ids)
+		require.Equal(t, before+1, calls(t, db))
+		require.Equal(t, []uint64{1, 2, 3}, mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM x ORDER BY id"))
+
+		mysqltest.Exec(t, db.Pool(), "DROP PROCEDURE mqnotify_wake")
+		ids, woken, err = publish(1)
+		require.NoError(t, err)
+		require.False(t, woken)
+		require.Equal(t, []uint64{4}, ids)
+
+		// The last id that the connection has given out is of another table now.
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x MODIFY id BIGINT UNSIGNED NOT NULL DEFAULT 9")
+		_, _, err = publish(1)
+		require.ErrorIs(t, err, ErrNoID)
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE x")
+		_, err = p.Publish(t.Context(), Message{})
+		require.ErrorIs(t, err, ErrNoTopic)
+		require.True(t, SafeToRetry(err))
+	})
+}
+
+// A KILL may meet the packet after its INSERT is stored, and so its error promises nothing.
+func TestInterruptedPacketIsInDoubt(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := topicOn(t, s, "x")
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
+		install(t, db, "other")
+		lock := "'slow " + db.Name() + "'"
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER slow AFTER INSERT ON x FOR EACH ROW DO GET_LOCK("+lock+", 60)")
+		p := newProducer(t, db, "x", Options{})
+		_, err := p.Publish(t.Context(), Message{})
+		require.NoError(t, err)
+		knowsCalls(t, p)
+		db.Pool().SetMaxIdleConns(0) // the pool's session took the lock
+		holder, err := db.Pool().Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, holder.Close()) }()
+		mysqltest.Exec(t, holder, "DO GET_LOCK("+lock+", 10)")
+
+		published := mysqltest.Result(func() error { _, err := p.Publish(t.Context(), Message{}); return err })
+		var id uint64
+		mysqltest.Eventually(t, "the INSERT waits", func() bool {
+			ids := mysqltest.Values[uint64](t, db.Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User lock'", db.Name())
+			if len(ids) == 1 {
+				id = ids[0]
+			}
+			return len(ids) == 1
+		})
+		mysqltest.Exec(t, db.Pool(), fmt.Sprintf("KILL QUERY %d", id))
+		err = mysqltest.Receive(t, published)
+		require.ErrorIs(t, err, ErrUnknown)
+		require.False(t, SafeToRetry(err))
+	})
+}
+
+// knowsCalls waits until the producer has found out that its topic has no wake trigger.
+func knowsCalls(t *testing.T, p *Producer) {
+	t.Helper()
+	mysqltest.Eventually(t, "the producer knows that calls are of use", func() bool {
+		conn, err := p.waker.Conn(t.Context())
+		require.NoError(t, err)
+		if conn == nil {
+			return false
+		}
+		require.NoError(t, conn.Close())
+		return true
+	})
+}

@@ -59,6 +59,8 @@ const (
 	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't say
+	ErrStatementTime          = 1969 // MariaDB's max_statement_time
+	ErrExecutionTime          = 3024 // MySQL's max_execution_time
 	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection
 )
 

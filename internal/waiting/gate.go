@@ -30,13 +30,14 @@ const (
 )
 
 var (
-	errForeignLock = errors.New("another program holds a lock of the gate")
-	errPinLost     = errors.New("the process's lock was lost")
-	errElsewhere   = errors.New("the server's locks do not reach all who write to its tables")
-	errNoRoutine   = errors.New("the database has no procedure " + WakeRoutine + " that this account may call")
-	errNoLeader    = errors.New("a session holds the gate's leader lock and does not lead")
-	errShared      = errors.New("statements of one connection reach several sessions of the server, as a proxy shares them among its clients")
-	errDenied      = errors.New("mqnotify_wake does not end the wait of this account's session")
+	errForeignLock       = errors.New("another program holds a lock of the gate")
+	errPinLost           = errors.New("the process's lock was lost")
+	errElsewhere   error = lasting("the server's locks do not reach all who write to its tables")
+	errNoRoutine   error = lasting("the database has no procedure " + WakeRoutine + " that this account may call")
+	errNoLeader          = errors.New("a session holds the gate's leader lock and does not lead")
+	errShared      error = lasting("statements of one connection reach several sessions of the server, as a proxy shares them among its clients")
+	errSystemUser        = errors.New("this account has SYSTEM_USER, and so the sessions of other accounts can't wake it: let the listener use an account of its own")
+	errDenied      error = lasting("mqnotify_wake does not end the wait of this account's session")
 )
 
 // gate is the part that the process takes in a gate: one session, which leads or follows.
@@ -60,35 +61,17 @@ type place struct {
 
 // stay keeps a session in the gate until ctx ends.
 func (g *gate) stay(ctx context.Context) {
-	waits := exponential()
-	for ctx.Err() == nil {
-		begun := time.Now()
+	keep(ctx, g.again, func() error {
 		err := errNoRoutine // without it no session leads, and the others need not try
 		if !g.process.noRoutine.Load() {
 			err = g.join(ctx)
 		}
 		g.place.Store(nil)
 		g.why.Store(&err)
-		if ctx.Err() != nil {
-			return
-		}
 		g.process.log.DebugContext(ctx, "left the gate, goes back by itself", "gate", g.number, "error", err)
 		g.hint()
-		if time.Since(begun) > time.Second {
-			waits.Reset()
-		}
-		wait := waits.NextBackOff()
-		if errors.Is(err, errDenied) || errors.Is(err, errElsewhere) || errors.Is(err, errShared) || errors.Is(err, errNoRoutine) || NoRoutine(err) {
-			wait = impossible
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-g.again:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
+		return err
+	})
 }
 
 // retry ends the pause of a gate that found no routine.
@@ -113,10 +96,21 @@ func (g *gate) join(ctx context.Context) error {
 	if s.caps.WritersElsewhere() {
 		return errElsewhere
 	}
+	// Such a session would wait for KILLs that never come. It follows others.
+	isSystemUser, err := s.isSystemUser()
+	if err != nil {
+		return err
+	}
+	alone := errNoLeader
+	if isSystemUser {
+		alone = errSystemUser
+	}
 	for tries := 0; ctx.Err() == nil; tries++ {
 		var leads sql.NullInt64
-		if err := s.askAs(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
-			return err
+		if !isSystemUser {
+			if err := s.askAs(answer, "SELECT GET_LOCK(?, 0)", []any{g.names.leader()}, &leads); err != nil {
+				return err
+			}
 		}
 		if leads.Int64 == 1 {
 			return g.lead(ctx, s)
@@ -130,7 +124,7 @@ func (g *gate) join(ctx context.Context) error {
 		}
 		if tries > 0 { // the leader is about to begin, or it is no leader of ours
 			if tries == 20 { // after about a second
-				g.why.Store(&errNoLeader)
+				g.why.Store(&alone)
 				g.hint()
 			}
 			pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))

@@ -3,7 +3,9 @@ package waiting
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -17,34 +19,22 @@ const (
 	gtidTrial = time.Second
 )
 
-var errNoGTID = errors.New("the server has no GTIDs to wait for")
+var errNoGTID error = lasting("the server has no GTIDs to wait for")
 
 // follow makes every commit on the server a hint for all topics, while there is a topic whose writers give none: its table
 // has no trigger, or its writers are on another server. It needs MySQL with gtid_mode=ON and a binary log.
 func (p *process) follow(ctx context.Context) {
-	waits := exponential()
-	for {
+	keep(ctx, nil, func() error {
 		select {
 		case <-p.lacking:
 		case <-ctx.Done():
-			return
+			return nil
 		}
-		begun := time.Now()
 		err := p.followCommits(ctx)
 		p.commits.Store(false)
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
-		if time.Since(begun) > time.Second {
-			waits.Reset()
-		}
-		wait := waits.NextBackOff()
-		if errors.Is(err, errNoGTID) {
-			wait = impossible
-		}
 		p.log.DebugContext(ctx, "commits are not followed", "error", err)
-		pause(ctx, wait)
-	}
+		return err
+	})
 }
 
 // followCommits waits for one commit after the other, until no topic needs that.
@@ -61,7 +51,7 @@ func (p *process) followCommits(ctx context.Context) error {
 	if !s.caps.GTID {
 		return errNoGTID
 	}
-	next, rest := newGTIDNext(s.caps), least
+	next, rest := newGTIDNext(s), least
 	for ctx.Err() == nil && p.lacks.Load() {
 		var mode, executed string
 		if err := s.ask(answer, "SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed", nil, &mode, &executed); err != nil {
@@ -85,7 +75,7 @@ func (p *process) followCommits(ctx context.Context) error {
 			wait = gtidWait
 		}
 		begun := time.Now()
-		err = s.ask(wait+answer, "SELECT WAIT_FOR_EXECUTED_GTID_SET(?, ?)", []any{next.gtid(), wait.Seconds()}, new(sql.NullInt64))
+		err = s.ask(wait+answer, "SELECT WAIT_FOR_EXECUTED_GTID_SET(?, ?)", []any{next.gtid, wait.Seconds()}, new(sql.NullInt64))
 		if server.Is(err, server.ErrGTIDModeOff) {
 			return errNoGTID
 		}
@@ -98,4 +88,68 @@ func (p *process) followCommits(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// gtidNext is the transaction that is expected next.
+//
+// A server gives its own commits the least number that is free. Where other origins grow, on a replica, in a group, with
+// tagged GTIDs, the one that grew last is expected to grow again.
+type gtidNext struct {
+	session  *session
+	server   string // its UUID
+	gtid     string
+	sure     bool   // the origin was seen to grow, or should be the one
+	executed string // the transactions that it was found from
+	own      string // the server's next one
+}
+
+func newGTIDNext(s *session) gtidNext {
+	return gtidNext{session: s, server: strings.ToLower(s.caps.ServerUUID), sure: !s.caps.ReadOnly && !s.caps.GroupReplication}
+}
+
+// see takes gtid_executed as it is now, and reports whether it changed since the last time.
+func (n *gtidNext) see(executed string) (changed bool, err error) {
+	first := n.gtid == ""
+	if executed == n.executed && !first {
+		return false, nil
+	}
+	var free, grown string
+	err = n.session.ask(answer, "SELECT GTID_SUBTRACT(CONCAT(?, ':1-9223372036854775806'), ?), GTID_SUBTRACT(?, ?)",
+		[]any{n.server, executed, executed, n.executed}, &free, &grown)
+	if err != nil {
+		return false, err
+	}
+	number, _, _ := strings.Cut(strings.TrimPrefix(free, n.server+":"), ":")
+	number, _, _ = strings.Cut(number, "-")
+	own := n.server + ":" + number
+	switch {
+	case first:
+		n.gtid, n.sure = own, n.sure && number != "1"
+	case own != n.own:
+		n.gtid, n.sure = own, true
+	case grown != "":
+		if n.gtid, err = following(grown); err != nil {
+			return false, err
+		}
+		n.sure = true
+	}
+	n.executed, n.own = executed, own
+	return !first, nil
+}
+
+// following is the transaction after the last one of a set such as "uuid:1-5:7:tag:1-3, uuid:1".
+func following(set string) (string, error) {
+	last := strings.TrimSpace(set[strings.LastIndex(set, ",")+1:])
+	uuid, items, _ := strings.Cut(last, ":")
+	origin, number := uuid, ""
+	for item := range strings.SplitSeq(items, ":") {
+		if number = item[strings.LastIndex(item, "-")+1:]; item != "" && (item[0] < '0' || item[0] > '9') { // a tag, for what follows
+			origin = uuid + ":" + item
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("waiting: the server's GTIDs have grown by %q: %w", set, err)
+	}
+	return origin + ":" + strconv.FormatUint(n+1, 10), nil
 }

@@ -26,20 +26,13 @@ func newHelper(config *mysql.Config, pin string) *helper {
 
 // keep connects, and connects again when the connection is lost, until ctx ends.
 func (h *helper) keep(ctx context.Context) {
-	waits := exponential()
-	ticks := time.NewTicker(time.Minute) // a proxy may close a connection that is silent for longer
-	defer ticks.Stop()
-	for ctx.Err() == nil {
-		if h.with(ctx, func(s *session) error { return s.ping() }) == nil {
-			waits.Reset()
-			select {
-			case <-ticks.C:
-			case <-ctx.Done():
-			}
-			continue
+	keep(ctx, nil, func() error {
+		err := h.with(ctx, (*session).ping)
+		if err == nil {
+			pause(ctx, time.Minute) // a proxy may close a connection that is silent for longer
 		}
-		pause(ctx, waits.NextBackOff())
-	}
+		return err
+	})
 }
 
 // with calls f with the session, and connects before if that is needed.

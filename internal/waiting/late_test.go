@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -66,6 +67,7 @@ func (w *watcher) at(id uint64) (at time.Time, ok bool) {
 // load is what writers do to a table, and what they have committed.
 type load struct {
 	pause, before time.Duration // between two transactions, and before a COMMIT, at most
+	delayed       int           // one of so many transactions pauses before its COMMIT
 	rollbacks     int           // in a hundred
 
 	mu      sync.Mutex
@@ -78,6 +80,11 @@ var statements = []string{
 	"INSERT INTO {t} (payload) VALUES ('x'), ('y'), ('z')",
 	"INSERT INTO {t} (payload) SELECT 'x' UNION ALL SELECT 'y'",
 	"REPLACE INTO {t} (payload) VALUES ('x')",
+	"LOAD DATA LOCAL INFILE 'Reader::rows' INTO TABLE {t} (payload)",
+}
+
+func init() {
+	mysql.RegisterReaderHandler("rows", func() io.Reader { return strings.NewReader("x\ny\nz\n") })
 }
 
 // write commits transactions until ctx ends.
@@ -112,7 +119,7 @@ func (l *load) write(ctx context.Context, db *sql.DB, table string, random *rand
 		if err := conn.QueryRowContext(context.WithoutCancel(ctx), "SELECT LAST_INSERT_ID()").Scan(&id); err != nil {
 			return err
 		}
-		if l.before > 0 && random.IntN(3) == 0 {
+		if l.before > 0 && random.IntN(l.delayed) == 0 {
 			pause(context.WithoutCancel(ctx), within(l.before))
 		}
 		if xid, isXA := strings.CutPrefix(commit, "XA COMMIT "); isXA {
@@ -174,27 +181,33 @@ func TestNothingIsLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		writers       int
 		pause, before time.Duration
+		delayed       int
 		rollbacks     int
 		held          time.Duration // before one in ten of a leader's statements is sent
 	}{
-		"many writers": {8, 30 * time.Millisecond, mysqltest.Size(time.Second, 3*time.Second, 3*time.Second), 5, 0},
-		"pauses":       {4, 1500 * time.Millisecond, 300 * time.Millisecond, 38, 0},
-		"held up":      {4, 1500 * time.Millisecond, 100 * time.Millisecond, 20, 60 * time.Millisecond},
+		"many writers": {8, 30 * time.Millisecond, mysqltest.Size(time.Second, 3*time.Second, 3*time.Second), mysqltest.Size(3, 3, 20), 5, 0},
+		"pauses":       {4, mysqltest.Size(1500*time.Millisecond, 1500*time.Millisecond, 5*time.Second), 300 * time.Millisecond, 3, 38, 0},
+		"held up":      {4, 1500 * time.Millisecond, 100 * time.Millisecond, 3, 20, 60 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 				config := s.Database(t)
 				db := open(t, config)
 				makeTopic(t, db, config, "orders", true)
+				if !s.IsMariaDB() { // where it is on
+					mysqltest.Exec(t, s.Admin(t), "SET GLOBAL local_infile = ON")
+				}
+				// REPLACE needs DELETE.
+				writer := open(t, s.User(t, config, "INSERT, DELETE ON `"+config.DBName+"`.orders"))
 				random := mysqltest.Random(t)
 				watchers, stop := watch(t, config, 3, c.held, random)
-				l := &load{pause: c.pause, before: c.before, rollbacks: c.rollbacks}
+				l := &load{pause: c.pause, before: c.before, delayed: c.delayed, rollbacks: c.rollbacks}
 				writing, enough := context.WithTimeout(t.Context(), mysqltest.Size(4*time.Second, 10*time.Second, 10*time.Minute))
 				defer enough()
 				var writers sync.WaitGroup
 				for range c.writers {
 					writers.Go(func() {
-						if err := l.write(writing, db, "orders", random); err != nil {
+						if err := l.write(writing, writer, "orders", random); err != nil {
 							t.Errorf("write: %v", err)
 						}
 					})

@@ -1,9 +1,11 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,7 +15,7 @@ type Listener struct {
 	topic   *topic
 	once    sync.Once
 	closed  chan struct{}
-	carries bool // the carrier of the topic is this listener's
+	carries *Carrier // of the topic, if it is this listener's
 }
 
 // Carrier takes the rows that commit waits return, which saves a listener the reading of a row that it is woken for.
@@ -28,41 +30,51 @@ type Carrier interface {
 	Outdate()
 }
 
+// await returns the topic's state as soon as done says so, or time is over.
+func (l *Listener) await(ctx context.Context, over <-chan time.Time, done func(*state) bool) (*state, error) {
+	for {
+		s := l.topic.now()
+		select {
+		case <-l.closed:
+			return s, ErrClosed
+		default:
+		}
+		if done(s) {
+			return s, nil
+		}
+		select {
+		case <-s.changed:
+		case <-over:
+			return s, nil
+		case <-l.closed:
+			return s, ErrClosed
+		case <-ctx.Done():
+			return s, context.Cause(ctx)
+		}
+	}
+}
+
 // Head returns the head that the process has seen. It waits for the first one. Read it before the rows: what comes
 // between the two ends the next Wait at once.
 func (l *Listener) Head(ctx context.Context) (Head, error) {
-	for {
-		head, known, changed, err := l.topic.now()
-		if l.isClosed() {
-			return head, ErrClosed
-		}
-		if known || err != nil {
-			return head, err
-		}
-		select {
-		case <-changed:
-		case <-l.closed:
-			return head, ErrClosed
-		case <-ctx.Done():
-			return head, context.Cause(ctx)
-		}
-	}
+	s, err := l.await(ctx, nil, func(s *state) bool { return s.known || s.err != nil })
+	return s.head, cmp.Or(err, s.err)
 }
 
 // State reports how the listener learns of commits. by is trigger when every commit brings a hint, gtid when every commit
 // on the server does, poll when the head is polled, at most once a second, and empty as long as this is not known. why says
 // why the table's trigger brings no hint, and is nil when it does.
 func (l *Listener) State() (by string, why error) {
-	woken, _, why := l.topic.state()
+	s := l.topic.now()
 	switch {
-	case woken:
+	case s.woken:
 		return "trigger", nil
-	case why == nil:
+	case s.why == nil:
 		return "", nil
 	case l.topic.gate.process.commits.Load():
-		return "gtid", why
+		return "gtid", s.why
 	}
-	return "poll", why
+	return "poll", s.why
 }
 
 // Known returns when State is known.
@@ -77,19 +89,8 @@ func (l *Listener) Known(ctx context.Context) error {
 
 // Ready returns nil when every commit brings a hint, or why it does not. Until that is known it waits.
 func (l *Listener) Ready(ctx context.Context) error {
-	for {
-		woken, changed, why := l.topic.state()
-		if woken || why != nil {
-			return why
-		}
-		select {
-		case <-changed:
-		case <-l.closed:
-			return ErrClosed
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	s, err := l.await(ctx, nil, func(s *state) bool { return s.woken || s.why != nil })
+	return cmp.Or(err, s.why)
 }
 
 // Wait returns when the head is another than seen, or after bound, with the head that the process saw last. Its error is
@@ -97,41 +98,17 @@ func (l *Listener) Ready(ctx context.Context) error {
 func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
-	for {
-		head, known, changed, err := l.topic.now()
-		if l.isClosed() {
-			return seen, ErrClosed
-		}
-		if err != nil || known && head != seen {
-			return head, err
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return seen, nil
-		case <-l.closed:
-			return seen, ErrClosed
-		case <-ctx.Done():
-			return seen, context.Cause(ctx)
-		}
+	s, err := l.await(ctx, timer.C, func(s *state) bool { return s.err != nil || s.known && s.head != seen })
+	if err != nil || !s.known {
+		return seen, cmp.Or(err, s.err)
 	}
-}
-
-func (l *Listener) isClosed() bool {
-	select {
-	case <-l.closed:
-		return true
-	default:
-		return false
-	}
+	return s.head, s.err
 }
 
 // Carry gives the rows of commit waits to the carrier, unless the topic has one already.
 func (l *Listener) Carry(c Carrier) {
-	l.topic.mu.Lock()
-	defer l.topic.mu.Unlock()
-	if l.topic.carries == nil {
-		l.topic.carries, l.carries = c, true
+	if l.topic.carries.CompareAndSwap(nil, &c) {
+		l.carries = &c
 	}
 }
 
@@ -140,11 +117,9 @@ func (l *Listener) Carry(c Carrier) {
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
-		l.topic.mu.Lock()
-		if l.carries {
-			l.topic.carries = nil
+		if l.carries != nil {
+			l.topic.carries.CompareAndSwap(l.carries, nil)
 		}
-		l.topic.mu.Unlock()
 		l.waiting.leave(l.topic)
 	})
 	return nil
@@ -159,71 +134,59 @@ type topic struct {
 	noWait bool // the last commit wait failed
 	above  bool // the last dirty read saw a row above the head
 
-	mu      sync.Mutex
+	carries atomic.Pointer[Carrier]
+	state   atomic.Pointer[state] // the poller changes it
+}
+
+// state is what the poller knows of a topic. It never changes in place.
+type state struct {
 	head    Head
 	known   bool
-	err     error // of the last read
-	carries Carrier
+	err     error         // of the last read
 	woken   bool          // every commit brings a hint
 	why     error         // it does not; nil while that is not known
-	changed chan struct{} // closed when something of the above changes
+	changed chan struct{} // closed when there is another state
+}
+
+func (t *topic) now() *state { return t.state.Load() }
+
+func (t *topic) become(s state) {
+	s.changed = make(chan struct{})
+	if old := t.state.Swap(&s); old != nil {
+		close(old.changed)
+	}
 }
 
 // tell notes whether every commit brings a hint, or why not.
 func (t *topic) tell(woken bool, why error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.woken == woken && t.why == why { //nolint:errorlint // the same one
-		return
+	s := *t.now()
+	if s.woken != woken || s.why != why { //nolint:errorlint // the same one
+		s.woken, s.why = woken, why
+		t.become(s)
 	}
-	t.woken, t.why = woken, why
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
-func (t *topic) state() (woken bool, changed <-chan struct{}, why error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.woken, t.changed, t.why
-}
-
-func (t *topic) now() (head Head, known bool, changed <-chan struct{}, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.head, t.known, t.changed, t.err
 }
 
 // set notes what a read found, and reports whether the head is new.
 func (t *topic) set(head Head, err error) (news bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err != nil {
-		head = t.head
+	s := *t.now()
+	news = err == nil && (!s.known || head != s.head)
+	if news || (err == nil) != (s.err == nil) {
+		if s.err = err; err == nil {
+			s.head, s.known = head, true
+		}
+		t.become(s)
 	}
-	news = err == nil && (!t.known || head != t.head)
-	if !news && (err == nil) == (t.err == nil) {
-		return false
-	}
-	t.head, t.known, t.err = head, t.known || err == nil, err
-	close(t.changed)
-	t.changed = make(chan struct{})
 	return news
 }
 
 // commitWait reports whether the topic's next row can be waited for.
-func (t *topic) commitWait() bool {
-	_, known, _, _ := t.now()
-	return known && t.CommitWait != "" && !t.noWait
-}
+func (t *topic) commitWait() bool { return t.now().known && t.CommitWait != "" && !t.noWait }
 
 func (t *topic) carrier() Carrier {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.carries
+	if c := t.carries.Load(); c != nil {
+		return *c
+	}
+	return nil
 }
 
-func (t *topic) seen() Head {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.head
-}
+func (t *topic) seen() Head { return t.now().head }

@@ -80,7 +80,8 @@ func (p *poller) join(t Topic, g *gate) *topic {
 			return other
 		}
 	}
-	joined := &topic{Topic: t, gate: g, users: 1, changed: make(chan struct{})}
+	joined := &topic{Topic: t, gate: g, users: 1}
+	joined.become(state{})
 	p.topics = append(slices.Clip(p.topics), joined)
 	return joined
 }
@@ -101,24 +102,16 @@ func (p *poller) all() []*topic {
 
 // run polls until ctx ends, and connects again when a connection is lost.
 func (p *poller) run(ctx context.Context) {
-	waits := exponential()
-	for ctx.Err() == nil {
-		begun := time.Now()
+	keep(ctx, nil, func() error {
 		err := p.work(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		p.process.log.DebugContext(ctx, "the poller connects again", "error", err)
 		for _, t := range p.all() {
-			if _, known, _, _ := t.now(); !known {
+			if ctx.Err() == nil && !t.now().known {
 				t.set(Head{}, err)
 			}
 		}
-		if time.Since(begun) > time.Second {
-			waits.Reset()
-		}
-		pause(ctx, waits.NextBackOff())
-	}
+		p.process.log.DebugContext(ctx, "the poller connects again", "error", err)
+		return err
+	})
 }
 
 // work polls while its connections live.
@@ -207,8 +200,7 @@ func (p *poller) tell() {
 		case why != nil:
 			t.tell(false, *why)
 		}
-		_, _, why := t.state()
-		lacks = lacks || why != nil
+		lacks = lacks || t.now().why != nil
 	}
 	p.process.lacks.Store(lacks)
 	if lacks {

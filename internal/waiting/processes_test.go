@@ -48,9 +48,10 @@ type listenerProcess struct {
 	ended   chan struct{}
 }
 
-func startListener(t *testing.T, config *mysql.Config) *listenerProcess {
+// startListener starts a process that tells of each head.
+func startListener(t *testing.T, config *mysql.Config, tell func(id uint64)) *listenerProcess {
 	t.Helper()
-	p := &listenerProcess{command: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p := &listenerProcess{watcher: watcher{tell: tell}, command: exec.Command(os.Args[0]), ended: make(chan struct{})}
 	p.command.Env = append(os.Environ(), listenerEnv+"="+config.FormatDSN())
 	alive, err := p.command.StdinPipe()
 	require.NoError(t, err)
@@ -96,7 +97,7 @@ func TestKilledProcesses(t *testing.T) {
 		random := mysqltest.Random(t)
 		processes := make([]*listenerProcess, 3)
 		for i := range processes {
-			processes[i] = startListener(t, config)
+			processes[i] = startListener(t, config, nil)
 		}
 		sees := func(p *listenerProcess, id uint64) {
 			t.Helper()
@@ -117,7 +118,7 @@ func TestKilledProcesses(t *testing.T) {
 				require.NoError(t, victim.command.Process.Signal(syscall.SIGSTOP))
 			} else {
 				victim.kill()
-				processes[i] = startListener(t, config)
+				processes[i] = startListener(t, config, nil)
 			}
 			pause(t.Context(), time.Duration(random.Int64N(int64(10*time.Millisecond))))
 			last := insert()

@@ -136,12 +136,12 @@ func (p *poller) look(ctx context.Context, due [allGates]bool, topics []*topic) 
 // have a row above the head, for a commit wait, and which queries have failed.
 func (p *poller) moving(ctx context.Context, topics []*topic, heads []Head, failed map[*topic]error) (moving []*topic) {
 	for i, t := range topics {
-		head, known, _, _ := t.now()
-		t.above = heads[i].Valid && (!head.Valid || heads[i].V > head.V)
+		s := t.now()
+		t.above = heads[i].Valid && (!s.head.Valid || heads[i].V > s.head.V)
 		switch err := failed[t]; {
 		case err != nil:
 			p.fails(ctx, t, err)
-		case !known || heads[i] != head:
+		case !s.known || heads[i] != s.head:
 			moving = append(moving, t)
 		}
 	}
@@ -185,13 +185,17 @@ func (p *poller) gates() (gates []*gate) {
 // wait begins a commit wait for the topic's next row.
 func (p *poller) wait(t *topic) {
 	p.waits = t
-	head, carrier, session, committed := t.seen(), t.carrier(), p.dirty, p.committed
+	head, carrier, committed := t.seen(), t.carrier(), p.committed
+	query := p.dirty.query
+	if t.gate.place.Load() != nil { // else there are few hints
+		query = p.dirty.queryPrepared
+	}
 	go func() {
 		c := commit{carrier: carrier}
 		if carrier == nil {
-			c.err = session.query(answer, t.CommitWait, []any{head.V}, func(rows *sql.Rows) error { return rows.Scan(&c.id) })
+			c.err = query(answer, t.CommitWait, []any{head.V}, func(rows *sql.Rows) error { return rows.Scan(&c.id) })
 		} else {
-			c.err = session.query(answer, carrier.CommitWait(), []any{head.V}, func(rows *sql.Rows) (err error) {
+			c.err = query(answer, carrier.CommitWait(), []any{head.V}, func(rows *sql.Rows) (err error) {
 				c.id.Valid = true
 				c.id.V, c.keep, err = carrier.Row(head.V, rows)
 				return err

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,8 @@ type session struct {
 	isCut  atomic.Bool
 	cancel atomic.Pointer[context.CancelFunc] // of the statement under way, without a socket
 	over   atomic.Bool                        // its goroutine sends no statement any more
+
+	prepared map[string]*sql.Stmt // by query
 }
 
 // connect opens a session in the given isolation level. settings are pairs of a variable and its value; those that the
@@ -148,6 +151,11 @@ func (s *session) query(limit time.Duration, query string, args []any, scan func
 	if err != nil {
 		return err
 	}
+	return each(rows, scan)
+}
+
+// each calls scan with each row, and closes the rows.
+func each(rows *sql.Rows, scan func(*sql.Rows) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		if err := scan(rows); err != nil {
@@ -157,11 +165,72 @@ func (s *session) query(limit time.Duration, query string, args []any, scan func
 	return rows.Err()
 }
 
+// mostPrepared bounds the statements that a session keeps prepared. A server has 16,382 for all its sessions.
+const mostPrepared = 16
+
+// queryPrepared is query for a statement that a message waits for: the server need not parse it each time, which saves
+// 0.2 ms.
+func (s *session) queryPrepared(limit time.Duration, query string, args []any, scan func(*sql.Rows) error) error {
+	statement := s.prepare(limit, query)
+	if statement == nil {
+		return s.query(limit, query, args, scan)
+	}
+	ctx, done := s.within(limit)
+	defer done()
+	rows, err := statement.QueryContext(ctx, args...)
+	if err != nil {
+		if server.Number(err) != 0 { // the table is another one now
+			delete(s.prepared, query)
+			_ = statement.Close() //nolint:sqlclosecheck // it was kept until now
+		}
+		return err
+	}
+	return each(rows, scan)
+}
+
+// prepare returns nil when the server or the session has enough statements.
+func (s *session) prepare(limit time.Duration, query string) *sql.Stmt {
+	if statement := s.prepared[query]; statement != nil || len(s.prepared) == mostPrepared {
+		return statement
+	}
+	ctx, done := s.within(limit)
+	defer done()
+	statement, err := s.conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // it is kept
+	if err != nil {
+		return nil
+	}
+	if s.prepared == nil {
+		s.prepared = make(map[string]*sql.Stmt)
+	}
+	s.prepared[query] = statement
+	return statement
+}
+
 func (s *session) exec(limit time.Duration, query string, args ...any) error {
 	ctx, done := s.within(limit)
 	defer done()
 	_, err := s.conn.ExecContext(ctx, query, args...)
 	return err
+}
+
+// isSystemUser reports whether no session of an ordinary account can end a statement of this one. MySQL lets nobody but a
+// session with SYSTEM_USER kill a session that has it, and looks at the account that has connected, not at the definer of
+// the trigger.
+func (s *session) isSystemUser() (is bool, err error) {
+	if s.caps.MariaDB {
+		return false, nil
+	}
+	// With the privileges of the roles that are active.
+	err = s.query(answer, "SHOW GRANTS", nil, func(rows *sql.Rows) error {
+		var grant string
+		if err := rows.Scan(&grant); err != nil {
+			return err
+		}
+		privileges, _, global := strings.Cut(grant, " ON *.* TO ")
+		is = is || global && strings.Contains(privileges, "SYSTEM_USER")
+		return nil
+	})
+	return is, err
 }
 
 // ping is no statement to the server, and keeps the connection from being idle.

@@ -24,7 +24,7 @@ var ErrNoTrigger = errors.New("the table has no wake trigger that works (mqnotif
 var ErrClosed = errors.New("the waiter was closed")
 
 const (
-	// impossible is the pause after the process found that its account can't lead or follow.
+	// impossible is the pause after a lasting error.
 	impossible = 30 * time.Second
 	// parting is how long a statement may run on when its session is closed.
 	parting = 100 * time.Millisecond
@@ -225,12 +225,35 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// exponential are the pauses between attempts to connect.
-func exponential() backoff.BackOff {
-	return backoff.NewExponentialBackOff(
+// lasting is an error that a new connection does not mend soon.
+type lasting string
+
+func (e lasting) Error() string { return string(e) }
+
+// keep calls f until ctx ends, after growing pauses. again ends a pause.
+func keep(ctx context.Context, again <-chan struct{}, f func() error) {
+	waits := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(20*time.Millisecond),
 		backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMultiplier(2),
 		backoff.WithMaxElapsedTime(0),
 	)
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := f()
+		if time.Since(begun) > time.Second {
+			waits.Reset()
+		}
+		wait := waits.NextBackOff()
+		if errors.As(err, new(lasting)) || NoRoutine(err) {
+			wait = impossible
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-again:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
 }

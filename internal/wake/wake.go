@@ -31,7 +31,7 @@ var (
 	// ErrDenied means that the account, or the server's settings, do not allow it. The error's text has the remedy.
 	ErrDenied = errors.New("this account may not make them")
 	// ErrBusy means that transactions used the table all the time.
-	ErrBusy = errors.New("the table is in use")
+	ErrBusy = table.ErrBusy
 	// ErrView is the error for a view, which can have no triggers.
 	ErrView = errors.New("a view can't have triggers")
 )
@@ -218,26 +218,11 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 	return nil
 }
 
-// patiently runs a statement that waits for the transactions that use the table: for 1 s at a time, and as long in
-// between, so that those that come meanwhile get on.
-func (i *installer) patiently(ctx context.Context, table, statement string) error {
-	for end := time.Now().Add(i.options.Patience); ; {
-		// Not with ctx: the server would go on with a statement that the session has left.
-		err := i.exec(context.WithoutCancel(ctx), statement)
-		if !server.Is(err, server.ErrLockWaitTimeout) {
-			return err
-		}
-		if !time.Now().Before(end) {
-			return fmt.Errorf("%w: transactions that use %s did not end in %v (mqnotify doctor names those that are old): %w",
-				ErrBusy, ident.Quote(table), i.options.Patience, err)
-		}
-		i.options.Logger.WarnContext(ctx, "transactions use the table: trying again", "table", table)
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+// patiently runs a statement that waits for the transactions that use the table, for 1 s at a time.
+func (i *installer) patiently(ctx context.Context, name, statement string) error {
+	return table.Patiently(ctx, i.options.Logger, name, i.options.Patience, time.Second, func(ctx context.Context) error {
+		return i.exec(ctx, statement)
+	})
 }
 
 // explain adds the remedy to an error that says that something is not allowed.

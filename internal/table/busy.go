@@ -1,0 +1,40 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// ErrBusy means that transactions which use the table did not end in time.
+var ErrBusy = errors.New("the table is in use")
+
+// Patiently calls try, which runs a statement that waits for the transactions that use the table, until it does not time out
+// or patience is over: then the error is ErrBusy. It pauses between two tries, so that transactions that have queued behind
+// the statement get on. A try is waited for even if ctx ends: the server would go on with it, and make a trigger that nobody
+// knows of.
+func Patiently(ctx context.Context, log *slog.Logger, table string, patience, pause time.Duration, try func(ctx context.Context) error) error {
+	for end := time.Now().Add(patience); ctx.Err() == nil; {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		err := try(bounded)
+		cancel()
+		if !server.Is(err, server.ErrLockWaitTimeout) {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return fmt.Errorf("%w: transactions that use %s did not end in %v (mqnotify doctor names those that are old): %w",
+				ErrBusy, ident.Quote(table), patience, err)
+		}
+		log.WarnContext(ctx, "transactions use the table: trying again", "table", table)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	return context.Cause(ctx)
+}
