@@ -174,6 +174,9 @@ func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder b
 		if ctx.Err() != nil || hands.Err() != nil { // no further attempt, and no verdict on the message
 			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
 		}
+		if errors.Is(err, ErrDead) {
+			return messages, attempts, err
+		}
 		if waits == nil {
 			waits = d.options.Retry()
 		}

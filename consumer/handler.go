@@ -13,6 +13,10 @@ import (
 // in hand are done: they count as handled, and Run returns nil.
 var ErrStop = errors.New("stop consuming")
 
+// ErrDead is returned by a handler, alone or wrapped, when another attempt would fail as well: the message goes to the group's
+// dead letters at once.
+var ErrDead = errors.New("not to be tried again")
+
 // Handler is what is done with messages: made by Each, Batch, EachTx or BatchTx.
 // It is called by one goroutine at a time. An error, or a panic, means that the
 // messages were not handled: they are tried again.

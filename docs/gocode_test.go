@@ -22,7 +22,7 @@ import (
 // packages are what code in the pages may use without an import, by their names.
 var packages = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "os": "os", "sql": "database/sql", "time": "time",
-	"notify": module + "/notify", "producer": module + "/producer", "consumer": module + "/consumer", "guard": module + "/guard",
+	"mqnotify": module, "notify": module + "/notify", "producer": module + "/producer", "consumer": module + "/consumer", "guard": module + "/guard",
 	"queue": module + "/queue", "bridge": module + "/bridge", "capture": module + "/capture", "serve": module + "/serve",
 	"tracing": module + "/tracing", "schema": module + "/sql",
 }
@@ -101,7 +101,11 @@ func writeGo(t *testing.T, dir string) []string {
 			choices += fmt.Sprintf("\tcase \"%d\":\n\t\trun(line%[1]d, %v)\n", b.line, ends(t, declarations, b.text))
 		}
 		if choices != "" {
-			code := usual + declarations + functions + "\nfunc main() {\n\tswitch os.Args[1] {\n" + choices + "\t}\n}\n"
+			first := usual
+			if strings.Contains(functions, "mqnotify.") {
+				first = strings.Replace(usual, "notify.Open", "mqnotify.Open", 1)
+			}
+			code := first + declarations + functions + "\nfunc main() {\n\tswitch os.Args[1] {\n" + choices + "\t}\n}\n"
 			require.NoError(t, os.MkdirAll(folder, 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), source(t, code), 0o600))
 		}

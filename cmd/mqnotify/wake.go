@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func newWake(a *app) *cobra.Command {
@@ -196,17 +193,8 @@ does not publish are found up to a second later.`,
 // Where that is not allowed, all works without them: listeners poll.
 // The routines are made in any case.
 func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string, triggers bool) error {
-	var tables []string
 	if triggers {
-		tables = slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})
+		return wake.InstallAll(ctx, db, a.log, topics...)
 	}
-	err := wake.Install(ctx, db, wake.Options{Logger: a.log}, tables...)
-	if err == nil && triggers {
-		err = wake.Install(ctx, db, wake.Options{Events: []string{"update"}, Logger: a.log}, schema.RingTable)
-	}
-	if errors.Is(err, wake.ErrDenied) {
-		a.log.WarnContext(ctx, "not all wake triggers are made: rows that other programs insert are found by polling, up to a second later", "why", err)
-		return nil
-	}
-	return err
+	return wake.Routines(ctx, db, a.log)
 }

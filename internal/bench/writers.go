@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -20,20 +22,20 @@ import (
 const bareTrigger = "an empty trigger"
 
 // writers is how many INSERTs a second saturating writers get, and the longest of them, on a table with a wake trigger,
-// without a listener and with a consumer. The floor is a table whose trigger does nothing.
+// without a listener, with a listener whose process is stopped, and with a consumer. The floor is a table whose trigger does
+// nothing.
 func writers(ctx context.Context, b *bench) error {
-	kinds := []struct {
-		name     string
-		table    string
-		consumed bool
-	}{
-		{"no trigger", b.topic + "_bare", false},
-		{bareTrigger, b.topic + "_empty", false},
-		{"a wake trigger, no listener", b.topic + "_wake", false},
-		{"a wake trigger, a consumer", b.topic, true},
+	names := b.gates(b.topic, "_wake", "_stopped")
+	const stopped, consumed = 3, 4
+	kinds := []struct{ name, table string }{
+		{"no trigger", b.topic + "_bare"},
+		{bareTrigger, b.topic + "_empty"},
+		{"a wake trigger, no listener", names[0]},
+		{"a wake trigger, a stopped listener", names[1]},
+		{"a wake trigger, a consumer", b.topic},
 	}
 	pool := b.db.Pool()
-	for _, kind := range kinds[:3] {
+	for _, kind := range kinds[:consumed] {
 		if _, err := pool.ExecContext(ctx, schema.Topic(kind.table)); err != nil {
 			return err
 		}
@@ -46,7 +48,7 @@ func writers(ctx context.Context, b *bench) error {
 	if _, err := pool.ExecContext(ctx, empty); err != nil {
 		return err
 	}
-	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, kinds[2].table, kinds[3].table); err != nil {
+	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, names[0], names[1], b.topic); err != nil {
 		return err
 	}
 	_, end, err := b.listen(ctx, consumer.Options{From: consumer.Beginning()})
@@ -61,7 +63,15 @@ func writers(ctx context.Context, b *bench) error {
 		rates, longest := make([][]float64, len(kinds)), make([][]float64, len(kinds))
 		err := turns(func(i int, kept bool) error {
 			for j, kind := range kinds {
+				goOn := func() {}
+				if j == stopped {
+					var err error
+					if goOn, err = b.stoppedListener(ctx, kind.table); err != nil {
+						return err
+					}
+				}
 				rate, most, err := b.write(ctx, kind.table, load.writers, load.rows)
+				goOn()
 				if err != nil {
 					return err
 				}
@@ -79,12 +89,46 @@ func writers(ctx context.Context, b *bench) error {
 		rate, most := what+", "+bareTrigger, what+", the longest, "+bareTrigger
 		b.add(rate, "INSERTs/s", rates[1], "")
 		b.add(most, "ms", longest[1], "")
-		for _, j := range []int{0, 2, 3} {
+		for _, j := range []int{0, 2, stopped, consumed} {
 			b.add(what+", "+kinds[j].name, "INSERTs/s", rates[j], rate)
 			b.add(what+", the longest, "+kinds[j].name, "ms", longest[j], most)
 		}
 	}
 	return nil
+}
+
+// gates returns names that begin with the topic's and end as asked, for tables of which each has a gate of its own.
+func (b *bench) gates(topic string, ends ...string) (names []string) {
+	taken := map[int]bool{waiting.Gate(topic): true}
+	for _, end := range ends {
+		name := topic + end
+		for taken[waiting.Gate(name)] {
+			name += "_"
+		}
+		taken[waiting.Gate(name)] = true
+		names = append(names, name)
+	}
+	return names
+}
+
+// stoppedListener does to writers what a listener does whose process was stopped while it led: its session holds the lock that
+// makes the trigger send KILLs, and does not wait. The server ends such a session after 3 s. This one stays until goOn is
+// called.
+func (b *bench) stoppedListener(ctx context.Context, table string) (goOn func(), err error) {
+	conn, err := b.db.Pool().Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	goOn = func() { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) } // the end of the session frees the lock
+	var got sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 5)", waiting.WokenLocks(b.db.Name(), table)[0]).Scan(&got)
+	if err == nil && got.Int64 != 1 {
+		err = errors.New("another program listens to " + table)
+	}
+	if err != nil {
+		goOn()
+	}
+	return goOn, err
 }
 
 // write has so many connections insert so many rows a statement for a tenth of the window, and returns the statements

@@ -21,7 +21,7 @@ const module = "github.com/mqnotify/mqnotify/"
 
 // rooms are the packages that users import, by the module's folder.
 var rooms = map[string][]string{
-	".":                  {"notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "sql"},
+	".":                  {"", "notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "sql"},
 	"adapters/watermill": {"adapters/watermill"},
 	"adapters/gocloud":   {"adapters/gocloud"},
 }
@@ -89,7 +89,7 @@ func load(t *testing.T, folder string, rooms []string) map[string]*room {
 	t.Helper()
 	patterns := make([]string, len(rooms))
 	for i, name := range rooms {
-		patterns[i] = module + name
+		patterns[i] = strings.TrimSuffix(module+name, "/")
 	}
 	loaded, err := packages.Load(&packages.Config{
 		Mode:  packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports,
@@ -105,12 +105,13 @@ func load(t *testing.T, folder string, rooms []string) map[string]*room {
 	}
 	for _, p := range loaded {
 		assert.Empty(t, p.Errors, p.ID)
-		name := strings.TrimPrefix(strings.TrimSuffix(p.PkgPath, "_test"), module)
+		name := strings.TrimPrefix(strings.TrimSuffix(p.PkgPath, "_test")+"/", module)
+		name = strings.TrimSuffix(name, "/")
 		room := found[name]
 		if room == nil { // the main package of a test
 			continue
 		}
-		if p.ID == module+name {
+		if p.ID == strings.TrimSuffix(module+name, "/") {
 			room.types = p.Types
 		}
 		for i, file := range p.Syntax {

@@ -76,6 +76,9 @@ func NewEncoder(columns []Column) *Encoder {
 	return e
 }
 
+// IsBinary reports whether the column's values are base64 in the JSON of a row.
+func (c Column) IsBinary() bool { return c.form() == asBase64 }
+
 func (c Column) form() form {
 	if c.IsJSON {
 		return asJSON

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,6 +123,29 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 		}
 	}
 	return nil
+}
+
+// InstallAll makes the triggers of the message tables and of mqnotify's own tables. Where the account may not make them it
+// warns, because everything works by polling, too.
+func InstallAll(ctx context.Context, db *notify.DB, log *slog.Logger, topics ...string) error {
+	err := Install(ctx, db, Options{Logger: log}, slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})...)
+	if err == nil {
+		err = Install(ctx, db, Options{Events: []string{"update"}, Logger: log}, schema.RingTable)
+	}
+	return warn(ctx, log, err)
+}
+
+// Routines makes the routines, and no trigger. It warns where the account may not.
+func Routines(ctx context.Context, db *notify.DB, log *slog.Logger) error {
+	return warn(ctx, log, Install(ctx, db, Options{Logger: log}))
+}
+
+func warn(ctx context.Context, log *slog.Logger, err error) error {
+	if errors.Is(err, ErrDenied) {
+		log.WarnContext(ctx, "not all wake triggers are made: rows that other programs insert are found by polling, up to a second later", "why", err)
+		return nil
+	}
+	return err
 }
 
 // words is a text without its comments, and with single spaces, to compare with what a server has stored.

@@ -1,0 +1,136 @@
+package mqnotify
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// Message is a message of a topic, or a row of a table.
+type Message[T any] struct {
+	consumer.Message
+	// Value is the payload, or the row.
+	Value T
+}
+
+// ConsumeOptions are the settings of [Consume]. The zero value is recommended. Its Group stays empty.
+type ConsumeOptions = consumer.Options
+
+// Beginning is where a new group begins that wants every message that there is: ConsumeOptions{From: mqnotify.Beginning()}.
+func Beginning() consumer.Position { return consumer.Beginning() }
+
+// Tx is a transaction of the caller's: a *sql.Tx, a *sqlx.Tx, or a connection on which one has begun.
+type Tx = producer.Tx
+
+// Publish stores the values as messages of the topic, all or none of them, in a transaction of its own. Its errors are those of
+// [producer.Producer.Publish]; after producer.ErrUnknown the messages may be stored or not.
+func Publish[T any](ctx context.Context, db *DB, topic string, values ...T) error {
+	p, messages, err := publishing(db, topic, values)
+	if err != nil {
+		return err
+	}
+	_, err = p.Publish(ctx, messages...)
+	return err
+}
+
+// PublishTx stores the values inside the caller's transaction. They are messages if it commits, and never were otherwise.
+// The topic's wake trigger wakes consumers at the commit. Without the trigger they find the messages within a second, or at
+// once if the caller calls db.Core().Wake after the commit.
+func PublishTx[T any](ctx context.Context, db *DB, tx Tx, topic string, values ...T) error {
+	p, messages, err := publishing(db, topic, values)
+	if err != nil {
+		return err
+	}
+	_, err = p.PublishTx(ctx, tx, messages...)
+	return err
+}
+
+func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []producer.Message, error) {
+	messages := make([]producer.Message, len(values))
+	for i, value := range values {
+		var err error
+		if messages[i].Payload, err = encode(value); err != nil {
+			return nil, nil, err
+		}
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	p := db.producers[topic]
+	if p == nil {
+		var err error
+		if p, err = producer.New(db.core, topic, producer.Options{}); err != nil {
+			return nil, nil, err
+		}
+		db.producers[topic] = p
+	}
+	return p, messages, nil
+}
+
+// Consume calls handle with every message of the topic, one at a time, until ctx ends; then it returns nil. The topic may be any
+// table with an increasing integer key.
+//
+// The group's offset is stored. One process of a group handles messages; the others stand by, and one takes over when it
+// dies. An empty group stores nothing. A new group, and an empty one, begins with what is committed from now on, unless
+// options say otherwise. A message is handled at least once: again if the process dies before the offset is stored. A handler
+// that fails is called again, five times in all, and then the message goes to the group's dead letters, at once with
+// [ErrDead]. [ErrStop] ends Consume.
+//
+// There is at most one value of options.
+func Consume[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, m Message[T]) error, options ...ConsumeOptions) error {
+	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
+		return consumer.Each(func(ctx context.Context, m consumer.Message) error {
+			value, err := d.message(ctx, m)
+			if err == nil {
+				err = handle(ctx, Message[T]{m, value})
+			}
+			return dead(err)
+		})
+	})
+}
+
+// ConsumeTx is Consume whose handler works in a transaction that commits the group's offset, too. What the handler does in it
+// is done exactly once. It must neither commit nor roll back, and must return the error of every statement that fails. The
+// group is not empty.
+func ConsumeTx[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, tx *sqlx.Tx, m Message[T]) error, options ...ConsumeOptions) error {
+	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
+		return consumer.EachTx(func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
+			value, err := d.message(ctx, m)
+			if err == nil {
+				err = handle(ctx, tx, Message[T]{m, value})
+			}
+			return dead(err)
+		})
+	})
+}
+
+func consume[T any](ctx context.Context, db *DB, topic, group string, options []ConsumeOptions, handler func(*decoder[T]) consumer.Handler) error {
+	o, err := one(options)
+	if err != nil {
+		return err
+	}
+	if o.Group != "" {
+		return fmt.Errorf("mqnotify: %w: the group is an argument: leave Options.Group empty", ErrOptions)
+	}
+	o.Group = group
+	c, err := consumer.New(db.core, topic, o)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, handler(newDecoder[T](db.core, topic)))
+}
+
+// one returns the only value of options, or what zero values mean.
+func one[O any](options []O) (o O, err error) {
+	switch len(options) {
+	case 0:
+	case 1:
+		o = options[0]
+	default:
+		err = fmt.Errorf("mqnotify: %w: more than one value of options", ErrOptions)
+	}
+	return o, err
+}

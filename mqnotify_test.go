@@ -1,0 +1,231 @@
+package mqnotify_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify"
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+func open(tb testing.TB, config *mysql.Config) *mqnotify.DB {
+	tb.Helper()
+	db, err := mqnotify.Open(config.FormatDSN())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// consumed is what a handler gets of a topic, up to n values.
+func consumed[T any](t *testing.T, db *mqnotify.DB, topic, group string, n int) (all []mqnotify.Message[T]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, mqnotify.Consume(ctx, db, topic, group, func(_ context.Context, m mqnotify.Message[T]) error {
+		if all = append(all, m); len(all) == n {
+			return mqnotify.ErrStop
+		}
+		return nil
+	}, beginning))
+	require.Len(t, all, n)
+	return all
+}
+
+// Values come as they were published, whatever their type is.
+func TestValues(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, db.Init(t.Context(), "texts", "bytes", "json", "structs", "maps"))
+		ctx := t.Context()
+		require.NoError(t, mqnotify.Publish(ctx, db, "texts", "é😀", "", "{"))
+		require.NoError(t, mqnotify.Publish(ctx, db, "bytes", []byte{0, 255}))
+		require.NoError(t, mqnotify.Publish(ctx, db, "json", json.RawMessage(`{"a": 1}`)))
+		require.NoError(t, mqnotify.Publish(ctx, db, "structs", Order{"Ada", 3}, Order{}))
+		require.NoError(t, mqnotify.Publish(ctx, db, "maps", map[string]int{"a": 1}))
+		require.NoError(t, mqnotify.Publish[Order](ctx, db, "structs"), "none is fine")
+		require.ErrorIs(t, mqnotify.Publish(ctx, db, "structs", func() {}), mqnotify.ErrOptions)
+
+		texts := consumed[string](t, db, "texts", "g", 3)
+		require.Equal(t, "é😀", texts[0].Value)
+		require.Equal(t, "{", texts[2].Value)
+		require.NotZero(t, texts[0].ID)
+		require.NotZero(t, texts[0].CreatedAt)
+		require.Equal(t, []byte{0, 255}, consumed[[]byte](t, db, "bytes", "g", 1)[0].Value)
+		require.JSONEq(t, `{"a":1}`, string(consumed[json.RawMessage](t, db, "json", "g", 1)[0].Value))
+		require.Equal(t, Order{"Ada", 3}, consumed[Order](t, db, "structs", "g", 2)[0].Value)
+		require.Equal(t, &Order{"Ada", 3}, consumed[*Order](t, db, "structs", "h", 2)[0].Value)
+		require.Equal(t, map[string]int{"a": 1}, consumed[map[string]int](t, db, "maps", "g", 1)[0].Value)
+	})
+}
+
+type wide struct {
+	ID      uint64           `db:"id"`
+	Text    string           `db:"t"`
+	Latin   string           `db:"l"` // holds bytes that are not UTF-8
+	Blob    []byte           `db:"b"`
+	Raw     string           `db:"bin"`
+	Number  int8             `db:"n"`
+	Big     uint64           `db:"big"`
+	Flag    bool             `db:"flag"`
+	Decimal float64          `db:"d"`
+	Float   float32          `db:"f"`
+	At      time.Time        `db:"at"`
+	Day     time.Time        `db:"day"`
+	JSON    map[string]int   `db:"j"`
+	RawJSON json.RawMessage  `db:"j2"`
+	Null    *string          `db:"null1"`
+	Null2   sql.Null[int64]  `db:"null2"`
+	Some    sql.Null[string] `db:"some"`
+	Time    sql.NullTime     `db:"at2"`
+	Odd     sql.NullInt64    `db:"null3"`
+	Ignored int
+}
+
+// A row of any table is read into a struct by its db tags.
+func TestRows(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, db.Init(t.Context()))
+		pool := db.Core().Pool()
+		mysqltest.ExecAll(t, pool, "SET time_zone = '+00:00'", `CREATE TABLE wide (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, t TEXT CHARACTER SET utf8mb4, l VARCHAR(9) CHARACTER SET latin1, b BLOB,
+			bin VARBINARY(9), n TINYINT, big BIGINT UNSIGNED, flag TINYINT(1), d DECIMAL(10,3), f FLOAT, at DATETIME(6), day DATE, j JSON, j2 JSON,
+			null1 TEXT, null2 BIGINT, some TEXT, at2 DATETIME, null3 INT, more INT)`,
+			`INSERT INTO wide (t, l, b, bin, n, big, flag, d, f, at, day, j, j2, some, at2) VALUES ('é😀', 'é', X'00FF', 'ab', -5, 18446744073709551615, 1, 12.345, 1.1,
+			'2026-01-02 03:04:05.678901', '2026-01-02', '{"a": 1}', '[1, 2]', 'x', '2026-01-02 03:04:05')`)
+		got := consumed[wide](t, db, "wide", "g", 1)[0].Value
+		require.JSONEq(t, "[1,2]", string(got.RawJSON))
+		got.RawJSON = nil
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		require.Equal(t, wide{
+			ID: 1, Text: "é😀", Latin: "é", Blob: []byte{0, 255}, Raw: "ab", Number: -5, Big: 18446744073709551615, Flag: true, Decimal: 12.345, Float: 1.1,
+			At: at.Add(678901 * time.Microsecond), Day: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), JSON: map[string]int{"a": 1},
+			Some: sql.Null[string]{V: "x", Valid: true}, Time: sql.NullTime{Time: at, Valid: true},
+		}, got)
+
+		require.Equal(t, "ab", consumed[*wide](t, db, "wide", "h", 1)[0].Value.Raw)
+
+		// Without db tags the row is a JSON object.
+		mysqltest.ExecAll(t, pool, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, customer TEXT, total INT)", "INSERT INTO plain (customer, total) VALUES ('Ada', 3)")
+		require.Equal(t, Order{"Ada", 3}, consumed[Order](t, db, "plain", "g", 1)[0].Value)
+		require.Equal(t, `{"id":1,"customer":"Ada","total":3}`, consumed[string](t, db, "plain", "h", 1)[0].Value)
+	})
+}
+
+// What can't be decoded, and what a handler gives up, is a dead letter at once. Nothing is skipped without a word.
+func TestDeadLetters(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, db.Init(t.Context(), "orders"))
+		require.NoError(t, db.InitQueues(t.Context(), "mail"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, mqnotify.Publish(ctx, db, "orders", "no JSON", `{"Customer": "never"}`, `{"Customer": "Ada"}`))
+		calls := 0
+		require.NoError(t, mqnotify.Consume(ctx, db, "orders", "g", func(_ context.Context, m mqnotify.Message[Order]) error {
+			calls++
+			if m.Value.Customer == "never" {
+				return fmt.Errorf("a wrong customer: %w", mqnotify.ErrDead)
+			}
+			require.Equal(t, "Ada", m.Value.Customer)
+			return mqnotify.ErrStop
+		}, beginning))
+		require.Equal(t, 2, calls)
+		dead := mysqltest.Values[string](t, db.Core().Pool(), "SELECT CONCAT(attempts, ' ', error) FROM mqnotify_dead_letter ORDER BY message_id")
+		require.Len(t, dead, 2)
+		require.Contains(t, dead[0], "1 ")
+		require.Contains(t, dead[0], "the payload is not the JSON of a mqnotify_test.Order")
+		require.Contains(t, dead[1], "a wrong customer")
+
+		// A column that the struct has and the table has not, and a NULL that the field can't hold.
+		mysqltest.ExecAll(t, db.Core().Pool(), "CREATE TABLE rows_ (id INT AUTO_INCREMENT PRIMARY KEY, a INT)", "INSERT INTO rows_ (a) VALUES (NULL)")
+		for _, c := range []struct {
+			consume func(group string) error
+			text    string
+		}{
+			{func(group string) error {
+				return stopAtEnd[struct {
+					A int `db:"a"`
+				}](ctx, db, "rows_", group)
+			}, "it is NULL"},
+			{func(group string) error {
+				return stopAtEnd[struct {
+					B int `db:"b"`
+				}](ctx, db, "rows_", group)
+			}, `no column "b"`},
+		} {
+			require.NoError(t, c.consume(c.text))
+			require.Contains(t, mysqltest.Value[string](t, db.Core().Pool(), "SELECT error FROM mqnotify_dead_letter WHERE group_name = ?", c.text), c.text)
+		}
+
+		// Tasks.
+		require.NoError(t, mqnotify.Enqueue(ctx, db, "mail", "no JSON", `{"Customer": "Ada"}`))
+		work, stop := context.WithCancel(ctx)
+		require.NoError(t, mqnotify.Work(work, db, "mail", func(_ context.Context, task mqnotify.Task[Order]) error {
+			require.Equal(t, "Ada", task.Value.Customer)
+			stop()
+			return nil
+		}))
+		q, err := queue.New(db.Core(), "mail", queue.Options{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, q.Close()) }()
+		counts, err := q.Counts(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 1, counts[queue.Dead])
+		require.Equal(t, 1, counts[queue.Done])
+	})
+}
+
+func stopAtEnd[T any](ctx context.Context, db *mqnotify.DB, topic, group string) error {
+	return mqnotify.Consume(ctx, db, topic, group, func(context.Context, mqnotify.Message[T]) error { return nil },
+		mqnotify.ConsumeOptions{From: mqnotify.Beginning(), StopAtEnd: true})
+}
+
+// Two who lock one name go one after the other, and who loses the lock learns it.
+func TestLock(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		one, two := open(t, config), open(t, config)
+		err := one.Lock(t.Context(), "x", func(context.Context) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			err := two.Lock(ctx, "x", func(context.Context) error { panic("both have it") })
+			require.ErrorIs(t, err, guard.ErrNotAcquired)
+			return sql.ErrNoRows
+		})
+		require.ErrorIs(t, err, sql.ErrNoRows)
+		err = two.Lock(t.Context(), "x", func(ctx context.Context) error {
+			id := mysqltest.Value[uint64](t, one.Core().Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND COMMAND = 'Sleep' AND ID <> CONNECTION_ID() ORDER BY ID DESC LIMIT 1", config.DBName)
+			mysqltest.KillSession(t, one.Core().Pool(), id)
+			mysqltest.Await(t, ctx.Done(), "the context ends with the lock")
+			return context.Cause(ctx)
+		})
+		require.ErrorIs(t, err, notify.ErrLockLost)
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	_, err := mqnotify.Open("user:secret@tcp(127.0.0.1)/")
+	require.ErrorIs(t, err, notify.ErrNoDatabase)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		mysqltest.Exec(t, db.Core().Pool(), "CREATE TABLE other (id INT PRIMARY KEY)")
+		require.ErrorIs(t, db.Init(t.Context(), "other"), mqnotify.ErrOptions)
+		handle := func(context.Context, mqnotify.Message[string]) error { return nil }
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{}, mqnotify.ConsumeOptions{}), mqnotify.ErrOptions)
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{Group: "h"}), mqnotify.ErrOptions)
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "nothing", "g", handle), consumer.ErrNoTable)
+		require.NoError(t, db.Close())
+		require.NoError(t, db.Close(), "twice")
+	})
+}

@@ -1,0 +1,91 @@
+package mqnotify
+
+import (
+	"context"
+
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// Task is a task of a queue. [queue.FinishTx] takes its field Task.
+type Task[T any] struct {
+	queue.Task
+	// Value is the payload.
+	Value T
+}
+
+// WorkOptions are the settings of [Work]. The zero value is recommended.
+type WorkOptions = queue.WorkerOptions
+
+// Enqueue enters the values as tasks into the queue, all or none of them, in a transaction of its own. For a delay, a
+// priority or a unique key use package queue. Its errors are those of [queue.Queue.Enqueue].
+func Enqueue[T any](ctx context.Context, db *DB, name string, values ...T) error {
+	q, entries, err := entering(db, name, values)
+	if err != nil {
+		return err
+	}
+	_, err = q.Enqueue(ctx, entries...)
+	return err
+}
+
+// EnqueueTx enters the values inside the caller's transaction. They are tasks if it commits, and never were otherwise.
+func EnqueueTx[T any](ctx context.Context, db *DB, tx Tx, name string, values ...T) error {
+	q, entries, err := entering(db, name, values)
+	if err != nil {
+		return err
+	}
+	_, err = q.EnqueueTx(ctx, tx, entries...)
+	return err
+}
+
+func entering[T any](db *DB, name string, values []T) (*queue.Queue, []queue.Entry, error) {
+	entries := make([]queue.Entry, len(values))
+	for i, value := range values {
+		var err error
+		if entries[i].Payload, err = encode(value); err != nil {
+			return nil, nil, err
+		}
+	}
+	q, err := db.queue(name)
+	return q, entries, err
+}
+
+func (db *DB) queue(name string) (*queue.Queue, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	q := db.queues[name]
+	if q == nil {
+		var err error
+		if q, err = queue.New(db.core, name, queue.Options{}); err != nil {
+			return nil, err
+		}
+		db.queues[name] = q
+	}
+	return q, nil
+}
+
+// Work calls handle with the queue's tasks until ctx ends; then it waits for the handlers and returns nil. A task is with one
+// worker at a time, of all that work on the queue anywhere. nil means that the task is done. After an error it is tried
+// again, after a growing wait, five times, and is dead then, or at once with [ErrDead]. A task may be handled again if its
+// worker dies before that is written down: at least once. One task is handled at a time, unless options say otherwise; there
+// is at most one value of them.
+func Work[T any](ctx context.Context, db *DB, name string, handle func(ctx context.Context, t Task[T]) error, options ...WorkOptions) error {
+	o, err := one(options)
+	if err != nil {
+		return err
+	}
+	q, err := db.queue(name)
+	if err != nil {
+		return err
+	}
+	w, err := queue.NewWorker(q, o)
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx, func(ctx context.Context, task queue.Task) error {
+		value, err := decode[T](task.Payload)
+		if err != nil {
+			return err
+		}
+		return handle(ctx, Task[T]{task, value})
+	})
+}

@@ -1,0 +1,228 @@
+package mqnotify
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx/reflectx"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// encode returns the payload of a value.
+func encode(value any) ([]byte, error) {
+	switch v := value.(type) {
+	case []byte:
+		return v, nil
+	case json.RawMessage:
+		return v, nil
+	case string:
+		return []byte(v), nil
+	}
+	payload, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("mqnotify: %w: a %T has no JSON: %w", ErrOptions, value, err)
+	}
+	return payload, nil
+}
+
+// decode is the inverse of encode. Its error is an ErrDead: another attempt would fail as well.
+func decode[T any](payload []byte) (value T, err error) {
+	switch v := any(&value).(type) {
+	case *[]byte:
+		*v = payload
+	case *json.RawMessage:
+		*v = payload
+	case *string:
+		*v = string(payload)
+	default:
+		if err = json.Unmarshal(payload, v); err != nil {
+			err = fmt.Errorf("mqnotify: %w: the payload is not the JSON of a %T: %w", ErrDead, value, err)
+		}
+	}
+	return value, err
+}
+
+// dead makes consumers understand ErrDead.
+func dead(err error) error {
+	if errors.Is(err, ErrDead) && !errors.Is(err, consumer.ErrDead) {
+		return fmt.Errorf("%w: %w", consumer.ErrDead, err)
+	}
+	return err
+}
+
+// decoder makes values of messages and rows.
+type decoder[T any] struct {
+	db     *notify.DB
+	topic  string
+	fields map[string][]int // of T by column; nil when T is not a struct with db tags, or a pointer to one
+
+	mu     sync.Mutex
+	binary map[string]bool // columns whose values are base64
+}
+
+var tags = reflectx.NewMapper("db")
+
+func newDecoder[T any](db *notify.DB, topic string) *decoder[T] {
+	d := &decoder[T]{db: db, topic: topic}
+	t := reflect.TypeFor[T]()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return d
+	}
+	for name, field := range tags.TypeMap(t).Names {
+		if _, tagged := field.Field.Tag.Lookup("db"); tagged {
+			if d.fields == nil {
+				d.fields = make(map[string][]int)
+			}
+			d.fields[name] = field.Index
+		}
+	}
+	return d
+}
+
+func (d *decoder[T]) message(ctx context.Context, m consumer.Message) (value T, err error) {
+	if !m.IsRow || d.fields == nil {
+		return decode[T](m.Payload)
+	}
+	var row map[string]json.RawMessage
+	if err := json.Unmarshal(m.Payload, &row); err != nil {
+		return value, fmt.Errorf("mqnotify: %w: row %d: %w", ErrDead, m.ID, err)
+	}
+	binary, err := d.binaries(ctx, row)
+	if err != nil {
+		return value, err
+	}
+	target := reflect.ValueOf(&value).Elem()
+	if target.Kind() == reflect.Pointer {
+		target.Set(reflect.New(target.Type().Elem()))
+		target = target.Elem()
+	}
+	for column, index := range d.fields {
+		raw, ok := row[column]
+		isBytes := binary[column]
+		if !ok { // a text that is not UTF-8
+			raw, ok = row[column+"_base64"]
+			isBytes = true
+		}
+		if !ok {
+			return value, fmt.Errorf("mqnotify: %w: row %d of %s has no column %q, which %T has in a db tag", ErrDead, m.ID, d.topic, column, value)
+		}
+		if err := set(reflectx.FieldByIndexes(target, index), raw, isBytes); err != nil {
+			return value, fmt.Errorf("mqnotify: %w: row %d of %s: column %q: %w", ErrDead, m.ID, d.topic, column, err)
+		}
+	}
+	return value, nil
+}
+
+// binaries returns the columns whose values are base64. It reads them anew when the row has a column that is not known.
+func (d *decoder[T]) binaries(ctx context.Context, row map[string]json.RawMessage) (map[string]bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for column := range row {
+		if _, known := d.binary[strings.TrimSuffix(column, "_base64")]; known {
+			continue
+		} else if _, known := d.binary[column]; known {
+			continue
+		}
+		t, err := table.Describe(ctx, d.db.Pool(), d.db.Name(), d.topic)
+		if err != nil {
+			return nil, err
+		}
+		d.binary = make(map[string]bool)
+		for _, c := range t.Columns {
+			d.binary[c.Name] = c.IsBinary()
+		}
+		break
+	}
+	return d.binary, nil
+}
+
+var errNull = errors.New("it is NULL: make the field a pointer or a sql.Null")
+
+// set gives a field the value of a column.
+func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
+	null := bytes.Equal(raw, []byte("null"))
+	switch t := field.Type(); {
+	case t.Kind() == reflect.Pointer:
+		if null {
+			field.SetZero()
+			return nil
+		}
+		field.Set(reflect.New(t.Elem()))
+		return set(field.Elem(), raw, isBytes)
+	case t.PkgPath() == "database/sql" && t.Kind() == reflect.Struct && field.FieldByName("Valid").IsValid(): // sql.Null and its kind
+		field.SetZero()
+		if null {
+			return nil
+		}
+		field.FieldByName("Valid").SetBool(true)
+		return set(field.Field(0), raw, isBytes)
+	case null:
+		if scanner, ok := field.Addr().Interface().(sql.Scanner); ok {
+			return scanner.Scan(nil)
+		}
+		if t.Kind() != reflect.Interface {
+			return errNull
+		}
+	}
+	text, isText := string(raw), false
+	if raw[0] == '"' {
+		isText = true
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return err
+		}
+	}
+	if isText && isBytes {
+		decoded, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return err
+		}
+		text = string(decoded)
+	}
+	var err error
+	switch v := field.Addr().Interface().(type) {
+	case *time.Time:
+		if *v, err = time.Parse(time.RFC3339, text); err != nil {
+			*v, err = time.Parse(time.DateOnly, text)
+		}
+		return err
+	case *json.RawMessage:
+		*v = raw
+		return nil
+	case sql.Scanner:
+		return v.Scan([]byte(text))
+	}
+	switch field.Kind() {
+	case reflect.String:
+		field.SetString(text)
+		return nil
+	case reflect.Bool:
+		n, err := strconv.ParseInt(text, 10, 64)
+		field.SetBool(n != 0)
+		return err
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
+		reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
+		return json.Unmarshal([]byte(text), field.Addr().Interface()) // a DECIMAL is a text
+	case reflect.Slice:
+		if field.Type().Elem().Kind() == reflect.Uint8 {
+			field.SetBytes([]byte(text))
+			return nil
+		}
+	}
+	return json.Unmarshal(raw, field.Addr().Interface())
+}
