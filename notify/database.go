@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strings"
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
@@ -60,7 +62,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}
-	config.Params["autocommit"] = "1" // a statement of the pool's is a transaction
+	maps.Copy(config.Params, settings(config.Collation))
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}
@@ -84,6 +86,24 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	db.packets.SetMaxIdleConns(packetConns)
 	db.notifications.db = db
 	return db, nil
+}
+
+// settings are session variables that every connection sets, whatever the server's globals and its init_connect say.
+func settings(collation string) map[string]string {
+	if !strings.HasPrefix(collation, "utf8mb4_") {
+		collation = "utf8mb4_general_ci"
+	}
+	return map[string]string{
+		"autocommit": "1", // a statement of the pool's is a transaction
+		// Text would be damaged on its way, and the driver escapes values for UTF-8.
+		"character_set_client":  "utf8mb4",
+		"character_set_results": "utf8mb4",
+		"collation_connection":  collation,
+		"sql_select_limit":      "18446744073709551615", // none
+		// No statement is cut short, and an empty string is no NULL. The comments are for MySQL and for MariaDB alone. LEFT,
+		// because '' may be NULL here.
+		"/*!80000 max_execution_time = 0, */ /*M! max_statement_time = 0, */ sql_mode": "REPLACE(@@sql_mode, 'EMPTY_STRING_IS_NULL', LEFT('x', 0))",
+	}
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock

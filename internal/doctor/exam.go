@@ -27,6 +27,7 @@ var serverChecks = []check[*exam]{
 	{"gtid", gtid},
 	{"timeouts", timeouts},
 	{"packet", packet},
+	{"text", text},
 	{"clock", clock},
 	{"session", sameSession},
 	{"locks", locks},

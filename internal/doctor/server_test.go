@@ -32,6 +32,17 @@ func TestHealthy(t *testing.T) {
 	})
 }
 
+// Something that sets a connection's character set damages text.
+func TestDamagedText(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		_, db := initialised(t, s)
+		assert.Equal(t, OK, examine(t, db).only(t, "text").Level)
+		db.Pool().SetMaxOpenConns(1)
+		mysqltest.Exec(t, db.Pool(), "SET NAMES latin1")
+		says(t, examine(t, db).only(t, "text"), Problem, "the server reads it in the character set latin1", "let nothing between here and the server set a character set")
+	})
+}
+
 // A multiplexing proxy is found whether it deals the statements out always, or
 // only when a session is busy.
 func TestMultiplexingProxy(t *testing.T) {
@@ -194,9 +205,9 @@ func TestShortTimeouts(t *testing.T) {
 func TestJudgeTimeouts(t *testing.T) {
 	assert.Equal(t, []Result{ok("lock_wait_timeout 31536000 s, max_statement_time none")},
 		judgeTimeouts(map[string]string{"lock_wait_timeout": "31536000", "max_statement_time": "0.000000", "wait_timeout": "?"}))
-	results := judgeTimeouts(map[string]string{"max_statement_time": "0.5"})
+	results := judgeTimeouts(map[string]string{"idle_transaction_timeout": "0.5"})
 	require.Len(t, results, 1)
-	says(t, results[0], Warning, "max_statement_time is 0.5 s: a statement that takes longer fails", "raise it")
+	says(t, results[0], Warning, "idle_transaction_timeout is 0.5 s: a transaction whose program does something else for longer is lost", "raise it")
 }
 
 func TestJudgeClock(t *testing.T) {

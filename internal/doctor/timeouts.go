@@ -7,7 +7,7 @@ import (
 )
 
 // timeout is a global setting that ends what takes too long. Sessions that wait
-// set most of these for themselves; the pool's have what the server gives them.
+// set most of these for themselves; the pool's have what the server gives them, but for the limits of a statement's time.
 type timeout struct {
 	variable, unit string
 	short          float64 // a value from above 0 to this is worth a warning
@@ -18,8 +18,8 @@ var knownTimeouts = []timeout{
 	{"wait_timeout", "s", 10, "a connection that is idle for longer is closed and has to be made anew"},
 	{"lock_wait_timeout", "s", 0, ""},
 	{"innodb_lock_wait_timeout", "s", 0, ""},
-	{"max_execution_time", "ms", 1000, "a SELECT that takes longer fails"},
-	{"max_statement_time", "s", 1, "a statement that takes longer fails, publishing too"},
+	{"max_execution_time", "ms", 0, ""},
+	{"max_statement_time", "s", 0, ""},
 	{"idle_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
 	{"idle_write_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
 }

@@ -14,7 +14,11 @@ import (
 // Error numbers of MySQL and MariaDB that decisions are made on.
 const (
 	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
+	ErrDiskFull               = 1021
+	ErrOutOfMemory            = 1037
+	ErrOutOfSortMemory        = 1038
 	ErrTooManyConnections     = 1040
+	ErrOutOfResources         = 1041
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
 	ErrNoDatabase             = 1046
@@ -27,13 +31,16 @@ const (
 	ErrNoSuchThread           = 1094 // to KILL
 	ErrUnknown                = 1105
 	ErrUnknownTable           = 1109
+	ErrTableFull              = 1114 // a disk that is full, often
 	ErrTableAccessDenied      = 1142
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
 	ErrPacketTooLarge         = 1153
+	ErrErrorDuringCommit      = 1180 // a Galera node that has left the others, for one
 	ErrUnknownVariable        = 1193
 	ErrTooManyUserConnections = 1203
 	ErrLockWaitTimeout        = 1205
+	ErrLockTableFull          = 1206
 	ErrDeadlock               = 1213
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
@@ -104,7 +111,8 @@ func ConnectionLost(err error) bool {
 
 // Busy tells whether the server takes no work just now, and may again by itself.
 func Busy(err error) bool {
-	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed)
+	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit,
+		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
 // Retryable tells whether a transaction that met err may succeed when it is
