@@ -36,6 +36,7 @@ func asked(tb testing.TB, s *mysqltest.Server, config *mysql.Config, n int) {
 func TestAwait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		var took [2][]time.Duration
+		var again [2]func()
 		for i, trigger := range []bool{true, false} {
 			config := tidy(t, s)
 			waits, changes := openDB(t, config), openProcess(t, config)
@@ -47,7 +48,9 @@ func TestAwait(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
-			for n := 1; n <= 4; n++ {
+			n := 0
+			again[i] = func() {
+				n++
 				found := mysqltest.Result(func() error {
 					got, err := awaitStock(ctx, waits, n)
 					if err == nil && (len(got) != 1 || got[0] != n) {
@@ -63,10 +66,16 @@ func TestAwait(t *testing.T) {
 				took[i] = append(took[i], time.Since(begun))
 			}
 		}
+		// The best with triggers: a loaded machine may delay any, and most, for a while. The middle of those that are polled.
+		mysqltest.Eventually(t, "an await with triggers ends in half of the time of one that polls", func() bool {
+			for range 4 {
+				again[0]()
+				again[1]()
+			}
+			slices.Sort(took[1])
+			return slices.Min(took[0]) < took[1][len(took[1])/2]/2
+		})
 		t.Log(took)
-		// The best with triggers: a loaded machine may delay any. The middle of those that are polled.
-		slices.Sort(took[1])
-		require.Less(t, slices.Min(took[0]), took[1][2]/2)
 	})
 }
 

@@ -99,7 +99,7 @@ func settings(collation string) map[string]string {
 		"character_set_client":  "utf8mb4",
 		"character_set_results": "utf8mb4",
 		"collation_connection":  collation,
-		"sql_select_limit":      "18446744073709551615", // none
+		"sql_select_limit":      "9223372036854775807", // none
 		// No statement is cut short, and an empty string is no NULL. The comments are for MySQL and for MariaDB alone. LEFT,
 		// because '' may be NULL here.
 		"/*!80000 max_execution_time = 0, */ /*M! max_statement_time = 0, */ sql_mode": "REPLACE(@@sql_mode, 'EMPTY_STRING_IS_NULL', LEFT('x', 0))",

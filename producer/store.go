@@ -98,9 +98,9 @@ func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packe
 }
 
 // What stands around an INSERT whose packet wakes the listeners. The first statement forgets the id of an earlier INSERT, for
-// a table that gives out none.
+// a table that gives out none. It is a SET, because the engine of the demo has no DO.
 const (
-	beforeInsert = "DO LAST_INSERT_ID(0); "
+	beforeInsert = "SET @mqnotify_id = LAST_INSERT_ID(0); "
 	afterInsert  = "; SELECT LAST_INSERT_ID(); CALL " + waiting.WakeRoutine + "(?)"
 )
 
