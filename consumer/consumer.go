@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -46,9 +47,9 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 	return &Consumer{db, topic, options, log}, nil
 }
 
-// Run reads and handles rows until the context ends, the handler says ErrStop, or
-// with Options.StopAtEnd the end is reached: then it returns nil, with the offset
-// stored. It reconnects after a loss of its connections, for ever; what it can't
+// Run reads and handles rows until the context ends, the handler says ErrStop,
+// Options.Limit is reached, or with Options.StopAtEnd the end: then it returns nil,
+// with the offset stored. It reconnects after a loss of its connections, for ever; what it can't
 // mend is returned: a first connection that fails, ErrNoTable and the other
 // errors about the table, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, a
 // HandlerError, and errors of the server such as a missing privilege.
@@ -68,6 +69,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	}
 	waits := c.options.Reconnect()
 	l := &life{Consumer: c, options: c.options, handler: handler}
+	l.options.counted = new(atomic.Int64)
 	for {
 		l.reading = false
 		err := l.run(ctx)

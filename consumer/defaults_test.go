@@ -53,7 +53,7 @@ func TestServerDefaults(t *testing.T) {
 					require.NoError(t, err)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
-					require.NoError(t, c.Run(ctx, Each(func(ctx context.Context, m Message) error {
+					require.NoError(t, c.Run(ctx, Each(func(_ context.Context, m Message) error {
 						if *into = append(*into, m); len(*into) == 2 {
 							return ErrStop
 						}

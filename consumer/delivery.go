@@ -25,6 +25,9 @@ type delivery struct {
 	unsaved bool
 	saved   time.Time
 	told    uint64 // the watermark that Options.Watch knows
+
+	dead   int             // messages that went to the dead letters one after the other
+	pauses backoff.BackOff // the waits after such; nil before the first
 }
 
 // ownError is an error that is not the handler's: no retry of a message mends it.
@@ -95,8 +98,14 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 	}
 	for rest := b.messages; len(rest) > 0; rest = rest[size:] {
 		size = min(size, len(rest))
+		if d.options.Limit > 0 {
+			size = min(size, d.options.Limit-int(d.options.counted.Load()))
+		}
 		if err := d.deliver(ctx, hands, rest[:size], b.inOrder); err != nil {
 			return err
+		}
+		if n := d.options.counted.Add(int64(size)); d.options.Limit > 0 && int(n) >= d.options.Limit {
+			return ErrStop
 		}
 		if err := d.saveIfDue(ctx); err != nil {
 			return err
@@ -126,8 +135,12 @@ func (d *delivery) watched() {
 
 // deliver gives messages to the handler until they are handled or dead.
 func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrder bool) error {
+	if err := d.pause(ctx); err != nil {
+		return err
+	}
 	messages, attempts, err := d.try(ctx, hands, messages, inOrder)
 	if err == nil || errors.Is(err, ErrStop) {
+		d.dead, d.pauses = 0, nil
 		return err
 	}
 	if errors.As(err, &ownError{}) {
@@ -146,9 +159,36 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 		return &HandlerError{m.Topic, m.ID, attempts, err}
 	}
 	d.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "id", m.ID, "attempts", attempts, "error", err)
+	if !errors.Is(err, ErrDead) { // which is about this message alone
+		d.dead++
+	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
 		return Bury(ctx, tx, d.options.Group, m, attempts, err)
 	})
+}
+
+// pause waits when several messages in a row went to the dead letters: what the handler needs may be away, and the whole topic
+// would go there.
+func (d *delivery) pause(ctx context.Context) error {
+	if d.dead < 2 {
+		return nil
+	}
+	if d.pauses == nil {
+		d.pauses = d.options.Retry()
+	}
+	wait := d.pauses.NextBackOff()
+	if wait == backoff.Stop {
+		wait = time.Second
+	}
+	d.options.Logger.WarnContext(ctx, "messages went to the dead letters one after the other: waiting before the next", "messages", d.dead, "wait", wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ownError{context.Cause(ctx)}
+	}
 }
 
 // try calls the handler up to MaxAttempts times, with waits between. An error that

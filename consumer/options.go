@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -109,6 +110,9 @@ type Options struct {
 	// OrderStrict it waits for the transactions that hold some of it back.
 	StopAtEnd bool
 
+	// Limit makes Run return after so many messages that were handled or went to the dead letters. 0 means no limit.
+	Limit int
+
 	// Mode is how Run waits for new rows; empty means ModeAuto.
 	Mode Mode
 	// Order is the order in which rows are handled; empty means OrderArrival.
@@ -153,7 +157,8 @@ type Options struct {
 	// MaxAttempts is how often a message's handler may fail before the message goes
 	// to the group's dead letters; without a group Run then returns a HandlerError. 0
 	// means 5, a negative value for ever. Messages behind it wait meanwhile. The
-	// count begins anew with the process.
+	// count begins anew with the process. When several messages in a row go to the dead
+	// letters, Run waits before each further one as Retry says.
 	MaxAttempts int
 	// Retry makes the waits between two attempts; nil means exponential from 100 ms
 	// to 10 s. One that gives up (backoff.Stop) makes the attempt the last.
@@ -177,6 +182,7 @@ type Options struct {
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
+	counted    *atomic.Int64       // the messages that Limit counts
 	forgetGaps bool                // loses rows: for the test that shows it
 	wrap       func(source) source // puts a test between the reader and its source
 	hasty      bool                // lets partitions go in the middle of the handler's work: for the test that shows it
@@ -213,6 +219,7 @@ func (o Options) withDefaults() (Options, error) {
 		{!slices.Contains([]Writers{WritersAuto, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown}, o.Writers),
 			fmt.Sprintf("no Writers %q: %s, %s, %s or %s", o.Writers, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown)},
 		{o.PageRows < 0, "PageRows is negative"},
+		{o.Limit < 0, "Limit is negative"},
 		{o.Grace < 0, "Grace is negative"},
 		{o.HandlerTimeout < 0, "HandlerTimeout is negative"},
 		{o.StopTimeout < 0, "StopTimeout is negative"},
@@ -253,6 +260,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.counted = new(atomic.Int64)
 	if o.lockIdle == 0 {
 		o.lockIdle = lockIdle
 	}

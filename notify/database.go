@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"strings"
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
@@ -62,7 +61,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}
-	maps.Copy(config.Params, settings(config.Collation))
+	maps.Copy(config.Params, settings)
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}
@@ -89,21 +88,17 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 }
 
 // settings are session variables that every connection sets, whatever the server's globals and its init_connect say.
-func settings(collation string) map[string]string {
-	if !strings.HasPrefix(collation, "utf8mb4_") {
-		collation = "utf8mb4_general_ci"
-	}
-	return map[string]string{
-		"autocommit": "1", // a statement of the pool's is a transaction
-		// Text would be damaged on its way, and the driver escapes values for UTF-8.
-		"character_set_client":  "utf8mb4",
-		"character_set_results": "utf8mb4",
-		"collation_connection":  collation,
-		"sql_select_limit":      "9223372036854775807", // none
-		// No statement is cut short, and an empty string is no NULL. The comments are for MySQL and for MariaDB alone. LEFT,
-		// because '' may be NULL here.
-		"/*!80000 max_execution_time = 0, */ /*M! max_statement_time = 0, */ sql_mode": "REPLACE(@@sql_mode, 'EMPTY_STRING_IS_NULL', LEFT('x', 0))",
-	}
+var settings = map[string]string{
+	"autocommit": "1", // a statement of the pool's is a transaction
+	// Text would be damaged on its way, and the driver escapes values for UTF-8. The collation stays if it is one of utf8mb4.
+	"character_set_client":  "utf8mb4",
+	"character_set_results": "utf8mb4",
+	"collation_connection": "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
+		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))",
+	// No statement is cut short, and with MariaDB an empty string is no NULL. The comments are for one kind of server alone.
+	// LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
+	"/*!80000 max_execution_time = 0, */ /*M! max_statement_time = 0, sql_mode = " +
+		"REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), */ sql_select_limit": "9223372036854775807", // none
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -106,7 +107,8 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
-	cmd.Stdout, cmd.Stderr = c.out, c.err
+	said := &lastWords{to: c.err}
+	cmd.Stdout, cmd.Stderr = c.out, said
 	cmd.Env = append(slices.Clip(c.environ), variables...)
 	// For what it has said and nobody has read yet when it ends: to a machine that is busy the time
 	// until SIGKILL may be too short for that, and would make a failure of a success.
@@ -136,9 +138,40 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 			killGroup(cmd.Process) // what it has left running
 			return fmt.Errorf("%s was ended: %w", c.args[0], context.Cause(ctx))
 		}
-		return fmt.Errorf("%s: %w", c.args[0], err)
+		err = fmt.Errorf("%s: %w", c.args[0], err)
+		words := c.stderr.redact(said.words())
+		if words = bytes.TrimSpace(words[max(0, len(words)-mostWords):]); len(words) > 0 {
+			err = fmt.Errorf("%w: %s", err, words)
+		}
 	}
-	return nil
+	return err
+}
+
+// lastWords keeps the end of what a command writes to stderr, for its error.
+type lastWords struct {
+	to   io.Writer
+	mu   sync.Mutex
+	last []byte
+}
+
+// mostWords is how many bytes of it the error has. More are kept, so that no password is cut in two before it is redacted.
+const (
+	mostWords = 2 << 10
+	keptWords = 2 * mostWords
+)
+
+func (w *lastWords) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = append(w.last, p[max(0, len(p)-keptWords):]...)
+	w.last = w.last[max(0, len(w.last)-keptWords):]
+	return w.to.Write(p)
+}
+
+func (w *lastWords) words() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
 }
 
 // messageVariables are the MQNOTIFY_... variables of a message.

@@ -45,13 +45,35 @@ func TestConsumeCommandFails(t *testing.T) {
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Contains(t, r.err, "broken\n")
 		require.Equal(t, []string{"one", "bad", "bad", "two"}, linesOf(t, tries))
-		require.Equal(t, []string{"2 bad 2 sh: exit status 3"},
+		require.Equal(t, []string{"2 bad 2 sh: exit status 3: broken"},
 			mysqltest.Values[string](t, db, "SELECT CONCAT_WS(' ', message_id, payload, attempts, error) FROM mqnotify_dead_letter"))
 
 		// Without a group there is nobody to keep it for.
 		require.Contains(t, fail(t, exitFailed, config, append(group, "--", "sh", "-c", script)...), "message 2 of orders failed 2 times")
 		require.Equal(t, []string{"one", "bad", "bad"}, linesOf(t, tries)[4:])
 	})
+}
+
+// A failure has the end of what the command wrote to stderr, and no password.
+func TestLastWords(t *testing.T) {
+	var out text
+	a := newApp(streams{out: &out, err: &out, environ: []string{envDSN + "=me:secret word@tcp(h:1)/db"}})
+	_, err := a.config()
+	require.NoError(t, err)
+	run := func(script string) string {
+		t.Helper()
+		err := (&command{[]string{"sh", "-c", script}, killAfter, a}).run(t.Context(), nil, nil)
+		require.Error(t, err)
+		return err.Error()
+	}
+	require.Equal(t, "sh: exit status 3: no more paper", run("echo no more paper >&2; exit 3"))
+	require.Equal(t, "sh: exit status 3", run("exit 3"))
+	said := run(`for i in 1 2 3 4 5 6 7 8 9; do printf '%s %01000d' "$` + envDSN + `" "$i" >&2; done; exit 3`)
+	require.Less(t, len(said), mostWords+100)
+	require.Greater(t, len(said), mostWords)
+	require.Contains(t, said, "me:***@tcp(h:1)/db")
+	require.NotContains(t, said, "secret")
+	require.NotContains(t, said, "word")
 }
 
 // A command that hangs is ended, first gently, with what it has started.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -31,6 +33,7 @@ var errNoDatabase = errors.New("no database is named: give --database, or end th
 // connection is which server and database.
 type connection struct {
 	dsn, defaultsFile, database string
+	wait                        time.Duration // for a server that does not answer yet
 }
 
 func (c *connection) register(root *cobra.Command) {
@@ -38,7 +41,9 @@ func (c *connection) register(root *cobra.Command) {
 	flags.StringVar(&c.dsn, "dsn", "", "server and database; better in "+envDSN+", for the password's sake")
 	flags.StringVar(&c.defaultsFile, "defaults-file", "", "a my.cnf to connect with; ~/.my.cnf if nothing is given")
 	flags.StringVar(&c.database, "database", "", "the database, instead of the DSN's or the file's")
-	completeNothing(root, "dsn", "database")
+	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION for ever")
+	flags.Lookup("wait").NoOptDefVal = (365 * 24 * time.Hour).String()
+	completeNothing(root, "dsn", "database", "wait")
 }
 
 // config is how to connect. Its database may be missing.
@@ -104,6 +109,40 @@ func (a *app) open() (*notify.DB, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	return db, nil
+}
+
+// awaitServer returns when the server answers, whatever it says, or with an error after --wait.
+func (a *app) awaitServer(parent context.Context) error {
+	switch {
+	case a.connection.wait < 0:
+		return usagef("--wait=%v: not negative", a.connection.wait)
+	case a.connection.wait == 0:
+		return nil
+	}
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	ctx, cancel := context.WithTimeoutCause(parent, a.connection.wait, fmt.Errorf("no answer within --wait=%v", a.connection.wait))
+	defer cancel()
+	waits := notify.Exponential(100*time.Millisecond, 2*time.Second)
+	for said := false; ; said = true {
+		err := db.Pool().PingContext(ctx)
+		if parent.Err() != nil || err == nil || server.Number(err) != 0 && !server.ConnectionLost(err) && !server.Busy(err) {
+			return nil // what it refuses, the command says better
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("connect: %w: %w", context.Cause(ctx), err)
+		}
+		if !said {
+			a.log.InfoContext(ctx, "waiting for the server", "error", err)
+		}
+		select {
+		case <-time.After(waits.NextBackOff()):
+		case <-ctx.Done(): // tried once more
+		}
+	}
 }
 
 // closeDB closes the pool: of what it could fail at nothing is left to mend.

@@ -113,6 +113,29 @@ func pollsReplica(t *testing.T, config *mysql.Config, db *sqlx.DB) {
 	require.Equal(t, "one\ny\n", c.wait(t).out)
 }
 
+// With --wait a command that is started before its server works as soon as that answers.
+func TestWaitForTheServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		config := s.Database(t)
+		succeed(t, config, "init", "orders")
+		succeed(t, config, "produce", "orders", "one")
+		s.Stop()
+		require.Contains(t, fail(t, exitFailed, config, "produce", "orders", "x"), "connect")
+		said := fail(t, exitFailed, config, "produce", "orders", "x", "--wait=300ms")
+		require.Contains(t, said, "no answer within --wait=300ms")
+		require.Contains(t, said, "waiting for the server")
+		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--wait=-1s"), "not negative")
+		c := background(t, config, "consume", "orders", "--from", "1", "--limit", "1", "--format", "payload", "--wait")
+		c.err.contains(t, "waiting for the server")
+		s.Restart(t)
+		require.Equal(t, "one\n", c.wait(t).out)
+		wrong := config.Clone()
+		wrong.User = "nobody"
+		require.Contains(t, fail(t, exitFailed, wrong, "produce", "orders", "x", "--wait"), "Access denied", "an answer is an answer")
+	})
+}
+
 // Should a DSN have come into a text, it leaves without its password.
 func TestRedactor(t *testing.T) {
 	var out text

@@ -87,7 +87,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags.BoolVar(&o.share, "members-share", false, "share the group's messages with its other consumers, by their keys")
 	flags.IntVar(&o.partitions, "partitions", 0, "how many partitions a new group has, and so consumers at most; default 64")
 	flags.StringVar(&o.partitionBy, "partition-by", "", "the key: a `column`, or else a header, of this name; default, for\na new group, the header key, or each row by itself")
-	flags.IntVar(&o.limit, "limit", 0, "end after this many messages; 0 is no limit")
+	flags.IntVar(&o.limit, "limit", 0, "end after this many messages, those that went to the dead letters included; 0 is no limit")
 	flags.IntVar(&o.attempts, "attempts", 5, "how often COMMAND may fail with a message; 0 is for ever")
 	flags.DurationVar(&o.timeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
@@ -116,7 +116,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		options.FlushInterval = -1 // what a command does is often not to be done again
 		run := &command{args, killAfter, a}
 		return a.follow(ctx, topic, options, func(context.CancelCauseFunc) consumer.Handler {
-			return consumer.Each(limited(o.limit, run.handle))
+			return consumer.Each(run.handle)
 		})
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
@@ -127,7 +127,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 	}
 	return a.follow(ctx, topic, options, func(fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
-		return p.handler(o.limit)
+		return p.handler()
 	})
 }
 
@@ -160,7 +160,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	case len(command) > 0 && o.format != formatJSON:
 		return options, usagef("--format is for printing, and a command gets the payload as it is: leave it out")
 	}
-	options.Group, options.Reset, options.StopAtEnd = o.group, o.reset, o.stopAtEnd
+	options.Group, options.Reset, options.StopAtEnd, options.Limit = o.group, o.reset, o.stopAtEnd, o.limit
 	options.MembersShare, options.Partitions, options.PartitionBy = o.share, o.partitions, o.partitionBy
 	options.Flag = consumer.FlagForm(o.flag)
 	if o.strict {

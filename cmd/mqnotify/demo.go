@@ -102,7 +102,7 @@ func (a *app) demoMessages(ctx context.Context, consuming, producing *notify.DB,
 		return nil, err
 	}
 	c, err := consumer.New(consuming, demoTopic, consumer.Options{
-		Group: "demo", From: consumer.Beginning(), Logger: quiet, MaxAttempts: -1,
+		Group: "demo", From: consumer.Beginning(), Logger: quiet, MaxAttempts: -1, Limit: o.count,
 		Writers: consumer.WritersUnknown, Grace: time.Second, // the engine can't show its transactions
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *app) demoMessages(ctx context.Context, consuming, producing *notify.DB,
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := c.Run(ctx, consumer.Each(limited(o.count, func(_ context.Context, m consumer.Message) error {
+		if err := c.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
 			latency := sinceSent(m)
 			latencies = append(latencies, latency)
 			err := writeAll(a.out, fmt.Sprintf("%4d  %s  %10s  %s\n",
@@ -127,7 +127,7 @@ func (a *app) demoMessages(ctx context.Context, consuming, producing *notify.DB,
 				cancel(err)
 			}
 			return err
-		}))); err != nil {
+		})); err != nil {
 			cancel(err)
 		}
 		cancel(nil)

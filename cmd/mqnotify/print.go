@@ -27,14 +27,8 @@ type printer struct {
 	fail context.CancelCauseFunc
 }
 
-// handler prints messages, which count as handled once they are written out. With
-// a limit it prints so many.
-func (p *printer) handler(limit int) consumer.Handler {
-	if limit > 0 { // of a batch, every message would count as handled
-		return consumer.Each(limited(limit, func(_ context.Context, m consumer.Message) error {
-			return p.print(m)
-		}))
-	}
+// handler prints messages, which count as handled once they are written out.
+func (p *printer) handler() consumer.Handler {
 	return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
 		return p.print(messages...)
 	})
@@ -60,19 +54,6 @@ func (p *printer) failed(err error) error {
 	err = outputError{fmt.Errorf("print: %w", err)}
 	p.fail(err)
 	return err
-}
-
-// limited ends the run after n messages; 0 is no limit.
-func limited(n int, handle func(ctx context.Context, m consumer.Message) error) func(ctx context.Context, m consumer.Message) error {
-	return func(ctx context.Context, m consumer.Message) error {
-		if err := handle(ctx, m); err != nil {
-			return err
-		}
-		if n--; n == 0 {
-			return consumer.ErrStop
-		}
-		return nil
-	}
 }
 
 // parseFormat reads --format.

@@ -24,12 +24,22 @@ func (r *redactor) hide(secret, instead string) {
 func (r *redactor) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := p
-	for _, secret := range r.secrets {
-		text = bytes.ReplaceAll(text, secret[0], secret[1])
-	}
-	if _, err := r.to.Write(text); err != nil {
+	if _, err := r.to.Write(r.redacted(p)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// redact returns the text without what is hidden.
+func (r *redactor) redact(text []byte) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.redacted(text)
+}
+
+func (r *redactor) redacted(text []byte) []byte {
+	for _, secret := range r.secrets {
+		text = bytes.ReplaceAll(text, secret[0], secret[1])
+	}
+	return text
 }

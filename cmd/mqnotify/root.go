@@ -36,14 +36,14 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := a.logging.logger(a.stderr)
 			if err != nil {
 				return err
 			}
 			a.log, a.started = log, true
 			a.setDefault(log)
-			return nil
+			return a.awaitServer(cmd.Context())
 		},
 	}
 	root.SetIn(a.in)

@@ -78,6 +78,6 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	}
 	return a.follow(ctx, name, options, func(fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}
-		return p.handler(0)
+		return p.handler()
 	})
 }
