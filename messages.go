@@ -74,7 +74,7 @@ func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []
 // table with an increasing integer key.
 //
 // The group's offset is stored. One process of a group handles messages; the others stand by, and one takes over when it
-// dies. An empty group stores nothing. A new group, and an empty one, begins with what is committed from now on, unless
+// dies. An empty group stores nothing, has no dead letters, and Consume returns a [consumer.HandlerError] in their place. A new group, and an empty one, begins with what is committed from now on, unless
 // options say otherwise. A message is handled at least once: again if the process dies before the offset is stored. A handler
 // that fails is called again, five times in all, and then the message goes to the group's dead letters, at once with
 // [ErrDead]. [ErrStop] ends Consume.
@@ -83,7 +83,7 @@ func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []
 func Consume[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
 		return consumer.Each(func(ctx context.Context, m consumer.Message) error {
-			value, err := d.message(ctx, m)
+			value, err := d.message(m)
 			if err == nil {
 				err = handle(ctx, Message[T]{m, value})
 			}
@@ -98,7 +98,7 @@ func Consume[T any](ctx context.Context, db *DB, topic, group string, handle fun
 func ConsumeTx[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, tx *sqlx.Tx, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
 		return consumer.EachTx(func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
-			value, err := d.message(ctx, m)
+			value, err := d.message(m)
 			if err == nil {
 				err = handle(ctx, tx, Message[T]{m, value})
 			}
@@ -120,7 +120,11 @@ func consume[T any](ctx context.Context, db *DB, topic, group string, options []
 	if err != nil {
 		return err
 	}
-	return c.Run(ctx, handler(newDecoder[T](db.core, topic)))
+	d := newDecoder[T]()
+	if err := d.check(ctx, db.core, topic, o.Columns); err != nil {
+		return err
+	}
+	return c.Run(ctx, handler(d))
 }
 
 // one returns the only value of options, or what zero values mean.

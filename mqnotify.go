@@ -56,7 +56,8 @@ var ErrDead = queue.ErrDead
 // ErrStop is for handlers of [Consume] to return, alone or wrapped: the message is handled, and Consume returns nil.
 var ErrStop = consumer.ErrStop
 
-// ErrOptions is the error for arguments that do not fit together. Its text says which.
+// ErrOptions is the error for arguments of this package's functions that do not fit together. Its text says which. Wrong
+// settings are a consumer.ErrOptions or a queue.ErrOptions.
 var ErrOptions = errors.New("wrong use")
 
 // DB is a database of MySQL or MariaDB. It connects when it is used. Safe for concurrent use.

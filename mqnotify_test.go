@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify"
@@ -147,26 +148,19 @@ func TestDeadLetters(t *testing.T) {
 		require.Contains(t, dead[0], "the payload is not the JSON of a mqnotify_test.Order")
 		require.Contains(t, dead[1], "a wrong customer")
 
-		// A column that the struct has and the table has not, and a NULL that the field can't hold.
+		// A NULL that the field can't hold.
 		mysqltest.ExecAll(t, db.Core().Pool(), "CREATE TABLE rows_ (id INT AUTO_INCREMENT PRIMARY KEY, a INT)", "INSERT INTO rows_ (a) VALUES (NULL)")
-		for _, c := range []struct {
-			consume func(group string) error
-			text    string
-		}{
-			{func(group string) error {
-				return stopAtEnd[struct {
-					A int `db:"a"`
-				}](ctx, db, "rows_", group)
-			}, "it is NULL"},
-			{func(group string) error {
-				return stopAtEnd[struct {
-					B int `db:"b"`
-				}](ctx, db, "rows_", group)
-			}, `no column "b"`},
-		} {
-			require.NoError(t, c.consume(c.text))
-			require.Contains(t, mysqltest.Value[string](t, db.Core().Pool(), "SELECT error FROM mqnotify_dead_letter WHERE group_name = ?", c.text), c.text)
-		}
+		require.NoError(t, stopAtEnd[struct {
+			A int `db:"a"`
+		}](ctx, db, "rows_", "null"))
+		require.Contains(t, mysqltest.Value[string](t, db.Core().Pool(), "SELECT error FROM mqnotify_dead_letter WHERE group_name = 'null'"), "it is NULL")
+
+		// A column that the struct has and the table has not would send all rows there.
+		err := stopAtEnd[struct {
+			B int `db:"b"`
+		}](ctx, db, "rows_", "none")
+		require.ErrorIs(t, err, mqnotify.ErrOptions)
+		require.ErrorContains(t, err, `db tag "b"`)
 
 		// Tasks.
 		require.NoError(t, mqnotify.Enqueue(ctx, db, "mail", "no JSON", `{"Customer": "Ada"}`))
@@ -189,6 +183,41 @@ func TestDeadLetters(t *testing.T) {
 func stopAtEnd[T any](ctx context.Context, db *mqnotify.DB, topic, group string) error {
 	return mqnotify.Consume(ctx, db, topic, group, func(context.Context, mqnotify.Message[T]) error { return nil },
 		mqnotify.ConsumeOptions{From: mqnotify.Beginning(), StopAtEnd: true})
+}
+
+// A transaction per row needs one connection of the pool, and a column that is altered while a consumer runs is read as it is
+// then.
+func TestAlteredRows(t *testing.T) {
+	type row struct {
+		C    string         `db:"c"`
+		List []byte         `db:"list"`
+		JSON map[string]int `db:"j"`
+	}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db, other := open(t, config), open(t, config)
+		require.NoError(t, db.Init(t.Context()))
+		pool := other.Core().Pool()
+		mysqltest.ExecAll(t, pool, "CREATE TABLE altered (id INT AUTO_INCREMENT PRIMARY KEY, c VARBINARY(9), list BLOB, j JSON)",
+			"INSERT INTO altered (c) VALUES ('abcd')")
+		db.Core().Pool().SetMaxOpenConns(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var got []string
+		require.NoError(t, mqnotify.ConsumeTx(ctx, db, "altered", "g", func(_ context.Context, _ *sqlx.Tx, m mqnotify.Message[row]) error {
+			require.Nil(t, m.Value.List, "NULL is nil")
+			require.Nil(t, m.Value.JSON)
+			if got = append(got, m.Value.C); len(got) == 2 {
+				return mqnotify.ErrStop
+			}
+			go func() {
+				_, _ = pool.ExecContext(ctx, "ALTER TABLE altered MODIFY c VARCHAR(9)")
+				_, _ = pool.ExecContext(ctx, "INSERT INTO altered (c) VALUES ('abcd')")
+			}()
+			return nil
+		}, beginning))
+		require.Equal(t, []string{"abcd", "abcd"}, got)
+	})
 }
 
 // Two who lock one name go one after the other, and who loses the lock learns it.

@@ -9,9 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jmoiron/sqlx/reflectx"
@@ -65,18 +65,13 @@ func dead(err error) error {
 
 // decoder makes values of messages and rows.
 type decoder[T any] struct {
-	db     *notify.DB
-	topic  string
 	fields map[string][]int // of T by column; nil when T is not a struct with db tags, or a pointer to one
-
-	mu     sync.Mutex
-	binary map[string]bool // columns whose values are base64
 }
 
 var tags = reflectx.NewMapper("db")
 
-func newDecoder[T any](db *notify.DB, topic string) *decoder[T] {
-	d := &decoder[T]{db: db, topic: topic}
+func newDecoder[T any]() *decoder[T] {
+	d := &decoder[T]{}
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -85,7 +80,8 @@ func newDecoder[T any](db *notify.DB, topic string) *decoder[T] {
 		return d
 	}
 	for name, field := range tags.TypeMap(t).Names {
-		if _, tagged := field.Field.Tag.Lookup("db"); tagged {
+		// With a dot it is a field of a field, which may be the JSON of a column.
+		if _, tagged := field.Field.Tag.Lookup("db"); tagged && !strings.Contains(name, ".") {
 			if d.fields == nil {
 				d.fields = make(map[string][]int)
 			}
@@ -95,17 +91,36 @@ func newDecoder[T any](db *notify.DB, topic string) *decoder[T] {
 	return d
 }
 
-func (d *decoder[T]) message(ctx context.Context, m consumer.Message) (value T, err error) {
+// check returns an error when rows of the table, of these columns alone if there are any, lack one that T has in a db tag: all
+// of them would be dead letters.
+func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, columns []string) error {
+	if d.fields == nil {
+		return nil
+	}
+	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
+	if err != nil || t.IsMessageTable() && len(columns) == 0 {
+		return err
+	}
+	if len(columns) == 0 {
+		for _, c := range t.Columns {
+			columns = append(columns, c.Name)
+		}
+	}
+	for name := range d.fields {
+		if !slices.Contains(columns, name) {
+			return fmt.Errorf("mqnotify: %w: %T has the db tag %q, and the rows of %s have no such column", ErrOptions, *new(T), name, topic)
+		}
+	}
+	return nil
+}
+
+func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 	if !m.IsRow || d.fields == nil {
 		return decode[T](m.Payload)
 	}
 	var row map[string]json.RawMessage
 	if err := json.Unmarshal(m.Payload, &row); err != nil {
 		return value, fmt.Errorf("mqnotify: %w: row %d: %w", ErrDead, m.ID, err)
-	}
-	binary, err := d.binaries(ctx, row)
-	if err != nil {
-		return value, err
 	}
 	target := reflect.ValueOf(&value).Elem()
 	if target.Kind() == reflect.Pointer {
@@ -114,42 +129,19 @@ func (d *decoder[T]) message(ctx context.Context, m consumer.Message) (value T, 
 	}
 	for column, index := range d.fields {
 		raw, ok := row[column]
-		isBytes := binary[column]
+		isBytes := m.IsBase64(column)
 		if !ok { // a text that is not UTF-8
 			raw, ok = row[column+"_base64"]
 			isBytes = true
 		}
-		if !ok {
-			return value, fmt.Errorf("mqnotify: %w: row %d of %s has no column %q, which %T has in a db tag", ErrDead, m.ID, d.topic, column, value)
+		if !ok { // the table is another one now, and may be mended
+			return value, fmt.Errorf("mqnotify: row %d of %s has no column %q, which %T has in a db tag", m.ID, m.Topic, column, value)
 		}
 		if err := set(reflectx.FieldByIndexes(target, index), raw, isBytes); err != nil {
-			return value, fmt.Errorf("mqnotify: %w: row %d of %s: column %q: %w", ErrDead, m.ID, d.topic, column, err)
+			return value, fmt.Errorf("mqnotify: %w: row %d of %s: column %q: %w", ErrDead, m.ID, m.Topic, column, err)
 		}
 	}
 	return value, nil
-}
-
-// binaries returns the columns whose values are base64. It reads them anew when the row has a column that is not known.
-func (d *decoder[T]) binaries(ctx context.Context, row map[string]json.RawMessage) (map[string]bool, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for column := range row {
-		if _, known := d.binary[strings.TrimSuffix(column, "_base64")]; known {
-			continue
-		} else if _, known := d.binary[column]; known {
-			continue
-		}
-		t, err := table.Describe(ctx, d.db.Pool(), d.db.Name(), d.topic)
-		if err != nil {
-			return nil, err
-		}
-		d.binary = make(map[string]bool)
-		for _, c := range t.Columns {
-			d.binary[c.Name] = c.IsBinary()
-		}
-		break
-	}
-	return d.binary, nil
 }
 
 var errNull = errors.New("it is NULL: make the field a pointer or a sql.Null")
@@ -176,9 +168,12 @@ func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 		if scanner, ok := field.Addr().Interface().(sql.Scanner); ok {
 			return scanner.Scan(nil)
 		}
-		if t.Kind() != reflect.Interface {
-			return errNull
+		switch t.Kind() {
+		case reflect.Slice, reflect.Map, reflect.Interface:
+			field.SetZero()
+			return nil
 		}
+		return errNull
 	}
 	text, isText := string(raw), false
 	if raw[0] == '"' {

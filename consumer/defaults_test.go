@@ -77,3 +77,25 @@ func TestServerDefaults(t *testing.T) {
 		}
 	})
 }
+
+// A variable that the user's DSN sets stays as it is there, in every connection.
+func TestVariablesOfTheDSN(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		config.Params = map[string]string{"SQL_MODE": "'ANSI_QUOTES'", "sql_select_limit": "1", "max_execution_time": "12345"}
+		if s.IsMariaDB() {
+			delete(config.Params, "max_execution_time")
+			config.Params["max_statement_time"] = "123"
+		}
+		for range 10 { // the driver sets them in any order
+			db := openConfig(t, config)
+			require.Equal(t, "ANSI_QUOTES", mysqltest.Value[string](t, db.Pool(), "SELECT @@sql_mode"))
+			require.Len(t, mysqltest.Values[int](t, db.Pool(), "SELECT 1 UNION ALL SELECT 2"), 2, "messages depend on it")
+			if s.IsMariaDB() {
+				require.EqualValues(t, 123, mysqltest.Value[float64](t, db.Pool(), "SELECT @@max_statement_time"))
+			} else {
+				require.Equal(t, 12345, mysqltest.Value[int](t, db.Pool(), "SELECT @@max_execution_time"))
+			}
+		}
+	})
+}

@@ -87,6 +87,9 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 }
 
 func (d *delivery) batch(ctx, hands context.Context, b batch) error {
+	if d.options.Limit > 0 && int(d.options.counted.Load()) >= d.options.Limit {
+		return ErrStop // reached in an earlier life
+	}
 	if !b.inOrder { // else they are below what is handled, or settled
 		for _, id := range b.passed {
 			d.progress.done.add(id, id)

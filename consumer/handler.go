@@ -14,7 +14,7 @@ import (
 var ErrStop = errors.New("stop consuming")
 
 // ErrDead is returned by a handler, alone or wrapped, when another attempt would fail as well: the message goes to the group's
-// dead letters at once.
+// dead letters at once. Without a group Run returns a HandlerError.
 var ErrDead = errors.New("not to be tried again")
 
 // Handler is what is done with messages: made by Each, Batch, EachTx or BatchTx.
@@ -80,7 +80,8 @@ func (e *partialError) Error() string { return e.err.Error() }
 func (e *partialError) Unwrap() error { return e.err }
 
 // HandlerError is a handler's last failure with a message, when it was tried
-// Options.MaxAttempts times and there is no group whose dead letters could take it.
+// Options.MaxAttempts times, or failed with ErrDead, and there is no group whose dead
+// letters could take it.
 type HandlerError struct {
 	Topic    string
 	ID       uint64

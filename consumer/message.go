@@ -26,12 +26,17 @@ type Message struct {
 	// IsRow tells that the table is no message table.
 	IsRow bool
 
+	binary map[string]bool // the columns whose values are base64 in Payload; never changed
+
 	// part is the partition, of those that a group's members share; passed for a message
 	// that is another member's, or was handled.
 	part int
 }
 
 const passed = -1
+
+// IsBase64 reports whether the value of the row's column is base64 in Payload, as those of BLOB and its kind are.
+func (m Message) IsBase64(column string) bool { return m.binary[column] }
 
 // MarshalJSON is the message on one line; a payload that is no UTF-8 is base64
 // under "payload_base64". A row of a table that is no message table is its object.

@@ -110,7 +110,10 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 	if len(options.Columns) == 0 {
 		r.names = names
 	}
-	encoder := table.NewEncoder(columns)
+	encoder, binary := table.NewEncoder(columns), make(map[string]bool)
+	for _, c := range columns {
+		binary[c.Name] = c.IsBinary()
+	}
 	row := make([]any, len(columns))
 	var line []byte
 	r.decode = func(values []driver.Value, p *page) (Message, error) {
@@ -128,7 +131,7 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		if line, err = encoder.AppendJSON(line[:0], row); err != nil {
 			return Message{}, err
 		}
-		return Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, part: part}, nil
+		return Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}, nil
 	}
 	return r, nil
 }

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -61,7 +64,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}
-	maps.Copy(config.Params, settings)
+	setSession(config.Params)
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}
@@ -75,6 +78,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	}
 	several := config.Clone()
 	several.MultiStatements = true
+	if several.ReadTimeout == 0 {
+		// After a KILL between two statements of a packet the server sends no further answer. Longer than an INSERT waits.
+		several.ReadTimeout = 2 * time.Minute
+	}
 	packets, err := mysql.NewConnector(several)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
@@ -87,18 +94,33 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	return db, nil
 }
 
-// settings are session variables that every connection sets, whatever the server's globals and its init_connect say.
-var settings = map[string]string{
-	"autocommit": "1", // a statement of the pool's is a transaction
+// setSession adds session variables that every connection sets, whatever the server's globals and its init_connect say. The
+// user's stay, but for those that messages depend on.
+func setSession(params map[string]string) {
+	for name := range params {
+		switch strings.ToLower(name) {
+		case "autocommit", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit":
+			delete(params, name)
+		}
+	}
+	params["autocommit"] = "1" // a statement of the pool's is a transaction
 	// Text would be damaged on its way, and the driver escapes values for UTF-8. The collation stays if it is one of utf8mb4.
-	"character_set_client":  "utf8mb4",
-	"character_set_results": "utf8mb4",
-	"collation_connection": "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
-		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))",
-	// No statement is cut short, and with MariaDB an empty string is no NULL. The comments are for one kind of server alone.
+	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
+	params["collation_connection"] = "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
+		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))"
+	// No statement is cut short, and with MariaDB an empty string is no NULL. Each comment is for one kind of server alone.
 	// LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
-	"/*!80000 max_execution_time = 0, */ /*M! max_statement_time = 0, sql_mode = " +
-		"REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), */ sql_select_limit": "9223372036854775807", // none
+	first := ""
+	for _, s := range [][2]string{
+		{"max_execution_time", "/*!80000 max_execution_time = 0, */ "},
+		{"max_statement_time", "/*M! max_statement_time = 0, */ "},
+		{"sql_mode", "/*M! sql_mode = REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), */ "},
+	} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
+			first += s[1]
+		}
+	}
+	params[first+"sql_select_limit"] = "9223372036854775807" // none
 }
 
 // Pool is the pool for short statements and for transactions. It holds no lock

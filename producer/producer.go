@@ -141,7 +141,7 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 		// A connection first, in a step of its own: what fails here has sent nothing.
 		conn, err := p.waker.Conn(ctx)
 		packets := conn != nil
-		if conn == nil && err == nil {
+		if conn == nil { // none is needed, or the server gives no more
 			conn, err = p.db.Pool().Conn(ctx)
 		}
 		if err != nil {

@@ -111,6 +111,9 @@ func (p *Producer) fitsWithCall(s statement) bool {
 		size += r.escaped()
 	}
 	caps := p.caps.Load()
+	if limit := p.db.MaxAllowedPacket(); limit > 0 && size > limit {
+		return false
+	}
 	return !s.prepared && caps != nil && size <= caps.MaxAllowedPacket
 }
 
@@ -120,7 +123,8 @@ func (p *Producer) insertAndWake(ctx context.Context, conn *sql.Conn, plan plan)
 	query, args := s.sql(p.into)
 	// The driver goes on to the first statement that returns rows.
 	rows, err := conn.QueryContext(ctx, beforeInsert+query+afterInsert, append(args, p.topic)...)
-	if server.Is(err, server.ErrQueryInterrupted, server.ErrStatementTime, server.ErrExecutionTime) {
+	if server.Is(err, server.ErrQueryInterrupted, server.ErrStatementTime, server.ErrExecutionTime,
+		server.ErrServerShutdown, server.ErrConnectionKilled, server.ErrNotPrepared) {
 		return nil, false, fmt.Errorf("insert: %v", err) //nolint:errorlint // it may have been met after the commit
 	}
 	if err != nil {

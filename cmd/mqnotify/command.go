@@ -23,6 +23,10 @@ import (
 // killAfter is how long a command that was asked to end may take.
 const killAfter = 5 * time.Second
 
+// restPatience is how long the rest of what a command has written to stderr may take after its end. Only a program that it has
+// left running makes it take longer.
+const restPatience = 500 * time.Millisecond
+
 // command is the program that consume runs for each message: payload on stdin,
 // the rest in its environment. The message is handled when it exits with 0. listen
 // runs it at each notification.
@@ -107,8 +111,12 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
-	said := &lastWords{to: c.err}
-	cmd.Stdout, cmd.Stderr = c.out, said
+	// A pipe of our own: a program that the command leaves running may go on to write to it.
+	stderr, writes, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = c.out, writes
 	cmd.Env = append(slices.Clip(c.environ), variables...)
 	// For what it has said and nobody has read yet when it ends: to a machine that is busy the time
 	// until SIGKILL may be too short for that, and would make a failure of a success.
@@ -122,11 +130,25 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	}
 	endWithUs(cmd)
 	ended, err := c.child.start(cmd)
+	_ = writes.Close() // the command has it
 	if err != nil {
+		_ = stderr.Close()
 		return err
 	}
 	defer ended()
+	said, read := &lastWords{to: c.err}, make(chan struct{})
+	go func() { // until the last program that the command has started closes it
+		defer close(read)
+		_, _ = io.Copy(said, stderr)
+		_ = stderr.Close()
+	}()
 	err = cmd.Wait()
+	rest := time.NewTimer(restPatience)
+	defer rest.Stop()
+	select {
+	case <-read:
+	case <-rest.C:
+	}
 	if late != nil {
 		late.Stop()
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,20 +128,22 @@ func (a *app) awaitServer(parent context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(parent, a.connection.wait, fmt.Errorf("no answer within --wait=%v", a.connection.wait))
 	defer cancel()
 	waits := notify.Exponential(100*time.Millisecond, 2*time.Second)
+	var last error
 	for said := false; ; said = true {
 		err := db.Pool().PingContext(ctx)
 		if parent.Err() != nil || err == nil || server.Number(err) != 0 && !server.ConnectionLost(err) && !server.Busy(err) {
 			return nil // what it refuses, the command says better
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("connect: %w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("connect: %w: %w", context.Cause(ctx), cmp.Or(last, err))
 		}
+		last = err
 		if !said {
 			a.log.InfoContext(ctx, "waiting for the server", "error", err)
 		}
 		select {
 		case <-time.After(waits.NextBackOff()):
-		case <-ctx.Done(): // tried once more
+		case <-ctx.Done():
 		}
 	}
 }

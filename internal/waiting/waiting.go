@@ -241,7 +241,7 @@ func keep(ctx context.Context, again <-chan struct{}, f func() error) {
 	for ctx.Err() == nil {
 		begun := time.Now()
 		err := f()
-		if time.Since(begun) > time.Second {
+		if err == nil || time.Since(begun) > time.Second {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
