@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -229,7 +230,10 @@ func TestLock(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			err := two.Lock(ctx, "x", func(context.Context) error { panic("both have it") })
-			require.ErrorIs(t, err, guard.ErrNotAcquired)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			if !errors.Is(err, guard.ErrNotAcquired) { // on a loaded machine it may not even have connected
+				t.Log(err)
+			}
 			return sql.ErrNoRows
 		})
 		require.ErrorIs(t, err, sql.ErrNoRows)
