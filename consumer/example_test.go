@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ func TestExamples(t *testing.T) {
 			"CREATE TABLE parcels (order_id BIGINT NOT NULL)", "CREATE TABLE bills (order_id BIGINT NOT NULL)",
 			"CREATE TABLE stock_changes (id INT AUTO_INCREMENT PRIMARY KEY, item INT, difference INT)",
 			"INSERT INTO stock_changes (item, difference) VALUES (1, 5), (1, -1), (2, -3)",
+			"CREATE TABLE pictures (id INT AUTO_INCREMENT PRIMARY KEY, name TEXT, content BLOB)",
+			"INSERT INTO pictures (name, content) VALUES ('dot', X'00FF')",
 		} {
 			_, err := db.Pool().ExecContext(t.Context(), statement)
 			require.NoError(t, err)
@@ -66,6 +69,7 @@ func TestExamples(t *testing.T) {
 			{ExamplePosition, "3 1 3 1 0\n", ""},
 			{ExampleErrStop, "2 of them\n", ""},
 			{ExampleStatus, "billing has 0 to come\n", ""},
+			{ExampleMessage_IsBase64, "dot has 2 bytes\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -337,4 +341,29 @@ func ExampleMessage_MarshalJSON() {
 func ExampleGroupLock() {
 	fmt.Println(consumer.GroupLock("shop", "orders", "billing"))
 	// Output: mqnotify:group:shop:orders:billing
+}
+
+// A row is JSON, which can't hold any bytes.
+func ExampleMessage_IsBase64() {
+	pictures, err := consumer.New(db, "pictures", consumer.Options{From: consumer.Beginning(), Limit: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = pictures.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
+		var picture struct{ Name, Content string }
+		if err := json.Unmarshal(m.Payload, &picture); err != nil {
+			return err
+		}
+		content := []byte(picture.Content)
+		if m.IsBase64("content") {
+			if content, err = base64.StdEncoding.DecodeString(picture.Content); err != nil {
+				return err
+			}
+		}
+		fmt.Println(picture.Name, "has", len(content), "bytes")
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
 }
