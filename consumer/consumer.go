@@ -102,7 +102,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	}
 }
 
-// permanent tells whether another try can't mend err.
+// permanent reports whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
 		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, errIDSet, errTxEnded,

@@ -58,22 +58,15 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// counting counts how often a wait is asked for.
-type counting struct{ waits *int }
-
-func (c counting) NextBackOff() time.Duration { *c.waits++; return time.Millisecond }
-func (counting) Reset()                       {}
-
 // What the handler needs is away: the topic does not run into the dead letters at full speed.
 func TestDeadLettersInARowPause(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1", "2", "3", "4", "good", "5", "dead", "dead")
-		waits := 0
 		log := new(strings.Builder)
 		consumer, err := New(db, "orders", Options{
 			Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1,
-			Retry:  func() backoff.BackOff { return counting{&waits} },
+			Retry:  func() backoff.BackOff { return backoff.NewConstantBackOff(time.Millisecond) },
 			Logger: slog.New(slog.NewTextHandler(log, nil)),
 		})
 		require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// text tells whether text with letters of any kind reaches the server as it is and comes back, over the pool and over a
+// text reports whether text with letters of any kind reaches the server as it is and comes back, over the pool and over a
 // session. Each connection sets utf8mb4; something between that changes it would damage every message.
 func text(ctx context.Context, e *exam) ([]Result, error) {
 	const sent = "é😀注"

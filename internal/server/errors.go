@@ -36,7 +36,7 @@ const (
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
 	ErrPacketTooLarge         = 1153
-	ErrErrorDuringCommit      = 1180 // a Galera node that has left the others, for one
+	ErrErrorDuringCommit      = 1180 // a Galera node that has left the others, for example
 	ErrUnknownVariable        = 1193
 	ErrTooManyUserConnections = 1203
 	ErrLockWaitTimeout        = 1205
@@ -63,7 +63,7 @@ const (
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
 	ErrHookFailed             = 3100 // a group's server that lost the others
 	ErrRolledBackInCommit     = 3101 // a group's other server was first with a change of the same row
-	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while somebody waits for a GTID, for one
+	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while a session waits for a GTID, for example
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't say
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time
@@ -80,23 +80,23 @@ func Number(err error) uint16 {
 	return 0
 }
 
-// Is tells whether err carries one of the server's error numbers.
+// Is reports whether err carries one of the server's error numbers.
 func Is(err error, numbers ...uint16) bool {
 	number := Number(err)
 	return number != 0 && slices.Contains(numbers, number)
 }
 
-// ReadOnly tells whether err says that the server, or the session, takes no writes.
+// ReadOnly reports whether err says that the server, or the session, takes no writes.
 func ReadOnly(err error) bool {
 	return Is(err, ErrOptionPreventsWrite, ErrReadOnlyTransaction, ErrReadOnlyMode)
 }
 
-// NoPrivilege tells whether err says that the account lacks a privilege.
+// NoPrivilege reports whether err says that the account lacks a privilege.
 func NoPrivilege(err error) bool {
 	return Is(err, ErrDBAccessDenied, ErrTableAccessDenied, ErrColumnAccessDenied, ErrSpecificAccess)
 }
 
-// ConnectionLost tells whether err means that the connection is gone or in
+// ConnectionLost reports whether err means that the connection is gone or in
 // doubt, so that the same work may succeed on another one.
 func ConnectionLost(err error) bool {
 	if err == nil {
@@ -109,13 +109,13 @@ func ConnectionLost(err error) bool {
 		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted)
 }
 
-// Busy tells whether the server takes no work just now, and may again by itself.
+// Busy reports whether the server takes no work just now, and may again by itself.
 func Busy(err error) bool {
 	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit,
 		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
-// Retryable tells whether a transaction that met err may succeed when it is
+// Retryable reports whether a transaction that met err may succeed when it is
 // run again from its start on a sound connection.
 func Retryable(err error) bool {
 	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead, ErrRolledBackInCommit)
