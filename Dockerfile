@@ -1,10 +1,11 @@
 # mqnotify, static and without a shell:
 #
 #   docker build -t mqnotify --build-arg VERSION="$(git describe --tags --always)" .
-#   docker run --rm mqnotify demo
+#   docker run --rm -e MQNOTIFY_DSN mqnotify demo
 #   docker run --rm -e MQNOTIFY_DSN mqnotify consume orders --group mailer
 FROM golang:1.26 AS build
 WORKDIR /src
+ENV GOWORK=off
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .

@@ -1,5 +1,3 @@
-//go:build !nodemo
-
 package main
 
 import (
@@ -8,33 +6,54 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A line for each message in order, and all that is not a message elsewhere.
+// demoTables are the tables that demos have left.
+func demoTables(t *testing.T, db mysqltest.Database) []string {
+	t.Helper()
+	return mysqltest.Values[string](t, db, `SELECT TABLE_NAME FROM information_schema.TABLES
+		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'mqnotify\_demo\_%'`)
+}
+
+// A line for each message in order, and all that is not a message elsewhere. The table is gone at the end.
 func TestDemo(t *testing.T) {
-	r := mqnotify(t, nil, "", "demo", "--count", "7", "--interval", "1ms")
-	require.Equal(t, exitDone, r.code, r.err)
-	lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
-	require.Len(t, lines, 7)
-	for i, line := range lines {
-		require.Regexp(t, fmt.Sprintf(`^ +%d  \d\d:\d\d:\d\d\.\d{3} +\d+\.\d\d ms  message %d of 7$`, i+1, i+1), line)
-	}
-	require.Contains(t, r.err, "For trying only")
-	require.Contains(t, r.err, "7 messages, publish to handler: median ")
-	require.NotContains(t, r.err, "level=")
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		r := mqnotify(t, config, "", "demo", "--count", "7", "--interval", "1ms")
+		require.Equal(t, exitDone, r.code, r.err)
+		lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
+		require.Len(t, lines, 7)
+		for i, line := range lines {
+			require.Regexp(t, fmt.Sprintf(`^ +%d  \d\d:\d\d:\d\d\.\d{3} +\d+\.\d\d ms  message %d of 7$`, i+1, i+1), line)
+		}
+		require.Contains(t, r.err, "7 messages, publish to handler: median ")
+		require.NotContains(t, r.err, "level=")
+		require.Empty(t, demoTables(t, db))
+	})
 }
 
 func TestDemoInterrupted(t *testing.T) {
-	d := background(t, nil, "demo", "--count", "1000000", "--interval", "0s") // it is always in the middle of a publish
-	d.out.contains(t, "message 3 of")
-	r := d.interrupt(t)
-	require.Equal(t, exitDone, r.code, r.err)
-	require.Equal(t, strings.Count(r.out, "\n"), strings.Count(r.out, "message "))
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		d := background(t, config, "demo", "--count", "1000000", "--interval", "0s") // it is always in the middle of a publish
+		d.out.contains(t, "message 3 of")
+		require.Len(t, demoTables(t, db), 1)
+		r := d.interrupt(t)
+		require.Equal(t, exitDone, r.code, r.err)
+		require.Equal(t, strings.Count(r.out, "\n"), strings.Count(r.out, "message "))
+		require.Empty(t, demoTables(t, db))
+	})
 }
 
 func TestDemoToBrokenStdout(t *testing.T) {
-	var err text
-	a := newApp(streams{out: brokenStream{}, err: &err})
-	require.Equal(t, exitFailed, a.run(t.Context(), []string{"demo"}))
-	require.Contains(t, err.String(), "mqnotify: no space left\n")
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		var err text
+		a := newApp(streams{out: brokenStream{}, err: &err})
+		require.Equal(t, exitFailed, a.run(t.Context(), []string{"demo", "--dsn", config.FormatDSN()}))
+		require.Contains(t, err.String(), "mqnotify: no space left\n")
+		require.Empty(t, demoTables(t, db))
+	})
 }

@@ -28,8 +28,8 @@ a command line: a password belongs into MQNOTIFY_DSN or a file.
 Data goes to stdout, logs to stderr. The exit code is 0 when it is done, 1 when it
 failed, 2 when the command line is wrong. Ctrl-C finishes what is in hand and
 exits with 0; if that takes long it says so, and one more stops at once.`,
-		Example: `  mqnotify demo                                  # no server needed
-  export MQNOTIFY_DSN='mysql://user:password@127.0.0.1:3306/shop'
+		Example: `  export MQNOTIFY_DSN='mysql://user:password@127.0.0.1:3306/shop'
+  mqnotify demo                                  # see a producer and a consumer work
   mqnotify init orders
   mqnotify consume orders                        # in one terminal
   mqnotify produce orders 'hello'                # in another`,

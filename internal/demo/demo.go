@@ -1,27 +1,116 @@
-// Package demo is the MySQL-compatible engine that `mqnotify demo` starts in its
-// own process, so that the real producer and consumer can be seen at work
-// without a server. It is for trying only: all is in memory, and one transaction
-// runs at a time.
-//
-// The engine is github.com/dolthub/go-mysql-server. Two things of it are replaced
-// here, since the demo could not work with them:
-//
-//   - its tables: each session commits a whole copy of every table that it has
-//     read, so that a mere SELECT undoes the INSERT that committed meanwhile
-//     (500 INSERTs beside a reader left 276 rows). Here a statement that touches
-//     a table, or the transaction that it is in, has all the tables to itself
-//     (see handler);
-//   - its advisory locks: whoever asks at the right moment gets them, which
-//     is nearly always the session that has just released, while MySQL serves
-//     its waiters in turn; and it cuts a timeout down to whole seconds (see
-//     locks).
-//
-// A program that is built with the tag nodemo has none of it: its Start returns
-// ErrNotBuiltIn.
+// Package demo shows messages on their way from a producer to a consumer, a line for each. Both are the real ones. `mqnotify
+// demo` runs it on the user's server, and `go run ./demo` on an engine inside its own process.
 package demo
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
 
-// ErrNotBuiltIn is what Start returns in a program that was built without the
-// engine.
-var ErrNotBuiltIn = errors.New("this build has no demo engine: build without -tags nodemo")
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// Options are the settings of a demo.
+type Options struct {
+	Topic    string        // a message table that nobody else uses
+	Count    int           // how many messages
+	Interval time.Duration // between two messages
+	Out      io.Writer     // gets a line for each message; its error ends the demo
+	Logger   *slog.Logger
+	Writers  consumer.Writers // zero for what suits the server
+	Grace    time.Duration    // see [consumer.Options]
+}
+
+// Latencies are the times from before a message was published until the consumer had it, in increasing order.
+type Latencies []time.Duration
+
+// String is a sentence for the end of a demo.
+func (l Latencies) String() string {
+	if len(l) == 0 {
+		return "no message"
+	}
+	return fmt.Sprintf("%d messages, publish to handler: median %s, worst %s", len(l), milliseconds(l[len(l)/2]), milliseconds(l[len(l)-1]))
+}
+
+const headerSent = "sent"
+
+// Run runs the producer and the consumer until all messages are there or ctx has ended, which is no error. It takes two
+// databases, as two processes have them: with one, the producer would wake the consumer without the server.
+func Run(ctx context.Context, consuming, producing *notify.DB, o Options) (latencies Latencies, err error) {
+	c, err := consumer.New(consuming, o.Topic, consumer.Options{
+		From: consumer.Beginning(), Logger: o.Logger, MaxAttempts: -1, Limit: o.Count, Writers: o.Writers, Grace: o.Grace,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := producer.New(producing, o.Topic, producer.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = p.Close() }() // it fails at nothing that matters any more
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cancel(c.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
+			latency := sinceSent(m)
+			latencies = append(latencies, latency)
+			_, err := fmt.Fprintf(o.Out, "%4d  %s  %10s  %s\n", m.ID, m.CreatedAt.Format("15:04:05.000"), milliseconds(latency), m.Payload)
+			if err != nil {
+				cancel(err)
+			}
+			return err
+		})))
+	}()
+	if err = publish(ctx, p, o); err != nil {
+		cancel(err)
+	}
+	<-ended
+	slices.Sort(latencies)
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return latencies, cause
+	}
+	return latencies, err
+}
+
+// publish publishes the messages one after the other.
+func publish(ctx context.Context, p *producer.Producer, o Options) error {
+	for n := range o.Count {
+		_, err := p.Publish(ctx, producer.Message{
+			Headers: map[string]string{headerSent: strconv.FormatInt(time.Now().UnixNano(), 10)},
+			Payload: fmt.Appendf(nil, "message %d of %d", n+1, o.Count),
+		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped in the middle of a publish
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(o.Interval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+func sinceSent(m consumer.Message) time.Duration {
+	sent, err := strconv.ParseInt(m.Headers[headerSent], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Since(time.Unix(0, sent))
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+}

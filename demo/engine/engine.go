@@ -1,6 +1,4 @@
-//go:build !nodemo
-
-package demo
+package engine
 
 import (
 	"context"
@@ -55,7 +53,7 @@ func Start(ctx context.Context) (*Engine, error) {
 
 	listener, err := listen(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("demo: listen: %w", err)
+		return nil, fmt.Errorf("the demo's engine: listen: %w", err)
 	}
 	config := mysql.NewConfig()
 	config.Net, config.Addr = "tcp", listener.Addr().String()
@@ -65,10 +63,10 @@ func Start(ctx context.Context) (*Engine, error) {
 	e := &Engine{config: config, listener: listener, locks: newLocks(), stop: stop, served: make(chan struct{})}
 	if err := e.serve(life); err != nil {
 		stop()
-		return nil, errors.Join(fmt.Errorf("demo: serve: %w", err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("the demo's engine: serve: %w", err), listener.Close())
 	}
 	if err := e.ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("demo: first connection: %w", err), e.Close())
+		return nil, errors.Join(fmt.Errorf("the demo's engine: first connection: %w", err), e.Close())
 	}
 	return e, nil
 }
@@ -169,7 +167,7 @@ var correctVariables = sync.OnceFunc(func() {
 			Name:    "version_comment",
 			Scope:   enginesql.GetMysqlScope(enginesql.SystemVariableScope_Global),
 			Type:    types.NewSystemStringType("version_comment"),
-			Default: "mqnotify demo, go-mysql-server",
+			Default: "mqnotify's demo, go-mysql-server",
 		},
 	})
 })

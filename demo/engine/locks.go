@@ -1,6 +1,4 @@
-//go:build !nodemo
-
-package demo
+package engine
 
 import (
 	"context"
