@@ -275,7 +275,7 @@ func TestDatabaseDies(t *testing.T) {
 			}
 		}}
 		run(t, db, f.destination(), Options{})
-		require.Eventually(t, func() bool { return len(f.ids()) == 100 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return len(f.ids()) == 100 }, patience, 10*time.Millisecond)
 		server.Restart(t)
 		require.Eventually(t, func() bool {
 			var id uint64

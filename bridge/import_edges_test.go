@@ -47,7 +47,7 @@ func TestImportTooLarge(t *testing.T) {
 		require.NoError(t, err)
 		db.Pool().SetMaxIdleConns(0) // a session keeps what it began with
 		r := runImport(t, db, origin, ImportOptions{})
-		require.Eventually(t, func() bool { return len(payloads(t, db)) == 4 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == 4 }, patience, 10*time.Millisecond)
 		r.stop()
 		require.NoError(t, r.wait(t))
 		require.Equal(t, "4", payloads(t, db)[3])

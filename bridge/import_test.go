@@ -252,7 +252,7 @@ func TestImportIntoNothing(t *testing.T) {
 
 		db = openTopic(t, s)
 		r := runImport(t, db, origin, ImportOptions{Keep: -1})
-		require.Eventually(t, func() bool { return len(payloads(t, db)) == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == 1 }, patience, 10*time.Millisecond)
 		require.JSONEq(t, `{"a":"1","b":"2"}`, payloads(t, db)[0])
 		r.stop()
 		require.NoError(t, r.wait(t))

@@ -40,9 +40,9 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 		send()
 		mysqltest.Window(t, time.Second) // the listener leads by then
 		// The wait for a commit is a prepared statement, too. On a loaded machine a poll is often faster, and then the reader asks.
-		mysqltest.Eventually(t, "the reader asks for few of the messages", func() bool {
+		mysqltest.Eventually(t, "the reader asks for few of five messages", func() bool {
 			read, timedOut := commands.Prepared(), timeouts.Load()
-			const n = 20
+			const n = 5
 			for range n {
 				send()
 			}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = 40 * time.Second
 
 // openTopic gives the test a database of its own with a message table "orders".
 func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
-	mysqltest.Parallel(16)
+	mysqltest.Parallel(8)
 	mysqltest.Main(m)
 }
 

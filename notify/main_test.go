@@ -27,14 +27,14 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(partyEnv, partyMain)
 	flag.Parse()
-	mysqltest.Parallel(mysqltest.Size(24, 12, 12))
+	mysqltest.Parallel(mysqltest.Size(16, 8, 8))
 	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
 
 const (
 	// patience is how long a test waits for what must come.
-	patience = 30 * time.Second
+	patience = 40 * time.Second
 	// tick is how often it looks.
 	tick = 10 * time.Millisecond
 	// never is an IdleTimeout with no touch while a test runs: what is noticed was

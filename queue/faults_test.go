@@ -296,8 +296,8 @@ func TestManyFailures(t *testing.T) {
 		mysqltest.Await(t, begun, "the first task")
 		proxy.Down()
 		close(cut)
-		eventually(t, func() bool { return failed.Load() == tasks }, "not all have failed")
+		mysqltest.Eventually(t, "all have failed", func() bool { return failed.Load() == tasks })
 		proxy.Up()
-		eventually(t, func() bool { return inState(t, db, Failed) == tasks }, "not all are written down")
+		mysqltest.Eventually(t, "all are written down", func() bool { return inState(t, db, Failed) == tasks })
 	})
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 const (
 	// patience is how long a test waits for what must come.
-	patience = 30 * time.Second
+	patience = 40 * time.Second
 	// tick is how often it looks.
 	tick = 10 * time.Millisecond
 )

@@ -136,7 +136,7 @@ func runFanOut(tb testing.TB, s *mysqltest.Server, clients, messages, perSecond 
 		require.NoError(tb, err)
 	}
 	done := time.Now()
-	require.Eventually(tb, func() bool { return c.have(int64(messages)) }, long, time.Millisecond)
+	require.Eventually(tb, func() bool { return c.have(int64(messages)) }, long, 10*time.Millisecond)
 	result := fanOut{
 		clients: clients, took: time.Since(done), commands: commands() - sent, cpu: cpuTime(tb) - cpu,
 		statements: statements.Statements() - before,

@@ -32,7 +32,7 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 			assert.NoError(t, err)
 			polled <- string(answer)
 		}()
-		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, time.Millisecond)
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, 10*time.Millisecond)
 		<-time.After(brief * 3 / 2) // the silence that is tested
 		insert(t, db, "orders", "after a silence")
 		assert.Equal(t, []string{"after a silence"}, r.payloads(1))

@@ -113,7 +113,7 @@ func run(tb testing.TB, db *notify.DB, options Options, listener net.Listener, s
 // entered waits until so many clients of a topic are there.
 func (s *site) entered(tb testing.TB, topic string, want int) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { clients, _, _ := s.topics[topic].hub.state(); return clients == want }, long, time.Millisecond)
+	require.Eventually(tb, func() bool { clients, _, _ := s.topics[topic].hub.state(); return clients == want }, long, 10*time.Millisecond)
 }
 
 // end ends the server as the first Ctrl-C does.
@@ -134,7 +134,7 @@ func (s *site) knows(tb testing.TB, topic string, id uint64) {
 	require.Eventually(tb, func() bool {
 		at, err := s.topics[topic].hub.now(tb.Context())
 		return err == nil && at.progress.Has(id)
-	}, long, time.Millisecond)
+	}, long, 10*time.Millisecond)
 }
 
 // ask makes a request; headers are "Name: value".

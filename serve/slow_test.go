@@ -184,7 +184,7 @@ func TestBehind(t *testing.T) {
 		cursor, err := f.join(t.Context(), nil, func([]item) error { return nil })
 		require.NoError(t, err)
 		insert(t, db, "orders", numbered(1, 30)...)
-		require.Eventually(t, func() bool { at, err := hub.now(t.Context()); return err == nil && at.seq == f.seq+30 }, long, time.Millisecond)
+		require.Eventually(t, func() bool { at, err := hub.now(t.Context()); return err == nil && at.seq == f.seq+30 }, long, 10*time.Millisecond)
 		_, _, err = f.next()
 		require.ErrorIs(t, err, errBehind)
 		assert.Equal(t, numbered(1, 30), site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursor).payloads(30))

@@ -236,7 +236,7 @@ func TestShutdown(t *testing.T) {
 			polled <- string(answer)
 		})
 		defer asking.Wait()
-		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, time.Millisecond)
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, 10*time.Millisecond)
 		site.end(t)
 		kind, data := r.next()
 		assert.Equal(t, "end", kind)
@@ -355,7 +355,7 @@ func TestLongPoll(t *testing.T) {
 			got, _ := poll("wait=1m&after=" + strings.ReplaceAll(next, "+", "%2B"))
 			done <- got
 		}()
-		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 1 }, long, time.Millisecond)
+		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 1 }, long, 10*time.Millisecond)
 		insert(t, db, "orders", "6")
 		assert.Equal(t, numbered(6, 6), <-done)
 		got, _ = poll("wait=10s&after=" + strings.ReplaceAll(now, "+", "%2B"))

@@ -155,7 +155,7 @@ func TestReceiveWithoutServer(t *testing.T) {
 		require.Eventually(t, func() bool {
 			messages, err = s1.ReceiveBatch(t.Context(), 1)
 			return err == nil && len(messages) == 1
-		}, patience, time.Millisecond)
+		}, patience, 10*time.Millisecond)
 		require.NoError(t, s1.SendAcks(t.Context(), []driver.AckID{messages[0].AckID}))
 		require.NoError(t, s1.Close())
 	})
@@ -177,7 +177,7 @@ func TestAckOrder(t *testing.T) {
 				ids = append(ids, m.AckID)
 			}
 			return len(ids) == 2
-		}, patience, time.Millisecond)
+		}, patience, 10*time.Millisecond)
 		id := func(i int) uint64 { return ids[i].(*delivery).task.ID }
 		if id(0) < id(1) {
 			slices.Reverse(ids)

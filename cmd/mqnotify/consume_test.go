@@ -92,7 +92,7 @@ func TestConsumeOfWhatIsTruncated(t *testing.T) {
 		succeed(t, config, "produce", "orders", "three") // what goes back before it waits is seen minutes later
 		require.Eventually(t, func() bool {
 			return len(mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
-		}, patience, time.Millisecond)
+		}, patience, 10*time.Millisecond)
 		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		r := c.wait(t)
 		require.Equal(t, exitFailed, r.code)

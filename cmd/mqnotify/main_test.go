@@ -33,7 +33,7 @@ func heedHangups() {
 }
 
 // patience is how long a test waits for what must come.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // environment is that of a command: the database, and nothing of the machine's
 // that could change how it connects.

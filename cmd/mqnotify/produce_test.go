@@ -163,7 +163,7 @@ func TestLinesAreReadAheadWithinBounds(t *testing.T) {
 	require.Len(t, batch, 1)
 	require.Len(t, batch[0], readAhead)
 	most := int64(3*len(line) + 64<<10)
-	require.Eventually(t, func() bool { return read.Load() >= int64(3*len(line)) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return read.Load() >= int64(3*len(line)) }, patience, 10*time.Millisecond)
 	require.Never(t, func() bool { return read.Load() > most }, 100*time.Millisecond, time.Millisecond)
 	cancel()
 	require.Eventually(t, func() bool {
@@ -172,7 +172,7 @@ func TestLinesAreReadAheadWithinBounds(t *testing.T) {
 				return true
 			}
 		}
-	}, patience, time.Millisecond)
+	}, patience, 10*time.Millisecond)
 }
 
 type countTo struct{ n *atomic.Int64 }

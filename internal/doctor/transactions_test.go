@@ -111,13 +111,13 @@ func TestTransactionsBesideBytes(t *testing.T) {
 		}()
 		require.Eventually(t, func() bool {
 			return count("SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_STATE = 'User lock'") == 1
-		}, time.Minute, time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 
 		const refused = "SELECT SUM_ERROR_RAISED FROM performance_schema.events_errors_summary_global_by_error WHERE ERROR_NUMBER = 3854"
 		before := count(refused)
 		found := make(chan findings, 1)
 		go func() { found <- slices.Collect(Examine(t.Context(), db, Options{Topics: []string{"orders"}})) }()
-		require.Eventually(t, func() bool { return count(refused) > before }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return count(refused) > before }, time.Minute, 10*time.Millisecond)
 		mysqltest.ExecAll(t, holder, "DO RELEASE_LOCK('bytes')")
 		require.NoError(t, <-ended)
 		says(t, (<-found).only(t, "transactions"), OK, "no open writer", "")

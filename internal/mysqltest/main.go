@@ -3,6 +3,7 @@ package mysqltest
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // left after that. It is all a TestMain does, and does not return. The options are goleak's, for
 // goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
-	Parallel(parallel)
+	Parallel(perCore * runtime.NumCPU())
 	code := m.Run()
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,6 +56,7 @@ func AsProcess(variable string, main func(told string) error) {
 	os.Exit(0)
 }
 
-// parallel is how many tests of a package run at the same time unless -parallel tells: most wait, for a
-// server or a time. It also bounds how many servers run.
-const parallel = 8
+// perCore is how many tests of a package run at the same time for each core, unless -parallel tells: most wait, for a
+// server or a time. It also bounds how many servers run. More tests at once take more of the cores' time, because they ask
+// more often while they wait, and are done no earlier.
+const perCore = 2

@@ -7,10 +7,10 @@ import (
 
 // soon is how long a test waits for what must come: less than any wait that ends by itself and would
 // hide that nothing came.
-const soon = 30 * time.Second
+const soon = 40 * time.Second
 
 // later is how long Eventually waits. Many readers of one server's INNODB_TRX hold each other up for longer than soon.
-const later = time.Minute
+const later = 2 * time.Minute
 
 // Await fails the test when c is not closed in time.
 func Await(tb testing.TB, c <-chan struct{}, what string) {
