@@ -71,7 +71,7 @@ func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []
 }
 
 // Consume calls handle with every message of the topic, one at a time, until ctx ends; then it returns nil. The topic may be any
-// table with an increasing integer key.
+// table with an AUTO_INCREMENT key.
 //
 // The group's offset is stored. One process of a group handles messages; the others stand by, and one takes over when it
 // dies. An empty group stores nothing, has no dead letters, and Consume returns a [consumer.HandlerError] in their place. A new group, and an empty one, begins with what is committed from now on, unless

@@ -12,7 +12,7 @@
 // # Which function does what
 //
 //   - [Publish] and [PublishTx] store messages for all who listen. [Consume] and [ConsumeTx] handle them, in order, and
-//     remember for each group how far it is. They read any table with an increasing integer key, too.
+//     remember for each group how far it is. They read any table with an AUTO_INCREMENT key, too.
 //   - [DB.Notify] and [DB.Listen] pass on short texts under a name, as PostgreSQL's NOTIFY and LISTEN do.
 //   - [Await] is a SELECT that waits until it returns rows.
 //   - [Enqueue], [EnqueueTx] and [Work] share tasks among workers, each task for one of them.

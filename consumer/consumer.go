@@ -129,6 +129,7 @@ type life struct {
 	handler Handler
 	reached bool      // the server answered, once
 	began   bool      // it came as far as reading, once
+	warned  bool      // of a key that is not AUTO_INCREMENT
 	reading bool      // this life did
 	done    *progress // without a group: where the life before ended
 }
@@ -214,7 +215,10 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 		return nil, err
 	}
 	rows.release = release
-	err = rows.all(ctx)
+	err = l.checkOrder(ctx, rows)
+	if err == nil {
+		err = rows.all(ctx)
+	}
 	if err == nil && shares != nil {
 		err = rows.share(shares)
 	}
@@ -226,6 +230,21 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 		return nil, err
 	}
 	return rows, nil
+}
+
+// checkOrder returns the error for a key that is not AUTO_INCREMENT, unless the user accepts what that loses.
+func (l *life) checkOrder(ctx context.Context, rows *rows) error {
+	if rows.inOrder == nil {
+		return nil
+	}
+	if !l.options.AcceptAnyKey {
+		return fmt.Errorf("consumer: %w; Options.AcceptAnyKey (--any-key) reads it all the same", rows.inOrder)
+	}
+	if !l.warned && (l.options.Group != "" || !l.options.StopAtEnd) {
+		l.warned = true
+		l.log.WarnContext(ctx, "the key is not AUTO_INCREMENT: a row that is inserted later with a smaller key is lost to this consumer", "key", rows.keyName)
+	}
+	return nil
 }
 
 // read runs the reader and the handler side by side.

@@ -86,7 +86,7 @@ func TestDeadLetter(t *testing.T) {
 func TestDeadLetterOfARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL PRIMARY KEY, name VARCHAR(20), price DECIMAL(8,2))",
+		do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20), price DECIMAL(8,2))",
 			"INSERT INTO shop VALUES (17, 'Ö', 1.50)")
 		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t))

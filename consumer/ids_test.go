@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"testing"
 
@@ -58,14 +59,33 @@ func TestKeys(t *testing.T) {
 			{"other", "id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, serial BIGINT UNSIGNED NOT NULL, UNIQUE (serial)", "SERIAL", "(1, 9), (2, 4)", []uint64{4, 9}},
 		} {
 			do(t, db, "CREATE TABLE "+c.table+" ("+c.options+")", "INSERT INTO "+c.table+" VALUES "+c.values)
-			require.Equal(t, c.want, consumed(t, db, c.table, Options{From: Beginning(), Key: c.key}), c.table)
-			require.Equal(t, c.want, consumed(t, db, c.table, Options{Group: "g", From: Last(10), Key: c.key}), c.table)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{From: Beginning(), Key: c.key, AcceptAnyKey: true}), c.table)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{Group: "g", From: Last(10), Key: c.key, AcceptAnyKey: true}), c.table)
 		}
 		var got collected
-		k := run(t, db, "negative", Options{From: Beginning()}, got.handler())
+		k := run(t, db, "negative", Options{From: Beginning(), AcceptAnyKey: true}, got.handler())
 		do(t, db, "INSERT INTO negative VALUES (-4, 0), (7, 1)")
 		got.waitFor(t, `{"id":7,"x":1}`)
 		require.NoError(t, k.end(t))
+	})
+}
+
+// What AcceptAnyKey says is so: a row that is inserted later with a smaller key does not come. The changes of the table,
+// as capture makes messages of them, have it.
+func TestAcceptAnyKeyLoses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE shop (id BIGINT NOT NULL PRIMARY KEY, x INT)")
+		var got collected
+		var log mysqltest.Text
+		c := run(t, db, "shop", Options{From: Beginning(), AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
+		do(t, db, "INSERT INTO shop VALUES (1002, 1)")
+		got.waitFor(t, `{"id":1002,"x":1}`)
+		do(t, db, "INSERT INTO shop VALUES (1001, 2)", "INSERT INTO shop VALUES (1003, 3)")
+		got.waitFor(t, `{"id":1002,"x":1}`, `{"id":1003,"x":3}`)
+		require.NoError(t, c.end(t))
+		require.Contains(t, log.String(), "the key is not AUTO_INCREMENT")
+		require.Equal(t, []uint64{1001, 1002, 1003}, consumed(t, db, "shop", Options{From: Beginning(), AcceptAnyKey: true}))
 	})
 }
 
@@ -85,6 +105,8 @@ func TestKeysRefused(t *testing.T) {
 			{"id VARCHAR(20) NOT NULL PRIMARY KEY", "id", ErrNoKey, "is no integer but varchar(20)"},
 			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "id", ErrNoKey, "not the first column"},
 			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "a", ErrNoKey, "no unique index"},
+			{"id BIGINT NOT NULL PRIMARY KEY", "", ErrNoKey, "is not AUTO_INCREMENT: a row that is inserted later"},
+			{"id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL UNIQUE", "n", ErrNoKey, "AcceptAnyKey (--any-key)"},
 			{"id INT NOT NULL PRIMARY KEY", "ids", ErrNoColumn, "did you mean `id`"},
 		} {
 			do(t, db, "DROP TABLE IF EXISTS shop", "CREATE TABLE shop ("+c.columns+")")

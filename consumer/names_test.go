@@ -64,7 +64,7 @@ func TestAwkwardNames(t *testing.T) {
 			column := ident.Quote(name)
 			do(t, db, "CREATE TABLE rows_of ("+column+" BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, x INT)", "INSERT INTO rows_of (x) VALUES (7)")
 			require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: Last(1), Key: name, Columns: []string{name}}), name)
-			do(t, db, "DROP TABLE rows_of", "CREATE TABLE rows_of (id INT NOT NULL PRIMARY KEY, "+column+" DATETIME)", "INSERT INTO rows_of VALUES (1, NOW())")
+			do(t, db, "DROP TABLE rows_of", "CREATE TABLE rows_of (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, "+column+" DATETIME)", "INSERT INTO rows_of VALUES (1, NOW())")
 			if !strings.EqualFold(name, "id") {
 				from, err := ParsePosition("1000h")
 				require.NoError(t, err)

@@ -124,10 +124,14 @@ type Options struct {
 	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
 
-	// Key is the column to read by: an increasing integer with a unique index. Empty
+	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are not
 	// read.
 	Key string
+	// AcceptAnyKey reads a table whose key is not AUTO_INCREMENT, which is ErrNoKey otherwise: ids that programs make, or
+	// that come from a sequence. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
+	// row that is inserted with a smaller key than one that was read before is LOST to this consumer, without a word.
+	AcceptAnyKey bool
 	// Columns are those of the rows, for a table that is no message table or is to
 	// be read as rows; empty means all that there are when Run connects.
 	Columns []string

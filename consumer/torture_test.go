@@ -45,8 +45,10 @@ func TestTorture(t *testing.T) {
 		// Without the gaps the same test loses rows: it can fail.
 		t.Run("without gaps", func(t *testing.T) {
 			t.Parallel()
-			lost := torture(t, own, tortureReader{ForgetGaps: true})
-			require.NotEmpty(t, lost, "a reader without gaps lost nothing: the test shows nothing")
+			// A reader that a busy machine lets begin after the writers have ended loses nothing.
+			mysqltest.Eventually(t, "a reader without gaps loses rows, or the test shows nothing", func() bool {
+				return len(torture(t, own, tortureReader{ForgetGaps: true})) > 0
+			})
 		})
 	})
 }

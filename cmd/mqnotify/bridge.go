@@ -58,6 +58,7 @@ of the log every 10 s. It can be stopped and goes on there.`,
 		},
 	}
 	o.selection.register(cmd)
+	o.selection.registerAnyKey(cmd)
 	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.to, "to", "", "where to: a `URL`; "+envTo+" if it is not given")

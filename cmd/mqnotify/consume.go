@@ -76,6 +76,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 		},
 	}
 	o.selection.register(cmd)
+	o.selection.registerAnyKey(cmd)
 	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")

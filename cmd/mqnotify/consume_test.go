@@ -44,6 +44,8 @@ func TestConsumeAnyTable(t *testing.T) {
 		args := []string{"consume", "we`ird, table", "--from", "beginning", "--stop-at-end"}
 		require.Contains(t, fail(t, exitFailed, config, args...), "--id-column")
 		args = append(args, "--id-column", "n")
+		require.Contains(t, fail(t, exitFailed, config, args...), "is not AUTO_INCREMENT")
+		args = append(args, "--any-key")
 		require.Equal(t, `{"a":"y","n":7,"d":null}`+"\n"+`{"a":"x","n":18446744073709551614,"d":"1.50"}`+"\n",
 			succeed(t, config, args...))
 		require.Equal(t, "7 y\n18446744073709551614 x\n", succeed(t, config, append(args, "--format", "{{.Row.n}} {{.Row.a}}")...))

@@ -17,7 +17,7 @@ func newRoot(a *app) *cobra.Command {
 		Long: `mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables. It
 needs ordinary table privileges, and loses no row that commits late.
 
-A topic is a table: one that init made, or any table with an increasing integer key.
+A topic is a table: one that init made, or any table with an AUTO_INCREMENT key.
 
 The server is named by --dsn or MQNOTIFY_DSN, in the driver's form
 (user:password@tcp(host:3306)/database) or as a URL

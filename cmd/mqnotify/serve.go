@@ -135,7 +135,11 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 		if t.IsView {
 			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, consumer.ErrView)
 		}
-		if _, err := t.KeyColumn(""); err != nil {
+		key, err := t.KeyColumn("")
+		if err == nil {
+			err = t.InOrder(key)
+		}
+		if err != nil {
 			return nil, err
 		}
 		// What it may not read later would only be logged, again and again.

@@ -36,7 +36,8 @@ a message table look as they do in consume.
 With -f it waits as consume does.
 
 A row that commits late, with a lower id, comes when it commits; with --order strict
-those after it wait for it.`,
+those after it wait for it. If the table's key is not AUTO_INCREMENT, -f misses rows that are
+inserted later with a smaller key, and warns.`,
 		Example: `  mqnotify tail orders
   mqnotify tail -f -n 0 orders | jq .status
   mqnotify tail orders -n 100 --columns id,status --where "status <> 'done'"`,
@@ -54,6 +55,7 @@ those after it wait for it.`,
 	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the rows that come")
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
+	o.anyKey = true // it stores nothing, and warns
 	o.waiting.register(cmd)
 	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, string(consumer.OrderStrict))

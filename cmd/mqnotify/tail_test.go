@@ -82,6 +82,31 @@ func TestTailFails(t *testing.T) {
 	})
 }
 
+// Keys that are not AUTO_INCREMENT may come in any order. tail -f warns, the others refuse, and capture makes messages that
+// come in the order of their arrival.
+func TestKeysInAnyOrder(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		mysqltest.Exec(t, db, "CREATE TABLE t (id BIGINT PRIMARY KEY)")
+		for _, args := range [][]string{{"consume", "t", "--group", "g"}, {"consume", "t"}, {"bridge", "t", "--group", "g", "--to", "exec:true"}, {"serve", "t"}} {
+			message := fail(t, exitFailed, config, args...)
+			require.Contains(t, message, "is not AUTO_INCREMENT")
+			require.Contains(t, message, "mqnotify capture install t")
+		}
+		f := background(t, config, "tail", "-f", "t")
+		f.err.contains(t, "the key is not AUTO_INCREMENT")
+		require.Equal(t, exitDone, f.interrupt(t).code)
+
+		succeed(t, config, "capture", "install", "t")
+		mysqltest.Exec(t, db, "INSERT INTO t VALUES (1002)")
+		c := background(t, config, "consume", "t_changes", "--group", "g", "--from", "beginning")
+		c.out.contains(t, `1002`)
+		mysqltest.Exec(t, db, "INSERT INTO t VALUES (1001)")
+		c.out.contains(t, `1001`)
+		require.Equal(t, exitDone, c.interrupt(t).code)
+	})
+}
+
 // A table that is dropped under it ends tail, with a reason.
 func TestTailOfWhatIsDropped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

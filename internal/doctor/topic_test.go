@@ -19,10 +19,10 @@ func TestTables(t *testing.T) {
 			"CREATE TABLE hashed (id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=MEMORY",
 			"CREATE TABLE named (name VARCHAR(9) PRIMARY KEY, n INT NOT NULL, KEY (n))",
 			"CREATE TABLE twins (n INT AUTO_INCREMENT, KEY (n))",
-			"CREATE TABLE filled (id SMALLINT UNSIGNED PRIMARY KEY)", "INSERT INTO filled VALUES (7), (41)",
+			"CREATE TABLE filled (id SMALLINT UNSIGNED AUTO_INCREMENT PRIMARY KEY)", "CREATE TABLE sequence (id BIGINT PRIMARY KEY)", "INSERT INTO filled VALUES (7), (41)",
 			"CREATE VIEW seen AS SELECT * FROM filled",
 		)
-		found := examine(t, db, "my`\nisam", "hashed", "named", "twins", "filled", "seen", "order", "", "orders")
+		found := examine(t, db, "my`\nisam", "hashed", "named", "twins", "filled", "sequence", "seen", "order", "", "orders")
 		of := func(topic, check string) Result {
 			var all findings
 			for _, r := range found.of(check) {
@@ -41,6 +41,8 @@ func TestTables(t *testing.T) {
 		says(t, of("twins", "key"), Problem, "no unique index of its own", "ALTER TABLE `twins` ADD UNIQUE KEY (`n`)")
 		says(t, of("filled", "key"), OK, "key `id` (smallint", "")
 		assert.Contains(t, of("filled", "key").Text, "the largest is 41")
+		says(t, of("sequence", "key"), Problem, "is not AUTO_INCREMENT: a row that is inserted later with a smaller key is lost", "mqnotify capture install sequence")
+		assert.NotContains(t, of("sequence", "writers").Text, "no row that commits late is lost")
 		says(t, of("filled", "table"), OK, "`"+config.DBName+"`.`filled` is no message table", "")
 		says(t, of("filled", "privileges"), OK, "can consume and tail", "")
 		says(t, of("seen", "table"), Problem, "is a view", "the table behind it")
@@ -135,7 +137,7 @@ func TestFlagTriggers(t *testing.T) {
 func TestLockedTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := initialised(t, s)
-		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other (id INT PRIMARY KEY)")
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other (id INT AUTO_INCREMENT PRIMARY KEY)")
 		holder := session(t, db)
 		mysqltest.ExecAll(t, holder, "LOCK TABLES orders WRITE")
 		found := examine(t, db, "orders", "other")

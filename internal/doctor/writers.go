@@ -16,13 +16,17 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 		return nil, err
 	}
 	t.way = way
+	late := "no row that commits late is lost"
+	if key, err := t.table.KeyColumn(""); err == nil && t.table.InOrder(key) != nil {
+		late = "but of a key that is not AUTO_INCREMENT that tells little"
+	}
 	besides := ""
 	if grace > 0 {
 		besides = "; a gap waits " + grace.String() + " besides, for transactions on other servers"
 	}
 	switch way {
 	case consumer.WritersMetadataLocks:
-		return []Result{ok("open writers are known exactly, by performance_schema.metadata_locks: no row that commits late is lost%s", besides)}, nil
+		return []Result{ok("open writers are known exactly, by performance_schema.metadata_locks: %s%s", late, besides)}, nil
 	case consumer.WritersInnoDBTrx, consumer.WritersRoutine:
 		by := "information_schema.INNODB_TRX"
 		if way == consumer.WritersRoutine {
@@ -38,8 +42,8 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 				note = "; metadata_locks would tell (" + plain(err) + ")"
 			}
 		}
-		return []Result{ok("open writers are known by %s: no row that commits late is lost; "+
-			"it does not tell which tables a transaction writes to%s%s", by, note, besides)}, nil
+		return []Result{ok("open writers are known by %s: %s; "+
+			"it does not tell which tables a transaction writes to%s%s", by, late, note, besides)}, nil
 	}
 	remedy := "GRANT EXECUTE ON PROCEDURE " + schema.OpenWritersRoutine + " (mqnotify init makes it), or PROCESS ON *.*, to the account"
 	if !t.caps.MariaDB {

@@ -34,6 +34,17 @@ func (t *Table) KeyColumn(name string) (Column, error) {
 	return Column{}, failf(ErrNoKey, "table %s has no integer key: %s", t, t.keyRemedy())
 }
 
+// InOrder returns ErrNoKey for a key that is not AUTO_INCREMENT, because a program or a sequence may give a row a smaller key
+// than rows have that were committed long before: a reader that goes by the key never comes back to it.
+func (t *Table) InOrder(key Column) error {
+	if key.AutoIncrement {
+		return nil
+	}
+	return failf(ErrNoKey, "the key %s of table %s is not AUTO_INCREMENT: a row that is inserted later with a smaller key would be lost. "+
+		"`mqnotify capture install %s` makes messages of the table's changes in the order of their arrival; or name an AUTO_INCREMENT column",
+		ident.Quote(key.Name), t, t.Name)
+}
+
 func (t *Table) namedKey(name string) (Column, error) {
 	c, err := t.Column(name)
 	if err != nil {
