@@ -47,11 +47,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = fmt.Errorf("--count %d: 1 or more", o.Count)
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "demo:", err)
+		_, _ = fmt.Fprintln(stderr, "demo:", err)
 		return 2
 	}
 	if err := show(ctx, o, stderr); err != nil {
-		fmt.Fprintln(stderr, "demo:", err)
+		_, _ = fmt.Fprintln(stderr, "demo:", err)
 		return 1
 	}
 	return 0
@@ -79,11 +79,11 @@ func show(ctx context.Context, o demo.Options, stderr io.Writer) (err error) {
 		return err
 	}
 	o.Writers, o.Grace = consumer.WritersUnknown, time.Second // the engine can't show its transactions
-	fmt.Fprintf(stderr, "An embedded MySQL-compatible engine listens on %s; a producer and a consumer work on it.\n"+
+	_, _ = fmt.Fprintf(stderr, "An embedded MySQL-compatible engine listens on %s; a producer and a consumer work on it.\n"+
 		"For trying only: it forgets everything, and its transactions run one at a time, or they would lose rows.\n\n", config.Addr)
 	latencies, err := demo.Run(ctx, consuming, producing, o)
 	if len(latencies) > 0 {
-		fmt.Fprintf(stderr, "\n%s.\nNext, on a server of yours: mqnotify demo, and mqnotify init, produce and consume.\n", latencies)
+		_, _ = fmt.Fprintf(stderr, "\n%s.\nNext, on a server of yours: mqnotify demo, and mqnotify init, produce and consume.\n", latencies)
 	}
 	return err
 }
