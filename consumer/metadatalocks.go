@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 // MariaDB lets go of the locks of a prepared XA transaction whose session leaves.
 type metadataLocks struct {
 	session *notify.Session
+	query   string
 	schema  string
 	table   string
 	last    []metadataLock // what was held at the last question
@@ -39,15 +41,23 @@ type metadataLock struct {
 
 // A lock of any other type permits writing, or is a DDL statement's, for which to
 // wait does no harm.
-const openByLocks = `SELECT OWNER_THREAD_ID, OWNER_EVENT_ID FROM performance_schema.metadata_locks
-WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = ?
-AND LOCK_TYPE NOT IN ('SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY')`
+const readLocks = "('SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY')"
+
+// openByLocks returns the statement that reads the locks. It names the table, so it has a lock of its own, which must be among
+// them. That shows each time that locks are shown at all, and under the name that is asked for: a lock that was taken while
+// the instrument wait/lock/metadata/sql/mdl was off is not shown.
+func openByLocks(table string) string {
+	return `SELECT OWNER_THREAD_ID, OWNER_EVENT_ID, LOCK_TYPE IN ` + readLocks + ` FROM performance_schema.metadata_locks
+		WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = ?
+		AND (LOCK_TYPE NOT IN ` + readLocks + ` OR OWNER_THREAD_ID = (SELECT THREAD_ID FROM performance_schema.threads WHERE PROCESSLIST_ID = CONNECTION_ID()))
+		AND NOT EXISTS (SELECT 1 FROM ` + ident.Quote(table) + ` WHERE FALSE)`
+}
 
 // locksLost counts the locks that the server could not show for want of memory.
 const locksLost = `SHOW GLOBAL STATUS LIKE 'Performance_schema_metadata_lock_lost'`
 
 func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Table) (*metadataLocks, error) {
-	m := &metadataLocks{session: session, schema: t.Schema, table: t.Name}
+	m := &metadataLocks{session: session, query: openByLocks(t.Name), schema: t.Schema, table: t.Name}
 	if session.Capabilities().MariaDB {
 		return nil, sourceError(WritersMetadataLocks,
 			noSourceError("MariaDB does not keep the metadata locks of prepared XA transactions: use "+string(WritersInnoDBTrx)))
@@ -55,35 +65,8 @@ func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Tab
 	if session.Capabilities().LowerCaseTableNames != 0 {
 		m.schema, m.table = strings.ToLower(m.schema), strings.ToLower(m.table)
 	}
-	err := session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		// A lock of this session's own shows whether locks are shown at all, and
-		// under the name that is asked for.
-		tx, err := conn.BeginTxx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM "+ident.Quote(t.Name)+" LIMIT 0"); err != nil {
-			return err
-		}
-		var own int
-		err = tx.GetContext(ctx, &own, `SELECT COUNT(*) FROM performance_schema.metadata_locks AS l
-			JOIN performance_schema.threads AS t ON t.THREAD_ID = l.OWNER_THREAD_ID
-			WHERE l.OBJECT_TYPE = 'TABLE' AND l.OBJECT_SCHEMA = ? AND l.OBJECT_NAME = ? AND t.PROCESSLIST_ID = CONNECTION_ID()`,
-			m.schema, m.table)
-		if err != nil {
-			return err
-		}
-		if own == 0 {
-			return noSourceError("performance_schema.metadata_locks does not show this session's own lock")
-		}
-		return tx.Rollback()
-	})
-	if err == nil {
-		_, err = m.open(ctx)
-	}
-	if err != nil {
-		return nil, sourceError(WritersMetadataLocks, err)
+	if _, err := m.open(ctx); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
@@ -138,22 +121,27 @@ func (m *metadataLocks) anyGone(now []metadataLock) bool {
 // read adds the locks that are held now to those given.
 func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadataLock, error) {
 	err := m.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		rows, err := conn.QueryContext(ctx, openByLocks, m.schema, m.table)
+		rows, err := conn.QueryContext(ctx, m.query, m.schema, m.table)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
+		shown := false // this session's own
 		for rows.Next() {
 			var lock metadataLock
-			if err := rows.Scan(&lock.thread, &lock.event); err != nil {
+			var reads bool
+			if err := rows.Scan(&lock.thread, &lock.event, &reads); err != nil {
 				return err
 			}
-			if !held(now, lock) {
+			if shown = shown || reads; !reads && !held(now, lock) {
 				now = append(now, lock)
 			}
 		}
 		if err := rows.Err(); err != nil {
 			return err
+		}
+		if !shown {
+			return noSourceError("performance_schema.metadata_locks does not show this session's own lock: the instrument wait/lock/metadata/sql/mdl is off")
 		}
 		var name string
 		var lost int
@@ -171,3 +159,44 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 func (m *metadataLocks) pace() time.Duration { return 10 * time.Millisecond }
 func (m *metadataLocks) late() bool          { return false }
 func (m *metadataLocks) name() Writers       { return WritersMetadataLocks }
+
+// olderWriters is metadataLocks that knows the transactions, too, which were open when it began: they may have taken their locks while
+// the instrument was off.
+type olderWriters struct {
+	*metadataLocks
+	view  *innodbTrx // nil once they have ended
+	there open       // those that may write, as view names them; nil before view has shown them
+}
+
+// byView is added to the names of view, which are not to be those of metadataLocks.
+const byView writer = 1 << 48
+
+func (b *olderWriters) open(ctx context.Context) (open, error) {
+	writers, err := b.metadataLocks.open(ctx)
+	if err != nil || b.view == nil {
+		return writers, err
+	}
+	now, err := b.view.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if b.there == nil {
+		b.there = maps.Clone(now)
+		maps.DeleteFunc(b.there, func(_ writer, writes bool) bool { return !writes })
+	}
+	maps.DeleteFunc(b.there, func(name writer, _ bool) bool { _, still := now[name]; return !still })
+	for name := range b.there {
+		writers[byView+name] = true
+	}
+	if len(b.there) == 0 {
+		b.view = nil
+	}
+	return writers, nil
+}
+
+func (b *olderWriters) pace() time.Duration {
+	if b.view == nil {
+		return b.metadataLocks.pace()
+	}
+	return b.view.pace()
+}

@@ -18,7 +18,9 @@ const (
 	// WritersAuto takes the first of the ways below that works.
 	WritersAuto Writers = ""
 	// WritersMetadataLocks reads performance_schema.metadata_locks: exact. It needs
-	// MySQL, SELECT on that table, and the performance schema switched on.
+	// MySQL, SELECT on that table, and the performance schema switched on. Writers that were
+	// open when Run began are known by INNODB_TRX, too, if the account has one of the two ways below: without it, one that
+	// began while the instrument wait/lock/metadata/sql/mdl was off is not known.
 	WritersMetadataLocks Writers = "metadata-locks"
 	// WritersInnoDBTrx reads information_schema.INNODB_TRX, which needs PROCESS.
 	// Every writing transaction of the server counts, not only this table's.
@@ -53,9 +55,18 @@ func openSource(ctx context.Context, session *notify.Session, t *table.Table, wa
 		exact = grace
 	}
 	if want == WritersAuto || want == WritersMetadataLocks {
-		source, err := newMetadataLocks(ctx, session, t)
+		locks, err := newMetadataLocks(ctx, session, t)
 		if err == nil {
-			return source, exact, nil
+			b := &olderWriters{metadataLocks: locks}
+			for _, way := range []Writers{WritersInnoDBTrx, WritersRoutine} {
+				if b.view, err = newInnoDBTrx(ctx, session, way); err == nil {
+					break
+				}
+				if err := unfit(err); err != nil {
+					return nil, 0, err
+				}
+			}
+			return b, exact, nil
 		}
 		if err := refuse(want == WritersMetadataLocks, err); err != nil {
 			return nil, 0, err

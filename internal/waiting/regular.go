@@ -47,6 +47,9 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		}
 	case NoRoutine(err):
 		p.process.noRoutine.Store(true)
+	case interrupted(err): // behind a proxy that deals statements out to several sessions, a KILL for a leader may have met it
+		p.stale = true
+		return nil
 	case server.ConnectionLost(err):
 		return fmt.Errorf("waiting: read the triggers: %w", err)
 	default: // a table that is locked, for one: what was known stays

@@ -1,0 +1,77 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// MySQL shows no metadata lock that was taken while its instrument was off. A row of such a writer comes all the same: the
+// consumer sees that its own lock does not show, and goes on in another way; and it takes the transactions that were open when it began
+// from INNODB_TRX, too, if it may.
+func TestInstrumentOff(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		if s.IsMariaDB() {
+			t.Skip("MySQL's metadata locks alone are used")
+		}
+		own := s.Start(t)
+		admin := own.Admin(t)
+		instrument := func(enabled string) {
+			mysqltest.Exec(t, admin, "UPDATE performance_schema.setup_instruments SET ENABLED = ? WHERE NAME = 'wait/lock/metadata/sql/mdl'", enabled)
+		}
+		for _, begins := range []string{"a consumer that runs", "a consumer that begins"} {
+			t.Run(begins, func(t *testing.T) {
+				config := own.Database(t)
+				db := openConfig(t, config, "orders")
+				reader, err := notify.OpenConfig(own.User(t, config, "SELECT ON "+config.DBName+".*", "PROCESS ON *.*",
+					"SELECT ON performance_schema.metadata_locks", "SELECT ON performance_schema.threads"))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, reader.Close()) })
+				var got collected
+				writer := newConn(t, db)
+				write := func() { onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')") }
+				if begins == "a consumer that begins" {
+					instrument("NO")
+					write()
+					instrument("YES")
+					run(t, reader, "orders", Options{From: Beginning()}, got.handler())
+				} else {
+					run(t, reader, "orders", Options{From: Beginning()}, got.handler())
+					insert(t, db, "orders", "before")
+					got.waitFor(t, "before")
+					instrument("NO")
+					write()
+				}
+				insert(t, db, "orders", "first")
+				before := []string{"first"}
+				if begins == "a consumer that runs" {
+					before = []string{"before", "first"}
+				}
+				got.waitFor(t, before...)
+				mysqltest.Window(t, time.Second) // a gap without a writer is settled by then
+				onConn(t, writer, "COMMIT")
+				got.waitFor(t, append(before, "late")...)
+				instrument("YES")
+			})
+		}
+	})
+}
+
+// Without the performance schema the consumer takes another way.
+func TestWithoutPerformanceSchema(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		if s.IsMariaDB() {
+			t.Skip("MariaDB's is off in most tests")
+		}
+		own := s.Start(t, "--performance-schema=OFF")
+		c, err := New(openConfig(t, own.Database(t), "orders"), "orders", Options{})
+		require.NoError(t, err)
+		way, _, err := c.Writers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, WritersInnoDBTrx, way)
+	})
+}
