@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,7 +41,8 @@ func newLock(a *app) *cobra.Command {
 		Long: `Takes the lock NAME, runs COMMAND, and releases the lock when it ends: flock(1) for all
 machines that have the database in common. NAME is any name, of 1 to 255 characters.
 
-It waits for the lock, or for --timeout at most; 0s is a try. The exit code is that of
+It waits for the lock, or for --timeout at most; 0s is a try. After 5 s it says who holds it. A
+lock that a command above this one holds is an error, because each would wait for the other. The exit code is that of
 COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if
 somebody else holds the lock; 1 if the server can't be reached.
 
@@ -101,7 +103,17 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	if err != nil {
 		return err
 	}
+	above := a.heldAbove()
+	lock, err := a.lockOf(o, name)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(above, lock) {
+		return fmt.Errorf("a command above this one holds the lock %q and waits for this one to end: neither would. Give the two locks different names", name)
+	}
+	done := a.reportWait(ctx, o, db, name, above)
 	held, err := o.take(ctx, mutex)
+	done()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("the command was not run: %w", err)
@@ -111,7 +123,7 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	case err != nil:
 		return err
 	}
-	variables := []string{"MQNOTIFY_LOCK=" + name}
+	variables := []string{"MQNOTIFY_LOCK=" + name, withHeld(above, lock)}
 	if token := held.Token(); token != 0 {
 		variables = append(variables, "MQNOTIFY_TOKEN="+strconv.FormatUint(token, 10))
 	}
@@ -126,6 +138,15 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 		err = released
 	}
 	return err
+}
+
+// lockOf names the lock among those of all databases.
+func (a *app) lockOf(o lockOptions, name string) (string, error) {
+	config, err := a.config()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s of the database %s at %s", o.kind, name, config.DBName, config.Addr), nil
 }
 
 func (o lockOptions) mutex(db *notify.DB, name string) (guard.Mutex, error) {

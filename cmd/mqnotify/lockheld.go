@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// envHeld has the locks that the commands above this one hold, as a JSON array. They wait for this one.
+const envHeld = "MQNOTIFY_LOCKS_HELD"
+
+// stillWaiting is how long a wait for a lock lasts before lock says who holds it.
+const stillWaiting = 5 * time.Second
+
+// heldAbove are the locks that commands above this one hold. What is no such list is none: the variable is only a help.
+func (a *app) heldAbove() (locks []string) {
+	_ = json.Unmarshal([]byte(a.getenv(envHeld)), &locks)
+	return locks
+}
+
+// withHeld is the variable for a command that is run while one more lock is held.
+func withHeld(above []string, lock string) string {
+	text, err := json.Marshal(append(slices.Clip(above), lock))
+	if err != nil { // strings can be written
+		panic(err)
+	}
+	return envHeld + "=" + string(text)
+}
+
+// reportWait says who holds the lock when the wait for it is long. The caller calls done when the wait has ended.
+func (a *app) reportWait(ctx context.Context, o lockOptions, db *notify.DB, name string, above []string) (done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-time.After(stillWaiting):
+		case <-ctx.Done():
+			return
+		}
+		holder, err := o.holder(ctx, db, name)
+		if ctx.Err() != nil {
+			return
+		}
+		args := []any{"lock", name, "holder", holder}
+		if err != nil {
+			args = append(args, "error", err)
+		}
+		if len(above) > 0 { // the holder may wait for one of these
+			args = append(args, "held above this command", above)
+		}
+		a.log.WarnContext(ctx, "still waiting for the lock", args...)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// holder is who holds the lock, for people.
+func (o lockOptions) holder(ctx context.Context, db *notify.DB, name string) (string, error) {
+	const nobody = "nobody any more"
+	if o.kind == kindLease {
+		var seconds int
+		err := db.Pool().QueryRowxContext(ctx, "SELECT TIMESTAMPDIFF(SECOND, taken_at, UTC_TIMESTAMP(6)) FROM "+schema.LeaseTable+
+			" WHERE name = ? AND expires_at > UTC_TIMESTAMP(6)", name).Scan(&seconds)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nobody, nil
+		}
+		return fmt.Sprintf("somebody, for %v", time.Duration(seconds)*time.Second), err
+	}
+	var id sql.Null[uint64]
+	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", notify.LockName("mutex", db.Name(), name)).Scan(&id); err != nil {
+		return "", err
+	}
+	if !id.Valid {
+		return nobody, nil
+	}
+	var user, host string
+	err := db.Pool().QueryRowxContext(ctx, "SELECT USER, HOST FROM information_schema.PROCESSLIST WHERE ID = ?", id.V).Scan(&user, &host)
+	if errors.Is(err, sql.ErrNoRows) { // another account's, without PROCESS
+		return fmt.Sprintf("connection %d", id.V), nil
+	}
+	return fmt.Sprintf("connection %d, %s@%s", id.V, user, host), err
+}

@@ -1,0 +1,70 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A command that asks for the lock under which it runs would wait for itself.
+func TestLockNested(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		path, err := program()
+		require.NoError(t, err)
+		for _, kind := range []string{kindAdvisory, kindLease} {
+			nested := func(inner string) []string {
+				return []string{"lock", "deploy", "--kind", kind, "--", "sh", "-c", `exec "$0" lock ` + inner + ` --kind ` + kind + ` -- echo ran`, path}
+			}
+			p := launch(t, config, nil, nested("deploy")...)
+			require.Equal(t, exitFailed, p.code(t))
+			require.Contains(t, p.err.String(), `a command above this one holds the lock "deploy"`)
+			require.Empty(t, p.out.String())
+			p = launch(t, config, nil, nested("build")...)
+			require.Equal(t, exitDone, p.code(t), p.err.String())
+			require.Equal(t, "ran\n", p.out.String())
+		}
+	})
+}
+
+// Two that take two locks in opposite orders wait for ever. Each says after some seconds who holds what it waits for, and what
+// is held above it.
+func TestLocksInOppositeOrders(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		path, err := program()
+		require.NoError(t, err)
+		for _, kind := range []string{kindAdvisory, kindLease} {
+			gate := filepath.Join(t.TempDir(), "gate")
+			var both []*process
+			for _, locks := range [][2]string{{"a", "b"}, {"b", "a"}} {
+				p := launch(t, config, nil, "lock", locks[0], "--kind", kind, "--", "sh", "-c", "echo got; while ! [ -e "+gate+" ]; do sleep 0.05; done; "+
+					`exec "$0" lock `+locks[1]+" --kind "+kind+" -- echo ran", path)
+				p.out.contains(t, "got\n")
+				both = append(both, p)
+			}
+			require.NoError(t, os.WriteFile(gate, nil, 0o600))
+			for i, p := range both {
+				p.err.contains(t, "still waiting for the lock")
+				require.Contains(t, p.err.String(), "held above this command")
+				require.Contains(t, p.err.String(), kind+" "+[]string{"a", "b"}[i]+" of the database "+config.DBName)
+				if kind == kindAdvisory {
+					require.Regexp(t, `holder="connection \d+, \w+@`, p.err.String())
+				} else {
+					require.Regexp(t, `holder="somebody, for \d+s"`, p.err.String())
+				}
+			}
+			both[0].signal(t, syscall.SIGTERM)
+			require.NotZero(t, both[0].code(t))
+			require.Equal(t, exitDone, both[1].code(t), both[1].err.String())
+			require.Equal(t, "got\nran\n", both[1].out.String())
+		}
+	})
+}
