@@ -267,6 +267,10 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		}
 	}
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
+	if !l.began && l.options.Writers == WritersAuto && source.name() == WritersUnknown {
+		l.log.WarnContext(ctx, "this account can't see open transactions: a gap in the ids counts as settled after a time, for which in strict order "+
+			"all that follows waits, and a transaction that stays open for longer loses its rows (mqnotify doctor says which grant helps)", "time", grace)
+	}
 	l.began, l.reading = true, true
 
 	hands, release := l.hands(ctx, hands)

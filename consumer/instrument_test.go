@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -27,10 +30,8 @@ func TestInstrumentOff(t *testing.T) {
 			t.Run(begins, func(t *testing.T) {
 				config := own.Database(t)
 				db := openConfig(t, config, "orders")
-				reader, err := notify.OpenConfig(own.User(t, config, "SELECT ON "+config.DBName+".*", "PROCESS ON *.*",
+				reader := openUser(t, own.User(t, config, "SELECT ON "+config.DBName+".*", "PROCESS ON *.*",
 					"SELECT ON performance_schema.metadata_locks", "SELECT ON performance_schema.threads"))
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, reader.Close()) })
 				var got collected
 				writer := newConn(t, db)
 				write := func() { onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')") }
@@ -74,4 +75,33 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, WritersInnoDBTrx, way)
 	})
+}
+
+// An account that sees no transactions is told once what that costs.
+func TestWarnsOfUnknownWriters(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openConfig(t, config, "orders")
+		insert(t, db, "orders", "one")
+		for _, warned := range []bool{true, false} {
+			grants := []string{"SELECT ON " + config.DBName + ".*"}
+			if !warned {
+				grants = append(grants, "PROCESS ON *.*")
+			}
+			var log mysqltest.Text
+			var got collected
+			c := run(t, openUser(t, s.User(t, config, grants...)), "orders", Options{From: Beginning(), Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
+			got.waitFor(t, "one")
+			require.NoError(t, c.end(t))
+			require.Equal(t, warned, strings.Contains(log.String(), "this account can't see open transactions"), log.String())
+		}
+	})
+}
+
+func openUser(t *testing.T, config *mysql.Config) *notify.DB {
+	t.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,11 @@ entry.`,
 			}
 			if o.ordered && len(o.queues) == 0 {
 				return usagef("--ordered is for queues: name one with --queue")
+			}
+			for _, name := range slices.Concat(topics, o.queues) {
+				if strings.HasPrefix(name, "-") { // consume and work could not be told apart from their flags
+					return usagef("a topic or queue named %q would be taken for a flag by the other commands: choose a name that begins otherwise", name)
+				}
 			}
 			if o.print {
 				if len(o.queues) > 0 {

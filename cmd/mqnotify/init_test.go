@@ -57,6 +57,12 @@ func tables(tb testing.TB, db *sqlx.DB) []string {
 		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME, ORDINAL_POSITION`)
 }
 
+// Other commands would take the name for a flag.
+func TestInitRefusesNamesLikeFlags(t *testing.T) {
+	require.Contains(t, fail(t, exitUsage, nil, "init", "--", "-x"), `named "-x" would be taken for a flag`)
+	require.Contains(t, fail(t, exitUsage, nil, "init", "--queue=-mail"), `named "-mail"`)
+}
+
 func TestInitRefusesNames(t *testing.T) {
 	for _, name := range []string{"", strings.Repeat("x", 65), "a\x00b", "ends in a space "} {
 		require.Contains(t, fail(t, exitUsage, nil, "init", "--print", name), "name ")

@@ -55,6 +55,7 @@ const (
 	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
 	ErrNoSuchDefiner          = 1449
 	ErrNoReferencedRow        = 1452 // a foreign key points nowhere
+	ErrSystemDatabase         = 1465 // no trigger can be made there
 	ErrNotInsertable          = 1471 // a view that takes no rows
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836

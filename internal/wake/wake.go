@@ -256,6 +256,8 @@ func (i *installer) explain(err error) error {
 		return fmt.Errorf("%w: %w: the server writes a binary log and lets only administrators make triggers. "+
 			"Let one type SET GLOBAL log_bin_trust_function_creators = 1 (in the server's configuration, too), "+
 			"or run this command", ErrDenied, err)
+	case server.Is(err, server.ErrSystemDatabase):
+		return fmt.Errorf("%w: %w: make the tables in a database of your own", ErrDenied, err)
 	case i.definer != "" && server.Is(err, server.ErrSpecificAccess):
 		return fmt.Errorf("%w: %w: the wake triggers of this database belong to %s, and other accounts need the privilege to make "+
 			"triggers in its name. Let that account run this command", ErrDenied, err, i.definer)

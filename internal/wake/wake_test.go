@@ -80,6 +80,21 @@ func TestInstallBesideAWriter(t *testing.T) {
 	})
 }
 
+// In a system database no trigger can be made.
+func TestSystemDatabase(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		config.DBName = "mysql"
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		require.ErrorIs(t, wake.Install(t.Context(), db, options(t), "orders"), wake.ErrDenied)
+		require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelInfo), "orders"), "it warns")
+	})
+}
+
 func TestDenied(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
