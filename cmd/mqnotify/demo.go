@@ -53,11 +53,12 @@ func (a *app) demo(ctx context.Context, o demo.Options) (err error) {
 		return err
 	}
 	defer closeDB(producing)
-	// What is to be seen is the messages.
-	if o.Logger, err = (&logging{format: a.logging.format, level: "warn"}).logger(a.stderr); err != nil {
+	quiet, err := (&logging{format: a.logging.format, level: "warn"}).logger(a.stderr)
+	if err != nil {
 		return err
 	}
-	o.Out, o.Topic = a.out, "mqnotify_demo_"+strings.ToLower(rand.Text()[:8])
+	// The consumer logs how it waits, and why it polls if it does.
+	o.Out, o.Logger, o.Topic = a.out, a.log, "mqnotify_demo_"+strings.ToLower(rand.Text()[:8])
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -67,7 +68,7 @@ func (a *app) demo(ctx context.Context, o demo.Options) (err error) {
 	if err := schema.Init(ctx, producing.Pool(), o.Topic); err != nil {
 		return err
 	}
-	if err := wake.InstallAll(ctx, producing, o.Logger, o.Topic); err != nil {
+	if err := wake.InstallAll(ctx, producing, quiet, o.Topic); err != nil {
 		return err
 	}
 	a.note("A producer and a consumer work on the table %s of the database %s.\n\n", o.Topic, producing.Name())

@@ -18,7 +18,7 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 	t.way = way
 	late := "no row that commits late is lost"
 	if key, err := t.table.KeyColumn(""); err == nil && !key.AutoIncrement {
-		late = "but of a key that is not AUTO_INCREMENT that tells little"
+		late = "that says little about a key that is not AUTO_INCREMENT"
 	}
 	besides := ""
 	if grace > 0 {
