@@ -234,11 +234,15 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 
 // checkOrder returns the error for a key that is not AUTO_INCREMENT, unless the user accepts what that loses.
 func (l *life) checkOrder(ctx context.Context, rows *rows) error {
-	if rows.inOrder == nil {
+	key, err := rows.table.Column(rows.keyName)
+	if err == nil {
+		err = rows.table.InOrder(key)
+	}
+	if err == nil {
 		return nil
 	}
 	if !l.options.AcceptAnyKey {
-		return fmt.Errorf("consumer: %w; Options.AcceptAnyKey (--any-key) reads it all the same", rows.inOrder)
+		return fmt.Errorf("consumer: %w; Options.AcceptAnyKey (--any-key) reads it all the same", err)
 	}
 	if !l.warned && (l.options.Group != "" || !l.options.StopAtEnd) {
 		l.warned = true

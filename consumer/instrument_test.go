@@ -13,9 +13,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// MySQL shows no metadata lock that was taken while its instrument was off. A row of such a writer comes all the same: the
-// consumer sees that its own lock does not show, and goes on in another way; and it takes the transactions that were open when it began
-// from INNODB_TRX, too, if it may.
+// MySQL does not show metadata locks that were taken while the instrument was off. The rows of such writers are delivered
+// anyway: a consumer whose own lock does not show goes on in another way, and it reads the transactions that were open when
+// it began from INNODB_TRX as well.
 func TestInstrumentOff(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {

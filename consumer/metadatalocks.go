@@ -160,8 +160,8 @@ func (m *metadataLocks) pace() time.Duration { return 10 * time.Millisecond }
 func (m *metadataLocks) late() bool          { return false }
 func (m *metadataLocks) name() Writers       { return WritersMetadataLocks }
 
-// olderWriters is metadataLocks that knows the transactions, too, which were open when it began: they may have taken their locks while
-// the instrument was off.
+// olderWriters is metadataLocks and, besides, the transactions that were open when it began. Those may have taken their locks
+// while the instrument was off.
 type olderWriters struct {
 	*metadataLocks
 	view  *innodbTrx // nil once they have ended

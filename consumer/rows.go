@@ -26,7 +26,6 @@ type rows struct {
 	release  func() // leaves the session to the others that share it, or closes it
 	table    *table.Table
 	keyName  string
-	inOrder  error    // why rows may come with smaller keys than others had long before
 	key      string   // quoted
 	where    string   // " AND (...)", or nothing
 	columns  string   // the key first
@@ -74,7 +73,7 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		return nil, fmt.Errorf("consumer: column %s of %s has no unique index of its own, so that rows of the same key can't be told apart: add one, or name another column: %w",
 			ident.Quote(key.Name), t, ErrNoKey)
 	}
-	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name), inOrder: t.InOrder(key)}
+	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name)}
 	if options.Where != "" {
 		// On lines of its own: a comment in it must not swallow what follows.
 		r.where = " AND (\n" + options.Where + "\n)"

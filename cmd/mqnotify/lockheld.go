@@ -16,10 +16,10 @@ import (
 // envHeld has the locks that the commands above this one hold, as a JSON array. They wait for this one.
 const envHeld = "MQNOTIFY_LOCKS_HELD"
 
-// stillWaiting is how long a wait for a lock lasts before lock says who holds it.
+// stillWaiting is the time after which lock logs the holder that it waits for.
 const stillWaiting = 5 * time.Second
 
-// heldAbove are the locks that commands above this one hold. What is no such list is none: the variable is only a help.
+// heldAbove returns the locks that commands above this one hold. A variable that somebody else has set counts as none.
 func (a *app) heldAbove() (locks []string) {
 	_ = json.Unmarshal([]byte(a.getenv(envHeld)), &locks)
 	return locks
@@ -27,14 +27,11 @@ func (a *app) heldAbove() (locks []string) {
 
 // withHeld is the variable for a command that is run while one more lock is held.
 func withHeld(above []string, lock string) string {
-	text, err := json.Marshal(append(slices.Clip(above), lock))
-	if err != nil { // strings can be written
-		panic(err)
-	}
+	text, _ := json.Marshal(append(slices.Clip(above), lock)) // a list of strings can always be written
 	return envHeld + "=" + string(text)
 }
 
-// reportWait says who holds the lock when the wait for it is long. The caller calls done when the wait has ended.
+// reportWait logs the holder of the lock once, if the wait is long. The caller calls done when the wait has ended.
 func (a *app) reportWait(ctx context.Context, o lockOptions, db *notify.DB, name string, above []string) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -64,7 +61,7 @@ func (a *app) reportWait(ctx context.Context, o lockOptions, db *notify.DB, name
 	}
 }
 
-// holder is who holds the lock, for people.
+// holder describes the lock's holder for the log.
 func (o lockOptions) holder(ctx context.Context, db *notify.DB, name string) (string, error) {
 	const nobody = "nobody any more"
 	if o.kind == kindLease {

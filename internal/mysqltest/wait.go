@@ -22,14 +22,14 @@ func Await(tb testing.TB, c <-chan struct{}, what string) {
 	}
 }
 
-// Result is what f returns, run beside the test.
+// Result runs f in a goroutine, and returns a channel that gets its result.
 func Result[T any](f func() T) <-chan T {
 	c := make(chan T, 1)
 	go func() { c <- f() }()
 	return c
 }
 
-// Receive is what comes next from c. The test fails when nothing does in time.
+// Receive returns the next value of c. The test fails when none comes in time.
 func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	tb.Helper()
 	select {
