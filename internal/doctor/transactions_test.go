@@ -94,7 +94,7 @@ func TestTransactionsBesideBytes(t *testing.T) {
 		if shared.IsMariaDB() {
 			t.Skip("it shows such a text with question marks in it")
 		}
-		s := shared.Start(t)
+		s := shared.Start(t, "--performance-schema-error-size=10000") // counted below
 		_, db := initialised(t, s)
 		admin := s.Admin(t)
 		count := func(query string) (n int) {
