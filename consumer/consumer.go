@@ -83,7 +83,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		case ctx.Err() != nil: // whatever it cut off
 			return nil //nolint:nilerr // the end of the context is how Run is stopped
-		case !l.reached || !l.began && server.ReadOnly(err):
+		case !l.reached || !l.began && !l.stoodBy && (server.ReadOnly(err) || errors.Is(err, errReplica)):
 			return err
 		}
 		if l.reading {
@@ -129,6 +129,7 @@ type life struct {
 	handler Handler
 	reached bool      // the server answered, once
 	began   bool      // it came as far as reading, once
+	stoodBy bool      // another member was active, once
 	warned  bool      // of a key that is not AUTO_INCREMENT
 	reading bool      // this life did
 	done    *progress // without a group: where the life before ended
@@ -145,7 +146,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	}
 	hands := context.WithoutCancel(ctx)
 	if l.options.Group != "" {
-		member, err := join(ctx, l.db, t, l.options)
+		member, err := l.join(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -275,6 +276,9 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		l.log.WarnContext(ctx, "this account can't see open transactions: a gap in the ids counts as settled after a time, for which in strict order "+
 			"all that follows waits, and a transaction that stays open for longer loses its rows (mqnotify doctor says which grant helps)", "time", grace)
 	}
+	if !l.began && rows.session.Capabilities().WritersElsewhere() {
+		warnReplica(ctx, l.log, l.options.Grace)
+	}
 	l.began, l.reading = true, true
 
 	hands, release := l.hands(ctx, hands)
@@ -283,7 +287,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	defer cancel(nil)
 	batches := make(chan batch, 1)
 	reader := &reader{
-		rows: rows, source: source, grace: grace, waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
+		rows: rows, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil,
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -41,8 +42,12 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	again, ended := r.wm.look(head, open, now, r.grace)
-	if ended > r.wm.settled && r.grace > 0 {
+	grace, err := r.besides(ctx)
+	if err != nil {
+		return false, err
+	}
+	again, ended := r.wm.look(head, open, now, grace)
+	if ended > r.wm.settled && grace > 0 {
 		locked, err := r.locked(ctx, ended)
 		if err != nil {
 			return false, err
@@ -66,6 +71,27 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 		return true, r.hand(ctx, batch{})
 	}
 	return n > 0, nil
+}
+
+// besides is how long a gap is kept open beside what the source knows.
+func (r *reader) besides(ctx context.Context) (time.Duration, error) {
+	if r.source.name() == WritersUnknown {
+		return r.grace, nil
+	}
+	before := r.replication.certain
+	applies, err := r.replication.applies(ctx)
+	if err != nil || !applies {
+		return 0, err
+	}
+	if !before && r.replication.certain {
+		warnReplica(ctx, r.log, r.grace)
+	}
+	return r.grace, nil
+}
+
+func warnReplica(ctx context.Context, log *slog.Logger, grace time.Duration) {
+	log.WarnContext(ctx, "other servers write to this one's tables (it is a replica, or one of several that take writes): "+
+		"a row whose transaction takes longer than this time, the replication's delay included, is lost", "time", grace)
 }
 
 // reread reads the gaps of a span again and hands out what is there now.

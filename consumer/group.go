@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -16,10 +17,18 @@ const standby = 30 * time.Second
 // lockIdle is the IdleTimeout of a session of a member's own.
 const lockIdle = 45 * time.Second
 
-// membership is the right to read for a group: its advisory lock. It says who
+// groupLease is how long a member that dies keeps its group where several servers take writes.
+const groupLease = 15 * time.Second
+
+// errReplica ends the first attempt to join a group; later ones wait for a failover.
+var errReplica = errors.New("this server is a replica of another: connect to the one that takes the writes, or read without a group")
+
+// membership is the right to read for a group: its advisory lock, or a lease. It says who
 // should work; that nobody else moves the offset is the fence's part.
 type membership struct {
-	lock *notify.Lock
+	lock interface {
+		Context(parent context.Context) (context.Context, context.CancelFunc)
+	}
 	// leave lets the next member in.
 	leave func() error
 }
@@ -31,22 +40,31 @@ func GroupLock(database, topic, group string) string {
 
 // join returns when this process is the group's active member. The locks of many groups are on one session. A member that
 // has to wait for the lock takes a session of its own, because the wait keeps the session busy.
-func join(ctx context.Context, db *notify.DB, topic *table.Table, options Options) (*membership, error) {
-	name := GroupLock(topic.Schema, topic.Name, options.Group)
-	if options.lockIdle == lockIdle {
-		lock, release, err := db.SharedLock(ctx, name)
+func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error) {
+	name := GroupLock(topic.Schema, topic.Name, l.options.Group)
+	caps, err := l.db.Capabilities(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case caps.Replica:
+		return nil, errReplica
+	case caps.Galera || caps.MultiPrimary: // each server has advisory locks of its own
+		return l.lease(ctx, name)
+	}
+	if l.options.lockIdle == lockIdle {
+		lock, release, err := l.db.SharedLock(ctx, name)
 		if err == nil {
 			return &membership{lock, release}, nil
 		}
 		if !errors.Is(err, notify.ErrNotAcquired) {
-			return nil, fmt.Errorf("consumer: join group %q: %w", options.Group, err)
+			return nil, l.notJoined(err)
 		}
 	}
-	session, err := db.Session(ctx, notify.SessionOptions{IdleTimeout: options.lockIdle})
+	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: l.options.lockIdle})
 	if err != nil {
 		return nil, err
 	}
-	lock, err := standBy(ctx, session, name, options)
+	lock, err := l.standBy(ctx, session, name)
 	if err != nil {
 		_ = session.Close()
 		return nil, err
@@ -54,17 +72,53 @@ func join(ctx context.Context, db *notify.DB, topic *table.Table, options Option
 	return &membership{lock, session.Close}, nil
 }
 
+func (l *life) notJoined(err error) error {
+	return fmt.Errorf("consumer: join group %q: %w", l.options.Group, err)
+}
+
+// lease returns when this process has the group's lease.
+func (l *life) lease(ctx context.Context, name string) (*membership, error) {
+	lease, err := guard.NewLease(l.db, name, guard.LeaseOptions{TTL: min(groupLease, l.options.lockIdle)})
+	if err != nil {
+		return nil, l.notJoined(err)
+	}
+	held, err := lease.TryLock(ctx)
+	if errors.Is(err, guard.ErrNotAcquired) {
+		l.standsBy(ctx)
+		held, err = lease.Lock(ctx)
+	}
+	if errors.Is(err, guard.ErrNoState) {
+		err = ErrNoState
+	}
+	if err != nil {
+		return nil, l.notJoined(err)
+	}
+	return &membership{held, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+		defer cancel()
+		if err := held.Release(ctx); err != nil && !errors.Is(err, guard.ErrLockLost) {
+			return err
+		}
+		return nil
+	}}, nil
+}
+
 // standBy returns when the session has the group's lock.
-func standBy(ctx context.Context, session *notify.Session, name string, options Options) (*notify.Lock, error) {
+func (l *life) standBy(ctx context.Context, session *notify.Session, name string) (*notify.Lock, error) {
 	lock, err := session.TryLock(ctx, name)
 	if errors.Is(err, notify.ErrNotAcquired) {
-		options.Logger.InfoContext(ctx, "standing by: another member of the group is active")
+		l.standsBy(ctx)
 	}
 	for errors.Is(err, notify.ErrNotAcquired) {
 		lock, err = session.Lock(ctx, name, standby)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consumer: join group %q: %w", options.Group, err)
+		return nil, l.notJoined(err)
 	}
 	return lock, nil
+}
+
+func (l *life) standsBy(ctx context.Context) {
+	l.stoodBy = true
+	l.log.InfoContext(ctx, "standing by: another member of the group is active")
 }

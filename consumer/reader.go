@@ -44,14 +44,15 @@ var errDrained = errors.New("the end of the table")
 
 // reader reads the rows of one session's life, each once, and hands them out.
 type reader struct {
-	rows   *rows
-	source source
-	grace  time.Duration // what a gap is given beside its writers' end
-	waiter notify.Waiter
-	woken  func(Wake) // may be nil
-	wm     *watermark
-	out    chan<- batch
-	log    *slog.Logger
+	rows        *rows
+	source      source
+	grace       time.Duration // what a gap is given beside its writers' end, where those may not be seen
+	replication *replication
+	waiter      notify.Waiter
+	woken       func(Wake) // may be nil
+	wm          *watermark
+	out         chan<- batch
+	log         *slog.Logger
 
 	pageRows  int
 	strict    bool

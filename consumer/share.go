@@ -21,6 +21,13 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		return err
 	}
 	defer func() { _ = session.Close() }()
+	switch caps := session.Capabilities(); {
+	case caps.Replica:
+		return errReplica
+	case caps.Galera || caps.MultiPrimary:
+		return fmt.Errorf("consumer: %w: the members of a group can't share it where several servers take writes, because each has "+
+			"advisory locks of its own: leave MembersShare (--members-share) out, and one member at a time is active", ErrOptions)
+	}
 	sharing, err := l.sharing(ctx, session, t)
 	if err != nil {
 		return err
@@ -102,7 +109,7 @@ func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Ta
 		return s, s.agrees(t, l.options)
 	}
 	// Under the group's lock: nobody reads for it alone, and nobody else makes it.
-	lock, err := standBy(ctx, session, GroupLock(t.Schema, t.Name, l.options.Group), l.options)
+	lock, err := l.standBy(ctx, session, GroupLock(t.Schema, t.Name, l.options.Group))
 	if err != nil {
 		return s, err
 	}

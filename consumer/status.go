@@ -11,6 +11,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -49,6 +50,8 @@ type GroupStatus struct {
 	// Session is the connection that holds the group's lock, the active member's; 0
 	// when no member is active.
 	Session uint64
+	// Leased is set where several servers take writes, and a member holds the group's lease, which takes the lock's place.
+	Leased bool
 	// Settled is the offset: what there is up to this id is done, and nothing can
 	// appear there any more.
 	Settled uint64
@@ -107,6 +110,13 @@ func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStat
 	if missing != nil && !errors.Is(missing, ErrNoState) {
 		return nil, missing
 	}
+	if caps := session.Capabilities(); caps.Galera || caps.MultiPrimary {
+		for i := range stored {
+			if err := stored[i].lookForLease(ctx, db, t); err != nil {
+				return nil, err
+			}
+		}
+	}
 	status := &TopicStatus{Topic: t.Name}
 	if status.Head, _, err = largest(ctx, r); err != nil {
 		return nil, err
@@ -129,6 +139,7 @@ type storedGroup struct {
 	Member    string
 	Age       int64 // in microseconds
 	Session   uint64
+	Leased    bool
 }
 
 func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) (groups []storedGroup, err error) {
@@ -148,6 +159,17 @@ func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) 
 		return nil
 	})
 	return groups, err
+}
+
+// lookForLease reads whether a member has the group's lease.
+func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
+	lease, err := guard.NewLease(db, GroupLock(t.Schema, t.Name, g.Name), guard.LeaseOptions{TTL: groupLease})
+	if err != nil {
+		return err
+	}
+	status, err := lease.Status(ctx)
+	g.Leased = status.Held
+	return err
 }
 
 // status looks at what the group has before it.
@@ -170,7 +192,7 @@ func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupSt
 func (g *storedGroup) of(ctx context.Context, r *rows, p progress, head uint64) (_ GroupStatus, err error) {
 	done := p.done
 	s := GroupStatus{
-		Group: g.Name, Member: g.Member, Session: g.Session, Settled: p.settled,
+		Group: g.Name, Member: g.Member, Session: g.Session, Leased: g.Leased, Settled: p.settled,
 		Moved: time.Duration(max(0, g.Age)) * time.Microsecond,
 	}
 	gaps := slices.Collect(done.missing(s.Settled, done.max()))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -51,7 +53,7 @@ type source interface {
 // grace besides. Each is tried, not believed.
 func openSource(ctx context.Context, session *notify.Session, t *table.Table, want Writers, grace time.Duration) (source, time.Duration, error) {
 	exact := time.Duration(0)
-	if session.Capabilities().WritersElsewhere() { // whose transactions hold no lock here
+	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // the writers' transactions hold no lock here
 		exact = grace
 	}
 	if want == WritersAuto || want == WritersMetadataLocks {
@@ -135,6 +137,36 @@ func (c *Consumer) Writers(ctx context.Context) (way Writers, grace time.Duratio
 		return "", 0, err
 	}
 	return source.name(), grace, nil
+}
+
+// replication notices that the server is a replica, by what it has applied of other servers' transactions since the last
+// look. Those who write there are not seen here.
+type replication struct {
+	session *notify.Session
+	growth  *server.Growth
+	certain bool
+	doubted time.Time // until then it counts as a replica, for want of a privilege to see
+}
+
+func newReplication(session *notify.Session, grace time.Duration) *replication {
+	caps := session.Capabilities()
+	r := &replication{session: session, growth: caps.Growth(), certain: caps.WritersElsewhere()}
+	if caps.MayBeReplica {
+		r.doubted = time.Now().Add(grace)
+	}
+	return r
+}
+
+// applies reports whether rows may come from other servers.
+func (r *replication) applies(ctx context.Context) (bool, error) {
+	if r.certain {
+		return true, nil
+	}
+	err := r.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+		r.certain, err = r.growth.Grows(ctx, conn)
+		return err
+	})
+	return r.certain || time.Now().Before(r.doubted), err
 }
 
 // unknown is the source that knows of nobody.

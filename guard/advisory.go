@@ -6,6 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -29,23 +32,35 @@ func NewAdvisory(db *notify.DB, name string, options notify.SessionOptions) (*Ad
 }
 
 // TryLock implements Mutex. Besides, ErrUnsafe says that other servers, where the
-// lock does not reach, take writes too.
+// lock does not reach, take writes too: a node of Galera, a member of a group with several primaries, a replica. On MySQL an
+// account without SELECT on performance_schema.replication_applier_status sees that a server is a replica only by what it
+// applies: where it has applied anything ever, that is watched for a second first.
 func (a *Advisory) TryLock(ctx context.Context) (Held, error) { return a.lock(ctx, 0) }
 
-// Lock implements Mutex, with TryLock's errors. It waits in the server.
+// Lock implements Mutex, with TryLock's errors. It waits in the server, and after a restart of the server it waits again.
 func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, longest) }
 
 func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
-	session, err := a.db.Session(ctx, a.options)
-	if err != nil {
-		return nil, a.explain(ctx, 0, err) // nobody else has the lock, for all we know
+	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
+	for reached := false; ; {
+		session, err := a.db.Session(ctx, a.options)
+		if err == nil {
+			reached = true
+			var lock *notify.Lock
+			if lock, err = a.acquire(ctx, session, timeout); err == nil {
+				return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
+			}
+			_ = session.Close() // whatever it holds is free then
+		}
+		// Who waits outlives a restart of the server.
+		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
+			return nil, a.explain(ctx, timeout, err)
+		}
+		retried.Add(1)
+		if pause(ctx, waits.NextBackOff()) != nil {
+			return nil, a.explain(ctx, timeout, err)
+		}
 	}
-	lock, err := a.acquire(ctx, session, timeout)
-	if err == nil {
-		return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
-	}
-	_ = session.Close() // whatever it holds is free then
-	return nil, a.explain(ctx, timeout, err)
 }
 
 // explain gives an error that the end of ctx brought about its cause: who waited for the
@@ -61,9 +76,31 @@ func (a *Advisory) explain(ctx context.Context, timeout time.Duration, err error
 	return explain("lock", a.name, err)
 }
 
+// appliesWithin is how long it is watched whether a server that may be a replica applies anything.
+const appliesWithin = time.Second
+
+var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
+
 func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout time.Duration) (*notify.Lock, error) {
-	if session.Capabilities().WritersElsewhere() {
+	switch caps := session.Capabilities(); {
+	case caps.Replica:
+		return nil, errReplica
+	case caps.WritersElsewhere():
 		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
+	case caps.MayBeReplica: // the account may not see; what it applies shows it
+		if err := pause(ctx, appliesWithin); err != nil {
+			return nil, err
+		}
+		err := session.Do(ctx, func(conn *sqlx.Conn) error {
+			grows, err := caps.Growth().Grows(ctx, conn)
+			if grows {
+				err = errReplica
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	lock, err := session.Lock(ctx, notify.LockName("mutex", a.db.Name(), a.name), timeout)
 	if err != nil {

@@ -2,11 +2,6 @@ package guard_test
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,59 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
-	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
-
-// primaries are servers of one replication group, which all take writes.
-func primaries(t *testing.T, shared *mysqltest.Server, count int) []*mysqltest.Server {
-	t.Helper()
-	var all []*mysqltest.Server
-	var seeds []string
-	for n := range count {
-		s := shared.Start(t, fmt.Sprintf("--server-id=%d", n+1), "--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
-			"--report-host=127.0.0.1", "--replica-parallel-workers=1")
-		var folder string
-		require.NoError(t, s.Admin(t).QueryRow("SELECT @@datadir").Scan(&folder))
-		s.Stop()
-		require.NoError(t, os.Remove(filepath.Join(folder, "auto.cnf")), "which has the name that all copies have")
-		s.Restart(t)
-		port, err := child.FreePort()
-		require.NoError(t, err)
-		seeds = append(seeds, fmt.Sprintf("127.0.0.1:%d", port))
-		all = append(all, s)
-	}
-	for n, s := range all {
-		admin := s.Admin(t)
-		if _, err := admin.Exec("INSTALL PLUGIN group_replication SONAME 'group_replication.so'"); err != nil {
-			t.Skipf("needs the plugin group_replication: %v", err)
-		}
-		for _, query := range []string{
-			"RESET BINARY LOGS AND GTIDS",
-			"SET GLOBAL group_replication_group_name = '8a5f6f0e-2f0c-4c51-9a4c-0d1c1a4b7d10'",
-			"SET GLOBAL group_replication_single_primary_mode = OFF",
-			"SET GLOBAL group_replication_local_address = '" + seeds[n] + "'",
-			"SET GLOBAL group_replication_group_seeds = '" + strings.Join(seeds, ",") + "'",
-			"SET GLOBAL group_replication_ip_allowlist = '127.0.0.1/32'",
-			"CHANGE REPLICATION SOURCE TO SOURCE_USER = 'root' FOR CHANNEL 'group_replication_recovery'",
-			fmt.Sprintf("SET GLOBAL group_replication_bootstrap_group = %v", n == 0),
-			"START GROUP_REPLICATION",
-			"SET GLOBAL group_replication_bootstrap_group = OFF",
-		} {
-			_, err := admin.Exec(query)
-			require.NoError(t, err, query)
-		}
-		require.Eventually(t, func() bool { return online(admin) == n+1 }, 2*patience, 10*tick)
-	}
-	return all
-}
-
-func online(admin *sql.DB) (n int) {
-	_ = admin.QueryRow("SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'").Scan(&n)
-	return n
-}
 
 // Where two servers take writes, somebody takes the lease on the other one while a
 // transaction is fenced by it here, and this server has not heard of it: the transaction
@@ -80,7 +26,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		case !mysqltest.Long():
 			t.Skip("starts a group, which takes its time: MQNOTIFY_LONG=1")
 		}
-		all := primaries(t, shared, 2)
+		all := shared.Primaries(t, 2)
 		here, config := openState(t, all[0])
 		config = config.Clone()
 		config.Addr = all[1].Addr()

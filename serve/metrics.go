@@ -131,7 +131,7 @@ func (c *topicCollector) Collect(to chan<- prometheus.Metric) {
 		for _, g := range state.Groups.Groups {
 			gauge(lagDesc, float64(g.Waiting.N), name, g.Group)
 			gauge(deadDesc, float64(g.DeadLetters.N), name, g.Group)
-			gauge(activeDesc, one(g.Session != 0), name, g.Group)
+			gauge(activeDesc, one(g.Session != 0 || g.Leased), name, g.Group)
 		}
 	}
 }

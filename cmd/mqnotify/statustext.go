@@ -74,6 +74,8 @@ func groupTable(groups []consumer.GroupStatus) string {
 			member = fmt.Sprintf("%d share %d partitions", active(g), g.Partitions)
 		case g.Session != 0:
 			member = fmt.Sprintf("%s, session %d", g.Member, g.Session)
+		case g.Leased:
+			member = g.Member + ", by a lease"
 		}
 		lag := g.Waiting.String()
 		if g.Waiting.More {

@@ -24,6 +24,7 @@ var serverChecks = []check[*exam]{
 	{"server", version},
 	{"writes", writes},
 	{"cluster", cluster},
+	{"delay", delay},
 	{"gtid", gtid},
 	{"timeouts", timeouts},
 	{"packet", packet},
@@ -60,4 +61,24 @@ func (e *exam) exec(ctx context.Context, statement string) error {
 		_, err := conn.ExecContext(ctx, statement)
 		return err
 	})
+}
+
+// maps reads the rows of a statement whose columns differ between servers.
+func (e *exam) maps(ctx context.Context, query string) (all []map[string]any, err error) {
+	err = e.session.Do(ctx, func(conn *sqlx.Conn) error {
+		rows, err := conn.QueryxContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row := make(map[string]any)
+			if err := rows.MapScan(row); err != nil {
+				return err
+			}
+			all = append(all, row)
+		}
+		return rows.Err()
+	})
+	return all, err
 }

@@ -2,8 +2,11 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
 )
@@ -71,21 +74,99 @@ func writes(ctx context.Context, e *exam) ([]Result, error) {
 	return []Result{ok("the server is not read-only")}, nil
 }
 
-func cluster(_ context.Context, e *exam) ([]Result, error) {
-	var kind string
+// cluster tells what a server has to do with others that write to its tables, and measures how far it is behind them.
+func cluster(ctx context.Context, e *exam) ([]Result, error) {
+	if e.caps.Galera {
+		var status struct {
+			Name  string `db:"Variable_name"`
+			Value string `db:"Value"`
+		}
+		if err := e.get(ctx, &status, "SHOW GLOBAL STATUS LIKE 'wsrep_cluster_status'"); err != nil {
+			return nil, err
+		}
+		if status.Value != "Primary" {
+			return []Result{problem("connect to a node of the part that has the majority, or mend this one",
+				"a node of a Galera cluster that has no quorum (wsrep_cluster_status is %s): it takes no statements", status.Value)}, nil
+		}
+	}
+	const lost = "a row of a transaction there that takes longer than --grace, the replication's delay included, is LOST"
 	switch {
-	case e.caps.Galera:
-		kind = "a node of a Galera cluster"
-	case e.caps.MultiPrimary:
-		kind = "a member of a replication group with several primaries"
+	case e.caps.Galera || e.caps.MultiPrimary:
+		kind := "a node of a Galera cluster"
+		if e.caps.MultiPrimary {
+			kind = "a member of a replication group with several primaries"
+		}
+		return []Result{warning("let all producers and consumers of a topic connect to the same server",
+			"%s: advisory locks and open transactions are each server's own. A group has one active member by a lease, locks and --members-share are refused, "+
+				"the two sides of a handshake meet on this server only; %s", kind, lost)}, nil
+	case e.caps.Replica:
+		return []Result{warning("connect to the server that takes the writes",
+			"a replica of another server: groups and locks are refused here; %s", lost)}, nil
+	case e.caps.MayBeReplica:
+		return []Result{warning("GRANT SELECT ON performance_schema.replication_applier_status to the account",
+			"this server has applied another one's transactions, and this account can't see whether it still does. If it does, connect to that one: locks do not reach it; %s", lost)}, nil
 	case e.caps.GroupReplication:
 		return []Result{ok("a member of a replication group with one primary")}, nil
-	default:
-		return []Result{ok("no Galera, no group replication")}, nil
 	}
-	return []Result{warning("let all producers and consumers of a topic connect to the same server",
-		"%s: advisory locks and open transactions are each server's own. Members of a group, and the two sides of a handshake, "+
-			"meet on this one only; rows of a transaction on another that stays open for longer than --grace may be LOST", kind)}, nil
+	return []Result{ok("no Galera, no group replication, no replica")}, nil
+}
+
+// defaultGrace is what a consumer's --grace is unless told.
+const defaultGrace = time.Minute
+
+// delay compares how far the server is behind others with how long a gap in the ids waits.
+func delay(ctx context.Context, e *exam) ([]Result, error) {
+	if !e.caps.Galera && !e.caps.MultiPrimary && !e.caps.Replica {
+		return nil, nil
+	}
+	behind, err := replicationDelay(ctx, e)
+	switch {
+	case server.NoPrivilege(err):
+		return []Result{ok("this account can't see how far the server is behind the others")}, nil
+	case err != nil:
+		return nil, err
+	case behind > defaultGrace/2:
+		return []Result{problem(fmt.Sprintf("consume --grace %v, or more", (4*behind).Round(time.Second)),
+			"it is %v behind the others, and a gap in the ids waits %v unless --grace says otherwise: rows are LOST when it falls further behind",
+			behind.Round(time.Millisecond), defaultGrace)}, nil
+	}
+	return []Result{ok("it is %v behind the others, and a gap in the ids waits %v unless --grace says otherwise", behind.Round(time.Millisecond), defaultGrace)}, nil
+}
+
+// replicationDelay measures how far the server is behind the others.
+func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err error) {
+	if e.caps.Galera || e.caps.MultiPrimary {
+		// A read that waits for all that was committed anywhere before it.
+		variable, value, before := "wsrep_sync_wait", "1", "@@SESSION.wsrep_sync_wait"
+		if e.caps.MultiPrimary {
+			variable, value, before = "group_replication_consistency", "'BEFORE'", "@@SESSION.group_replication_consistency"
+		}
+		if err := e.exec(ctx, "SET @mqnotify_before = "+before+", SESSION "+variable+" = "+value); err != nil {
+			return 0, err
+		}
+		begun := time.Now()
+		var n int
+		err = e.get(ctx, &n, "SELECT COUNT(*) FROM information_schema.ENGINES")
+		delay = time.Since(begun)
+		return delay, errors.Join(err, e.exec(ctx, "SET SESSION "+variable+" = @mqnotify_before"))
+	}
+	if !e.caps.MariaDB {
+		var microseconds int64
+		err = e.get(ctx, &microseconds, "SELECT COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, LAST_APPLIED_TRANSACTION_ORIGINAL_COMMIT_TIMESTAMP,"+
+			" LAST_APPLIED_TRANSACTION_END_APPLY_TIMESTAMP)), 0) FROM performance_schema.replication_applier_status_by_worker"+
+			" WHERE LAST_APPLIED_TRANSACTION <> ''")
+		return time.Duration(max(0, microseconds)) * time.Microsecond, err
+	}
+	var behind []map[string]any
+	if behind, err = e.maps(ctx, "SHOW ALL SLAVES STATUS"); err != nil {
+		return 0, err
+	}
+	for _, source := range behind {
+		text, _ := source["Seconds_Behind_Master"].([]byte)
+		seconds, _ := strconv.Atoi(string(text))
+		delay = max(delay, time.Duration(seconds)*time.Second)
+	}
+	return delay, nil
 }
 
 // gtid is for information: with it every commit is a hint for consumers whose tables have no wake trigger.

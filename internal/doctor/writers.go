@@ -22,7 +22,8 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 	}
 	besides := ""
 	if grace > 0 {
-		besides = "; a gap waits " + grace.String() + " besides, for transactions on other servers"
+		late = "of this server's own transactions no row that commits late is lost"
+		besides = "; for those of other servers a gap waits " + grace.String() + " (--grace), and a row that comes later is LOST"
 	}
 	switch way {
 	case consumer.WritersMetadataLocks:

@@ -19,7 +19,10 @@ import (
 
 // launch makes the instance's data folder and starts it. On an error nothing is left of it.
 func (s *Server) launch(flags ...string) error {
-	template, err := s.template()
+	template, err := s.from, error(nil)
+	if template == "" {
+		template, err = s.template()
+	}
 	if err != nil {
 		return err
 	}
@@ -75,7 +78,7 @@ func (s *Server) run() error {
 	}
 	starting <- struct{}{}
 	defer func() { <-starting }()
-	process, err := startProcess(s.binary, args, s.logFile())
+	process, err := startProcess(s.binary, args, s.path, s.logFile())
 	if err != nil {
 		return fmt.Errorf("mysqltest: start %s: %w", s.name, err)
 	}

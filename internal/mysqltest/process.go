@@ -13,9 +13,13 @@ import (
 // process is a running server.
 type process struct{ *child.Process }
 
-// startProcess starts a server with its output appended to the log file.
-func startProcess(binary string, args []string, log string) (*process, error) {
+// startProcess starts a server with its output appended to the log file. It finds its scripts in the folder too, if there
+// is one.
+func startProcess(binary string, args []string, folder, log string) (*process, error) {
 	command := exec.Command(binary, args...) //nolint:noctx // it outlives the call; end ends it
+	if folder != "" {
+		command.Env = append(os.Environ(), "PATH="+folder+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
 	command.SysProcAttr = processAttributes()
 	started, err := child.Start(command, log)
 	if err != nil {

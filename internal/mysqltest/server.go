@@ -32,6 +32,8 @@ type Server struct {
 
 	tb    testing.TB // the test that owns this instance; nil when it is shared
 	flags []string
+	from  string // the data folder that is copied; "" for an empty one
+	path  string // a folder of scripts of the server's, or ""
 	dir   string
 	port  int
 	admin *sql.DB // for the harness's own work

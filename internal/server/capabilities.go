@@ -5,7 +5,9 @@ package server
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,17 +22,21 @@ type Capabilities struct {
 	// GroupReplication is set on a member of a group; MultiPrimary when the
 	// group's other members take writes too.
 	GroupReplication, MultiPrimary bool
-	GTID                           bool // gtid_mode=ON with a binary log: commits can be waited for
-	PerformanceSchema              bool
-	Autocommit                     bool   // of the session that asked
-	MaxAllowedPacket               int    // bytes
-	AutoIncrementIncrement         uint64 // the step between two ids
-	LowerCaseTableNames            int
-	WaitTimeout                    int // seconds until an idle session is closed
-	ServerUUID                     string
-	TimeZone                       string // of the session that asked
+	// Replica is set when the server applies what another one commits, whether it is ReadOnly or not. MayBeReplica is set
+	// when it has done so and the account can't see whether it still does: Growth tells.
+	Replica, MayBeReplica  bool
+	GTID                   bool // gtid_mode=ON with a binary log: commits can be waited for
+	PerformanceSchema      bool
+	Autocommit             bool   // of the session that asked
+	MaxAllowedPacket       int    // bytes
+	AutoIncrementIncrement uint64 // the step between two ids
+	LowerCaseTableNames    int
+	WaitTimeout            int // seconds until an idle session is closed
+	ServerUUID             string
+	TimeZone               string // of the session that asked
 
 	variables map[string]string
+	applied   string // the GTIDs of other servers' transactions
 }
 
 // variables that decide; a server shows those it knows.
@@ -42,6 +48,7 @@ var variables = []string{
 	"autocommit", "completion_type", "lock_wait_timeout", "innodb_lock_wait_timeout", "long_query_time",
 	"max_execution_time", "max_statement_time", "idle_transaction_timeout", "sql_select_limit",
 	"information_schema_stats_expiry", "time_zone",
+	"gtid_executed", "gtid_slave_pos", "group_replication_view_change_uuid",
 }
 
 // Queryer runs a statement: *sql.DB, *sql.Conn and their sqlx twins.
@@ -68,7 +75,87 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("server: read variables: %w", err)
 	}
-	return capabilities(known), nil
+	c := capabilities(known)
+	if c.applied == "" || c.WritersElsewhere() {
+		return c, nil
+	}
+	return c, c.lookForSource(ctx, q)
+}
+
+// lookForSource finds out whether the server is a replica, and not one that was made a source.
+func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
+	query := "SELECT COUNT(*) FROM performance_schema.replication_applier_status" +
+		" WHERE SERVICE_STATE = 'ON' AND CHANNEL_NAME NOT LIKE 'group\\_replication\\_%'"
+	if c.MariaDB {
+		query = "SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'"
+	}
+	n, err := one[int](ctx, q, query)
+	switch {
+	case NoPrivilege(err) || Is(err, ErrNoSuchTable, ErrUnknownTable):
+		c.MayBeReplica = true
+	case err != nil:
+		return fmt.Errorf("server: look for a source: %w", err)
+	}
+	c.Replica = n > 0
+	return nil
+}
+
+// Growth tells whether a server applies another one's transactions, by the GTIDs that it has: an account needs no
+// privilege for them. A MySQL server without GTIDs does not tell. It is not safe for concurrent use.
+type Growth struct {
+	caps    *Capabilities
+	applied string
+}
+
+// Growth returns one that begins when c was found out.
+func (c *Capabilities) Growth() *Growth { return &Growth{c, c.applied} }
+
+// Grows reports whether the server has applied any since the last call.
+func (g *Growth) Grows(ctx context.Context, q Queryer) (bool, error) {
+	variable := "gtid_executed"
+	if g.caps.MariaDB {
+		variable = "gtid_slave_pos"
+	}
+	if !g.caps.Has(variable) {
+		return false, nil
+	}
+	now, err := one[string](ctx, q, "SELECT @@GLOBAL."+variable)
+	if err != nil {
+		return false, fmt.Errorf("server: read %s: %w", variable, err)
+	}
+	if !g.caps.MariaDB {
+		now = g.caps.foreign(now)
+	}
+	before := g.applied
+	g.applied = now
+	return now != before, nil
+}
+
+// one reads the one value of a query.
+func one[T any](ctx context.Context, q Queryer, query string) (value T, err error) {
+	rows, err := q.QueryContext(ctx, query)
+	if err != nil {
+		return value, err
+	}
+	defer rows.Close()
+	if rows.Next() {
+		err = rows.Scan(&value)
+	}
+	return value, errors.Join(err, rows.Err())
+}
+
+// foreign is what of a set of GTIDs is of other servers' transactions. The members of a replication group share a name.
+func (c *Capabilities) foreign(executed string) string {
+	own := []string{c.ServerUUID, c.variables["group_replication_group_name"], c.variables["group_replication_view_change_uuid"]}
+	var others []string
+	for set := range strings.SplitSeq(executed, ",") {
+		set = strings.TrimSpace(set)
+		uuid, _, _ := strings.Cut(set, ":")
+		if uuid != "" && !slices.ContainsFunc(own, func(name string) bool { return strings.EqualFold(name, uuid) }) {
+			others = append(others, set)
+		}
+	}
+	return strings.Join(others, ",")
 }
 
 func capabilities(known map[string]string) *Capabilities {
@@ -101,6 +188,9 @@ func capabilities(known map[string]string) *Capabilities {
 		variables:           known,
 	}
 	c.MultiPrimary = c.GroupReplication && !on("group_replication_single_primary_mode")
+	if c.applied = known["gtid_slave_pos"]; !c.MariaDB {
+		c.applied = c.foreign(known["gtid_executed"])
+	}
 	c.AutoIncrementIncrement = uint64(max(1, number("auto_increment_increment")))
 	return c
 }
@@ -130,5 +220,5 @@ func (c *Capabilities) Settings(pairs ...string) string {
 // WritersElsewhere tells whether sessions of other servers write to the tables
 // of this one: their transactions hold no lock here, and can't be seen.
 func (c *Capabilities) WritersElsewhere() bool {
-	return c.Galera || c.MultiPrimary || c.ReadOnly
+	return c.Galera || c.MultiPrimary || c.ReadOnly || c.Replica
 }

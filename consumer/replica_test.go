@@ -1,0 +1,62 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A replica that takes writes, as it does by default, sees no open transaction of its source: a row that commits late
+// there is not lost here. (One whose account can't see that it is a replica knows by what it applies.)
+func TestReplicaThatTakesWrites(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		source, replica := s.Replica(t)
+		config := source.Database(t)
+		db := openConfig(t, config, "orders")
+		there := config.Clone()
+		there.Addr = replica.Addr()
+		copied := attach(t, there)
+		eventually(t, func() bool { _, err := copied.Pool().Exec("DO (SELECT COUNT(*) FROM orders)"); return err == nil }, "the table does not come")
+
+		got, looks := new(collected), newLooks()
+		c := run(t, copied, "orders", Options{From: Beginning(), Grace: time.Minute, wrap: looks.wrap}, got.handler())
+		late := newConn(t, db)
+		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
+		insert(t, db, "orders", "two")
+		got.waitFor(t, "two")
+		looks.wait(t)
+		looks.wait(t)
+		onConn(t, late, "COMMIT")
+		got.waitFor(t, "two", "late")
+		require.NoError(t, c.end(t))
+
+		// Its own account shows nothing but what it has applied.
+		plain := attach(t, replica.User(t, there, "SELECT ON "+config.DBName+".*"))
+		session, err := plain.Session(t.Context(), notify.SessionOptions{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, session.Close()) }()
+		r := newReplication(session, 0)
+		applies := func() bool {
+			is, err := r.applies(t.Context())
+			require.NoError(t, err)
+			return is
+		}
+		require.Equal(t, s.IsMariaDB(), applies())
+		insert(t, db, "orders", "three")
+		eventually(t, applies, "it does not notice")
+	})
+}
+
+// attach opens a database whose tables are there, or come by replication.
+func attach(t *testing.T, config *mysql.Config) *notify.DB {
+	t.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}

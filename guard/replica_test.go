@@ -1,0 +1,72 @@
+package guard_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A lock on a replica would be held beside the same one on its source.
+func TestAdvisoryOnAReplica(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		source, replica := s.Replica(t)
+		direct, config := openState(t, source)
+		there := config.Clone()
+		there.Addr = replica.Addr()
+		mysqltest.Exec(t, direct.Pool(), "CREATE TABLE x (id INT)")
+		require.Eventually(t, func() bool {
+			return mysqltest.Value[int](t, openDB(t, there).Pool(), "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'x'") == 1
+		}, patience, tick)
+		// The source goes on writing: an account that may not see the replication sees that.
+		ctx, cancel := context.WithCancel(t.Context())
+		wrote := mysqltest.Result(func() error {
+			for ctx.Err() == nil {
+				mysqltest.Exec(t, direct.Pool(), "INSERT INTO x VALUES (1)")
+			}
+			return nil
+		})
+		for _, account := range []*notify.DB{openDB(t, there), openDB(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))} {
+			m, err := guard.NewAdvisory(account, "x", notify.SessionOptions{})
+			require.NoError(t, err)
+			_, err = m.TryLock(t.Context())
+			assert.ErrorIs(t, err, guard.ErrUnsafe)
+		}
+		cancel()
+		require.NoError(t, mysqltest.Receive(t, wrote))
+		m, err := guard.NewAdvisory(direct, "x", notify.SessionOptions{})
+		require.NoError(t, err)
+		require.NoError(t, mustLock(t, m).Release(t.Context()))
+	})
+}
+
+// Who waits for a lock outlives the server's death, and gets the lock that its holder lost.
+func TestLockWaitsThroughARestart(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		db, _ := openState(t, s)
+		m, err := guard.NewAdvisory(db, "x", notify.SessionOptions{})
+		require.NoError(t, err)
+		holder := mustLock(t, m)
+		got := mysqltest.Result(func() error {
+			held, err := m.Lock(shortly(t, 2*time.Minute))
+			if err == nil {
+				err = held.Release(t.Context())
+			}
+			return err
+		})
+		require.Eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'") == 1
+		}, patience, tick)
+		s.Kill()
+		s.Restart(t)
+		require.NoError(t, mysqltest.Receive(t, got))
+		require.ErrorIs(t, holder.Release(t.Context()), guard.ErrLockLost)
+	})
+}

@@ -1,0 +1,65 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A replica is known whether it is read-only or not. MySQL shows an ordinary account only that it applies transactions.
+func TestReplica(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		source, replica := s.Replica(t)
+		config := source.Database(t)
+		elsewhere := config.Clone()
+		elsewhere.Addr = replica.Addr()
+		db := open(t, config)
+		_, err := db.Exec("CREATE TABLE x (id INT) ENGINE=InnoDB")
+		require.NoError(t, err)
+		admin := open(t, elsewhere)
+		require.Eventually(t, func() bool { _, err := admin.Exec("DO (SELECT COUNT(*) FROM x)"); return err == nil }, time.Minute, 10*time.Millisecond)
+		plain := open(t, replica.User(t, elsewhere, "ALL ON "+config.DBName+".*"))
+
+		c, err := Discover(t.Context(), db)
+		require.NoError(t, err)
+		assert.False(t, c.Replica || c.MayBeReplica || c.WritersElsewhere())
+		_, err = db.Exec("INSERT INTO x VALUES (1)")
+		require.NoError(t, err)
+		grows, err := c.Growth().Grows(t.Context(), db)
+		require.NoError(t, err)
+		assert.False(t, grows, "these are its own transactions")
+
+		c, err = Discover(t.Context(), admin)
+		require.NoError(t, err)
+		assert.True(t, c.Replica && !c.MayBeReplica && c.WritersElsewhere())
+		c, err = Discover(t.Context(), plain)
+		require.NoError(t, err)
+		assert.Equal(t, s.IsMariaDB(), c.Replica)
+		assert.Equal(t, !s.IsMariaDB(), c.MayBeReplica)
+		_, err = db.Exec("INSERT INTO x VALUES (2)")
+		require.NoError(t, err)
+		growth := c.Growth()
+		require.Eventually(t, func() bool {
+			grows, err := growth.Grows(t.Context(), plain)
+			require.NoError(t, err)
+			return grows
+		}, time.Minute, 10*time.Millisecond)
+
+		replica.Promote(t)
+		c, err = Discover(t.Context(), admin)
+		require.NoError(t, err)
+		assert.False(t, c.Replica || c.MayBeReplica || c.WritersElsewhere())
+		c, err = Discover(t.Context(), plain)
+		require.NoError(t, err)
+		assert.False(t, c.Replica)
+		_, err = plain.Exec("INSERT INTO x VALUES (3)")
+		require.NoError(t, err)
+		grows, err = c.Growth().Grows(t.Context(), plain)
+		require.NoError(t, err)
+		assert.False(t, grows)
+	})
+}
