@@ -289,7 +289,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	reader := &reader{
 		rows: rows, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
-		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil,
+		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil, grouped: l.options.Group != "",
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
 	}
 	var reading sync.WaitGroup

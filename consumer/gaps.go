@@ -84,6 +84,9 @@ func (r *reader) besides(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if !before && r.replication.certain {
+		if r.grouped {
+			return 0, errReplica
+		}
 		warnReplica(ctx, r.log, r.grace)
 	}
 	return r.grace, nil

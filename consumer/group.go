@@ -20,6 +20,9 @@ const lockIdle = 45 * time.Second
 // groupLease is how long a member that dies keeps its group where several servers take writes.
 const groupLease = 15 * time.Second
 
+// appliesWithin is how long a member watches a server that may be a replica before it joins a group there.
+const appliesWithin = time.Second
+
 // errReplica ends the first attempt to join a group; later ones wait for a failover.
 var errReplica = errors.New("this server is a replica of another: connect to the one that takes the writes, or read without a group")
 
@@ -43,10 +46,14 @@ func GroupLock(database, topic, group string) string {
 func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error) {
 	name := GroupLock(topic.Schema, topic.Name, l.options.Group)
 	caps, err := l.db.Capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	replica, err := caps.AppliesWithin(ctx, l.db.Pool(), appliesWithin)
 	switch {
 	case err != nil:
 		return nil, err
-	case caps.Replica:
+	case replica:
 		return nil, errReplica
 	case caps.Galera || caps.MultiPrimary: // each server has advisory locks of its own
 		return l.lease(ctx, name)

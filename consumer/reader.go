@@ -56,6 +56,7 @@ type reader struct {
 
 	pageRows  int
 	strict    bool
+	grouped   bool // its offset is a group's
 	keyed     bool // what commits late comes before what was published after it
 	stopAtEnd bool
 	alternate bool // the waiter wants everything handled before it waits

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -49,6 +50,25 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 		require.Equal(t, s.IsMariaDB(), applies())
 		insert(t, db, "orders", "three")
 		eventually(t, applies, "it does not notice")
+
+		// A group's lock would be held on the source too.
+		ctx, cancel := context.WithCancel(t.Context())
+		wrote := mysqltest.Result(func() error {
+			for ctx.Err() == nil {
+				insert(t, db, "orders", "more")
+			}
+			return nil
+		})
+		member := attach(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))
+		for _, options := range []Options{{Group: "g"}, {Group: "s", MembersShare: true}} {
+			for _, account := range []*notify.DB{copied, member} {
+				c, err := New(account, "orders", options)
+				require.NoError(t, err)
+				require.ErrorIs(t, c.Run(t.Context(), got.handler()), errReplica)
+			}
+		}
+		cancel()
+		require.NoError(t, mysqltest.Receive(t, wrote))
 	})
 }
 

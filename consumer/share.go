@@ -21,8 +21,12 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		return err
 	}
 	defer func() { _ = session.Close() }()
-	switch caps := session.Capabilities(); {
-	case caps.Replica:
+	caps := session.Capabilities()
+	replica, err := caps.AppliesWithin(ctx, l.db.Pool(), appliesWithin)
+	switch {
+	case err != nil:
+		return err
+	case replica:
 		return errReplica
 	case caps.Galera || caps.MultiPrimary:
 		return fmt.Errorf("consumer: %w: the members of a group can't share it where several servers take writes, because each has "+

@@ -82,25 +82,19 @@ const appliesWithin = time.Second
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
 func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout time.Duration) (*notify.Lock, error) {
-	switch caps := session.Capabilities(); {
-	case caps.Replica:
+	caps := session.Capabilities()
+	var applies bool
+	err := session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+		applies, err = caps.AppliesWithin(ctx, conn, appliesWithin)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case applies:
 		return nil, errReplica
 	case caps.WritersElsewhere():
 		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
-	case caps.MayBeReplica: // the account may not see; what it applies shows it
-		if err := pause(ctx, appliesWithin); err != nil {
-			return nil, err
-		}
-		err := session.Do(ctx, func(conn *sqlx.Conn) error {
-			grows, err := caps.Growth().Grows(ctx, conn)
-			if grows {
-				err = errReplica
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
 	}
 	lock, err := session.Lock(ctx, notify.LockName("mutex", a.db.Name(), a.name), timeout)
 	if err != nil {

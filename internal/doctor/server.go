@@ -151,10 +151,13 @@ func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err er
 		return delay, errors.Join(err, e.exec(ctx, "SET SESSION "+variable+" = @mqnotify_before"))
 	}
 	if !e.caps.MariaDB {
+		// What is being applied tells; without it, what was applied within the last minute.
 		var microseconds int64
-		err = e.get(ctx, &microseconds, "SELECT COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, LAST_APPLIED_TRANSACTION_ORIGINAL_COMMIT_TIMESTAMP,"+
-			" LAST_APPLIED_TRANSACTION_END_APPLY_TIMESTAMP)), 0) FROM performance_schema.replication_applier_status_by_worker"+
-			" WHERE LAST_APPLIED_TRANSACTION <> ''")
+		err = e.get(ctx, &microseconds, "SELECT COALESCE(MAX(CASE WHEN APPLYING_TRANSACTION <> ''"+
+			" THEN TIMESTAMPDIFF(MICROSECOND, APPLYING_TRANSACTION_ORIGINAL_COMMIT_TIMESTAMP, NOW(6))"+
+			" WHEN LAST_APPLIED_TRANSACTION_END_APPLY_TIMESTAMP > NOW(6) - INTERVAL 1 MINUTE"+
+			" THEN TIMESTAMPDIFF(MICROSECOND, LAST_APPLIED_TRANSACTION_ORIGINAL_COMMIT_TIMESTAMP, LAST_APPLIED_TRANSACTION_END_APPLY_TIMESTAMP)"+
+			" END), 0) FROM performance_schema.replication_applier_status_by_worker")
 		return time.Duration(max(0, microseconds)) * time.Microsecond, err
 	}
 	var behind []map[string]any
@@ -162,8 +165,7 @@ func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err er
 		return 0, err
 	}
 	for _, source := range behind {
-		text, _ := source["Seconds_Behind_Master"].([]byte)
-		seconds, _ := strconv.Atoi(string(text))
+		seconds, _ := strconv.Atoi(fmt.Sprint(source["Seconds_Behind_Master"])) // NULL where nothing is applied
 		delay = max(delay, time.Duration(seconds)*time.Second)
 	}
 	return delay, nil

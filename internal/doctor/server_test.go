@@ -244,7 +244,6 @@ func TestOtherServers(t *testing.T) {
 		{version, notify.Capabilities{Version: "8.0.11-TiDB-v7.5.0"}, Warning, "TiDB 8.0.11-TiDB-v7.5.0, not MySQL itself"},
 		{version, notify.Capabilities{Version: "8.0.30-vitess"}, Warning, "not MySQL itself"},
 		{version, notify.Capabilities{Version: "new"}, Warning, `unknown version "new"`},
-		{cluster, notify.Capabilities{Galera: true}, Warning, "Galera cluster: advisory locks and open transactions are each server's own"},
 		{cluster, notify.Capabilities{GroupReplication: true, MultiPrimary: true}, Warning, "several primaries"},
 		{cluster, notify.Capabilities{GroupReplication: true}, OK, "one primary"},
 		{gtid, notify.Capabilities{GTID: true}, OK, "gtid_mode is on"},

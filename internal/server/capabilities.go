@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Capabilities is what a session's server can do, found out once a session.
@@ -76,7 +77,8 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 		return nil, fmt.Errorf("server: read variables: %w", err)
 	}
 	c := capabilities(known)
-	if c.applied == "" || c.WritersElsewhere() {
+	// A replica without GTIDs, which MariaDB always has, is known only by its channels.
+	if withGTIDs := c.MariaDB || c.GTID; c.WritersElsewhere() || withGTIDs && c.applied == "" {
 		return c, nil
 	}
 	return c, c.lookForSource(ctx, q)
@@ -92,12 +94,26 @@ func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	n, err := one[int](ctx, q, query)
 	switch {
 	case NoPrivilege(err) || Is(err, ErrNoSuchTable, ErrUnknownTable):
-		c.MayBeReplica = true
+		c.MayBeReplica = c.applied != ""
 	case err != nil:
 		return fmt.Errorf("server: look for a source: %w", err)
 	}
 	c.Replica = n > 0
 	return nil
+}
+
+// AppliesWithin reports whether the server is a replica. Where the account can't see that, it waits for a time, and looks
+// whether the server has applied anything of another one's since c was found out.
+func (c *Capabilities) AppliesWithin(ctx context.Context, q Queryer, wait time.Duration) (bool, error) {
+	if !c.MayBeReplica {
+		return c.Replica, nil
+	}
+	select {
+	case <-time.After(wait):
+		return c.Growth().Grows(ctx, q)
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 }
 
 // Growth tells whether a server applies another one's transactions, by the GTIDs that it has: an account needs no

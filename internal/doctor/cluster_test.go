@@ -1,0 +1,110 @@
+package doctor
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+const (
+	patience = time.Minute
+	tick     = 20 * time.Millisecond
+)
+
+// A real cluster of two nodes. When one dies, the other has no majority.
+func TestGaleraNode(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if !shared.IsMariaDB() {
+			t.Skip("MySQL has no Galera")
+		}
+		nodes := shared.Galera(t, 2)
+		_, db := initialised(t, nodes[0])
+
+		found := examine(t, db, "orders")
+		says(t, found.only(t, "cluster"), Warning, "a node of a Galera cluster", "to the same server")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
+		says(t, found.only(t, "locks"), OK, "advisory locks work", "")
+		says(t, found.only(t, "writers"), OK, "for those of other servers a gap waits 1m0s (--grace), and a row that comes later is LOST", "")
+		assert.NotContains(t, found.only(t, "writers").Text, "lock shows")
+		says(t, found.only(t, "mode"), Warning, "consume polls, at most 1 s apart (the server's locks do not reach all who write to its tables)", "a server that takes all writes alone")
+		assert.Len(t, found.worse(), 2, "%v", found)
+
+		nodes[1].Kill()
+		require.Eventually(t, func() bool {
+			found = examine(t, db)
+			return len(found.of("cluster")) == 1 && found.only(t, "cluster").Level == Problem
+		}, patience, tick)
+		says(t, found.only(t, "cluster"), Problem, "a node of a Galera cluster that has no quorum (wsrep_cluster_status is non-Primary)", "the part that has the majority")
+		_, err := db.Pool().ExecContext(t.Context(), "SET GLOBAL wsrep_provider_pc_bootstrap = ON") // for the cleanup
+		require.NoError(t, err)
+	})
+}
+
+// A real group whose members all take writes.
+func TestGroupWithSeveralPrimaries(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if shared.IsMariaDB() {
+			t.Skip("MariaDB has no group replication")
+		}
+		_, db := initialised(t, shared.Primaries(t, 2)[0])
+		found := examine(t, db, "orders")
+		says(t, found.only(t, "cluster"), Warning, "a member of a replication group with several primaries", "to the same server")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
+		says(t, found.only(t, "writers"), OK, "for those of other servers a gap waits 1m0s (--grace), and a row that comes later is LOST", "")
+	})
+}
+
+// A replica that takes writes, which is the default, is no place for consumers. How far it is behind is measured.
+func TestReplica(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		source, replica := shared.Replica(t)
+		config, db := initialised(t, source)
+		says(t, examine(t, db).only(t, "cluster"), OK, "no Galera, no group replication, no replica", "")
+
+		there := config.Clone()
+		there.Addr = replica.Addr()
+		copied := open(t, there)
+		require.Eventually(t, func() bool {
+			_, err := copied.Pool().ExecContext(t.Context(), "DO (SELECT COUNT(*) FROM orders)")
+			return err == nil
+		}, patience, tick)
+		found := examine(t, copied, "orders")
+		says(t, found.only(t, "cluster"), Warning, "a replica of another server: groups and locks are refused here", "connect to the server that takes the writes")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
+		says(t, found.only(t, "writers"), OK, "a row that comes later is LOST", "")
+
+		plain := open(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))
+		found = examine(t, plain)
+		if shared.IsMariaDB() {
+			says(t, found.only(t, "cluster"), Warning, "a replica of another server", "")
+		} else {
+			says(t, found.only(t, "cluster"), Warning, "can't see whether it still does", "GRANT SELECT ON performance_schema.replication_applier_status")
+		}
+
+		// An INSERT of two minutes ago that can't be applied yet.
+		locked := session(t, copied)
+		_, err := locked.ExecContext(t.Context(), "LOCK TABLES orders WRITE")
+		require.NoError(t, err)
+		writer := session(t, db)
+		past := "SET SESSION timestamp = UNIX_TIMESTAMP() - 120"
+		if !shared.IsMariaDB() {
+			past = "SET SESSION original_commit_timestamp = (UNIX_TIMESTAMP() - 120) * 1000000"
+		}
+		for _, statement := range []string{past, "INSERT INTO orders (payload) VALUES ('late')"} {
+			_, err := writer.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		require.Eventually(t, func() bool {
+			found = examine(t, copied)
+			return found.only(t, "delay").Level == Problem
+		}, patience, tick)
+		says(t, found.only(t, "delay"), Problem, "rows are LOST when it falls further behind", "consume --grace ")
+		_, err = locked.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES")
+		require.NoError(t, err)
+	})
+}
