@@ -15,7 +15,8 @@ func newRoot(a *app) *cobra.Command {
 		Use:   "mqnotify COMMAND",
 		Short: "A notification queue in MySQL and MariaDB tables",
 		Long: `mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables. It
-needs ordinary table privileges, and loses no row that commits late.
+needs ordinary table privileges, and loses no row that commits late (its account must see
+open transactions: "mqnotify doctor" tells).
 
 A topic is a table: one that init made, or any table with an AUTO_INCREMENT key.
 

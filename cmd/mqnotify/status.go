@@ -43,7 +43,8 @@ Then, of each group that consumes TOPIC:
   STORED        how long ago the offset was stored
   DEAD LETTERS  messages that the group gave up
 
-and open transactions older than a minute, which keep offsets from moving on.`,
+and warnings: other servers that write to this one's tables (it is a replica, or one of several that
+take writes), and transactions open for more than a minute, which keep offsets from moving on.`,
 		Example: `  mqnotify status orders
   mqnotify status orders --json | jq '.groups[] | select(.lag > 100).group'`,
 		Args:              oneName("TOPIC"),
@@ -123,7 +124,7 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 			s.findings = append(s.findings, belowOffset(s.name, g.Group))
 		}
 	}
-	for finding := range doctor.OldTransactions(ctx, db, doctor.Options{Topics: []string{s.name}, Old: o.old}) {
+	for finding := range doctor.ForStatus(ctx, db, doctor.Options{Topics: []string{s.name}, Old: o.old}) {
 		s.findings = append(s.findings, finding)
 	}
 	return s, ctx.Err()

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,8 +41,7 @@ func TestGaleraNode(t *testing.T) {
 			return len(found.of("cluster")) == 1 && found.only(t, "cluster").Level == Problem
 		}, patience, tick)
 		says(t, found.only(t, "cluster"), Problem, "a node of a Galera cluster that has no quorum (wsrep_cluster_status is non-Primary)", "the part that has the majority")
-		_, err := db.Pool().ExecContext(t.Context(), "SET GLOBAL wsrep_provider_pc_bootstrap = ON") // for the cleanup
-		require.NoError(t, err)
+		nodes[0].Bootstrap(t) // for the cleanup
 	})
 }
 
@@ -77,6 +77,7 @@ func TestReplica(t *testing.T) {
 		says(t, found.only(t, "cluster"), Warning, "a replica of another server: groups and locks are refused here", "connect to the server that takes the writes")
 		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
 		says(t, found.only(t, "writers"), OK, "a row that comes later is LOST", "")
+		assert.Contains(t, slices.Collect(ForStatus(t.Context(), copied, Options{})), found.only(t, "cluster"))
 
 		plain := open(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))
 		found = examine(t, plain)

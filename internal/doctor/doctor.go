@@ -86,10 +86,10 @@ func Examine(ctx context.Context, db *notify.DB, options Options) iter.Seq[Resul
 	}
 }
 
-// OldTransactions makes the check of the topics' open transactions alone, and those
-// that it rests on, and has what is no OK.
-func OldTransactions(ctx context.Context, db *notify.DB, options Options) iter.Seq[Result] {
-	options.only = []string{"connection", "table", "writers", "transactions"}
+// ForStatus makes only the checks of other servers that write and of the topics' open transactions, and those that these
+// rest on, and returns what is not OK.
+func ForStatus(ctx context.Context, db *notify.DB, options Options) iter.Seq[Result] {
+	options.only = []string{"connection", "cluster", "delay", "table", "writers", "transactions"}
 	return func(yield func(Result) bool) {
 		for r := range Examine(ctx, db, options) {
 			if r.Level != OK && r.Check != "writers" && !yield(r) {

@@ -126,12 +126,12 @@ func TestTransactionsBesideBytes(t *testing.T) {
 }
 
 // What status shows is what this check finds, and nothing that is well.
-func TestOldTransactions(t *testing.T) {
+func TestForStatus(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		_, db := initialised(t, s)
 		old := func() findings {
-			return findings(slices.Collect(OldTransactions(t.Context(), db, Options{Topics: []string{"orders"}, Old: oldAfter})))
+			return findings(slices.Collect(ForStatus(t.Context(), db, Options{Topics: []string{"orders"}, Old: oldAfter})))
 		}
 		require.Empty(t, old())
 		writer := session(t, db)

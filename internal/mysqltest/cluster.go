@@ -153,6 +153,14 @@ func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	return all
 }
 
+// Bootstrap makes a node of Galera that has lost the others a cluster again.
+func (s *Server) Bootstrap(tb testing.TB) {
+	tb.Helper()
+	if _, err := s.admin.ExecContext(context.Background(), "SET GLOBAL wsrep_provider_pc_bootstrap = ON"); err != nil {
+		s.exec(tb, "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES'") // before MariaDB 11
+	}
+}
+
 // copyNode stops the first node of a cluster, copies its data for the other nodes, and starts it again.
 func (s *Server) copyNode(tb testing.TB) {
 	tb.Helper()

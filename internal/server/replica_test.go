@@ -40,6 +40,12 @@ func TestReplica(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, s.IsMariaDB(), c.Replica)
 		assert.Equal(t, !s.IsMariaDB(), c.MayBeReplica)
+		if !s.IsMariaDB() {
+			sees, err := Discover(t.Context(), open(t, replica.User(t, elsewhere, "ALL ON "+config.DBName+".*",
+				"SELECT ON performance_schema.replication_applier_status")))
+			require.NoError(t, err)
+			assert.True(t, sees.Replica && !sees.MayBeReplica)
+		}
 		_, err = db.Exec("INSERT INTO x VALUES (2)")
 		require.NoError(t, err)
 		growth := c.Growth()
@@ -61,5 +67,26 @@ func TestReplica(t *testing.T) {
 		grows, err = c.Growth().Grows(t.Context(), plain)
 		require.NoError(t, err)
 		assert.False(t, grows)
+	})
+}
+
+// A replica of MySQL without GTIDs is known by its applier, to an account that may see it.
+func TestReplicaWithoutGTIDs(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if shared.IsMariaDB() {
+			t.Skip("MariaDB has GTIDs always")
+		}
+		s := shared.Start(t, "--server-id=2")
+		db := open(t, s.Database(t))
+		c, err := Discover(t.Context(), db)
+		require.NoError(t, err)
+		require.False(t, c.GTID || c.Replica || c.MayBeReplica)
+		for _, statement := range []string{"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1'", "START REPLICA SQL_THREAD"} {
+			_, err := s.Admin(t).Exec(statement)
+			require.NoError(t, err)
+		}
+		c, err = Discover(t.Context(), db)
+		require.NoError(t, err)
+		assert.True(t, c.Replica && c.WritersElsewhere())
 	})
 }
