@@ -43,9 +43,10 @@ func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, 
 func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
+		asked := time.Duration(0) // nobody else has the lock, for all we know
 		session, err := a.db.Session(ctx, a.options)
 		if err == nil {
-			reached = true
+			reached, asked = true, timeout
 			var lock *notify.Lock
 			if lock, err = a.acquire(ctx, session, timeout); err == nil {
 				return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
@@ -54,11 +55,11 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 		}
 		// Who waits outlives a restart of the server.
 		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
-			return nil, a.explain(ctx, timeout, err)
+			return nil, a.explain(ctx, asked, err)
 		}
 		retried.Add(1)
-		if pause(ctx, waits.NextBackOff()) != nil {
-			return nil, a.explain(ctx, timeout, err)
+		if ended := pause(ctx, waits.NextBackOff()); ended != nil {
+			return nil, explain("lock", a.name, fmt.Errorf("%w: %w", ended, err))
 		}
 	}
 }
