@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/supervisor"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -29,7 +30,8 @@ server's clock: for a task that many machines schedule. KEY is 1 to 255 characte
 At most once: KEY is used up before COMMAND runs, and stays so if it fails, or if the
 machine dies. --reset makes KEY new. The exit code is that of COMMAND (128 and the
 signal's number if a signal ended it), which gets mqnotify's stdin and signals; it can't
-read from a terminal: that would stop it.
+read from a terminal: that would stop it. When mqnotify is killed, all that COMMAND has
+started is ended, as with lock.
 
 It needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate
@@ -78,7 +80,7 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 		}
 		return nil
 	}
-	return a.guarded(ctx, args, []string{"MQNOTIFY_KEY=" + key}, nil, 0)
+	return a.guarded(ctx, supervisor.New(args, killAfter), []string{"MQNOTIFY_KEY=" + key}, nil)
 }
 
 func (o onceOptions) try(ctx context.Context, db *notify.DB, periodic bool, key string) (bool, error) {
