@@ -168,7 +168,7 @@ func (t *tree) reap() {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // Wait4 returns it as it is
+		case err == syscall.EINTR:
 			continue
 		case err != nil: // ECHILD
 			t.childs = false
@@ -187,5 +187,5 @@ func (t *tree) over() bool {
 	if !t.exited || (t.ending && t.childs) {
 		return false
 	}
-	return syscall.Kill(-t.command, 0) == syscall.ESRCH //nolint:errorlint // Kill returns it as it is
+	return syscall.Kill(-t.command, 0) == syscall.ESRCH
 }

@@ -243,10 +243,10 @@ func TestInherited(t *testing.T) {
 // A socket that the supervisor keeps is open until all that the command has started has ended.
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	conn, err := net.Dial("tcp", listener.Addr().String()) //nolint:noctx // the listener is there
+	conn, err := net.Dial("tcp", listener.Addr().String())
 	require.NoError(t, err)
 	other, err := listener.Accept()
 	require.NoError(t, err)

@@ -76,13 +76,13 @@ func (c *Command) Start() error {
 	if err != nil {
 		return err
 	}
-	defer read.Close()
+	defer func() { _ = read.Close() }() // the supervisor has it
 	failure, write, err := os.Pipe()
 	if err != nil {
 		_ = control.Close()
 		return err
 	}
-	defer write.Close()
+	defer func() { _ = write.Close() }()
 	own := append([]*os.File{read, write}, c.kept...)
 	c.ExtraFiles = append(slices.Clip(inherited()), own...)
 	first := 3 + len(inherited())
@@ -102,7 +102,7 @@ func (c *Command) Start() error {
 func (c *Command) Wait() error {
 	err := c.Cmd.Wait()
 	c.End() // closes the pipe
-	defer c.failure.Close()
+	defer func() { _ = c.failure.Close() }()
 	text, readErr := io.ReadAll(c.failure)
 	if readErr != nil {
 		return errors.Join(err, readErr)
