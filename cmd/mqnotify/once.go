@@ -47,7 +47,7 @@ started is ended, as with lock.
 It needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate
   mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in the crontab of all machines
-  mqnotify once cleanup --every 9m -- ./cleanup
+  mqnotify once often --every 9m -- ./report
   mqnotify once migrate-2026-11 --reset`,
 		Args:              oneNameAndCommand("KEY"),
 		ValidArgsFunction: cobra.NoFileCompletions,
