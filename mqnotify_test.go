@@ -124,6 +124,40 @@ func TestRows(t *testing.T) {
 	})
 }
 
+// The value null of a JSON column and NULL are told apart, in the row's JSON and in the fields of structs.
+func TestJSONNull(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, db.Init(t.Context()))
+		mysqltest.ExecAll(t, db.Core().Pool(), "CREATE TABLE docs (id INT AUTO_INCREMENT PRIMARY KEY, a JSON, b JSON, c JSON, d JSON, e JSON)",
+			"INSERT INTO docs () VALUES ()", `INSERT INTO docs SET a = 'null', b = 'null', c = 'null', d = 'null', e = 'null'`)
+		require.Equal(t, []string{
+			`{"id":1,"a":null,"b":null,"c":null,"d":null,"e":null}`,
+			`{"id":2,"a_json":"null","b_json":"null","c_json":"null","d_json":"null","e_json":"null"}`,
+		}, values(consumed[string](t, db, "docs", "text", 2)))
+		type docs struct {
+			A json.RawMessage           `db:"a"`
+			B *json.RawMessage          `db:"b"`
+			C sql.Null[json.RawMessage] `db:"c"`
+			D sql.NullString            `db:"d"`
+			E map[string]int            `db:"e"`
+		}
+		null := json.RawMessage("null")
+		require.Equal(t, []docs{
+			{},
+			{A: null, B: &null, C: sql.Null[json.RawMessage]{V: null, Valid: true}, D: sql.NullString{String: "null", Valid: true}},
+		}, values(consumed[docs](t, db, "docs", "structs", 2)))
+	})
+}
+
+// values returns the values of messages.
+func values[T any](messages []mqnotify.Message[T]) (all []T) {
+	for _, m := range messages {
+		all = append(all, m.Value)
+	}
+	return all
+}
+
 // What can't be decoded, and what a handler gives up, is a dead letter at once. Nothing is skipped without a word.
 func TestDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

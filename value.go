@@ -1,7 +1,6 @@
 package mqnotify
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/base64"
@@ -134,6 +133,15 @@ func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 			raw, ok = row[column+"_base64"]
 			isBytes = true
 		}
+		null := string(raw) == "null"
+		if !ok { // the JSON value null
+			if _, ok = row[column+"_json"]; ok {
+				raw = json.RawMessage("null")
+			}
+		}
+		if null {
+			raw = nil
+		}
 		if !ok { // the table is another one now, and may be mended
 			return value, fmt.Errorf("mqnotify: row %d of %s has no column %q, which %T has in a db tag", m.ID, m.Topic, column, value)
 		}
@@ -146,9 +154,9 @@ func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 
 var errNull = errors.New("it is NULL: make the field a pointer or a sql.Null")
 
-// set gives a field the value of a column.
+// set gives a field the value of a column; raw is nil if that is NULL.
 func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
-	null := bytes.Equal(raw, []byte("null"))
+	null := raw == nil
 	switch t := field.Type(); {
 	case t.Kind() == reflect.Pointer:
 		if null {

@@ -19,6 +19,7 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(tortureEnv, tortureReaderMain)
 	mysqltest.AsProcess(shareEnv, shareMain)
+	mysqltest.AsProcess(producerEnv, producerMain)
 	mysqltest.Main(m)
 }
 

@@ -43,7 +43,7 @@ func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, 
 func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
-		asked := time.Duration(0) // nobody else has the lock, for all we know
+		asked := time.Duration(0) // without a session no other session is known to hold the lock
 		session, err := a.db.Session(ctx, a.options)
 		if err == nil {
 			reached, asked = true, timeout
@@ -64,12 +64,12 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 	}
 }
 
-// explain gives an error that the end of ctx brought about its cause: who waited for the
-// lock until then did not get it.
-func (a *Advisory) explain(ctx context.Context, timeout time.Duration, err error) error {
+// explain gives an error that the end of ctx brought about its cause: a caller that had asked
+// for the lock, and waited until then, did not get it.
+func (a *Advisory) explain(ctx context.Context, asked time.Duration, err error) error {
 	switch {
 	case ctx.Err() == nil:
-	case timeout > 0:
+	case asked > 0:
 		err = fmt.Errorf("%w: %w", ErrNotAcquired, context.Cause(ctx))
 	default:
 		err = context.Cause(ctx)

@@ -4,7 +4,7 @@
 //
 //	Once       conditional update      at most once for each row or key, for ever
 //	Claims     unique constraint       one claimant for each key; one successor for each claim
-//	Every      timeout lock            at most once in each interval
+//	Every      timeout lock            at most once in each interval, or calendar period
 //	LockRow    SELECT ... FOR UPDATE   one transaction at a time on a row
 //	TwoStep    two transactions        the same around a call to something outside
 //	Advisory   GET_LOCK                a mutex that lives and dies with a connection

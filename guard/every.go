@@ -16,11 +16,13 @@ import (
 //
 // The interval is counted from the last one that got through, by the server's clock;
 // that of the caller is not looked at. All callers give the same interval, or each
-// is held to its own.
+// is held to its own. NewEveryPeriod makes one for calendar periods.
 type Every struct {
 	db       *notify.DB
 	key      string
 	interval time.Duration
+	period   Period // instead of an interval
+	zone     *time.Location
 }
 
 // NewEvery is Every for a key of 1 to 255 characters, on the ready table, which
@@ -32,17 +34,25 @@ func NewEvery(db *notify.DB, key string, interval time.Duration) (*Every, error)
 	if err := checkTime("an interval", interval, time.Millisecond); err != nil {
 		return nil, err
 	}
-	return &Every{db, key, interval}, nil
+	return &Every{db: db, key: key, interval: interval}, nil
 }
 
 // Try tells whether the caller got through, in one statement. After an error nobody
 // may act: the interval may be used up.
 func (e *Every) Try(ctx context.Context) (bool, error) {
-	taker, length := newTaker(), microseconds(e.interval)
+	taker, length, query := newTaker(), microseconds(e.interval), everyQuery
 	args := []any{e.key, taker, length, taker, length, taker, taker, length, taker}
+	if e.period != "" {
+		now, err := e.now(ctx)
+		if err != nil {
+			return false, e.explain(err)
+		}
+		at, start := now.UnixMicro(), e.period.start(now).UnixMicro()
+		query, args = periodQuery, []any{e.key, taker, at, start, taker, start, taker, taker, start, taker, at}
+	}
 	var through bool
 	err := again(ctx, func() error {
-		result, err := e.db.Pool().ExecContext(ctx, everyQuery, args...)
+		result, err := e.db.Pool().ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}
@@ -57,14 +67,25 @@ func (e *Every) Try(ctx context.Context) (bool, error) {
 // INSERT ... ON DUPLICATE KEY UPDATE that changes nothing is 0 or 1, as the connection
 // was made (clientFoundRows). An attempt that is run again, since its answer was lost,
 // knows itself by the taker.
-const (
-	open       = "taken_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND OR taker = ?"
-	everyQuery = "INSERT INTO " + schema.IntervalTable + " (interval_key, times, taker, taken_at)" +
-		" VALUES (?, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE" +
+//
+// A period is known before the statement: it counts for the time at which its start was computed, not for the time of the statement, which may
+// be in the next period.
+var (
+	everyQuery = tryQuery("taken_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", "UTC_TIMESTAMP(6)")
+
+	instant     = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
+	periodQuery = tryQuery("taken_at < "+instant, instant)
+)
+
+// tryQuery is the statement of Try: with when the time is over, and the time that counts as now.
+func tryQuery(over, now string) string {
+	open := over + " OR taker = ?"
+	return "INSERT INTO " + schema.IntervalTable + " (interval_key, times, taker, taken_at)" +
+		" VALUES (?, LAST_INSERT_ID(1), ?, " + now + ") ON DUPLICATE KEY UPDATE" +
 		" times = IF(" + open + ", LAST_INSERT_ID(times + 1), times + LAST_INSERT_ID(0))," +
 		" taker = IF(" + open + ", ?, taker)," +
-		" taken_at = IF(" + open + ", UTC_TIMESTAMP(6), taken_at)" // the last, as the others ask for it
-)
+		" taken_at = IF(" + open + ", " + now + ", taken_at)" // the last, as the others ask for it
+}
 
 // Do runs f if the caller got through, and tells whether it did. That f fails makes
 // the interval no less used up.
@@ -78,6 +99,9 @@ func (e *Every) Do(ctx context.Context, f func(ctx context.Context) error) (ran 
 
 // Due is how long it takes until somebody can get through again; 0 is now.
 func (e *Every) Due(ctx context.Context) (time.Duration, error) {
+	if e.period != "" {
+		return e.duePeriod(ctx)
+	}
 	var left sql.NullInt64
 	err := again(ctx, func() error {
 		return e.db.Pool().GetContext(ctx, &left, "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), taken_at + INTERVAL ? MICROSECOND) FROM "+
@@ -89,6 +113,26 @@ func (e *Every) Due(ctx context.Context) (time.Duration, error) {
 	return max(0, time.Duration(left.Int64)*time.Microsecond), e.explain(err)
 }
 
+func (e *Every) duePeriod(ctx context.Context) (time.Duration, error) {
+	now, err := e.now(ctx)
+	if err != nil {
+		return 0, e.explain(err)
+	}
+	var taken int64
+	err = again(ctx, func() error {
+		return e.db.Pool().GetContext(ctx, &taken, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', taken_at) FROM "+
+			schema.IntervalTable+" WHERE interval_key = ?", e.key)
+	})
+	if errors.Is(err, sql.ErrNoRows) || (err == nil && taken < e.period.start(now).UnixMicro()) {
+		return 0, nil
+	}
+	return e.period.next(now).Sub(now), e.explain(err)
+}
+
 func (e *Every) explain(err error) error {
-	return explain("every "+e.interval.String()+", key", e.key, err)
+	time := string(e.period)
+	if time == "" {
+		time = e.interval.String()
+	}
+	return explain("every "+time+", key", e.key, err)
 }

@@ -35,6 +35,7 @@ func TestExamples(t *testing.T) {
 			"marked: true\n":      ExampleOnce_TryTx,
 			"paid: true, cancelled: false\nthen paid\n": ExampleClaims,
 			"the report is ours: true\n":                ExampleNewEvery,
+			"today's report is ours: true\n":            ExampleNewEveryPeriod,
 			"closed\n":                                  ExampleLockRow,
 			"charged and noted\n":                       ExampleTwoStep,
 			"imported\n":                                ExampleWith,
@@ -120,13 +121,29 @@ func ExampleClaims() {
 
 // In the scheduler of each machine.
 func ExampleNewEvery() {
-	nightly, err := guard.NewEvery(db, "nightly report", 23*time.Hour)
+	often, err := guard.NewEvery(db, "frequent report", 9*time.Minute)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ours, err := often.Try(ctx)
+	fmt.Println("the report is ours:", ours && err == nil)
+}
+
+// In the scheduler of each machine, at 3:00 in Berlin.
+func ExampleNewEveryPeriod() {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	nightly, err := guard.NewEveryPeriod(db, "nightly report", guard.Day, berlin)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	ours, err := nightly.Try(ctx)
-	fmt.Println("the report is ours:", ours && err == nil)
+	fmt.Println("today's report is ours:", ours && err == nil)
 }
 
 func ExampleLockRow() {

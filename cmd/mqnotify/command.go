@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
 // killAfter is how long a command that was asked to end may take.
@@ -38,31 +38,31 @@ type command struct {
 
 // child is the commands that run now.
 type child struct {
-	mu        sync.Mutex
-	processes map[*os.Process]bool
-	passes    bool      // the first signal is passed on to them
-	got       os.Signal // that signal, nil before
+	mu       sync.Mutex
+	commands map[*supervisor.Command]bool
+	passes   bool      // the first signal is passed on to them
+	got      os.Signal // that signal, nil before
 }
 
 // start begins a command, which gets all signals from then on; the caller calls ended when
 // it has ended.
-func (c *child) start(cmd *exec.Cmd) (ended func(), err error) {
+func (c *child) start(cmd *supervisor.Command) (ended func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	if c.processes == nil {
-		c.processes = make(map[*os.Process]bool)
+	if c.commands == nil {
+		c.commands = make(map[*supervisor.Command]bool)
 	}
-	c.processes[cmd.Process] = true
+	c.commands[cmd] = true
 	if c.got != nil { // it came just before
-		signalGroup(cmd.Process, c.got)
+		cmd.Signal(c.got)
 	}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.processes, cmd.Process)
+		delete(c.commands, cmd)
 	}, nil
 }
 
@@ -81,8 +81,13 @@ func (c *child) passed(s os.Signal) {
 		return
 	}
 	c.got = s
-	for p := range c.processes {
-		signalGroup(p, s)
+	c.signal(s)
+}
+
+// signal sends a signal to the commands that run now. The caller holds mu.
+func (c *child) signal(s os.Signal) {
+	for cmd := range c.commands {
+		cmd.Signal(s)
 	}
 }
 
@@ -90,8 +95,8 @@ func (c *child) passed(s os.Signal) {
 func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p := range c.processes {
-		killGroup(p)
+	for cmd := range c.commands {
+		cmd.Kill()
 	}
 }
 
@@ -105,11 +110,7 @@ func (c *command) handle(ctx context.Context, m consumer.Message) error {
 
 // run runs the command to its end, with these variables besides.
 func (c *command) run(ctx context.Context, stdin []byte, variables []string) error {
-	// The kernel ends the command with the thread that started it, where it can: others
-	// get the message, or the task, of a process that is gone.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd := supervisor.New(c.args, c.patience)
 	cmd.Stdin = bytes.NewReader(stdin)
 	// A pipe of our own: a program that the command leaves running may go on to write to it.
 	stderr, writes, err := os.Pipe()
@@ -118,17 +119,7 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	}
 	cmd.Stdout, cmd.Stderr = c.out, writes
 	cmd.Env = append(slices.Clip(c.environ), variables...)
-	// For what it has said and nobody has read yet when it ends: to a machine that is busy the time
-	// until SIGKILL may be too short for that, and would make a failure of a success.
-	cmd.WaitDelay = killAfter
-	setGroup(cmd)
-	ask := cmd.Cancel
-	var late *time.Timer
-	cmd.Cancel = func() error {
-		late = time.AfterFunc(c.patience, func() { killGroup(cmd.Process) })
-		return ask()
-	}
-	endWithUs(cmd)
+	cmd.WaitDelay = killAfter // for a program that has left the command's group and still has its stdout
 	ended, err := c.child.start(cmd)
 	_ = writes.Close() // the command has it
 	if err != nil {
@@ -142,6 +133,7 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 		_, _ = io.Copy(said, stderr)
 		_ = stderr.Close()
 	}()
+	notEnded := context.AfterFunc(ctx, cmd.End)
 	err = cmd.Wait()
 	rest := time.NewTimer(restPatience)
 	defer rest.Stop()
@@ -149,15 +141,14 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	case <-read:
 	case <-rest.C:
 	}
-	if late != nil {
-		late.Stop()
-	}
 	if errors.Is(err, exec.ErrWaitDelay) { // it has exited with 0, and another program still has its stdout
 		err = nil
 	}
+	if !notEnded() && err == nil { // a command that was ended has not succeeded, whatever its exit code
+		err = ctx.Err()
+	}
 	if err != nil {
 		if ctx.Err() != nil {
-			killGroup(cmd.Process) // what it has left running
 			return fmt.Errorf("%s was ended: %w", c.args[0], context.Cause(ctx))
 		}
 		err = fmt.Errorf("%s: %w", c.args[0], err)

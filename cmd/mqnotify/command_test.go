@@ -105,13 +105,13 @@ func TestCommandKilled(t *testing.T) {
 	requireGone(t, linesOf(t, pids)[0])
 }
 
-// A command that exits with 0 has succeeded, however little time it would get to end, and whatever still has
+// A command that exits with 0 has succeeded, however little time it would get to end, and whatever process outside its group still has
 // its stdout then.
 func TestCommandThatLeavesItsStdout(t *testing.T) {
 	t.Parallel()
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})
-	run := &command{[]string{"sh", "-c", "sleep 6 & echo done"}, time.Millisecond, a}
+	run := &command{[]string{"sh", "-c", "setsid sleep 6 & echo done"}, time.Millisecond, a}
 	require.NoError(t, run.handle(t.Context(), consumer.Message{ID: 1}))
 	require.Equal(t, "done\n", out.String())
 }

@@ -97,7 +97,10 @@ func (a *app) findConfig() (*mysql.Config, error) {
 }
 
 // open prepares access to the database; it does not connect. The caller closes it.
-func (a *app) open() (*notify.DB, error) {
+func (a *app) open() (*notify.DB, error) { return a.openWith(nil) }
+
+// openWith is open with another way to dial, if it is not nil.
+func (a *app) openWith(dial dialer) (*notify.DB, error) {
 	config, err := a.config()
 	if err != nil {
 		return nil, err
@@ -105,6 +108,7 @@ func (a *app) open() (*notify.DB, error) {
 	if config.DBName == "" {
 		return nil, errNoDatabase
 	}
+	config.DialFunc = dial
 	db, err := notify.OpenConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -46,6 +46,9 @@ COMMAND is run for each notification, with MQNOTIFY_NAME and MQNOTIFY_PAYLOAD in
 environment and the payload on its stdin, one at a time: notifications that come meanwhile
 wait. When it fails, listen says so and goes on.
 
+A command has ended when all processes of its process group have ended. When listen is
+killed, all that the command has started is ended, as with lock.
+
 Ctrl-C lets the command in hand finish, for 30 s at most.`,
 		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config

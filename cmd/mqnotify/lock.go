@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/supervisor"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -49,14 +50,21 @@ somebody else holds the lock; 1 if the server can't be reached.
 COMMAND gets mqnotify's stdin (it can't read from a terminal: that would stop it, with the
 lock held), the signals that mqnotify gets, and the lock's name in MQNOTIFY_LOCK.
 
-A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as mqnotify or
-its connection ends, and goes to who has waited longest. One of the kind lease is a row
+The lock is held until COMMAND and all processes of its process group have ended: it covers
+what COMMAND leaves running in the background. A process that leaves the group, as a daemon
+does (setsid), may outlive the lock. When mqnotify is killed (kill -9) COMMAND and all that
+it has started, daemons too, get SIGTERM, and SIGKILL 5 s later. On other systems than Linux
+that is the process group alone, without daemons, and on Windows nothing ends COMMAND.
+
+A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as its connection
+ends, and goes to who has waited longest. When mqnotify is killed it is free when all that
+COMMAND has started has ended. One of the kind lease is a row
 in a table that init makes: it is free --ttl after mqnotify or its host has died, may be
 shared by many servers (Galera), and has a fencing token, in MQNOTIFY_TOKEN, which grows
 with each holder.
 
-When the lock is lost, because the server can't be reached for instance, COMMAND gets
-SIGTERM, and then SIGKILL: 5 s later if it is an advisory lock, which somebody else may
+When the lock is lost, because the server can't be reached for instance, COMMAND and all that
+it has started get SIGTERM, and then SIGKILL: 5 s later if it is an advisory lock, which somebody else may
 have by then, and before anybody can have it if it is a lease that was not renewed.`,
 		Example: `  mqnotify lock nightly-report -- ./report
   mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
@@ -94,7 +102,8 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	if err := findCommand(args); err != nil {
 		return err
 	}
-	db, err := a.open()
+	var kept sockets
+	db, err := a.openWith(kept.dial)
 	if err != nil {
 		return err
 	}
@@ -132,7 +141,11 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 		// It is not trusted for the last sixth of its time; the rest of that is for the kill itself.
 		patience = min(killAfter, o.ttl/10)
 	}
-	err = a.guarded(ctx, args, variables, held.Lost(), patience)
+	command := supervisor.New(args, patience)
+	if o.kind == kindAdvisory {
+		kept.keptBy(command)
+	}
+	err = a.guarded(ctx, command, variables, held.Lost())
 	released := held.Release(ctx)
 	if err == nil { // the command's own code says more, if it has one
 		err = released

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -166,6 +167,19 @@ func TestOnce(t *testing.T) {
 		require.Equal(t, "ran\n", succeed(t, config, "once", "k", "--", "echo", "ran"))
 		require.Contains(t, mqnotify(t, config, "", "once", "new", "--reset").err, "nothing to reset")
 
+		daily := []string{"once", "daily", "--every", "day", "--tz", noonZone(t, db), "--", "echo", "ran"}
+		require.Equal(t, "ran\n", succeed(t, config, daily...))
+		require.Empty(t, succeed(t, config, daily...))
+		mysqltest.Exec(t, db, "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 18 HOUR")
+		require.Equal(t, "ran\n", succeed(t, config, daily...))
+		for message, args := range map[string][]string{
+			"unknown time zone":          {"--every", "day", "--tz", "Nowhere/None"},
+			"--tz is for calendar":       {"--every", "23h", "--tz", "UTC"},
+			"hour, day, week, month, or": {"--every", "year"},
+		} {
+			require.Contains(t, fail(t, exitUsage, config, append(append([]string{"once", "k"}, args...), "--", "echo", "ran")...), message)
+		}
+
 		every := []string{"once", "nightly", "--every", "23h", "--", "echo", "ran"}
 		require.Equal(t, "ran\n", succeed(t, config, every...))
 		require.Empty(t, succeed(t, config, every...))
@@ -173,6 +187,16 @@ func TestOnce(t *testing.T) {
 		require.Equal(t, "ran\n", succeed(t, config, every...))
 		require.Equal(t, "ran\n", succeed(t, config, "once", "nightly", "--", "echo", "ran"), "another kind of key")
 	})
+}
+
+// noonZone returns a time zone in which it is between 6 and 18 o'clock.
+func noonZone(tb testing.TB, db *sqlx.DB) string {
+	tb.Helper()
+	hour := mysqltest.Value[int](tb, db, "SELECT HOUR(UTC_TIME())")
+	if hour >= 6 && hour < 18 {
+		return "UTC"
+	}
+	return "Etc/GMT+12" // 12 hours behind UTC
 }
 
 func TestLockFails(t *testing.T) {

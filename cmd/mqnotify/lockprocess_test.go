@@ -91,23 +91,51 @@ func TestLockNotStopped(t *testing.T) {
 	})
 }
 
-// When mqnotify is killed with kill -9 its command ends too, and the lock is free: at once
-// if it is an advisory one, after its ttl if it is a lease.
+// When mqnotify is killed with kill -9, all that its command has started ends, and the lock is free: after that if it is an advisory
+// one, after its ttl if it is a lease. No process of the first holder's is there when the next holder's command runs.
 func TestLockKilled(t *testing.T) {
-	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+	type killed struct{ kind, script string }
+	all := []killed{
+		{kindAdvisory, `echo $$; exec sleep 1000`},
+		{kindLease, `sh -c 'echo $$; exec sleep 1000' & wait`},
+		{kindAdvisory, `trap '' TERM; sh -c 'echo $$; exec sleep 1000'; :`}, // SIGKILL ends it
+	}
+	if runtime.GOOS == "linux" {
+		all = append(all, killed{kindAdvisory, `trap '' TERM; setsid sh -c '(setsid sh -c "echo \$\$; exec sleep 1000" &) &' & sleep 1000`})
+	}
+	mysqltest.Rotate(t, all, func(t *testing.T, s *mysqltest.Server, killed killed) {
 		config, db := database(t, s)
-		args := []string{"lock", "x", "--kind", kind}
-		if kind == kindLease {
+		args := []string{"lock", "x", "--kind", killed.kind}
+		if killed.kind == kindLease {
 			args = append(args, "--ttl", "1h")
 		}
-		p := launch(t, config, nil, append(args, "--", "sh", "-c", "echo $$; exec sleep 1000")...)
+		p := launch(t, config, nil, append(args, "--", "sh", "-c", killed.script)...)
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
-		<-p.ended
-		mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
-		succeed(t, config, append(args, "--timeout", patience.String(), "--", "true")...)
-		if runtime.GOOS == "linux" {
-			requireGone(t, words(p.out.String())[0])
+		pid := words(p.out.String())[0]
+		if killed.kind == kindLease {
+			requireGone(t, pid)
+			mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
 		}
+		require.Equal(t, "gone\n", succeed(t, config, append(args, "--timeout", patience.String(), "--", "sh", "-c", "kill -0 "+pid+" 2>/dev/null || echo gone")...))
+	})
+}
+
+// The lock is held until all processes of the command's group have ended, with the exit code of the command.
+func TestLockUntilTheGroupHasEnded(t *testing.T) {
+	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+		config, _ := database(t, s)
+		gate := filepath.Join(t.TempDir(), "gate")
+		require.NoError(t, syscall.Mkfifo(gate, 0o600))
+		p := launch(t, config, nil, "lock", "x", "--kind", kind, "--", "sh", "-c", "(read -r _ < "+gate+"; echo ended) & echo $$; exit 3")
+		p.out.contains(t, "\n")
+		requireGone(t, words(p.out.String())[0])
+		for range 3 {
+			fail(t, exitNotGot, config, "lock", "x", "--kind", kind, "--timeout", "0s", "--", "true")
+		}
+		require.NoError(t, os.WriteFile(gate, []byte("\n"), 0o600))
+		require.Equal(t, 3, p.code(t), p.err.String())
+		p.out.contains(t, "ended\n")
+		succeed(t, config, "lock", "x", "--kind", kind, "--timeout", "0s", "--", "true")
 	})
 }

@@ -2,17 +2,23 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/supervisor"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
+// periods are the calendar periods of --every.
+var periods = []string{string(guard.Hour), string(guard.Day), string(guard.Week), string(guard.Month)}
+
 // onceOptions are once's flags.
 type onceOptions struct {
-	every  time.Duration
+	every  string // hour, day, week, month, or a duration
+	zone   string
 	reset  bool
 	notRun int
 }
@@ -23,17 +29,25 @@ func newOnce(a *app) *cobra.Command {
 		Use:   "once KEY [flags] -- COMMAND ARGS...",
 		Short: "Run a command once, whichever machine asks first",
 		Long: `Runs COMMAND if nobody has run one for KEY before, on any machine; otherwise it exits with
-0, or the code of -E, at once. With --every, if nobody has within that time, by the
-server's clock: for a task that many machines schedule. KEY is 1 to 255 characters.
+0, or the code of -E, at once. KEY is 1 to 255 characters.
+
+With --every, COMMAND is run once in each calendar hour, day, week (from Monday) or month:
+for a task that many machines schedule. The server's clock says what the time is, and --tz in
+which time zone the calendar is: that of the crontab. Schedule the task some seconds or more
+away from the start of a period. --every may be a duration, too, which is counted from the
+last run: take less than the schedule's interval, so that a run that is a second early is not
+left out. In local time 23h is no replacement for a day: two runs may be exactly 23 h apart.
 
 At most once: KEY is used up before COMMAND runs, and stays so if it fails, or if the
 machine dies. --reset makes KEY new. The exit code is that of COMMAND (128 and the
 signal's number if a signal ended it), which gets mqnotify's stdin and signals; it can't
-read from a terminal: that would stop it.
+read from a terminal: that would stop it. When mqnotify is killed, all that COMMAND has
+started is ended, as with lock.
 
 It needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate
-  mqnotify once nightly --every 23h -- ./report  # in the crontab of all machines
+  mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in the crontab of all machines
+  mqnotify once often --every 9m -- ./report
   mqnotify once migrate-2026-11 --reset`,
 		Args:              oneNameAndCommand("KEY"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -42,6 +56,8 @@ It needs the tables that init makes.`,
 			switch {
 			case o.notRun < 0 || o.notRun > 255:
 				return usagef("-E %d: 0 to 255", o.notRun)
+			case o.zone != "" && !slices.Contains(periods, o.every):
+				return usagef("--tz is for calendar periods: give --every hour, day, week or month too")
 			case o.reset && (periodic || len(args) > 1):
 				return usagef("--reset makes KEY new and runs nothing: give neither --every nor a command")
 			case o.reset:
@@ -54,20 +70,26 @@ It needs the tables that init makes.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&o.every, "every", 0, "run it again when this long has passed since it was last run")
+	flags.StringVar(&o.every, "every", "", "run it once in each hour, day, week or month, or when this long has passed since\nit was last run (such as 9m)")
+	flags.StringVar(&o.zone, "tz", "", "the time `zone` of the periods, such as Europe/Berlin (default this machine's)")
 	flags.BoolVar(&o.reset, "reset", false, "make KEY new, and run nothing")
 	flags.IntVarP(&o.notRun, "conflict-exit-code", "E", exitDone, "the exit `code` when the command is not run")
-	completeNothing(cmd, "every", "conflict-exit-code")
+	completeWith(cmd, "every", periods...)
+	completeNothing(cmd, "tz", "conflict-exit-code")
 	return cmd
 }
 
 func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string, args []string) error {
+	try, err := o.parse(periodic, key)
+	if err != nil {
+		return err
+	}
 	db, err := a.open()
 	if err != nil {
 		return err
 	}
 	defer closeDB(db)
-	through, err := o.try(ctx, db, periodic, key)
+	through, err := try(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -78,18 +100,39 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 		}
 		return nil
 	}
-	return a.guarded(ctx, args, []string{"MQNOTIFY_KEY=" + key}, nil, 0)
+	return a.guarded(ctx, supervisor.New(args, killAfter), []string{"MQNOTIFY_KEY=" + key}, nil)
 }
 
-func (o onceOptions) try(ctx context.Context, db *notify.DB, periodic bool, key string) (bool, error) {
+// parse returns the function that tries to get through.
+func (o onceOptions) parse(periodic bool, key string) (try func(context.Context, *notify.DB) (bool, error), err error) {
 	if !periodic {
-		return guard.NewOnce(db).Try(ctx, key)
+		return func(ctx context.Context, db *notify.DB) (bool, error) { return guard.NewOnce(db).Try(ctx, key) }, nil
 	}
-	every, err := guard.NewEvery(db, key, o.every)
-	if err != nil {
-		return false, err
+	var open func(*notify.DB) (*guard.Every, error)
+	if slices.Contains(periods, o.every) {
+		zone := time.Local
+		if o.zone != "" {
+			if zone, err = time.LoadLocation(o.zone); err != nil {
+				return nil, usagef("--tz: %w", err)
+			}
+		}
+		open = func(db *notify.DB) (*guard.Every, error) {
+			return guard.NewEveryPeriod(db, key, guard.Period(o.every), zone)
+		}
+	} else {
+		interval, err := time.ParseDuration(o.every)
+		if err != nil {
+			return nil, usagef("--every %q: write hour, day, week, month, or a duration such as 9m", o.every)
+		}
+		open = func(db *notify.DB) (*guard.Every, error) { return guard.NewEvery(db, key, interval) }
 	}
-	return every.Try(ctx)
+	return func(ctx context.Context, db *notify.DB) (bool, error) {
+		every, err := open(db)
+		if err != nil {
+			return false, err
+		}
+		return every.Try(ctx)
+	}, nil
 }
 
 func (a *app) resetOnce(ctx context.Context, key string) error {

@@ -33,9 +33,11 @@ which mqnotify tasks shows, and can be tried again from there.
 
 A task whose worker has vanished goes to another when --visibility has passed; a worker that
 is there renews its claim for as long as COMMAND runs. When the claim is lost all the same,
-since the server was out of reach for that long, or by tasks --cancel, COMMAND gets SIGTERM,
-and SIGKILL before another worker can have the task. When the worker is killed, COMMAND gets
-SIGTERM on Linux; elsewhere it runs on. It may see a task twice that it has done, after a crash.
+since the server was out of reach for that long, or by tasks --cancel, COMMAND and all that
+it has started get SIGTERM, and SIGKILL before another worker can have the task. The same
+happens when the worker is killed (kill -9): on Linux to daemons too, on other systems to the
+process group of COMMAND, on Windows to nothing. COMMAND may see a task twice that it has
+done, after a crash. A task is in hand until all of the process group of COMMAND have ended.
 
 It waits in the server until a task is entered or falls due. It enters the queue's recurring
 tasks, too.

@@ -22,7 +22,9 @@ import (
 //	                     own text for what RFC 3339 can't say, such as 0000-00-00 00:00:00.
 //	                     A DATETIME has no time zone: it is taken to be UTC
 //	DATE, TIME           the server's text
-//	JSON                 itself, line breaks removed; a string if it is not valid
+//	JSON                 itself, line breaks removed; a string if it is not valid. The
+//	                     JSON value null is the string "null" under the column's name
+//	                     with "_json" added, because null is NULL
 //	CHAR, TEXT, ENUM, SET, UUID, INET4, INET6 and any other
 //	                     a string, or if it is not valid UTF-8 its bytes in base64 under
 //	                     the column's name with "_base64" added
@@ -40,6 +42,7 @@ type field struct {
 	name      string
 	key       []byte // ,"name":
 	base64Key []byte // ,"name_base64":
+	jsonKey   []byte // ,"name_json":
 	form      form
 }
 
@@ -71,7 +74,7 @@ func NewEncoder(columns []Column) *Encoder {
 		key := func(name string) []byte {
 			return append(AppendString([]byte{before}, []byte(name)), ':')
 		}
-		e.fields[i] = field{name: c.Name, key: key(c.Name), base64Key: key(c.Name + "_base64"), form: c.form()}
+		e.fields[i] = field{name: c.Name, key: key(c.Name), base64Key: key(c.Name + "_base64"), jsonKey: key(c.Name + "_json"), form: c.form()}
 	}
 	return e
 }
@@ -147,6 +150,9 @@ func (f *field) appendBytes(dst, b []byte) ([]byte, error) {
 		if !utf8.Valid(b) {
 			return appendBase64(append(dst, f.base64Key...), b), nil
 		}
+	}
+	if f.form == asJSON && bytes.Equal(bytes.Trim(b, " \t\n\r"), []byte("null")) {
+		return append(append(dst, f.jsonKey...), `"null"`...), nil
 	}
 	dst = append(dst, f.key...)
 	switch f.form {

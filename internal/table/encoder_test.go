@@ -55,6 +55,7 @@ func TestValuesAsJSON(t *testing.T) {
 		{"datetime", []byte("never"), `"never"`},
 		{"json", []byte(`{"a": [1.10, "\n"]}`), `{"a": [1.10, "\n"]}`},
 		{"json", []byte("{\n \"a\":\r\n1\n}"), `{ "a":1}`},
+		{"json", []byte("[null]"), `[null]`},
 		{"json", []byte("{'a': 1}"), `"{'a': 1}"`},
 		{"json", []byte("[\"a\nb\"]"), `"[\"a\nb\"]"`}, // sloppy servers let it in; a string then
 		{"varchar", []byte(`<a href="x">&\` + "\x00\x1f\x7f\u2028é😀"), `"<a href=\"x\">&\\\u0000\u001f` + "\x7f\u2028é😀" + `"`},
@@ -110,7 +111,7 @@ func TestValuesThatDoNotBelongLeaveTheLineAsItWas(t *testing.T) {
 // Whatever bytes a column holds, the line is one valid JSON object on one line,
 // from which the bytes can be had again.
 func FuzzAppendJSON(f *testing.F) {
-	for _, seed := range []string{"", "text", "{\"a\":\n1}", "0000-00-00 00:00:00", "2024-01-01 00:00:00.000001", "\xff", "\"\\\x00", "17"} {
+	for _, seed := range []string{"", "text", "{\"a\":\n1}", "0000-00-00 00:00:00", "2024-01-01 00:00:00.000001", "\xff", "\"\\\x00", "17", "null", " null\n"} {
 		f.Add("name", []byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
@@ -124,6 +125,11 @@ func FuzzAppendJSON(f *testing.F) {
 			require.NoError(t, json.Unmarshal(line, &object), "%s", line)
 			require.Len(t, object, 1)
 			value, ok := object[name]
+			if isNull, null := object[name+"_json"]; null && dataType == "json" {
+				require.Equal(t, `"null"`, string(isNull))
+				require.Equal(t, "null", strings.TrimSpace(string(b)))
+				continue
+			}
 			if !ok {
 				require.False(t, utf8.Valid(b))
 				value = object[name+"_base64"]

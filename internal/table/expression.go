@@ -28,8 +28,13 @@ func JSONExpression(columns []Column, row string) string {
 			before = "{"
 		}
 		name := row + "." + ident.Quote(c.Name)
-		key := string(AppendString([]byte(before), []byte(c.Name))) + ":"
-		fmt.Fprintf(&b, "%s, IF(%s IS NULL, 'null', %s),\n        ", ident.Literal(key), name, c.jsonExpression(name))
+		key := func(name string) string { return string(AppendString([]byte(before), []byte(name))) + ":" }
+		if c.form() == asJSON { // the JSON value null is not NULL
+			fmt.Fprintf(&b, "IF(JSON_VALID(%s) AND JSON_TYPE(%s) = 'NULL', %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ",
+				name, name, ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, c.jsonExpression(name))
+			continue
+		}
+		fmt.Fprintf(&b, "%s, IF(%s IS NULL, 'null', %s),\n        ", ident.Literal(key(c.Name)), name, c.jsonExpression(name))
 	}
 	b.WriteString("'}')")
 	return b.String()

@@ -67,7 +67,7 @@ func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
 				for i := range lines {
 					assert.Equal(t, decode(t, want[i%2], table.Columns[1]), decode(t, lines[i], table.Columns[1]), "%s\n%s", want[i%2], lines[i])
 				}
-				assert.True(t, strings.HasPrefix(lines[0], `{"id":1,"c":`), "in the table's order: %s", lines[0])
+				assert.True(t, strings.HasPrefix(lines[0], `{"id":1,"c`), "in the table's order: %s", lines[0])
 			})
 		}
 	})

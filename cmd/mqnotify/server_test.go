@@ -1,0 +1,166 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A server that ends idle connections after 5 s ends nothing that mqnotify waits with: consumers, listeners, workers and locks outlive it.
+func TestShortWaitTimeout(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t, "--wait-timeout=5", "--interactive-timeout=5")
+		config, db := database(t, own, "orders")
+		db.SetMaxIdleConns(-1) // the server would end them
+		succeed(t, config, "init", "--queue", "mail")
+		consume := background(t, config, "consume", "orders", "--group", "g", "--format", "payload", "--log-level", "debug")
+		consume.err.contains(t, "msg=reading")
+		listen := background(t, config, "listen", "reload")
+		listen.err.contains(t, "msg=listening")
+		work := background(t, config, "work", "mail", "--", "cat")
+		work.err.contains(t, "waits for tasks")
+		var locks []*process // each a process, because a lock passes on the signals of its own
+		for _, kind := range lockKinds {
+			p := launch(t, config, nil, "lock", "x", "--kind", kind, "--", "sh", "-c", "trap 'exit 9' TERM; echo held; while :; do sleep 0.05; done")
+			p.out.contains(t, "held\n")
+			locks = append(locks, p)
+		}
+		for range 2 { // as long as it takes the server to end an idle connection, twice
+			endsIdle(t, db)
+		}
+		succeed(t, config, "produce", "orders", "one")
+		consume.out.contains(t, "one\n")
+		succeed(t, config, "notify", "reload", "two")
+		listen.out.contains(t, "reload two\n")
+		succeed(t, config, "enqueue", "mail", "three\n")
+		work.out.contains(t, "three\n")
+		for i, kind := range lockKinds {
+			fail(t, exitNotGot, config, "lock", "x", "--kind", kind, "--timeout", "0s", "--", "true")
+			locks[i].signal(t, syscall.SIGTERM)
+			require.Equal(t, 9, locks[i].code(t), locks[i].err.String())
+		}
+		for _, r := range []*running{consume, listen, work} {
+			require.Equal(t, exitDone, r.interrupt(t).code, r.err.String())
+			require.NotContains(t, r.err.String(), "level=WARN")
+		}
+	})
+}
+
+// endsIdle returns when the server has ended an idle connection that was made now.
+func endsIdle(tb testing.TB, db *sqlx.DB) {
+	tb.Helper()
+	conn, err := db.Conn(tb.Context())
+	require.NoError(tb, err)
+	defer func() { _ = conn.Close() }() // it is broken
+	var id int
+	require.NoError(tb, conn.QueryRowContext(tb.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+	require.Eventually(tb, func() bool {
+		return mysqltest.Value[int](tb, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ?", id) == 0
+	}, patience, 50*time.Millisecond)
+}
+
+// A server that folds names to lower case has a topic by any spelling: for the group's offset, the wake trigger and status too.
+func TestNamesFolded(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		if !s.IsMariaDB() {
+			t.Skip("MySQL takes lower_case_table_names only when its data folder is made")
+		}
+		own := s.Start(t, "--lower-case-table-names=1")
+		config, db := database(t, own)
+		succeed(t, config, "init", "Orders")
+		succeed(t, config, "produce", "ORDERS", "one")
+		consume := background(t, config, "consume", "OrderS", "--group", "g", "--from", "beginning", "--format", "payload")
+		consume.out.contains(t, "one\n")
+		consume.err.contains(t, "mode=trigger")
+		mysqltest.Exec(t, db, "INSERT INTO oRDERS (payload) VALUES ('two')")
+		consume.out.contains(t, "two\n")
+		require.Equal(t, exitDone, consume.interrupt(t).code)
+		require.Empty(t, succeed(t, config, "consume", "orders", "--group", "g", "--stop-at-end", "--format", "payload"))
+		require.Equal(t, []string{"orders"}, mysqltest.Values[string](t, db, "SELECT DISTINCT topic FROM mqnotify_offset"))
+		require.Contains(t, succeed(t, config, "status", "OrDeRs"), "orders in ")
+	})
+}
+
+// A server that takes no writes for a while ends no worker, listener or consumer: they go on when it takes them again.
+func TestReadOnlyForAWhile(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config, db := database(t, own, "orders")
+		succeed(t, config, "init", "--queue", "mail")
+		user := own.User(t, config, "ALL ON "+config.DBName+".*")
+		consume := background(t, user, "consume", "orders", "--group", "g", "--format", "payload", "--log-level", "debug")
+		consume.err.contains(t, "msg=reading")
+		listen := background(t, user, "listen", "reload")
+		listen.err.contains(t, "msg=listening")
+		work := background(t, user, "work", "mail", "--", "cat")
+		work.err.contains(t, "waits for tasks")
+		succeed(t, user, "enqueue", "mail", "first task\n") // a worker that has never reached a server that takes writes ends
+		work.out.contains(t, "first task\n")
+		for n := range 3 {
+			mysqltest.Exec(t, db, "SET GLOBAL read_only = 1")
+			require.Contains(t, fail(t, exitFailed, user, "produce", "orders", "x"), "connect to the primary")
+			require.Contains(t, fail(t, exitFailed, user, "enqueue", "mail", "x"), "connect to the primary")
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint("row ", n, "\n")) // root may
+			mysqltest.Exec(t, db, "SET GLOBAL read_only = 0")
+			consume.out.contains(t, fmt.Sprint("row ", n, "\n"))
+			succeed(t, user, "enqueue", "mail", fmt.Sprint("task ", n, "\n"))
+			succeed(t, user, "notify", "reload", fmt.Sprint("note ", n))
+			work.out.contains(t, fmt.Sprint("task ", n, "\n"))
+			listen.out.contains(t, fmt.Sprint("note ", n, "\n"))
+		}
+		for _, r := range []*running{consume, listen, work} {
+			require.Equal(t, exitDone, r.interrupt(t).code, r.err.String())
+		}
+		require.Empty(t, succeed(t, user, "consume", "orders", "--group", "g", "--stop-at-end"), "the offset was stored")
+	})
+}
+
+// Rows that LOAD DATA and INSERT put in at the same time come once each, into tables with partitions too.
+func TestLoadData(t *testing.T) {
+	const loads, rows = 20, 200
+	mysql.RegisterReaderHandler("many", func() io.Reader { return strings.NewReader(strings.Repeat("loaded\n", rows)) })
+	mysqltest.Rotate(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
+		func(t *testing.T, s *mysqltest.Server, partitions string) {
+			config, db := database(t, s)
+			if !s.IsMariaDB() && !mysqltest.Value[bool](t, db, "SELECT @@GLOBAL.local_infile") {
+				mysqltest.Exec(t, db, "SET GLOBAL local_infile = 1")
+			}
+			mysqltest.Exec(t, db, "CREATE TABLE items (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, note VARCHAR(20) NOT NULL)"+partitions)
+			succeed(t, config, "wake", "install", "items")
+			consume := background(t, config, "consume", "items", "--group", "g", "--from", "beginning", "--format", "{{.ID}}\n", "--limit", fmt.Sprint(loads*rows+loads))
+			writing := make(chan error, 2)
+			write := func(query string) {
+				for range loads {
+					if _, err := db.ExecContext(context.Background(), query); err != nil {
+						writing <- err
+						return
+					}
+				}
+				writing <- nil
+			}
+			go write("LOAD DATA LOCAL INFILE 'Reader::many' INTO TABLE items (note)")
+			go write("INSERT INTO items (note) VALUES ('inserted')")
+			require.NoError(t, mysqltest.Receive(t, writing))
+			require.NoError(t, mysqltest.Receive(t, writing))
+			r := consume.wait(t)
+			require.Equal(t, exitDone, r.code, r.err)
+			got := words(r.out)
+			want := mysqltest.Values[string](t, db, "SELECT id FROM items")
+			slices.Sort(got)
+			slices.Sort(want)
+			require.Equal(t, want, got)
+		})
+}

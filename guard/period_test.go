@@ -1,0 +1,53 @@
+package guard_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// An Every of a period lets one through in each, whatever is left of the period, by the server's clock.
+func TestEveryPeriod(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
+			// A zone whose day has just begun, or is about to end, would make the test fail now and then: noon is far from both.
+			now := mysqltest.Value[int](t, db.Pool(), "SELECT TIME_TO_SEC(UTC_TIME())")
+			zone := time.FixedZone("noon", 12*60*60-now)
+			for _, period := range []guard.Period{guard.Hour, guard.Day, guard.Week, guard.Month} {
+				if period == guard.Hour {
+					zone = time.FixedZone("half past", 12*60*60+30*60-now)
+				}
+				every, err := guard.NewEveryPeriod(db, string(period), period, zone)
+				require.NoError(t, err)
+				due, err := every.Due(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, due)
+				try := func() bool {
+					through, err := every.Try(t.Context())
+					require.NoError(t, err)
+					return through
+				}
+				require.True(t, try(), period)
+				require.False(t, try(), period)
+				due, err = every.Due(t.Context())
+				require.NoError(t, err)
+				require.Positive(t, due)
+				before := map[guard.Period]string{guard.Hour: "1 HOUR", guard.Day: "13 HOUR", guard.Week: "7 DAY", guard.Month: "31 DAY"}[period]
+				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL "+before+" WHERE interval_key = ?", string(period))
+				due, err = every.Due(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, due)
+				require.True(t, try(), period)
+				require.False(t, try(), period)
+			}
+		})
+		_, err := guard.NewEveryPeriod(openDB(t, s.Database(t)), "x", "year", nil)
+		require.ErrorIs(t, err, guard.ErrOptions)
+	})
+}

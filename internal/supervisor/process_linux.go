@@ -1,0 +1,72 @@
+package supervisor
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// executable returns the path of this program, also when its file was replaced or deleted.
+func executable() (string, error) {
+	const self = "/proc/self/exe"
+	if _, err := os.Stat(self); err == nil {
+		return self, nil
+	}
+	return os.Executable()
+}
+
+// become makes this process the parent of orphans among its descendants.
+func become() {
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // without it the tree is the command's group
+	// A killall of mqnotify must not kill the process that ends the commands after it.
+	_ = os.WriteFile("/proc/self/comm", []byte("supervisor"), 0)
+}
+
+// attributes makes the command's group, and ends the command with its supervisor.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+}
+
+// replace makes the descriptor to another one for what from is.
+func replace(from, to int) error { return unix.Dup3(from, to, 0) }
+
+// descendants returns the children of this process, and theirs, and so on.
+func descendants() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	children := make(map[int][]int)
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue // no process
+		}
+		if parent, ok := parentOf(entry.Name()); ok {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	found := children[os.Getpid()]
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i]]...)
+	}
+	return found, nil
+}
+
+// parentOf returns the parent of a process, unless the process has ended.
+func parentOf(pid string) (int, bool) {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	// pid (name) state parent ..., where the name may have anything in it.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return 0, false
+	}
+	parent, err := strconv.Atoi(string(fields[1]))
+	return parent, err == nil
+}
