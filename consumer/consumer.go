@@ -292,6 +292,9 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil,
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
 	}
+	if l.options.Group != "" && !rows.messages {
+		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
+	}
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		if err := reader.run(ctx); errors.Is(err, errDrained) {

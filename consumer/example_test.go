@@ -70,6 +70,7 @@ func TestExamples(t *testing.T) {
 			{ExampleErrStop, "2 of them\n", ""},
 			{ExampleStatus, "billing has 0 to come\n", ""},
 			{ExampleMessage_IsBase64, "dot has 2 bytes\n", ""},
+			{ExampleDeadLetters, "1 of mails tried again\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -187,6 +188,23 @@ func ExampleBury() {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// The dead letters of a group, tried again: by that group alone.
+func ExampleDeadLetters() {
+	letters, err := consumer.NewDeadLetters(db, "orders", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	of := consumer.DeadFilter{Group: "mails", Error: "nothing in it"}
+	list, err := letters.List(ctx, of)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := letters.Retry(ctx, of); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(list), "of mails tried again")
 }
 
 // A message that fails three times goes to the dead letters; a table that was

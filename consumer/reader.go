@@ -45,6 +45,7 @@ var errDrained = errors.New("the end of the table")
 // reader reads the rows of one session's life, each once, and hands them out.
 type reader struct {
 	rows        *rows
+	retries     *retries // nil where no dead letter is tried again by reading its row
 	source      source
 	grace       time.Duration // what a gap is given beside its writers' end, where those may not be seen
 	replication *replication
@@ -78,6 +79,9 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	if err := r.retry(ctx); err != nil {
+		return err
+	}
 	// What is there needs no waiter, which may have to wait for others before it can begin.
 	if _, err := r.drain(ctx); err != nil {
 		return err
@@ -102,8 +106,11 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
+		if err := r.retry(ctx); err != nil {
+			return err
+		}
 		if r.alternate {
-			if err := r.await(ctx); err != nil {
+			if err := r.await(ctx, nil); err != nil {
 				return err
 			}
 		}
@@ -159,6 +166,9 @@ func (r *reader) begin(ctx context.Context) error {
 func (r *reader) bound(found bool) time.Duration {
 	if !r.wm.waiting() && !r.withheld {
 		r.gapWaits.Reset()
+		if r.retries != nil {
+			return retryWait
+		}
 		return maxWait
 	}
 	if found {
@@ -303,10 +313,10 @@ func (r *reader) hand(ctx context.Context, b batch) error {
 	}
 }
 
-// await returns when all that was handed out is handled.
-func (r *reader) await(ctx context.Context) error {
+// await hands out messages, and returns when all that was handed out is handled.
+func (r *reader) await(ctx context.Context, messages []Message) error {
 	handled := make(chan struct{})
-	if err := r.hand(ctx, batch{handled: handled}); err != nil {
+	if err := r.hand(ctx, batch{messages: messages, handled: handled}); err != nil {
 		return err
 	}
 	select {

@@ -21,6 +21,7 @@ const (
 	OffsetTable     = "mqnotify_offset"
 	PartitionTable  = "mqnotify_partition"
 	DeadLetterTable = "mqnotify_dead_letter"
+	RetryTable      = "mqnotify_retry" // dead letters to be tried again
 	ImportTable     = "mqnotify_import"
 	VersionTable    = "mqnotify_schema"
 

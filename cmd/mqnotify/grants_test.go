@@ -93,6 +93,30 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				return strings.Contains(out, `"followers":`) && !strings.Contains(out, `"followers":0,`) && strings.Contains(out, `"group":"g"`)
 			})
 		}},
+		{"dead", []string{"dead:"}, func(t *testing.T, a account) bool {
+			return a.can(t, "dead", "orders")
+		}},
+		{"dead of messages", []string{"dead, for retry and delete of messages"}, func(t *testing.T, a account) bool {
+			a.deadLetters(t, a.root)
+			return a.can(t, "dead", "orders", "retry", "--all") && a.can(t, "dead", "orders", "delete", "--all")
+		}},
+		{"dead of rows", []string{"dead, for retry and delete of rows"}, func(t *testing.T, a account) bool {
+			a.ownTable(t)
+			a.deadLetters(t, a.root)
+			return a.can(t, "dead", "orders", "retry", "--all") && a.can(t, "dead", "orders", "delete", "--all")
+		}},
+		{"consumer that tries rows again", []string{"tailer and", "besides, for consume --group", "besides, to try rows"}, func(t *testing.T, a account) bool {
+			a.ownTable(t)
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset")
+			if !a.deadLetters(t, a.config) {
+				return false
+			}
+			succeed(t, a.root, "dead", "orders", "retry", "--all")
+			return a.deadLetters(t, a.config) && // they are dead letters again
+				succeed(t, a.root, "dead", "orders", "retry", "--all") != "0\n" &&
+				a.can(t, "consume", "orders", "--group", "g", "--stop-at-end") &&
+				len(mysqltest.Values[string](t, a.db, "SELECT id FROM mqnotify_dead_letter")) == 0
+		}},
 		{"lock", []string{"guard, for any lock:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "lock", "x", "--", "true")
 		}},
