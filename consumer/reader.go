@@ -45,6 +45,7 @@ var errDrained = errors.New("the end of the table")
 // reader reads the rows of one session's life, each once, and hands them out.
 type reader struct {
 	rows        *rows
+	origins     *origins // nil for a test
 	retries     *retries // nil where no dead letter is tried again by reading its row
 	source      source
 	grace       time.Duration // what a gap is given beside its writers' end, where those may not be seen
@@ -109,6 +110,11 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.retry(ctx); err != nil {
 			return err
 		}
+		if found {
+			if err := r.checkOrigin(ctx); err != nil {
+				return err
+			}
+		}
 		if r.alternate {
 			if err := r.await(ctx, nil); err != nil {
 				return err
@@ -146,6 +152,9 @@ func wokenBy(waiter notify.Waiter, moved bool) Wake {
 // keeping its gaps in mind.
 func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkHead(ctx); err != nil {
+		return err
+	}
+	if err := r.checkOrigin(ctx); err != nil {
 		return err
 	}
 	if !r.waits() { // what came into the stored gaps meanwhile, whoever else may still come

@@ -113,6 +113,8 @@ var needs = []need{
 		}},
 	{[]string{roleConsumer}, "besides, for consume --members-share",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.PartitionTable}}},
+	{[]string{roleConsumer}, "besides, with PROCESS, to notice that the table was truncated and filled past the offset while no consumer ran",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.OriginTable}}},
 	{[]string{roleConsumer}, "besides, to try rows of a table of your own again, for which mqnotify dead asks",
 		[]grant{
 			{privileges: "DELETE", table: schema.DeadLetterTable},
@@ -281,6 +283,7 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.PartitionTable},
 			{privileges: "CREATE", table: schema.DeadLetterTable},
 			{privileges: "CREATE", table: schema.RetryTable},
+			{privileges: "CREATE", table: schema.OriginTable},
 			{privileges: "CREATE", table: schema.OnceTable},
 			{privileges: "CREATE, REFERENCES", table: schema.ClaimTable},
 			{privileges: "CREATE", table: schema.IntervalTable},
