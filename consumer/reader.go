@@ -65,11 +65,13 @@ type reader struct {
 
 	limit    int // rows of the next page
 	gapWaits notify.Fibonacci
-	nextLook time.Time // no look at the writers before
-	handed   uint64    // the watermark that was handed out last
-	withheld bool      // rows wait for a gap before them to close
-	end      uint64    // the head at the beginning
-	checked  time.Time // when the head was compared with the watermark
+	nextLook time.Time     // no look at the writers before
+	handed   uint64        // the watermark that was handed out last
+	withheld bool          // rows wait for a gap before them to close
+	sayNext  time.Time     // when the log says so; zero while nothing is withheld
+	given    time.Duration // the grace of the last look
+	end      uint64        // the head at the beginning
+	checked  time.Time     // when the head was compared with the watermark
 }
 
 // run reads until the context ends or something is lost.
@@ -120,6 +122,7 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
+		r.sayWait(ctx)
 		seen := head
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
