@@ -70,7 +70,7 @@ func TestExamples(t *testing.T) {
 			{ExampleErrStop, "2 of them\n", ""},
 			{ExampleStatus, "billing has 0 to come\n", ""},
 			{ExampleMessage_IsBase64, "dot has 2 bytes\n", ""},
-			{ExampleDeadLetters, "1 of mails tried again\n", ""},
+			{ExampleDeadLetters, "message 2, 0 bytes: there is nothing in it\n0 tried again\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -190,21 +190,31 @@ func ExampleBury() {
 	}
 }
 
-// The dead letters of a group, tried again: by that group alone.
+// The dead letters of a group: the empty ones are deleted, the others are tried again, by that group alone.
 func ExampleDeadLetters() {
 	letters, err := consumer.NewDeadLetters(db, "orders", "")
 	if err != nil {
 		log.Fatal(err)
 	}
-	of := consumer.DeadFilter{Group: "mails", Error: "nothing in it"}
-	list, err := letters.List(ctx, of)
+	list, err := letters.List(ctx, consumer.DeadFilter{Group: "mails"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := letters.Retry(ctx, of); err != nil {
+	for _, l := range list {
+		whole, err := letters.Get(ctx, l.ID)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("message %d, %d bytes: %s\n", whole.MessageID, len(whole.Payload), whole.Error)
+	}
+	if _, err := letters.Delete(ctx, consumer.DeadFilter{Group: "mails", Error: "nothing in it"}); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(list), "of mails tried again")
+	done, err := letters.Retry(ctx, consumer.DeadFilter{Group: "mails"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(done.Messages), "tried again")
 }
 
 // A message that fails three times goes to the dead letters; a table that was
