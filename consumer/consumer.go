@@ -297,7 +297,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	if l.options.Group != "" && !rows.messages {
 		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
 	}
-	l.origins.group, l.origins.wait, l.origins.checked = l.options.Group, l.options.originWait, time.Time{}
+	l.origins.group, l.origins.wait, l.origins.next = l.options.Group, l.options.originWait, time.Time{}
 	l.origins.known = l.origins.known && l.options.Group == "" // of a group what is stored counts
 	var reading sync.WaitGroup
 	reading.Go(func() {

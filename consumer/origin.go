@@ -86,25 +86,28 @@ func innodbName(t *table.Table) (name string, plain bool) {
 
 // origins is what a reader knows of its table's origin.
 type origins struct {
-	wait    time.Duration
-	group   string // empty means that nothing is stored
-	begins  bool   // the group begins, or begins again: what is stored is of before
-	known   bool
-	before  origin
-	checked time.Time
+	wait   time.Duration
+	group  string // empty means that nothing is stored
+	begins bool   // the group begins, or begins again: what is stored is of before
+	known  bool
+	before origin
+	next   time.Time // no check before
 }
 
 // checkOrigin returns ErrBelowOffset for a table that was truncated since the group's offset began, whatever ids it has now.
 func (r *reader) checkOrigin(ctx context.Context) error {
-	if r.origins == nil || time.Since(r.origins.checked) < r.origins.wait {
+	o := r.origins
+	if o == nil || time.Now().Before(o.next) {
 		return nil
 	}
-	r.origins.checked = time.Now()
+	r.unchecked = false
+	began := time.Now()
 	now, known, err := readOrigin(ctx, r.rows)
 	if err != nil {
 		return err
 	}
-	o := r.origins
+	// A thousandth of the time at most: the server reads the numbers of all its tables.
+	o.next = time.Now().Add(max(o.wait, 1000*time.Since(began)))
 	if !known && !o.begins {
 		return nil
 	}

@@ -63,15 +63,16 @@ type reader struct {
 	alternate bool // the waiter wants everything handled before it waits
 	forget    bool // no gaps: for the test that shows what is lost without them
 
-	limit    int // rows of the next page
-	gapWaits notify.Fibonacci
-	nextLook time.Time     // no look at the writers before
-	handed   uint64        // the watermark that was handed out last
-	withheld bool          // rows wait for a gap before them to close
-	sayNext  time.Time     // when the log says so; zero while nothing is withheld
-	given    time.Duration // the grace of the last look
-	end      uint64        // the head at the beginning
-	checked  time.Time     // when the head was compared with the watermark
+	limit     int // rows of the next page
+	gapWaits  notify.Fibonacci
+	nextLook  time.Time     // no look at the writers before
+	handed    uint64        // the watermark that was handed out last
+	withheld  bool          // rows wait for a gap before them to close
+	sayNext   time.Time     // when the log says so; zero while nothing is withheld
+	given     time.Duration // the grace of the last look
+	end       uint64        // the head at the beginning
+	unchecked bool          // rows came since the table's origin was checked
+	checked   time.Time     // when the head was compared with the watermark
 }
 
 // run reads until the context ends or something is lost.
@@ -112,7 +113,7 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.retry(ctx); err != nil {
 			return err
 		}
-		if found {
+		if r.unchecked = r.unchecked || found; r.unchecked {
 			if err := r.checkOrigin(ctx); err != nil {
 				return err
 			}
