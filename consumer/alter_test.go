@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,10 +61,18 @@ func TestAlterRows(t *testing.T) {
 		next(`INSERT INTO shop VALUES (5, 'ab', '{"a": 1}')`, `{"id": 5, "n": "YWI=", "more": {"a": 1}}`)
 		do(t, db, "ALTER TABLE shop CHANGE more `it's` JSON")
 		next(`INSERT INTO shop VALUES (6, 'ab', '[1]')`, `{"id": 6, "n": "YWI=", "it's": [1]}`)
+		for i, kind := range []string{"LONGTEXT", "JSON", "TEXT", "JSON", "MEDIUMTEXT CHARACTER SET utf8mb4", "LONGTEXT", "JSON"} {
+			want := `{"a": 1}`
+			if kind != "JSON" {
+				want = `"{\"a\": 1}"`
+			}
+			do(t, db, "ALTER TABLE shop MODIFY `it's` "+kind)
+			next(fmt.Sprintf(`INSERT INTO shop VALUES (%d, 'ab', '{"a": 1}')`, 7+i), fmt.Sprintf(`{"id": %d, "n": "YWI=", "it's": %s}`, 7+i, want))
+		}
 		require.NoError(t, c.end(t))
 
 		do(t, db, "ALTER TABLE shop DROP COLUMN n")
-		insertRow := "INSERT INTO shop (id) VALUES (7)"
+		insertRow := "INSERT INTO shop (id) VALUES (20)"
 		do(t, db, insertRow)
 		require.ErrorIs(t, k.wait(t), ErrNoColumn, "a column that was asked for is gone")
 	})

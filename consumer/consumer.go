@@ -133,6 +133,7 @@ type life struct {
 	warned  bool      // of a key that is not AUTO_INCREMENT
 	reading bool      // this life did
 	done    *progress // without a group: where the life before ended
+	origins origins   // of the table
 }
 
 func (l *life) run(ctx context.Context) (err error) {
@@ -183,6 +184,7 @@ func (l *life) run(ctx context.Context) (err error) {
 
 // start is where a group that is new begins, or one that is reset, or a reader without one.
 func (l *life) start(ctx context.Context, rows *rows) (progress, error) {
+	l.origins = origins{begins: true}
 	begun, err := l.options.From.start(ctx, rows, l.options.TimeColumn)
 	if err == nil && l.options.Group != "" {
 		l.log.InfoContext(ctx, "the group begins", "after", begun.settled)
@@ -287,11 +289,16 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	defer cancel(nil)
 	batches := make(chan batch, 1)
 	reader := &reader{
-		rows: rows, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
+		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil, grouped: l.options.Group != "",
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
 	}
+	if l.options.Group != "" && !rows.messages {
+		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
+	}
+	l.origins.group, l.origins.wait, l.origins.next = l.options.Group, l.options.originWait, time.Time{}
+	l.origins.known = l.origins.known && l.options.Group == "" // of a group what is stored counts
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		if err := reader.run(ctx); errors.Is(err, errDrained) {

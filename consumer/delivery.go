@@ -101,6 +101,9 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 	}
 	for rest := b.messages; len(rest) > 0; rest = rest[size:] {
 		size = min(size, len(rest))
+		if rest[0].retry { // each with its own dead letter
+			size = 1
+		}
 		if d.options.Limit > 0 {
 			size = min(size, d.options.Limit-int(d.options.counted.Load()))
 		}
@@ -166,7 +169,10 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 		d.dead++
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
-		return Bury(ctx, tx, d.options.Group, m, attempts, err)
+		if buried := Bury(ctx, tx, d.options.Group, m, attempts, err); buried != nil || !m.retry {
+			return buried
+		}
+		return endRetry(ctx, tx, d.options.Group, m)
 	})
 }
 
@@ -257,10 +263,29 @@ func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) e
 	}
 	if d.handler.tx {
 		return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
-			return d.handler.call(ctx, tx, messages)
+			err := d.handler.call(ctx, tx, messages)
+			if messages[0].retry && (err == nil || errors.Is(err, ErrStop)) {
+				if lost := d.retried(ctx, tx, messages[0]); lost != nil {
+					return lost
+				}
+			}
+			return err
 		})
 	}
 	err := d.handler.call(ctx, nil, messages)
+	if messages[0].retry {
+		if err != nil && !errors.Is(err, ErrStop) && d.handledOf(err, 1) == 0 {
+			return err
+		}
+		lost := d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error { return d.retried(ctx, tx, messages[0]) })
+		switch {
+		case lost != nil:
+			return lost
+		case errors.Is(err, ErrStop):
+			return err
+		}
+		return nil
+	}
 	if err == nil || errors.Is(err, ErrStop) {
 		d.note(&d.progress, messages, inOrder)
 		d.unsaved = d.offset != nil
@@ -270,7 +295,9 @@ func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) e
 
 func (d *delivery) note(p *progress, messages []Message, inOrder bool) {
 	for _, m := range messages {
-		p.handled(m.ID, inOrder)
+		if !m.retry {
+			p.handled(m.ID, inOrder)
+		}
 	}
 }
 

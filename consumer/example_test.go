@@ -70,6 +70,7 @@ func TestExamples(t *testing.T) {
 			{ExampleErrStop, "2 of them\n", ""},
 			{ExampleStatus, "billing has 0 to come\n", ""},
 			{ExampleMessage_IsBase64, "dot has 2 bytes\n", ""},
+			{ExampleDeadLetters, "message 2, 0 bytes: there is nothing in it\n0 tried again\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -187,6 +188,33 @@ func ExampleBury() {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// The dead letters of a group: the empty ones are deleted, the others are tried again, by that group alone.
+func ExampleDeadLetters() {
+	letters, err := consumer.NewDeadLetters(db, "orders", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	list, err := letters.List(ctx, consumer.DeadFilter{Group: "mails"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, l := range list {
+		whole, err := letters.Get(ctx, l.ID)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("message %d, %d bytes: %s\n", whole.MessageID, len(whole.Payload), whole.Error)
+	}
+	if _, err := letters.Delete(ctx, consumer.DeadFilter{Group: "mails", Error: "nothing in it"}); err != nil {
+		log.Fatal(err)
+	}
+	done, err := letters.Retry(ctx, consumer.DeadFilter{Group: "mails"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(done.Messages), "tried again")
 }
 
 // A message that fails three times goes to the dead letters; a table that was

@@ -46,6 +46,7 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	r.given = grace
 	again, ended := r.wm.look(head, open, now, grace)
 	if ended > r.wm.settled && grace > 0 {
 		locked, err := r.locked(ctx, ended)
@@ -71,6 +72,34 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 		return true, r.hand(ctx, batch{})
 	}
 	return n > 0, nil
+}
+
+const (
+	// waitSaid is how long rows wait for a gap before the log says so, and waitSaidAgain is when it says so again.
+	waitSaid      = 2 * time.Second
+	waitSaidAgain = 10 * time.Second
+)
+
+// sayWait logs which id the rows wait for that are held back, and for how long at most.
+func (r *reader) sayWait(ctx context.Context) {
+	now := time.Now()
+	switch {
+	case !r.withheld:
+		r.sayNext = time.Time{}
+		return
+	case r.sayNext.IsZero():
+		r.sayNext = now.Add(waitSaid)
+		return
+	case now.Before(r.sayNext):
+		return
+	}
+	r.sayNext = now.Add(waitSaidAgain)
+	id, most := r.wm.awaited(now, r.given)
+	attributes := []any{"id", id}
+	if most > 0 {
+		attributes = append(attributes, "up_to", most.Round(time.Second))
+	}
+	r.log.InfoContext(ctx, "waiting for an id that an open transaction may still write: the rows after it are held back", attributes...)
 }
 
 // besides is how long a gap is kept open beside what the source knows.

@@ -15,8 +15,9 @@ import (
 
 // ErrBelowOffset is what an error is when a table's ids end below the offset: the
 // table was truncated, or a counter was set back, or the offset is another
-// table's. What is inserted now would be taken for done. Start anew with
-// Options.Reset (consume --reset).
+// table's. What is inserted now would be taken for done. It is also returned for a
+// table that was truncated and has more rows since, if the account has PROCESS.
+// Start again with Options.Reset (consume --reset).
 var ErrBelowOffset = errors.New("the table's ids end below the offset")
 
 // head is the largest id that is visible; 0 when there is none.

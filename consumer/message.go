@@ -31,6 +31,8 @@ type Message struct {
 	// part is the partition, of those that a group's members share; passed for a message
 	// that is another member's, or was handled.
 	part int
+	// retry is set for a row whose dead letter is tried again: it is done already, as the offset goes.
+	retry bool
 }
 
 const passed = -1

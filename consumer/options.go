@@ -190,6 +190,7 @@ type Options struct {
 	forgetGaps bool                // loses rows: for the test that shows it
 	wrap       func(source) source // puts a test between the reader and its source
 	hasty      bool                // lets partitions go in the middle of the handler's work: for the test that shows it
+	originWait time.Duration       // originWait, for a test in a hurry
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, for a test in a hurry
 }
 
@@ -265,6 +266,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = slog.Default()
 	}
 	o.counted = new(atomic.Int64)
+	if o.originWait == 0 {
+		o.originWait = originWait
+	}
 	if o.lockIdle == 0 {
 		o.lockIdle = lockIdle
 	}

@@ -21,6 +21,7 @@ type Position struct {
 	kind positionKind
 	id   uint64
 	time time.Time
+	ago  time.Duration
 	last int
 }
 
@@ -30,6 +31,7 @@ const (
 	fromLast positionKind = iota
 	fromID
 	fromTime
+	fromAgo
 )
 
 // Beginning is before the first row.
@@ -52,7 +54,8 @@ func FromID(id uint64) Position { return Position{kind: fromID, id: max(1, id)} 
 func Since(t time.Time) Position { return Position{kind: fromTime, time: t} }
 
 // ParsePosition reads "beginning", "end", an id, or a time: in RFC 3339, as
-// "2006-01-02" or "2006-01-02 15:04:05" in UTC, or as a duration ago ("90m").
+// "2006-01-02" or "2006-01-02 15:04:05" in UTC, or as a duration ago ("90m"), by the
+// server's clock when reading begins.
 func ParsePosition(text string) (Position, error) {
 	switch text {
 	case "beginning":
@@ -69,7 +72,7 @@ func ParsePosition(text string) (Position, error) {
 		}
 	}
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return Since(time.Now().Add(-ago)), nil
+		return Position{kind: fromAgo, ago: ago}, nil
 	}
 	return Position{}, fmt.Errorf("consumer: position %q: write beginning, end, an id, a time such as 2026-01-31T08:00:00Z, or a time ago such as 90m", text)
 }
@@ -86,6 +89,15 @@ func (p Position) start(ctx context.Context, r *rows, timeColumn string) (progre
 	case fromID:
 		start := progress{settled: p.id - 1}
 		return start, checkHead(ctx, r, start.settled)
+	case fromAgo:
+		var now int64
+		err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+			return conn.GetContext(ctx, &now, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")
+		})
+		if err != nil {
+			return progress{}, fmt.Errorf("consumer: read the server's time: %w", err)
+		}
+		return Since(time.UnixMicro(now).Add(-p.ago)).start(ctx, r, timeColumn)
 	case fromTime:
 		before, err := p.search(ctx, r, timeColumn)
 		if err != nil {

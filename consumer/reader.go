@@ -45,6 +45,8 @@ var errDrained = errors.New("the end of the table")
 // reader reads the rows of one session's life, each once, and hands them out.
 type reader struct {
 	rows        *rows
+	origins     *origins // nil for a test
+	retries     *retries // nil where no dead letter is tried again by reading its row
 	source      source
 	grace       time.Duration // what a gap is given beside its writers' end, where those may not be seen
 	replication *replication
@@ -62,13 +64,16 @@ type reader struct {
 	alternate bool // the waiter wants everything handled before it waits
 	forget    bool // no gaps: for the test that shows what is lost without them
 
-	limit    int // rows of the next page
-	gapWaits notify.Fibonacci
-	nextLook time.Time // no look at the writers before
-	handed   uint64    // the watermark that was handed out last
-	withheld bool      // rows wait for a gap before them to close
-	end      uint64    // the head at the beginning
-	checked  time.Time // when the head was compared with the watermark
+	limit     int // rows of the next page
+	gapWaits  notify.Fibonacci
+	nextLook  time.Time     // no look at the writers before
+	handed    uint64        // the watermark that was handed out last
+	withheld  bool          // rows wait for a gap before them to close
+	sayNext   time.Time     // when the log says so; zero while nothing is withheld
+	given     time.Duration // the grace of the last look
+	end       uint64        // the head at the beginning
+	unchecked bool          // rows came since the table's origin was checked
+	checked   time.Time     // when the head was compared with the watermark
 }
 
 // run reads until the context ends or something is lost.
@@ -77,6 +82,9 @@ func (r *reader) run(ctx context.Context) error {
 	r.wm.late = r.source.late()
 	r.gapWaits = notify.Fibonacci{Min: r.source.pace(), Max: maxGapWait, Jitter: 0.1}
 	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	if err := r.retry(ctx); err != nil {
 		return err
 	}
 	// What is there needs no waiter, which may have to wait for others before it can begin.
@@ -103,11 +111,20 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if r.alternate {
-			if err := r.await(ctx); err != nil {
+		if err := r.retry(ctx); err != nil {
+			return err
+		}
+		if r.unchecked = r.unchecked || found; r.unchecked {
+			if err := r.checkOrigin(ctx); err != nil {
 				return err
 			}
 		}
+		if r.alternate {
+			if err := r.await(ctx, nil); err != nil {
+				return err
+			}
+		}
+		r.sayWait(ctx)
 		seen := head
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
@@ -142,6 +159,9 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkHead(ctx); err != nil {
 		return err
 	}
+	if err := r.checkOrigin(ctx); err != nil {
+		return err
+	}
 	if !r.waits() { // what came into the stored gaps meanwhile, whoever else may still come
 		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
 			return err
@@ -160,6 +180,9 @@ func (r *reader) begin(ctx context.Context) error {
 func (r *reader) bound(found bool) time.Duration {
 	if !r.wm.waiting() && !r.withheld {
 		r.gapWaits.Reset()
+		if r.retries != nil {
+			return retryWait
+		}
 		return maxWait
 	}
 	if found {
@@ -304,10 +327,10 @@ func (r *reader) hand(ctx context.Context, b batch) error {
 	}
 }
 
-// await returns when all that was handed out is handled.
-func (r *reader) await(ctx context.Context) error {
+// await hands out messages, and returns when all that was handed out is handled.
+func (r *reader) await(ctx context.Context, messages []Message) error {
 	handled := make(chan struct{})
-	if err := r.hand(ctx, batch{handled: handled}); err != nil {
+	if err := r.hand(ctx, batch{messages: messages, handled: handled}); err != nil {
 		return err
 	}
 	select {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ type page struct {
 	full     bool // there may be more
 	bytes    int
 	arena    []byte
+	doubtful bool // a value looks otherwise if its column became JSON, or ceased to be, which the result does not show
 }
 
 // errEnough ends the reading of a result.
@@ -114,6 +116,12 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 	for _, c := range columns {
 		binary[c.Name] = c.IsBinary()
 	}
+	var maybeJSON []int
+	for i, c := range columns {
+		if session.Capabilities().MariaDB && c.MaybeJSON() {
+			maybeJSON = append(maybeJSON, i)
+		}
+	}
 	row := make([]any, len(columns))
 	var line []byte
 	r.decode = func(values []driver.Value, p *page) (Message, error) {
@@ -127,6 +135,10 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		}
 		for i := range row {
 			row[i] = values[i+1]
+		}
+		for _, i := range maybeJSON {
+			value, _ := row[i].([]byte)
+			p.doubtful = p.doubtful || json.Valid(value)
 		}
 		if line, err = encoder.AppendJSON(line[:0], row); err != nil {
 			return Message{}, err
@@ -266,7 +278,7 @@ func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page
 			return r.add(p, values, limit)
 		})
 	})
-	return p, err
+	return p, r.certain(ctx, p, err)
 }
 
 // within reads the rows of the spans, in order, limit at most.
@@ -282,7 +294,21 @@ func (r *rows) within(ctx context.Context, spans []span, limit int) (*page, erro
 	err := r.once(ctx, query, append(args, uint64(limit)), func(values []driver.Value) error {
 		return r.add(p, values, limit)
 	})
-	return p, err
+	return p, r.certain(ctx, p, err)
+}
+
+// certain returns errAltered for a page whose JSON may not be what it was when the table was described, or the error.
+func (r *rows) certain(ctx context.Context, p *page, err error) error {
+	if err != nil || !p.doubtful {
+		return err
+	}
+	return r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		changed, err := r.table.JSONChanged(ctx, conn)
+		if err == nil && changed {
+			err = errAltered
+		}
+		return err
+	})
 }
 
 // add takes a row into the page, and ends it when it holds enough.

@@ -157,6 +157,21 @@ func (w *watermark) graced(id uint64, now time.Time, grace time.Duration) uint64
 	return w.heads[0].id
 }
 
+// awaited is the first id that may still appear, and how long it is waited for at most; 0 where that is not known: until the
+// transactions end that are open.
+func (w *watermark) awaited(now time.Time, grace time.Duration) (id uint64, most time.Duration) {
+	id = w.settled + 1
+	if grace == 0 || len(w.writers) > 0 {
+		return id, 0
+	}
+	for _, h := range w.heads {
+		if h.id >= id {
+			return id, max(0, grace-now.Sub(h.seen))
+		}
+	}
+	return id, grace
+}
+
 // end says that nothing appears up to id any more, and that the gaps below it were
 // read again since that is known.
 func (w *watermark) end(id uint64) {

@@ -321,3 +321,76 @@ func BenchmarkLatency(b *testing.B) {
 		b.ReportMetric(latencies[len(latencies)*9/10], "p90-ms")
 	})
 }
+
+// BenchmarkMillion is 4 workers that empty a queue of a million tasks, in batches of 100: tasks a second over the first tenth of
+// them, and over the last, and the time from an urgent task's commit to its handler, in the middle, in ms: the median and the
+// worst of 30. Idle is the same with nothing to do. The server has its default durability.
+//
+//	go test ./queue -run - -bench Million -benchtime 1x -timeout 30m
+func BenchmarkMillion(b *testing.B) {
+	const tasks = 1_000_000
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		db, config := database(b, durable(b, s))
+		install(b, db)
+		quiet := Options{Logger: slog.New(slog.DiscardHandler)}
+		q := newQueue(b, db, quiet)
+		for b.Loop() {
+			handled, began := make(chan time.Time, 1), make(chan struct{})
+			var done atomic.Int64
+			var first sync.Once
+			own := newQueue(b, openConfig(b, config), quiet)
+			workers := make([]*running, benchWorkers)
+			for i := range workers {
+				workers[i] = work(b, own, WorkerOptions{Batch: 100}, func(_ context.Context, t Task) error {
+					if string(t.Payload) == "urgent" {
+						handled <- time.Now()
+						return nil
+					}
+					first.Do(func() { close(began) })
+					done.Add(1)
+					return nil
+				})
+			}
+			urgent := func() float64 {
+				_, err := q.Enqueue(b.Context(), Entry{Payload: []byte("urgent"), Priority: -1})
+				require.NoError(b, err)
+				committed := time.Now()
+				return max(0, float64((<-handled).Sub(committed))/float64(time.Millisecond))
+			}
+			urgent()
+			var idle, busy []float64
+			for range 30 {
+				idle = append(idle, urgent())
+			}
+			mysqltest.Exec(b, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
+				" SELECT 'mail', 'a short payload' FROM n a, n b")
+			q.Notify(b.Context())
+			<-began
+			reach := func(n int64) time.Time {
+				for done.Load() < n {
+					<-time.After(time.Millisecond)
+				}
+				return time.Now()
+			}
+			start := time.Now()
+			tenth := reach(tasks / 10).Sub(start)
+			for i := range int64(30) {
+				reach(tasks * (10 + 2*i) / 100)
+				busy = append(busy, urgent())
+			}
+			ninth := reach(tasks * 9 / 10)
+			end := reach(tasks)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(tasks/10/tenth.Seconds(), "first-tasks/s")
+			b.ReportMetric(tasks/10/end.Sub(ninth).Seconds(), "last-tasks/s")
+			b.ReportMetric(tasks/end.Sub(start).Seconds(), "tasks/s")
+			b.ReportMetric(median(idle), "idle-ms")
+			b.ReportMetric(median(busy), "urgent-ms")
+			b.ReportMetric(slices.Max(busy), "urgent-worst-ms")
+			for _, w := range workers {
+				require.NoError(b, w.end(b))
+			}
+			mysqltest.Exec(b, db.Pool(), "TRUNCATE mqnotify_task")
+		}
+	})
+}

@@ -213,7 +213,7 @@ func TestPage(t *testing.T) {
 		b.colours("")
 		screenshots(b, s.Name())
 		b.do(chromedp.Click("#letters button"))
-		b.until(`document.getElementById("dead-result").textContent.startsWith("Published anew for group ")`)
+		b.until(`document.getElementById("dead-result").textContent.startsWith("Group mailer tries it again")`)
 		b.until(`document.querySelector("#tail .headers")?.textContent.startsWith("mqnotify-retry: mailer/")`)
 		assert.Equal(t, "poison", eval[string](b, `document.querySelector("#tail .payload").textContent`))
 		var left int

@@ -4,19 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -234,71 +230,58 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what s
 // errNoLetter means that a dead letter is gone.
 var errNoLetter = errors.New("there is no such dead letter any more")
 
-// retryDeadLetter is POST /topics/{topic}/dead-letters/{id}/retry: the message is published
-// anew and the dead letter deleted, both or neither.
+// retryDeadLetter is POST /topics/{topic}/dead-letters/{id}/retry: the group tries the message again.
 func (s *Server) retryDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
-	s.takeDeadLetter(w, r, t, func(ctx context.Context, tx *sqlx.Tx, letter deadLetter) (uint64, error) {
-		m := producer.Message{Payload: letter.Payload}
-		var headers map[string]json.RawMessage
-		if err := json.Unmarshal(letter.Headers, &headers); err == nil && len(headers) > 0 {
-			m.Headers = make(map[string]string, len(headers)+1)
-			for name, raw := range headers {
-				var value string
-				if json.Unmarshal(raw, &value) != nil {
-					value = string(raw)
-				}
-				m.Headers[name] = value
-			}
-		}
-		if m.Headers == nil {
-			m.Headers = map[string]string{}
-		}
-		m.Headers[consumer.RetryHeader] = fmt.Sprintf("%s/%d", letter.Group, letter.Message)
-		ids, err := t.producer.PublishTx(ctx, tx, m)
-		if err != nil {
+	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error) {
+		done, err := letters.Retry(ctx, f)
+		switch {
+		case err != nil:
 			return 0, err
+		case len(done.Gone) > 0:
+			return 0, errRowGone
+		case len(done.Messages) == 0:
+			return 0, errNoLetter
 		}
-		return ids[0], nil
+		return done.Messages[0], nil
 	})
 }
 
+// errRowGone means that there is nothing that could be tried again.
+var errRowGone = errors.New("the row is not in the table any more, and can't be tried again")
+
 // dropDeadLetter is DELETE /topics/{topic}/dead-letters/{id}.
 func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
-	s.takeDeadLetter(w, r, t, func(context.Context, *sqlx.Tx, deadLetter) (uint64, error) { return 0, nil })
+	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error) {
+		n, err := letters.Delete(ctx, f)
+		if err == nil && n == 0 {
+			err = errNoLetter
+		}
+		return 0, err
+	})
 }
 
-// takeDeadLetter deletes a dead letter and does something with it, in one transaction.
-func (s *Server) takeDeadLetter(w http.ResponseWriter, r *http.Request, t *topic, do func(ctx context.Context, tx *sqlx.Tx, letter deadLetter) (uint64, error)) {
+// takeDeadLetter does something with a dead letter, and answers with the message's id.
+func (s *Server) takeDeadLetter(w http.ResponseWriter, r *http.Request, t *topic,
+	do func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error),
+) {
 	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 	if err != nil {
 		fail(w, http.StatusNotFound, errNoLetter.Error())
 		return
 	}
-	var published uint64
-	err = t.producer.Transact(r.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
-		var letters []deadLetter
-		err := tx.SelectContext(ctx, &letters, "SELECT id, group_name, message_id, COALESCE(headers, '{}') AS headers, payload, attempts FROM "+
-			schema.DeadLetterTable+" WHERE id = ? AND topic = ? FOR UPDATE", id, t.name)
-		if err != nil {
-			return err
-		}
-		if len(letters) == 0 {
-			return errNoLetter
-		}
-		if published, err = do(ctx, tx, letters[0]); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE id = ?", id)
-		return err
-	})
+	letters, err := consumer.NewDeadLetters(s.db, t.name, "")
+	var message uint64
+	if err == nil {
+		message, err = do(r.Context(), letters, consumer.DeadFilter{IDs: []uint64{id}})
+	}
 	switch {
 	case errors.Is(err, errNoLetter):
 		fail(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, producer.ErrNotTopic):
-		fail(w, http.StatusConflict, "this table takes no messages: its rows can't be published anew")
+	case errors.Is(err, errRowGone):
+		fail(w, http.StatusConflict, err.Error())
 	case err != nil:
 		s.failed(w, r, t, "take a dead letter", err)
 	default:
-		reply(w, http.StatusOK, map[string]any{"id": published})
+		reply(w, http.StatusOK, map[string]any{"id": message})
 	}
 }

@@ -50,7 +50,7 @@ func structure(tb testing.TB, db *sql.DB) string {
 
 // state are the tables that Init makes, whatever the topics.
 var state = []string{
-	FlagTable, OffsetTable, DeadLetterTable, VersionTable,
+	FlagTable, OffsetTable, DeadLetterTable, RetryTable, OriginTable, VersionTable,
 	OnceTable, ClaimTable, IntervalTable, RowMutexTable, FlagMutexTable, LeaseTable,
 }
 

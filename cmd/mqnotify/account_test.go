@@ -34,7 +34,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 
 // makes tells whether an init into an empty database works, what it makes included.
 func (a account) makes(t *testing.T, args ...string) bool {
-	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_schema, mqnotify_once,"+
+	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_retry, mqnotify_origin, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
 		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot, mqnotify_notification")
 	defer succeed(t, a.root, "init", "orders")
@@ -43,6 +43,19 @@ func (a account) makes(t *testing.T, args ...string) bool {
 	}
 	_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
 	return err == nil
+}
+
+// ownTable makes orders a table that is no message table.
+func (a account) ownTable(t *testing.T) {
+	if len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'orders' AND COLUMN_NAME = 'headers'")) > 0 {
+		mysqltest.Exec(t, a.db, "ALTER TABLE orders DROP headers")
+	}
+}
+
+// deadLetters tells whether a consumer of the account can give all messages up.
+func (a account) deadLetters(t *testing.T, config *mysql.Config) bool {
+	r := mqnotify(t, config, "", "consume", "orders", "--group", "g", "--from", "1", "--reset", "--stop-at-end", "--attempts", "1", "--", "false")
+	return r.code == exitDone
 }
 
 // works tells whether a worker does a task.

@@ -57,6 +57,7 @@ const (
 	roleListener  = "listener"
 	roleFlag      = "flag"
 	roleStatus    = "status"
+	roleDead      = "dead"
 	roleGuard     = "guard"
 	roleEnqueuer  = "enqueuer"
 	roleWorker    = "worker"
@@ -71,7 +72,7 @@ const (
 
 var (
 	roles = []string{
-		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus,
+		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus, roleDead,
 		roleImporter, roleServe, roleCapture, roleGuard, roleEnqueuer, roleWorker, roleTasks,
 		roleScheduler, roleRing, roleAdmin,
 	}
@@ -112,6 +113,13 @@ var needs = []need{
 		}},
 	{[]string{roleConsumer}, "besides, for consume --members-share",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.PartitionTable}}},
+	{[]string{roleConsumer}, "besides, with PROCESS, to notice that the table was truncated and filled past the offset while no consumer ran",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.OriginTable}}},
+	{[]string{roleConsumer}, "besides, to try rows of a table of your own again, for which mqnotify dead asks",
+		[]grant{
+			{privileges: "DELETE", table: schema.DeadLetterTable},
+			{privileges: "SELECT, DELETE", table: schema.RetryTable},
+		}},
 	{[]string{roleConsumer}, "besides, for consume --flag row (for --flag counter, SELECT alone)",
 		[]grant{{privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleServe}, "serve: mqnotify serve, for events and polling, and to show groups and dead letters",
@@ -156,6 +164,23 @@ var needs = []need{
 		[]grant{{privileges: "EXECUTE", routine: wake.TablesRoutine}}},
 	{[]string{roleStatus}, "besides, to count the sessions of other accounts, and to see how old their transactions are",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
+	{[]string{roleDead}, "dead: mqnotify dead",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "SELECT", table: schema.DeadLetterTable},
+			{privileges: "SELECT", table: schema.RetryTable},
+		}},
+	{[]string{roleDead}, "dead, for retry and delete of messages",
+		[]grant{
+			{privileges: "INSERT"},
+			{privileges: "SELECT, DELETE", table: schema.DeadLetterTable},
+		}},
+	{[]string{roleDead}, "dead, for retry and delete of rows of a table of your own",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "SELECT, DELETE", table: schema.DeadLetterTable},
+			{privileges: "SELECT, INSERT, DELETE", table: schema.RetryTable},
+		}},
 	{[]string{roleGuard}, "guard, for any lock: mqnotify lock. Any other privilege in the database will do",
 		[]grant{{privileges: "SELECT", table: schema.LeaseTable}}},
 	{[]string{roleGuard, roleConsumer}, "besides, for lock --kind lease, and for consume --group where several servers take writes (Galera, a\n" +
@@ -234,11 +259,13 @@ var needs = []need{
 			{privileges: "INSERT"},
 			{privileges: "SELECT, INSERT, DELETE", table: schema.IdempotencyTable},
 		}},
-	{[]string{roleServe}, "serve, besides, to retry and to delete dead letters",
+	{[]string{roleServe}, "serve, besides, to retry dead letters of messages, and to delete dead letters",
 		[]grant{
 			{privileges: "INSERT"},
 			{privileges: "DELETE", table: schema.DeadLetterTable},
 		}},
+	{[]string{roleServe}, "serve, besides, the same of rows of a table of your own",
+		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.RetryTable}}},
 	{[]string{roleCapture}, "capture: mqnotify capture install, status and remove, for the table TOPIC into TOPIC_changes, which\n" +
 		"-- mqnotify init has made. The triggers run with these rights. MySQL with a binary log wants SUPER too, or\n" +
 		"-- log_bin_trust_function_creators=1",
@@ -260,6 +287,8 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.OffsetTable},
 			{privileges: "CREATE", table: schema.PartitionTable},
 			{privileges: "CREATE", table: schema.DeadLetterTable},
+			{privileges: "CREATE", table: schema.RetryTable},
+			{privileges: "CREATE", table: schema.OriginTable},
 			{privileges: "CREATE", table: schema.OnceTable},
 			{privileges: "CREATE, REFERENCES", table: schema.ClaimTable},
 			{privileges: "CREATE", table: schema.IntervalTable},

@@ -93,6 +93,48 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				return strings.Contains(out, `"followers":`) && !strings.Contains(out, `"followers":0,`) && strings.Contains(out, `"group":"g"`)
 			})
 		}},
+		{"dead", []string{"dead:"}, func(t *testing.T, a account) bool {
+			return a.can(t, "dead", "orders")
+		}},
+		{"dead of messages", []string{"dead, for retry and delete of messages"}, func(t *testing.T, a account) bool {
+			a.deadLetters(t, a.root)
+			return a.can(t, "dead", "orders", "retry", "--all") && a.can(t, "dead", "orders", "delete", "--all")
+		}},
+		{"dead of rows", []string{"dead, for retry and delete of rows"}, func(t *testing.T, a account) bool {
+			a.ownTable(t)
+			a.deadLetters(t, a.root)
+			return a.can(t, "dead", "orders", "retry", "--all") && a.can(t, "dead", "orders", "delete", "--all")
+		}},
+		{"consumer that notices TRUNCATE", []string{
+			"tailer and", "besides, for consume --group", "or on MariaDB, and on MySQL instead", "besides, with PROCESS",
+		}, func(t *testing.T, a account) bool {
+			within(t, patience, func() bool {
+				return len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'orders'"+
+					" AND CREATE_TIME < NOW() - INTERVAL 3 SECOND")) == 1
+			})
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset")
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_origin")
+			for range 2 { // which makes dead letters, and then replaces them
+				if !a.deadLetters(t, a.config) {
+					return false
+				}
+			}
+			mysqltest.Exec(t, a.db, "TRUNCATE TABLE orders")
+			mysqltest.Exec(t, a.db, "INSERT INTO orders (payload) VALUES ('a'), ('b'), ('c'), ('d')")
+			return strings.Contains(mqnotify(t, a.config, "", "consume", "orders", "--group", "g", "--stop-at-end").err, "was truncated")
+		}},
+		{"consumer that tries rows again", []string{"tailer and", "besides, for consume --group", "besides, to try rows"}, func(t *testing.T, a account) bool {
+			a.ownTable(t)
+			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset")
+			if !a.deadLetters(t, a.config) {
+				return false
+			}
+			succeed(t, a.root, "dead", "orders", "retry", "--all")
+			return a.deadLetters(t, a.config) && // they are dead letters again
+				succeed(t, a.root, "dead", "orders", "retry", "--all") != "0\n" &&
+				a.can(t, "consume", "orders", "--group", "g", "--stop-at-end") &&
+				len(mysqltest.Values[string](t, a.db, "SELECT id FROM mqnotify_dead_letter")) == 0
+		}},
 		{"lock", []string{"guard, for any lock:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "lock", "x", "--", "true")
 		}},

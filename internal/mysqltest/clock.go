@@ -19,6 +19,17 @@ import (
 // anew, which takes half a minute; go's cache has it then.
 func ClockOff(tb testing.TB, off time.Duration) (program string) {
 	tb.Helper()
+	return clockOff(tb, off, "test", "-c", "-vet=off")
+}
+
+// ProgramClockOff is ClockOff for the command in the test's package.
+func ProgramClockOff(tb testing.TB, off time.Duration) (program string) {
+	tb.Helper()
+	return clockOff(tb, off, "build")
+}
+
+func clockOff(tb testing.TB, off time.Duration, build ...string) (program string) {
+	tb.Helper()
 	seconds := strconv.Itoa(int(off.Seconds()))
 	root, err := exec.CommandContext(tb.Context(), "go", "env", "GOROOT").Output()
 	require.NoError(tb, err)
@@ -34,7 +45,7 @@ func ClockOff(tb testing.TB, off time.Duration) (program string) {
 	require.NoError(tb, err)
 	require.NoError(tb, os.WriteFile(overlay, text, 0o600))
 	program = filepath.Join(dir, "clock")
-	out, err := exec.CommandContext(tb.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, ".").CombinedOutput()
+	out, err := exec.CommandContext(tb.Context(), "go", append(build, "-overlay", overlay, "-o", program, ".")...).CombinedOutput()
 	require.NoError(tb, err, string(out))
 	return program
 }

@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -17,28 +18,58 @@ func isMaybeJSON(dataType, collation string) bool {
 // from the table's definition: information_schema.CHECK_CONSTRAINTS shows it
 // only to accounts that may do more than SELECT.
 func (t *Table) describeJSON(ctx context.Context, q Queryer) error {
-	var name, definition string
-	err := each(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&name, &definition) },
-		"SHOW CREATE TABLE "+t.String())
-	if server.NoPrivilege(err) {
-		return nil
-	}
-	for i := range t.Columns {
-		c := &t.Columns[i]
-		if c.DataType == "longtext" && hasJSONCheck(definition, c.Name) {
-			c.IsJSON = true
-		}
+	json, err := t.jsonColumns(ctx, q)
+	for i, is := range json {
+		t.Columns[i].IsJSON = is
 	}
 	return err
 }
 
-// hasJSONCheck tells whether a line of the definition ends in the check. A comment
+// jsonColumns reports for each of the columns whether it is JSON now; nil if the account must not see the definition.
+func (t *Table) jsonColumns(ctx context.Context, q Queryer) ([]bool, error) {
+	var name, definition string
+	err := each(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&name, &definition) },
+		"SHOW CREATE TABLE "+t.String())
+	switch {
+	case server.NoPrivilege(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	json := make([]bool, len(t.Columns))
+	for i, c := range t.Columns {
+		json[i] = c.DataType == "json" || hasJSONCheck(definition, c.Name)
+	}
+	return json, nil
+}
+
+// MaybeJSON reports whether the column is, or may become by an ALTER TABLE that no result shows, MariaDB's JSON. The server
+// sends such a column as it sends a TEXT of any size.
+func (c Column) MaybeJSON() bool {
+	return slices.Contains([]string{"tinytext", "text", "mediumtext", "longtext"}, c.DataType)
+}
+
+// JSONChanged reports whether a column has become JSON, or ceased to be, since the table was described.
+func (t *Table) JSONChanged(ctx context.Context, q Queryer) (bool, error) {
+	json, err := t.jsonColumns(ctx, q)
+	for i, is := range json {
+		if t.Columns[i].IsJSON != is {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// hasJSONCheck tells whether a line of the definition is of a LONGTEXT and ends in the check. A comment
 // or a default that reads like it does not: it ends in a quote, and its line breaks
 // are escaped. Under sql_mode ANSI_QUOTES names are in double quotes.
 func hasJSONCheck(definition, column string) bool {
 	for _, quote := range []string{"`", `"`} {
 		name := quote + strings.ReplaceAll(column, quote, quote+quote) + quote
 		check := " CHECK (json_valid(" + name + "))"
+		if !strings.Contains(definition, "\n  "+name+" longtext ") {
+			continue
+		}
 		if strings.Contains(definition, check+",\n") || strings.Contains(definition, check+"\n)") {
 			return true
 		}

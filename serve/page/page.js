@@ -218,7 +218,7 @@ async function showDead() {
     const li = element("li");
     li.append(element("span", `#${letter.message_id} of group ${letter.group}, ${letter.attempts} attempt${letter.attempts === 1 ? "" : "s"}, ${letter.failed_at}`));
     const buttons = element("span", undefined, { class: "do" });
-    const retry = doing("Retry", `Published anew for group ${letter.group}`, "POST", letter.id, "retry");
+    const retry = doing("Retry", `Group ${letter.group} tries it again`, "POST", letter.id, "retry");
     retry.title = `Publishes the message anew, at the topic's end: of the groups, only ${letter.group} handles it`;
     buttons.append(retry, doing("Delete", "Deleted", "DELETE", letter.id));
     li.append(buttons, element("span", letter.error, { class: "error" }));

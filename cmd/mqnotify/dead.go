@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// deadOptions are dead's flags.
+type deadOptions struct {
+	filter   consumer.DeadFilter
+	all      bool
+	json     bool
+	idColumn string
+}
+
+const (
+	deadList   = "list"
+	deadShow   = "show"
+	deadRetry  = "retry"
+	deadDelete = "delete"
+)
+
+var deadVerbs = []string{deadList, deadShow, deadRetry, deadDelete}
+
+func newDead(a *app) *cobra.Command {
+	var o deadOptions
+	cmd := &cobra.Command{
+		Use:   "dead TOPIC [list | show ID | retry ID... | delete ID...]",
+		Short: "List the messages that groups gave up, try them again, or delete them",
+		Long: `Lists the dead letters of TOPIC by their ids: the messages that its groups gave up. --group and
+--error choose some of them. With --json each is a line of JSON, with the first 4 KiB of its
+payload. show prints the dead letter of one ID whole.
+
+retry has the group that gave a message up handle it again: no other group gets it. delete
+deletes dead letters; the messages stay in TOPIC. Both take the ID of each, or --group and
+--error, or --all, and print how many it was.
+
+A message of a message table is published again, for its group alone, with a new id. Of any
+other table the group's consumer reads the row again, as it is then, within 5 s if it runs; the
+dead letter stays until the row is handled. A row that is gone can't be tried again.`,
+		Example: `  mqnotify dead orders
+  mqnotify dead orders show 17
+  mqnotify dead orders retry 17 18
+  mqnotify dead orders retry --group mailer --error 'connection refused'
+  mqnotify dead orders delete --all`,
+		Args: someNames("TOPIC"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return deadVerbs, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			verb, err := o.read(args[1:], cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			return a.dead(cmd.Context(), o, args[0], verb)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.filter.Group, "group", "", "only what this `group` gave up")
+	flags.StringVar(&o.filter.Error, "error", "", "only those whose error has this `text` in it")
+	flags.BoolVar(&o.all, "all", false, "retry or delete all")
+	flags.IntVar(&o.filter.Limit, "limit", 100, "list at most this many")
+	flags.Uint64Var(&o.filter.After, "after", 0, "list dead letters after this `id`")
+	flags.BoolVar(&o.json, "json", false, "a line of JSON for each; for retry and delete, an object")
+	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
+	completeNothing(cmd, "group", "error", "limit", "after", "id-column")
+	return cmd
+}
+
+// read reads what to do, and with which dead letters.
+func (o *deadOptions) read(args []string, changed func(flag string) bool) (verb string, err error) {
+	verb = deadList
+	if len(args) > 0 {
+		verb, args = args[0], args[1:]
+	}
+	if !slices.Contains(deadVerbs, verb) {
+		return "", usagef("%q: write list, show, retry or delete", verb)
+	}
+	for _, text := range args {
+		id, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return "", usagef("%q is no dead letter's id: the list has them in its first column", text)
+		}
+		o.filter.IDs = append(o.filter.IDs, id)
+	}
+	chosen := o.all || o.filter.Group != "" || o.filter.Error != ""
+	changes := verb == deadRetry || verb == deadDelete
+	switch {
+	case verb == deadList && len(args) > 0:
+		return "", usagef("list takes no ids: show ID prints one")
+	case verb == deadShow && (len(args) != 1 || chosen):
+		return "", usagef("show takes one id, and no --group, --error or --all")
+	case verb != deadList && (changed("limit") || changed("after")):
+		return "", usagef("--limit and --after are for list")
+	case !changes && o.all:
+		return "", usagef("--all is for retry and delete")
+	case changes && len(args) > 0 && chosen:
+		return "", usagef("give ids, or choose with --group and --error, or --all")
+	case changes && len(args) == 0 && !chosen:
+		return "", usagef("%s what? give ids, --group, --error, or --all", verb)
+	case o.filter.Limit < 1:
+		return "", usagef("--limit %d: 1 or more", o.filter.Limit)
+	}
+	if changes {
+		o.filter.Limit = 0
+	}
+	return verb, nil
+}
+
+func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	letters, err := consumer.NewDeadLetters(db, topic, o.idColumn)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case deadShow:
+		letter, err := letters.Get(ctx, o.filter.IDs[0])
+		if err != nil {
+			return err
+		}
+		return ignoreBrokenPipe(a.showDead(letter, o.json))
+	case deadRetry:
+		done, err := letters.Retry(ctx, o.filter)
+		if written := a.countDead(o, "retried", len(done.Messages), done.Gone); err == nil {
+			err = written
+		}
+		if err == nil && len(done.Gone) > 0 {
+			err = fmt.Errorf("%w: they stay until `mqnotify dead %s delete` deletes them: %v", errRowsGone, topic, done.Gone)
+		}
+		return o.allFound(err, len(done.Messages)+len(done.Gone))
+	case deadDelete:
+		n, err := letters.Delete(ctx, o.filter)
+		if written := a.countDead(o, "deleted", n, nil); err == nil {
+			err = written
+		}
+		return o.allFound(err, n)
+	}
+	list, err := letters.List(ctx, o.filter)
+	if err != nil {
+		return err
+	}
+	return ignoreBrokenPipe(a.listDead(list, o))
+}
+
+var errRowsGone = errors.New("the rows of some dead letters are gone")
+
+// allFound is the error, and else one when fewer dead letters were there than ids were given.
+func (o *deadOptions) allFound(err error, n int) error {
+	ids := slices.Compact(slices.Sorted(slices.Values(o.filter.IDs)))
+	if err == nil && n < len(ids) {
+		return fmt.Errorf("%d of %d: %w", len(ids)-n, len(ids), consumer.ErrNoDeadLetter)
+	}
+	return err
+}
+
+// countDead prints how many dead letters something was done with.
+func (a *app) countDead(o deadOptions, what string, n int, gone []uint64) error {
+	if !o.json {
+		return ignoreBrokenPipe(writeAll(a.out, fmt.Sprintln(n)))
+	}
+	counts := map[string]any{what: n}
+	if what == "retried" {
+		counts["gone"] = append([]uint64{}, gone...)
+	}
+	text, err := json.Marshal(counts)
+	if err != nil {
+		return err
+	}
+	return ignoreBrokenPipe(writeAll(a.out, string(text)+"\n"))
+}
+
+func (a *app) listDead(list []consumer.DeadLetter, o deadOptions) error {
+	var out strings.Builder
+	if o.json {
+		for _, l := range list {
+			line, err := json.Marshal(shownLetter(l))
+			if err != nil {
+				return err
+			}
+			out.Write(append(line, '\n'))
+		}
+		return writeAll(a.out, out.String())
+	}
+	if len(list) == 0 {
+		return writeAll(a.out, "no dead letters\n")
+	}
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	rows := []string{"ID\tGROUP\tMESSAGE\tATTEMPTS\tFAILED AT\tSTATE\tPAYLOAD\tERROR"}
+	for _, l := range list {
+		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%s\t%s\t%s\t%s", l.ID, inCell(l.Group), l.MessageID, l.Attempts,
+			l.FailedAt.Format(time.RFC3339), deadState(l), inCell(string(l.Payload)), inCell(l.Error)))
+	}
+	if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
+		return err
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(list) == o.filter.Limit {
+		fmt.Fprintf(&out, "there may be more: --after %d\n", list[len(list)-1].ID)
+	}
+	return writeAll(a.out, out.String())
+}
+
+func deadState(l consumer.DeadLetter) string {
+	if l.Retrying {
+		return "retrying"
+	}
+	return "dead"
+}
+
+// showDead prints a dead letter whole. What it holds can't change the terminal's state.
+func (a *app) showDead(l consumer.DeadLetter, asJSON bool) error {
+	if asJSON {
+		line, err := json.Marshal(shownLetter(l))
+		if err != nil {
+			return err
+		}
+		return writeAll(a.out, string(line)+"\n")
+	}
+	var out strings.Builder
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(&out, "%-10s %s\n", name, harmless(fmt.Sprintf(format, args...)))
+	}
+	field("id:", "%d, %s", l.ID, deadState(l))
+	field("group:", "%s", l.Group)
+	field("message:", "%d of %s", l.MessageID, l.Topic)
+	field("failed at:", "%s, after %d attempts", l.FailedAt.Format(time.RFC3339), l.Attempts)
+	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
+		field("header:", "%s: %s", name, l.Headers[name])
+	}
+	field("size:", "%d bytes", l.Size)
+	field("error:", "%s", strings.Join(strings.Fields(l.Error), " "))
+	out.WriteString("\n" + strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, string(l.Payload)) + "\n")
+	return writeAll(a.out, out.String())
+}
+
+// shownLetter is a dead letter as --json writes it.
+func shownLetter(l consumer.DeadLetter) any {
+	for cut := 1; cut < utf8.UTFMax && cut < len(l.Payload) && uint64(len(l.Payload)) < l.Size; cut++ { // no half of a letter at the end
+		if text := l.Payload[:len(l.Payload)-cut]; !utf8.Valid(l.Payload) && utf8.Valid(text) {
+			l.Payload = text
+		}
+	}
+	return struct {
+		ID        uint64            `json:"id"`
+		Topic     string            `json:"topic"`
+		Group     string            `json:"group"`
+		MessageID uint64            `json:"message_id"`
+		Headers   map[string]string `json:"headers,omitempty"`
+		Size      uint64            `json:"size"`
+		Attempts  int               `json:"attempts"`
+		Error     string            `json:"error"`
+		FailedAt  time.Time         `json:"failed_at"`
+		Retrying  bool              `json:"retrying"`
+		shownPayload
+	}{l.ID, l.Topic, l.Group, l.MessageID, l.Headers, l.Size, l.Attempts, l.Error, l.FailedAt, l.Retrying, showPayload(l.Payload)}
+}

@@ -1,0 +1,357 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// ErrNoDeadLetter is returned for an id that no dead letter of the topic has: it was handled or deleted meanwhile, or belongs to
+// another topic.
+var ErrNoDeadLetter = errors.New("there is no such dead letter")
+
+// previewBytes is how much of a payload List reads.
+const previewBytes = 4 << 10
+
+// DeadLetter is a message that a group gave up.
+type DeadLetter struct {
+	// ID is the dead letter's own, which stays when the message fails again.
+	ID uint64
+	// Topic is the table's name.
+	Topic string
+	// Group is the group that gave the message up.
+	Group string
+	// MessageID is the id that the message has in the topic.
+	MessageID uint64
+	// Headers are nil when there are none.
+	Headers map[string]string
+	// Payload is the message as it failed, a row as a JSON object. List reads the first 4 KiB of it.
+	Payload []byte
+	// Size is the length of the whole payload, in bytes.
+	Size uint64
+	// Attempts is how often the handler failed.
+	Attempts int
+	// Error is the text of the handler's last error, of 8 KiB at most.
+	Error string
+	// FailedAt is when the group gave the message up, by the server's clock, in UTC.
+	FailedAt time.Time
+	// Retrying is set when the group's consumer is to try the row again, and has not yet.
+	Retrying bool
+}
+
+// DeadFilter chooses dead letters of a topic; the zero value chooses all.
+type DeadFilter struct {
+	// IDs are those of the dead letters; empty means all.
+	IDs []uint64
+	// Group is the group that gave the messages up; empty means every group.
+	Group string
+	// Error is a part of the error's text, in capitals or not; empty means every error.
+	Error string
+	// After is the id after which the dead letters are chosen, for pages.
+	After uint64
+	// Limit is the most that are chosen, those with the smallest ids. 0 means 100 for List, and no limit for Retry and Delete.
+	Limit int
+}
+
+// DeadLetters is access to the dead letters of a topic. Safe for concurrent use.
+type DeadLetters struct {
+	db    *notify.DB
+	topic string
+	key   string
+}
+
+// NewDeadLetters returns access to the dead letters of a topic. key is the column that the groups read by, as Options.Key: it
+// matters for Retry, and for tables that are no message tables. It does not connect. The error is about the name.
+func NewDeadLetters(db *notify.DB, topic, key string) (*DeadLetters, error) {
+	if err := ident.Check(topic); err != nil {
+		return nil, err
+	}
+	if key != "" {
+		if err := ident.Check(key); err != nil {
+			return nil, err
+		}
+	}
+	return &DeadLetters{db, topic, key}, nil
+}
+
+// where is the filter as a condition on the dead letters, which are l.
+func (f DeadFilter) where(topic string) (where string, args []any, err error) {
+	if f.Limit < 0 {
+		return "", nil, fmt.Errorf("consumer: %w: Limit is negative", ErrOptions)
+	}
+	where, args = " WHERE l.topic = ? AND l.id > ?", []any{topic, f.After}
+	if f.Group != "" {
+		where, args = where+" AND l.group_name = ?", append(args, f.Group)
+	}
+	if f.Error != "" {
+		where, args = where+" AND LOCATE(?, l.error) > 0", append(args, f.Error)
+	}
+	if len(f.IDs) > 0 {
+		for _, id := range f.IDs {
+			args = append(args, id)
+		}
+		where += " AND l.id IN (?" + strings.Repeat(", ?", len(f.IDs)-1) + ")"
+	}
+	return where, args, nil
+}
+
+// List returns the dead letters that the filter chooses, by their ids, with the first 4 KiB of each payload. The error is
+// ErrNoTable, ErrNoState, ErrOptions or the server's.
+func (d *DeadLetters) List(ctx context.Context, f DeadFilter) ([]DeadLetter, error) {
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	t, err := d.table(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.read(ctx, t, f, fmt.Sprintf("LEFT(l.payload, %d)", previewBytes))
+}
+
+// Get returns a dead letter with its whole payload. The error is ErrNoDeadLetter, or one of List's.
+func (d *DeadLetters) Get(ctx context.Context, id uint64) (DeadLetter, error) {
+	t, err := d.table(ctx)
+	if err != nil {
+		return DeadLetter{}, err
+	}
+	letters, err := d.read(ctx, t, DeadFilter{IDs: []uint64{id}, Limit: 1}, "l.payload")
+	if err == nil && len(letters) == 0 {
+		err = fmt.Errorf("consumer: dead letter %d of %s: %w", id, t, ErrNoDeadLetter)
+	}
+	if err != nil {
+		return DeadLetter{}, err
+	}
+	return letters[0], nil
+}
+
+func (d *DeadLetters) table(ctx context.Context) (*table.Table, error) {
+	return table.Describe(ctx, d.db.Pool(), d.db.Name(), d.topic)
+}
+
+func (d *DeadLetters) read(ctx context.Context, t *table.Table, f DeadFilter, payload string) (all []DeadLetter, err error) {
+	where, args, err := f.where(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := d.db.Pool().QueryContext(ctx, "SELECT l.id, l.topic, l.group_name, l.message_id, l.headers, "+payload+", LENGTH(l.payload),"+
+		" l.attempts, l.error, CAST(UNIX_TIMESTAMP(l.failed_at) * 1000000 AS SIGNED), r.message_id IS NOT NULL FROM "+schema.DeadLetterTable+" AS l"+
+		" LEFT JOIN "+schema.RetryTable+" AS r ON r.topic = l.topic AND r.group_name = l.group_name AND r.message_id = l.message_id"+
+		where+" ORDER BY l.id LIMIT ?", append(args, f.Limit)...)
+	if err != nil {
+		return nil, stateError("read dead letters", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l DeadLetter
+		var text []byte
+		var failed int64
+		err := rows.Scan(&l.ID, &l.Topic, &l.Group, &l.MessageID, &text, &l.Payload, &l.Size, &l.Attempts, &l.Error, &failed, &l.Retrying)
+		if err != nil {
+			return nil, stateError("read dead letters", err)
+		}
+		l.Headers, l.FailedAt = headers(text), time.UnixMicro(failed).UTC()
+		all = append(all, l)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, stateError("read dead letters", err)
+	}
+	return all, nil
+}
+
+// DeadRetry is what Retry did.
+type DeadRetry struct {
+	// Messages are the ids of the messages that are tried again, in the order of their dead letters. A message of a message table
+	// has a new id.
+	Messages []uint64
+	// Gone are the dead letters, by their ids, whose rows are not in the table any more. They stay as they are.
+	Gone []uint64
+}
+
+// Retry has the groups try again the messages of the dead letters that the filter chooses, each in a transaction of its own: no
+// other group gets them. An error leaves those after it as they were; what was done before is in the result.
+//
+// A message of a message table is published again for its group alone, whole, with a new id and the header RetryHeader, and its
+// dead letter is deleted. Of any other table the group's consumer reads the row again, as it is then, at the latest 5 s later if
+// it runs. It handles the row, at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
+// letter with it; until then DeadLetter.Retrying is set. When the handler fails again, the dead letter has the new error.
+//
+// The error is one of List's, or about the table's key.
+func (d *DeadLetters) Retry(ctx context.Context, f DeadFilter) (done DeadRetry, err error) {
+	t, err := d.table(ctx)
+	if err != nil {
+		return done, err
+	}
+	retry := d.publish
+	if !t.IsMessageTable() {
+		key, err := t.KeyColumn(d.key)
+		if err != nil {
+			return done, err
+		}
+		retry = func(ctx context.Context, tx *sqlx.Tx, t *table.Table, _, message uint64, group string) (uint64, error) {
+			return d.ask(ctx, tx, t, key.Name, message, group)
+		}
+	}
+	err = d.each(ctx, t, f, func(ctx context.Context, letter uint64) error {
+		id, err := d.retry(ctx, t, letter, retry)
+		switch {
+		case errors.Is(err, ErrNoDeadLetter): // another call was faster
+			return nil
+		case errors.Is(err, errGone):
+			done.Gone = append(done.Gone, letter)
+			return nil
+		case err == nil:
+			done.Messages = append(done.Messages, id)
+		}
+		return err
+	})
+	if len(done.Messages) > 0 && t.IsMessageTable() {
+		if woken := d.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without it the group polls
+			err = woken
+		}
+	}
+	return done, err
+}
+
+// errGone says that the row of a dead letter is not there.
+var errGone = errors.New("the row is gone")
+
+// retry does with one dead letter what again does, in a transaction.
+func (d *DeadLetters) retry(ctx context.Context, t *table.Table, letter uint64,
+	again func(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error),
+) (id uint64, err error) {
+	err = server.Again(ctx, server.Retryable, func() error {
+		tx, err := d.db.Pool().BeginTxx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // does nothing after a commit
+		var message uint64
+		var group string
+		err = tx.QueryRowxContext(ctx, "SELECT message_id, group_name FROM "+schema.DeadLetterTable+" WHERE id = ? AND topic = ? FOR UPDATE",
+			letter, t.Name).Scan(&message, &group)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return ErrNoDeadLetter
+		case err != nil:
+			return err
+		}
+		if id, err = again(ctx, tx, t, letter, message, group); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		return 0, stateError(fmt.Sprintf("retry dead letter %d", letter), err)
+	}
+	return id, nil
+}
+
+// publish publishes the message of a dead letter for its group, and deletes the dead letter. The payload, which may be as large
+// as a packet, does not leave the server.
+func (d *DeadLetters) publish(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
+	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
+		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), payload FROM "+schema.DeadLetterTable+" WHERE id = ?",
+		`$."`+RetryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
+	if err != nil {
+		return 0, err
+	}
+	id, err := result.LastInsertId()
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE id = ?", letter)
+	return uint64(id), err
+}
+
+// ask asks the group's consumer to read the row again.
+func (d *DeadLetters) ask(ctx context.Context, tx *sqlx.Tx, t *table.Table, key string, message uint64, group string) (uint64, error) {
+	var there int
+	err := tx.QueryRowxContext(ctx, "SELECT 1 FROM "+ident.Quote(t.Name)+" WHERE "+ident.Quote(key)+" = ?", message).Scan(&there)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, errGone
+	}
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, "INSERT IGNORE INTO "+schema.RetryTable+" (topic, group_name, message_id) VALUES (?, ?, ?)", t.Name, group, message)
+	return message, err
+}
+
+// Delete deletes the dead letters that the filter chooses, each in a transaction of its own, and returns how many it deleted. The
+// messages stay in the topic. The error is one of List's; what was deleted before it stays deleted.
+func (d *DeadLetters) Delete(ctx context.Context, f DeadFilter) (n int, err error) {
+	t, err := d.table(ctx)
+	if err != nil {
+		return 0, err
+	}
+	remove := func(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
+		if !t.IsMessageTable() {
+			if err := endRetry(ctx, tx, group, Message{Topic: t.Name, ID: message}); err != nil {
+				return 0, err
+			}
+		}
+		_, err := tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE id = ?", letter)
+		return message, err
+	}
+	err = d.each(ctx, t, f, func(ctx context.Context, letter uint64) error {
+		_, err := d.retry(ctx, t, letter, remove)
+		switch {
+		case errors.Is(err, ErrNoDeadLetter):
+			return nil
+		case err == nil:
+			n++
+		}
+		return err
+	})
+	return n, err
+}
+
+// each calls do with the dead letters that the filter chooses, and that are there now: a message that fails again meanwhile does
+// not come again.
+func (d *DeadLetters) each(ctx context.Context, t *table.Table, f DeadFilter, do func(ctx context.Context, letter uint64) error) error {
+	const page = 1000
+	if _, _, err := f.where(t.Name); err != nil {
+		return err
+	}
+	limit := cmp.Or(f.Limit, math.MaxInt)
+	var newest sql.Null[uint64]
+	err := d.db.Pool().QueryRowxContext(ctx, "SELECT MAX(id) FROM "+schema.DeadLetterTable+" WHERE topic = ?", t.Name).Scan(&newest)
+	if err != nil {
+		return stateError("read dead letters", err)
+	}
+	for f.After < newest.V && limit > 0 {
+		where, args, err := f.where(t.Name)
+		if err != nil {
+			return err
+		}
+		var letters []uint64
+		err = d.db.Pool().SelectContext(ctx, &letters, "SELECT l.id FROM "+schema.DeadLetterTable+" AS l"+where+" AND l.id <= ? ORDER BY l.id LIMIT ?",
+			append(args, newest.V, min(page, limit))...)
+		if err != nil {
+			return stateError("read dead letters", err)
+		}
+		for _, letter := range letters {
+			if err := do(ctx, letter); err != nil {
+				return err
+			}
+			f.After = letter
+		}
+		if limit -= len(letters); len(letters) < page {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// openLetters is access to a table's dead letters.
+func openLetters(tb testing.TB, db *notify.DB, topic string) *DeadLetters {
+	tb.Helper()
+	letters, err := NewDeadLetters(db, topic, "")
+	require.NoError(tb, err)
+	return letters
+}
+
+// failing is a handler that fails until it is mended, and notes what it handles after that.
+type failing struct {
+	collected
+	mended atomic.Bool
+}
+
+func (f *failing) handler() Handler {
+	return Each(func(ctx context.Context, m Message) error {
+		if !f.mended.Load() {
+			return fmt.Errorf("fails with %d: Disk full", m.ID)
+		}
+		return f.collected.handler().handle(ctx, nil, []Message{m})
+	})
+}
+
+// bury makes dead letters of all rows of a table, for each of the groups.
+func bury(t *testing.T, db *notify.DB, topic string, groups ...string) {
+	t.Helper()
+	for _, group := range groups {
+		require.NoError(t, run(t, db, topic, Options{Group: group, From: Beginning(), StopAtEnd: true, MaxAttempts: 1, Retry: atOnce},
+			(&failing{}).handler()).wait(t))
+	}
+}
+
+// shop makes a table of one's own with rows.
+func shop(t *testing.T, db *notify.DB, names ...string) {
+	t.Helper()
+	do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20))")
+	for _, name := range names {
+		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO shop (name) VALUES (?)", name)
+		require.NoError(t, err)
+	}
+}
+
+// A retry of a message goes to the group that gave it up, and to no other, whole; the dead letter is gone with it.
+func TestRetryOfAMessage(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		huge := strings.Repeat("\x00\xff'\\", 3<<20/4)
+		_, err := db.Pool().ExecContext(t.Context(), `INSERT INTO orders (headers, payload) VALUES ('{"k": "ü\\"\\\\"}', ?), (NULL, 'small')`, []byte(huge))
+		require.NoError(t, err)
+		bury(t, db, "orders", "mail", "bill/er")
+		letters := openLetters(t, db, "orders")
+
+		all, err := letters.List(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Len(t, all, 4)
+		require.Equal(t, huge[:previewBytes], string(all[0].Payload))
+		require.Equal(t, uint64(len(huge)), all[0].Size)
+		require.Equal(t, map[string]string{"k": `ü"\`}, all[0].Headers)
+		require.Equal(t, "fails with 1: Disk full", all[0].Error)
+		require.False(t, all[0].FailedAt.IsZero())
+		whole, err := letters.Get(t.Context(), all[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, huge, string(whole.Payload))
+		for _, f := range []struct {
+			DeadFilter
+			want []int // of all
+		}{
+			{DeadFilter{Group: "mail"}, []int{0, 1}},
+			{DeadFilter{Error: "disk FULL"}, []int{0, 1, 2, 3}},
+			{DeadFilter{Error: "%"}, nil},
+			{DeadFilter{Error: "with 2", Group: "bill/er"}, []int{3}},
+			{DeadFilter{IDs: []uint64{all[1].ID, all[3].ID}}, []int{1, 3}},
+			{DeadFilter{After: all[0].ID, Limit: 2}, []int{1, 2}},
+		} {
+			some, err := letters.List(t.Context(), f.DeadFilter)
+			require.NoError(t, err)
+			var ids, want []uint64
+			for _, l := range some {
+				ids = append(ids, l.ID)
+			}
+			for _, i := range f.want {
+				want = append(want, all[i].ID)
+			}
+			require.Equal(t, want, ids, f.DeadFilter)
+		}
+
+		got, other := failing{}, failing{}
+		got.mended.Store(true)
+		other.mended.Store(true)
+		run(t, db, "orders", Options{Group: "bill/er"}, got.handler())
+		run(t, db, "orders", Options{Group: "mail"}, other.handler())
+		done, err := letters.Retry(t.Context(), DeadFilter{Group: "bill/er"})
+		require.NoError(t, err)
+		require.Len(t, done.Messages, 2)
+		require.Empty(t, done.Gone)
+		insert(t, db, "orders", "last") // when it has come, what was before it has
+		eventually(t, func() bool { return len(got.payloads()) == 3 && len(other.payloads()) == 1 }, "the messages do not come: %d", len(got.payloads()))
+		require.Equal(t, []string{"last"}, other.payloads(), "the other group gets none")
+		require.Equal(t, []string{huge, "small", "last"}, got.payloads())
+		require.Equal(t, map[string]string{"k": `ü"\`, RetryHeader: "bill/er/1"}, got.all[0].Headers)
+		require.Equal(t, done.Messages[0], got.all[0].ID)
+		require.Equal(t, []string{"mail", "mail"}, mysqltest.Values[string](t, db.Pool(), "SELECT group_name FROM mqnotify_dead_letter"))
+
+		n, err := letters.Delete(t.Context(), DeadFilter{Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		_, err = letters.Get(t.Context(), all[0].ID)
+		require.ErrorIs(t, err, ErrNoDeadLetter)
+		_, err = letters.Retry(t.Context(), DeadFilter{Limit: -1})
+		require.ErrorIs(t, err, ErrOptions)
+		_, err = openLetters(t, db, "nothing").List(t.Context(), DeadFilter{})
+		require.ErrorIs(t, err, ErrNoTable)
+	})
+}
+
+// A retry of a row has its group read the row as it is now, whether the group's consumer runs or begins later; no other group
+// gets it. One that fails again is a dead letter again.
+func TestRetryOfARow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		shop(t, db, "a", "b", "c")
+		bury(t, db, "shop", "mail", "bill")
+		do(t, db, "UPDATE shop SET name = 'changed' WHERE no = 2")
+		letters := openLetters(t, db, "shop")
+		retry := func(group string) {
+			done, err := letters.Retry(t.Context(), DeadFilter{Group: group, Error: "with 2"})
+			require.NoError(t, err)
+			require.Equal(t, DeadRetry{Messages: []uint64{2}}, done)
+		}
+		of := func(group string) DeadLetter {
+			some, err := letters.List(t.Context(), DeadFilter{Group: group, Error: "with 2"})
+			require.NoError(t, err)
+			require.Len(t, some, 1)
+			return some[0]
+		}
+		retry("mail")
+		retry("mail") // twice is once
+		require.True(t, of("mail").Retrying)
+		var got, other failing
+		other.mended.Store(true)
+		run(t, db, "shop", Options{Group: "bill"}, other.handler())
+		run(t, db, "shop", Options{Group: "mail", MaxAttempts: 1, Retry: atOnce}, got.handler())
+		eventually(t, func() bool { return !of("mail").Retrying }, "the row does not fail again")
+		require.JSONEq(t, `{"no": 2, "name": "changed"}`, string(of("mail").Payload))
+
+		got.mended.Store(true) // and now while the consumer runs
+		retry("mail")
+		eventually(t, func() bool { return len(got.payloads()) == 1 }, "the row does not come")
+		require.JSONEq(t, `{"no": 2, "name": "changed"}`, got.payloads()[0])
+		eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'mail'") == 2
+		}, "the dead letter stays")
+		require.Equal(t, 0, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_retry"))
+		require.Equal(t, []string{"3", "3"}, mysqltest.Values[string](t, db.Pool(), "SELECT settled FROM mqnotify_offset"))
+		do(t, db, "INSERT INTO shop (name) VALUES ('last')")
+		eventually(t, func() bool { return len(other.payloads()) == 1 && len(got.payloads()) == 2 }, "the last row does not come")
+		require.JSONEq(t, `{"no": 4, "name": "last"}`, other.payloads()[0], "the other group gets the new row alone")
+
+		do(t, db, "DELETE FROM shop WHERE no = 1")
+		done, err := letters.Retry(t.Context(), DeadFilter{Group: "bill"})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{2, 3}, done.Messages)
+		require.Len(t, done.Gone, 1)
+		eventually(t, func() bool { return len(other.payloads()) == 3 }, "the rows do not come")
+		eventually(t, func() bool {
+			return slices.Equal([]uint64{1}, mysqltest.Values[uint64](t, db.Pool(), "SELECT message_id FROM mqnotify_dead_letter WHERE group_name = 'bill'"))
+		}, "the dead letters stay")
+	})
+}
+
+// A row that goes between the request and the consumer's reading leaves its dead letter, which says so.
+func TestRetryOfARowThatGoes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		shop(t, db, "a", "b")
+		bury(t, db, "shop", "mail")
+		done, err := openLetters(t, db, "shop").Retry(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Equal(t, []uint64{1, 2}, done.Messages)
+		do(t, db, "DELETE FROM shop WHERE no = 1")
+		got := failing{}
+		got.mended.Store(true)
+		require.NoError(t, run(t, db, "shop", Options{Group: "mail", StopAtEnd: true}, got.handler()).wait(t))
+		require.Len(t, got.payloads(), 1)
+		all, err := openLetters(t, db, "shop").List(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Equal(t, gone, all[0].Error)
+		require.False(t, all[0].Retrying)
+		n, err := openLetters(t, db, "shop").Delete(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+}
+
+// Handlers of every kind handle a row that is tried again once, with the members of a group sharing it too, while several
+// processes ask for the same retries.
+func TestRetriesAtTheSameTime(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
+		const rows = 120 // more than one statement asks for
+		shop(t, db, numbers(1, rows)...)
+		insert(t, db, "orders", numbers(1, rows)...)
+		once := func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
+			for _, m := range messages {
+				name := m.Payload
+				if m.IsRow {
+					name = regexp.MustCompile(`"name":"(\d+)"`).FindSubmatch(m.Payload)[1]
+				}
+				if _, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?)", string(name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for _, topic := range []string{"shop", "orders"} {
+			for name, c := range map[string]struct {
+				share   bool
+				handler Handler
+			}{
+				"tx":    {false, BatchTx(once)},
+				"share": {true, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error { return once(ctx, tx, []Message{m}) })},
+				"batch": {false, Batch(func(ctx context.Context, messages []Message) error {
+					tx, err := db.Pool().BeginTxx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					return Handled(len(messages), errors.Join(once(ctx, tx, messages), tx.Commit(), errHandler))
+				})},
+			} {
+				do(t, db, "DELETE FROM work", "DELETE FROM mqnotify_dead_letter")
+				bury := &failing{}
+				options := Options{Group: topic + name, From: Beginning(), MaxAttempts: 1, Retry: atOnce, MembersShare: c.share}
+				options.StopAtEnd = true
+				require.NoError(t, run(t, db, topic, options, bury.handler()).wait(t))
+				options.StopAtEnd = false
+				consumers := []*running{run(t, db, topic, options, c.handler), run(t, db, topic, options, c.handler)}
+				var asking sync.WaitGroup
+				for range 4 {
+					asking.Go(func() {
+						_, err := openLetters(t, db, topic).Retry(t.Context(), DeadFilter{})
+						require.NoError(t, err)
+					})
+				}
+				asking.Wait()
+				eventually(t, func() bool {
+					return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT id) FROM work") == rows &&
+						mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter") == 0
+				}, "the rows do not come: %s %s", topic, name)
+				for _, c := range consumers {
+					require.NoError(t, c.end(t))
+				}
+				require.Equal(t, rows, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM work"), "%s %s", topic, name)
+				require.Equal(t, 0, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_retry"))
+			}
+		}
+	})
+}
+
+// Without its tables a retry says what makes them.
+func TestDeadLettersWithoutState(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "DROP TABLE mqnotify_retry")
+		_, err := openLetters(t, db, "orders").List(t.Context(), DeadFilter{})
+		require.ErrorIs(t, err, ErrNoState)
+		shop(t, db, "a")
+		var got collected // and a consumer does without
+		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))
+		require.Len(t, got.payloads(), 1)
+	})
+}

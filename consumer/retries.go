@@ -1,0 +1,168 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// retryWait is how often the reader of a group asks which dead letters of rows are to be tried again.
+const retryWait = 5 * time.Second
+
+// gone is the error of a dead letter that was to be tried again and has no row any more.
+const gone = "tried again, but the row is gone, or the consumer's condition leaves it out"
+
+// retries is the dead letters of a group that are to be tried again. Those of messages are published for the group; those of
+// rows are requests in RetryTable, which end when the row is handled or is a dead letter again.
+type retries struct {
+	topic, group string
+	next         time.Time // no look before
+	allowed      bool      // the account may delete what was tried again
+}
+
+// retry hands out the rows that are to be tried again, and returns when they are handled.
+func (r *reader) retry(ctx context.Context) error {
+	if r.retries == nil || time.Now().Before(r.retries.next) {
+		return nil
+	}
+	r.retries.next = time.Now().Add(retryWait)
+	for after := uint64(0); ; {
+		ids, err := r.retries.asked(ctx, r.rows.session, after)
+		if server.Is(err, server.ErrNoSuchTable) || server.NoPrivilege(err) {
+			r.retries.off(ctx, r.log, err)
+			r.retries = nil
+			return nil
+		}
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		if after, err = r.retryRows(ctx, ids); err != nil {
+			return err
+		}
+	}
+}
+
+// retryRows hands out the rows of the ids, as many as a page holds, and returns the last id that it has seen to.
+func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err error) {
+	spans := make([]span, len(ids))
+	for i, id := range ids {
+		spans[i] = span{id, id}
+	}
+	page, err := r.rows.within(ctx, spans, len(ids))
+	if err != nil {
+		return 0, fmt.Errorf("consumer: read rows of dead letters: %w", err)
+	}
+	last = ids[len(ids)-1]
+	if page.full {
+		last = page.messages[len(page.messages)-1].ID
+	}
+	var again []Message
+	for _, id := range ids {
+		if id > last {
+			break
+		}
+		at := slices.IndexFunc(page.messages, func(m Message) bool { return m.ID == id })
+		missing := Message{Topic: r.retries.topic, ID: id}
+		switch {
+		case at < 0:
+			r.log.WarnContext(ctx, "a dead letter can't be tried again: its row is gone, or the consumer's condition leaves it out", "id", id)
+			err = r.retries.end(ctx, r.rows.session, missing, gone)
+		case page.messages[at].part == passed: // another member's
+		case id > r.wm.settled && !r.wm.seen.contains(id): // it comes by itself: the group was reset
+			err = r.retries.end(ctx, r.rows.session, missing, "")
+		default:
+			m := page.messages[at]
+			m.retry = true
+			again = append(again, m)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if len(again) == 0 {
+		return last, nil
+	}
+	r.log.InfoContext(ctx, "dead letters are tried again", "messages", len(again), "first", again[0].ID)
+	return last, r.await(ctx, again)
+}
+
+// asked reads which rows are to be tried again, by their ids. The error may be that the account must not, or that there is no
+// such table.
+func (t *retries) asked(ctx context.Context, session *notify.Session, after uint64) (ids []uint64, err error) {
+	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		err := conn.SelectContext(ctx, &ids, "SELECT message_id FROM "+schema.RetryTable+
+			" WHERE topic = ? AND group_name = ? AND message_id > ? ORDER BY message_id LIMIT ?", t.topic, t.group, after, maxRanges)
+		if err != nil || len(ids) == 0 || t.allowed {
+			return err
+		}
+		// Before the first row is handled: what can't be deleted would be handled again and again. The id 0 is no row's.
+		for _, table := range []string{schema.DeadLetterTable + " WHERE id = 0", schema.RetryTable + " WHERE topic = '' AND group_name = '' AND message_id = 0"} {
+			if _, err := conn.ExecContext(ctx, "DELETE FROM "+table); err != nil {
+				return err
+			}
+		}
+		t.allowed = true
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer: read which dead letters are tried again: %w", err)
+	}
+	return ids, nil
+}
+
+// off says why no dead letter is tried again. Without the table there can be no request.
+func (t *retries) off(ctx context.Context, log *slog.Logger, err error) {
+	level := slog.LevelWarn
+	if server.Is(err, server.ErrNoSuchTable) {
+		level = slog.LevelDebug
+	}
+	log.Log(ctx, level, "dead letters are not tried again by this consumer (mqnotify grants prints the privileges)", "error", err)
+}
+
+// end ends the request for a row that is not handed out, and notes why in the dead letter, if reason is not empty.
+func (t *retries) end(ctx context.Context, session *notify.Session, m Message, reason string) error {
+	return session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		if reason != "" {
+			_, err := conn.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+
+				" SET error = ? WHERE topic = ? AND group_name = ? AND message_id = ?", reason, t.topic, t.group, m.ID)
+			if err != nil {
+				return stateError("note a dead letter's end", err)
+			}
+		}
+		return endRetry(ctx, conn, t.group, m)
+	})
+}
+
+// endRetry deletes the request to try a message again.
+func endRetry(ctx context.Context, db notify.Execer, group string, m Message) error {
+	_, err := db.ExecContext(ctx, "DELETE FROM "+schema.RetryTable+" WHERE topic = ? AND group_name = ? AND message_id = ?", m.Topic, group, m.ID)
+	if err != nil {
+		return stateError("end a retry", err)
+	}
+	return nil
+}
+
+// retried deletes the dead letter of a message that was handled after all, and the request. Its error is an ownError: no fault
+// of the handler's.
+func (d *delivery) retried(ctx context.Context, tx *sqlx.Tx, m Message) error {
+	err := endRetry(ctx, tx, d.options.Group, m)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE topic = ? AND group_name = ? AND message_id = ?",
+			m.Topic, d.options.Group, m.ID)
+		if err != nil {
+			err = stateError("delete a dead letter", err)
+		}
+	}
+	if err != nil {
+		return ownError{err}
+	}
+	return nil
+}
