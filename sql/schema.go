@@ -21,7 +21,7 @@ const (
 	OffsetTable     = "mqnotify_offset"
 	PartitionTable  = "mqnotify_partition"
 	DeadLetterTable = "mqnotify_dead_letter"
-	RetryTable      = "mqnotify_retry" // dead letters to be tried again
+	RetryTable      = "mqnotify_retry"  // dead letters to be tried again
 	OriginTable     = "mqnotify_origin" // which tables the offsets are of
 	ImportTable     = "mqnotify_import"
 	VersionTable    = "mqnotify_schema"
