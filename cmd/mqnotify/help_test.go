@@ -72,7 +72,7 @@ func TestFlagsComplete(t *testing.T) {
 		"lock --kind ":             "advisory lease",
 		"lock ":                    "",
 		"lock -E ":                 "",
-		"once --every ":            "",
+		"once --every ":            "hour day week month",
 		"once ":                    "",
 		"status --id-column ":      "",
 		"status ":                  "",

@@ -46,7 +46,7 @@ started is ended, as with lock.
 
 It needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate
-  mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in the crontab of all machines
+  mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in all crontabs
   mqnotify once often --every 9m -- ./report
   mqnotify once migrate-2026-11 --reset`,
 		Args:              oneNameAndCommand("KEY"),

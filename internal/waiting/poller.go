@@ -190,8 +190,10 @@ func (p *poller) tell() {
 	for _, t := range p.all() {
 		_, known := p.triggers[t.Table]
 		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
-		case !known || place == nil && why == nil: // the gate has not answered yet
-		case place == nil && why != nil && (errors.Is(*why, errElsewhere) || errors.Is(*why, errShared)):
+		case !known:
+		case p.read.caps.WritersElsewhere():
+			t.tell(false, errElsewhere)
+		case place == nil && why != nil && errors.Is(*why, errShared):
 			t.tell(false, *why)
 		case !p.hinted(t):
 			t.tell(false, ErrNoTrigger)
