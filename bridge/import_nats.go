@@ -24,8 +24,9 @@ type natsSource struct {
 	consumer jetstream.Consumer
 	made     string
 
-	mu  sync.Mutex
-	got []jetstream.Msg // and not acknowledged
+	mu      sync.Mutex
+	got     []jetstream.Msg // and not acknowledged
+	closing bool
 }
 
 // natsAckWait is how soon what a killed import had in hand comes again. What comes again
@@ -128,11 +129,12 @@ func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) 
 	return all, nil
 }
 
-// hold notes what is in hand, for Close, which another goroutine may call.
-func (s *natsSource) hold(got []jetstream.Msg) {
+// hold notes what is in hand, for Close, which another goroutine may call. It reports whether Close has been called.
+func (s *natsSource) hold(got []jetstream.Msg) (closing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.got = got
+	return s.closing
 }
 
 func (s *natsSource) held() []jetstream.Msg {
@@ -167,8 +169,11 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jets
 	for m := range batch.Messages() {
 		got = append(got, m)
 	}
-	s.hold(got)
+	closing := s.hold(got)
 	switch {
+	case closing: // Close may have given these back a moment ago
+		giveBack(got)
+		return nil, ErrClosed
 	case s.conn.IsClosed():
 		return nil, ErrClosed
 	case len(got) > 0 || errors.Is(batch.Error(), context.DeadlineExceeded), errors.Is(batch.Error(), nats.ErrTimeout):
@@ -199,11 +204,19 @@ func (s *natsSource) Ack(ctx context.Context) error {
 func (s *natsSource) Close() error {
 	defer time.AfterFunc(time.Second, s.wire.cut).Stop()
 	s.once.Do(func() {
-		for _, m := range s.held() {
-			_ = m.Nak() // as good as it goes
-		}
+		s.mu.Lock()
+		s.closing = true
+		s.mu.Unlock()
+		giveBack(s.held())
 		_ = s.conn.FlushTimeout(time.Second)
 	})
 	s.conn.Close()
 	return nil
+}
+
+// giveBack lets the server deliver messages again at once.
+func giveBack(got []jetstream.Msg) {
+	for _, m := range got {
+		_ = m.Nak() // if it fails, the server waits for as long as it would without
+	}
 }
