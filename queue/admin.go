@@ -74,7 +74,7 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
 		payload = "''"
 	}
 	rows, err := q.db.Pool().QueryContext(ctx, "SELECT id, state, CAST(state_at AS CHAR), priority, attempts, retries,"+
-		" COALESCE(unique_key, ''), IF(owner LIKE '~%', '', owner), CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED), COALESCE(last_error, ''), "+
+		" COALESCE(unique_key, ''), IF(owner LIKE '~%', '', owner), lapses, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED), COALESCE(last_error, ''), "+
 		payload+" FROM "+schema.TaskTable+where+" AND id > ? ORDER BY id LIMIT ?", append(args, f.After, f.Limit)...)
 	if err != nil {
 		return nil, q.error("list", err)
@@ -85,7 +85,7 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
 		i := Info{Task: Task{Queue: q.name}}
 		var at string
 		var created int64
-		if err := rows.Scan(&i.ID, &i.State, &at, &i.Priority, &i.Attempt, &i.Retries, &i.Unique, &i.Owner, &created, &i.LastError, &i.Payload); err != nil {
+		if err := rows.Scan(&i.ID, &i.State, &at, &i.Priority, &i.Attempt, &i.Retries, &i.Unique, &i.Owner, &i.Lapses, &created, &i.LastError, &i.Payload); err != nil {
 			return nil, q.error("list", err)
 		}
 		i.CreatedAt = time.UnixMicro(created).UTC()
@@ -122,7 +122,7 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 }
 
 // Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
-// NoRetries none), and those that are failed or scheduled without further waiting. It
+// NoRetries none) and as if no claim on them had lapsed, and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
 // that are dead. A task that was dead has no unique key any more: it lost it when it died, so
 // that another could have it.
@@ -140,7 +140,7 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
 	}
 	n, err = q.change(ctx, "retry tasks of", f, "unique_key = IF(state = 'dead', NULL, unique_key),"+
-		" state = 'ready', turn = priority, state_at = "+noTime+", owner = '', retries = ?", retriesOf(retries))
+		" state = 'ready', turn = priority, state_at = "+noTime+", owner = '', lapses = 0, retries = ?", retriesOf(retries))
 	if n > 0 {
 		q.changed()
 	}

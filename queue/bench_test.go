@@ -276,7 +276,7 @@ func newLine(tb testing.TB, db *notify.DB, skip bool) *line {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
 	return &line{
-		session: session, queue: "mail", owner: "test", visibility: time.Minute, skip: skip,
+		session: session, queue: "mail", owner: "test", visibility: time.Minute, skip: skip, lapses: defaultLapses,
 		retried: new(atomic.Uint64), log: testLogger(tb),
 	}
 }

@@ -48,6 +48,7 @@ type dispatcher struct {
 	nextLook time.Time
 	due      time.Time // when something does; zero for nothing
 	recurs   bool      // there are recurring tasks
+	alone    Task      // a task that waits until nothing is in hand, because it is handled alone
 	renewed  time.Time // when claims were renewed last; zero for not in this session, which begins with it
 
 	// What another session has locked is tried again and again, and less and less often: it may be
@@ -234,8 +235,11 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.hands.bringBack()
 	}
 	now := d.hands.state(d.options.Batch)
+	if d.alone.ID != 0 && now.claims == 0 && now.outcomes == 0 && !stopping {
+		return true, d.takeAlone(ctx)
+	}
 	want := 0
-	if now.hungry && !stopping {
+	if now.hungry && !stopping && d.alone.ID == 0 {
 		want = min(now.free, d.options.Batch)
 	}
 	due := now.outcomes > 0 && (now.hungry || stopping || now.outcomes >= d.options.Batch || time.Since(now.oldest) >= settleAfter)
@@ -245,6 +249,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	if d.line.ordered {
 		want = min(want, 1)
 	}
+	d.line.busy, d.line.surplus = now.claims > 0 && !d.line.ordered, max(0, want-now.idle)
 	outcomes := d.hands.pending()
 	var claimed []Task
 	var started time.Time
@@ -279,7 +284,10 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.contended.Reset()
 	}
 	was := d.empty
-	d.empty = len(claimed) < want
+	d.empty = d.line.short
+	if refused := d.line.refused; refused.ID != 0 {
+		return true, d.postpone(ctx, refused)
+	}
 	if !d.empty || was {
 		return true, nil
 	}
@@ -291,6 +299,28 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.contended.Reset()
 	}
 	return true, err
+}
+
+// postpone keeps a task for when nothing else is in hand. The worker claims no other until then.
+func (d *dispatcher) postpone(ctx context.Context, t Task) error {
+	was, err := d.line.postpone(ctx, t)
+	if was {
+		d.alone = t
+		d.queue.changed() // others learn when it is theirs if this worker takes longer
+	}
+	return err
+}
+
+// takeAlone claims the task that was postponed. Nothing else is in hand.
+func (d *dispatcher) takeAlone(ctx context.Context) error {
+	t, started := d.alone, time.Now()
+	d.alone = Task{}
+	was, err := d.line.claimPostponed(ctx, t)
+	if was {
+		t.Attempt++
+		d.hands.take([]Task{t}, started, d.options.Visibility)
+	}
+	return err
 }
 
 // briefly runs f, whose transactions, if brief, are not run again after a lock wait in vain: while they

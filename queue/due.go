@@ -61,9 +61,8 @@ func (l *line) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// promote makes ready what has fallen due: tasks whose time has come, and those whose
-// worker let its claim lapse, which costs them a retry; without one left they are dead.
-// It returns how many can be claimed now.
+// promote makes ready what has fallen due, and takes tasks from workers that let their claims
+// lapse: these come back after a wait, or are dead. It returns how many can be claimed now.
 func (l *line) promote(ctx context.Context) (ready int, err error) {
 	for {
 		n, moved, err := l.promoteSome(ctx)
@@ -75,30 +74,30 @@ func (l *line) promote(ctx context.Context) (ready int, err error) {
 }
 
 func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
-	query := "SELECT id, state = 'in progress', retries FROM " + schema.TaskTable + forceClaim +
+	query := "SELECT id, state = 'in progress', retries, lapses FROM " + schema.TaskTable + forceClaim +
 		" WHERE queue = ? AND state IN ('scheduled', 'failed', 'in progress') AND turn = 0 AND state_at <= UTC_TIMESTAMP(6)" +
 		" LIMIT " + strconv.Itoa(promoted) + " FOR UPDATE"
 	if l.skip {
 		query += " SKIP LOCKED"
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		var due, lapsed, dead []uint64
+		var due, dead []uint64
+		var lapsed []Task
 		var first, second packet
 		first.add(nil, "START TRANSACTION")
 		first.add(func(rows *sql.Rows) error {
-			var id uint64
+			var t Task
 			var claimed bool
-			var retries int
-			if err := rows.Scan(&id, &claimed, &retries); err != nil {
+			if err := rows.Scan(&t.ID, &claimed, &t.Retries, &t.Lapses); err != nil {
 				return err
 			}
 			switch {
 			case !claimed:
-				due = append(due, id)
-			case retries > 0:
-				lapsed = append(lapsed, id)
+				due = append(due, t.ID)
+			case t.Retries > 0 && t.Lapses < l.lapses:
+				lapsed = append(lapsed, t)
 			default:
-				dead = append(dead, id)
+				dead = append(dead, t.ID)
 			}
 			return nil
 		}, query, l.queue)
@@ -109,17 +108,24 @@ func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+" WHERE "+among(due))
 		}
 		if len(lapsed) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = '',"+
-				" retries = retries - 1, last_error = ? WHERE "+among(lapsed), errLapsed)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'failed', owner = '', lapses = lapses + 1, last_error = ?,"+
+				" state_at = UTC_TIMESTAMP(6) + INTERVAL "+lapsedWaits(lapsed)+" MICROSECOND WHERE "+among(idsOf(lapsed)), errLapsed)
 		}
 		if len(dead) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', state_at = UTC_TIMESTAMP(6), last_error = ? WHERE "+among(dead), errLapsed)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'dead', lapses = lapses + 1, state_at = UTC_TIMESTAMP(6),"+
+				" last_error = ? WHERE "+among(dead), errLapsed)
 			second.add(nil, freeKeys(dead))
 		}
 		second.add(nil, "COMMIT")
-		ready = len(due) + len(lapsed)
-		moved = ready + len(dead)
-		return second.send(ctx, conn)
+		ready = len(due)
+		moved = ready + len(lapsed) + len(dead)
+		if err := second.send(ctx, conn); err != nil {
+			return err
+		}
+		for _, id := range dead {
+			l.log.WarnContext(ctx, "a task is dead, because its worker vanished and it may not come back", "task", id)
+		}
+		return nil
 	})
 	if err != nil {
 		return 0, 0, err

@@ -44,8 +44,8 @@ type Entry struct {
 	// transaction. Of tasks that are entered together, these have the last ids, but in an
 	// ordered queue. At most 255 characters; empty, the default, is none.
 	Unique string
-	// Retries is how often the task is tried again after its first attempt has failed, or
-	// its worker has vanished. 0 means DefaultRetries, NoRetries none.
+	// Retries is how often the task is tried again after its first attempt has failed. 0 means
+	// DefaultRetries, NoRetries none: then it is not begun again when its worker has vanished, either.
 	Retries int
 }
 

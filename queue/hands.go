@@ -35,8 +35,9 @@ type hands struct {
 	aside    []outcome // the same, while somebody has their unique keys locked
 	oldest   time.Time // when the first of them came
 	running  int
-	quick    bool // the last handler to end had taken no time
-	untold   bool // there may be tasks to do that no other worker has heard of
+	alone    *held // the claim on a task that is handled alone, until its handler ends
+	quick    bool  // the last handler to end had taken no time
+	untold   bool  // there may be tasks to do that no other worker has heard of
 	most     int
 	closed   bool
 	work     *sync.Cond
@@ -85,6 +86,9 @@ func (h *hands) take(tasks []Task, started time.Time, visibility time.Duration) 
 		claim := &held{task: t, trusted: trustedUntil(started, visibility)}
 		h.held[t.ID] = claim
 		h.waiting = append(h.waiting, claim)
+		if t.alone() {
+			h.alone = claim
+		}
 	}
 	if len(tasks) == 1 {
 		h.work.Signal()
@@ -113,6 +117,7 @@ func (h *hands) run(ctx context.Context) {
 		left := time.Until(claim.trusted)
 		if claim.lost || left <= 0 { // it waited too long, and may be another's
 			h.forget(claim)
+			h.over(claim)
 			h.mu.Unlock()
 			poke(h.changed)
 			continue
@@ -133,6 +138,7 @@ func (h *hands) run(ctx context.Context) {
 		cancel(context.Canceled)
 		h.running--
 		claim.settled = true
+		h.over(claim)
 		late := claim.lost
 		if late {
 			h.forget(claim)
@@ -172,6 +178,13 @@ func (h *hands) forget(claim *held) {
 	}
 }
 
+// over notes that the claim's handler has ended, or never begins. The caller has mu.
+func (h *hands) over(claim *held) {
+	if h.alone == claim {
+		h.alone = nil
+	}
+}
+
 // expire ends the handler of a claim that was not renewed in time.
 func (h *hands) expire(claim *held) {
 	h.mu.Lock()
@@ -200,7 +213,7 @@ func (h *hands) outcomeOf(claim *held, err error) outcome {
 		o.kind = wasFatal
 		return o
 	}
-	o.wait = min(max(0, h.backoff(claim.task.Attempt)), maxDelay)
+	o.wait = min(max(0, h.backoff(max(1, claim.task.Attempt-claim.task.Lapses))), maxDelay)
 	return o
 }
 
@@ -217,7 +230,8 @@ type handsState struct {
 	oldest   time.Time
 	aside    int  // outcomes that wait for a unique key
 	free     int  // how many claims there is room for, of batch
-	hungry   bool // a handler has nothing to do
+	idle     int  // how many handlers have nothing to do
+	hungry   bool // one has, and may begin another task
 	claims   int  // that are not settled
 	quick    bool // handlers end about when they have begun
 }
@@ -228,7 +242,8 @@ func (h *hands) state(batch int) handsState {
 	s := handsState{outcomes: len(h.outcomes), oldest: h.oldest, aside: len(h.aside), quick: h.quick}
 	s.claims = len(h.waiting) + h.running
 	s.free = max(0, max(batch, h.most)-s.claims)
-	s.hungry = len(h.waiting) == 0 && h.running < h.most
+	s.idle = max(0, h.most-s.claims)
+	s.hungry = len(h.waiting) == 0 && s.idle > 0 && h.alone == nil
 	return s
 }
 

@@ -30,6 +30,7 @@ type line struct {
 	visibility time.Duration
 	skip       bool // SKIP LOCKED
 	discard    bool
+	lapses     int // how often a task comes back after its claim has lapsed
 	retried    *atomic.Uint64
 	log        *slog.Logger
 
@@ -39,6 +40,13 @@ type line struct {
 	swept  time.Time // when a claim was one
 
 	reserved reservations
+
+	busy    bool // handlers have tasks in hand while the next claim is made,
+	surplus int  // and this many of those it may claim can't begin at once
+	wary    bool // the last claim met a task that is claimed only when a handler is free for it
+	cut     bool // the last claim left tasks that it has found
+	short   bool // the last claim found fewer than it asked for
+	refused Task // the task that the last claim left because it is handled alone
 
 	conn *sqlx.Conn // while it keeps the session's turn
 
@@ -126,7 +134,7 @@ const sweepEach = 50 * time.Millisecond
 // The id is the session's last insert id, too, for who claims one task.
 const claimColumns = "LAST_INSERT_ID(id), " + taskColumns
 
-const taskColumns = "attempts, retries, priority, created_at, unique_key, payload"
+const taskColumns = "attempts, retries, lapses, priority, created_at, unique_key, payload"
 
 // byID keeps a statement that names ids from reading the whole table, and locking what
 // others have in hand: by EXPLAIN, MariaDB 11.8 does for a hundred of a thousand just filled.
@@ -137,16 +145,27 @@ const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows fr
 // round settles outcomes and claims at most want tasks. started is when the claims began, from which
 // they are trusted.
 func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
-	if !l.skip && !l.ordered {
-		return l.roundByUpdate(ctx, outcomes, want)
+	begin := want - l.surplus
+	if l.wary {
+		want = begin
 	}
-	claimed, started, err = l.claimReserved(ctx, outcomes, want)
+	l.cut, l.refused = false, Task{}
+	defer func() {
+		if want > 0 && err == nil {
+			l.short = len(claimed) < want && !l.cut
+			l.wary = l.cut || careful(claimed)
+		}
+	}()
+	if !l.skip && !l.ordered {
+		return l.roundByUpdate(ctx, outcomes, want, begin)
+	}
+	claimed, started, err = l.claimReserved(ctx, outcomes, want, begin)
 	switch {
 	case err != nil:
 	case len(claimed) == 0:
-		claimed, started, err = l.search(ctx, outcomes, want)
-	case len(claimed) < want: // those are claimed, whatever goes wrong now, and the next round tells
-		more, _, failed := l.search(ctx, nil, want-len(claimed))
+		claimed, started, err = l.search(ctx, outcomes, want, begin)
+	case len(claimed) < want && !l.cut: // those are claimed, whatever goes wrong now, and the next round tells
+		more, _, failed := l.search(ctx, nil, want-len(claimed), begin-len(claimed))
 		switch {
 		case failed == nil:
 			claimed = append(claimed, more...)
@@ -166,13 +185,13 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 }
 
 // search is round with a search for tasks, in one transaction.
-func (l *line) search(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	passed := l.passed
 	if want > 0 {
 		l.reserved.tasks = nil // it may find them
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		claimed = nil
+		claimed, l.cut, l.refused = nil, false, Task{}
 		behind := l.behind(passed)
 		passed = Task{} // another try sweeps
 		var first, second packet
@@ -187,7 +206,7 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want int) (claime
 			return first.send(ctx, conn)
 		}
 		started = time.Now()
-		if want == 1 {
+		if want == 1 && begin > 0 {
 			claimed, err = l.claimOne(ctx, conn, &first, behind)
 			return err
 		}
@@ -204,7 +223,7 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want int) (claime
 			}
 		}
 		l.sweeps(behind)
-		if len(claimed) > 0 {
+		if claimed = l.chosen(claimed, begin); len(claimed) > 0 {
 			l.mark(&second, among(idsOf(claimed)))
 		}
 		second.add(nil, "COMMIT")
@@ -219,14 +238,18 @@ func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, behind 
 	for {
 		p.add(nil, "DO LAST_INSERT_ID(0)")
 		l.claim(p, 1, behind, &claimed)
-		l.mark(p, "id = LAST_INSERT_ID()")
+		mark := "id = LAST_INSERT_ID()"
+		if l.busy { // as chosen chooses
+			mark += " AND lapses < " + strconv.Itoa(aloneFrom)
+		}
+		l.mark(p, mark)
 		p.add(nil, "COMMIT")
 		if err := p.send(ctx, conn); err != nil {
 			return nil, err
 		}
 		l.sweeps(behind)
 		if len(claimed) > 0 || behind.ID == 0 {
-			return claimed, nil
+			return l.chosen(claimed, 1), nil
 		}
 		// What was settled is. What is left is before the last claim, or of another priority.
 		p, behind = &packet{}, Task{}
@@ -285,8 +308,8 @@ func (l *line) claimArgs() []any {
 }
 
 // roundByUpdate is round for servers without SKIP LOCKED: the state's transition is the
-// claim, a statement and a transaction of its own, and the owner tells what it got.
-func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+// claim, in a transaction of its own, and the owner tells what it got.
+func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if len(outcomes) > 0 {
 		err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 			var p packet
@@ -301,24 +324,27 @@ func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want int) 
 	}
 	token := l.owner + "/" + strconv.FormatUint(claimNumber.Add(1)%tokens, 36)
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		claimed = nil
+		claimed, l.cut, l.refused = nil, false, Task{}
 		started = time.Now()
-		result, err := conn.ExecContext(ctx, "UPDATE "+schema.TaskTable+forceClaim+" SET state = 'in progress', turn = 0,"+
+		var first, second packet
+		first.add(nil, "START TRANSACTION")
+		first.add(nil, "UPDATE "+schema.TaskTable+forceClaim+" SET state = 'in progress', turn = 0,"+
 			" attempts = attempts + 1, owner = ?, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
 			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT ?", token, l.visibility.Microseconds(), l.queue, want)
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); n == 0 || err != nil {
-			return err
-		}
-		var p packet
-		p.add(func(rows *sql.Rows) error { return l.scan(rows, &claimed) }, "SELECT id, "+taskColumns+" FROM "+schema.TaskTable+forceClaim+
+		first.add(func(rows *sql.Rows) error { return l.scan(rows, &claimed) }, "SELECT id, "+taskColumns+" FROM "+schema.TaskTable+forceClaim+
 			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND owner = ? ORDER BY priority, id", l.queue, token)
-		if err := p.send(ctx, conn); err != nil {
-			return fmt.Errorf("%w: %s", errUnknown, err.Error())
+		if err := first.send(ctx, conn); err != nil {
+			return err
 		}
-		return nil
+		chosen := l.chosen(claimed, begin)
+		if others := claimed[len(chosen):]; len(others) > 0 { // as if they had not been claimed
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = '',"+
+				" attempts = attempts - 1 WHERE "+among(idsOf(others)))
+			l.refused.Attempt--
+		}
+		claimed = chosen
+		second.add(nil, "COMMIT")
+		return second.send(ctx, conn)
 	})
 	return claimed, started, err
 }
@@ -332,7 +358,7 @@ func (l *line) scan(rows *sql.Rows, into *[]Task) error {
 	t := Task{Queue: l.queue}
 	var created string
 	var key sql.NullString
-	if err := rows.Scan(&t.ID, &t.Attempt, &t.Retries, &t.Priority, &created, &key, &t.Payload); err != nil {
+	if err := rows.Scan(&t.ID, &t.Attempt, &t.Retries, &t.Lapses, &t.Priority, &created, &key, &t.Payload); err != nil {
 		return err
 	}
 	var err error

@@ -31,17 +31,23 @@ type WorkerOptions struct {
 	// Concurrency is how many tasks are handled at the same time. 0 means 1.
 	Concurrency int
 	// Batch is how many tasks are claimed together at most; those that no handler is free
-	// for wait here, claimed. Large batches are for short tasks. 0 means Concurrency; at
-	// most 10,000.
+	// for wait here, claimed. Large batches are for short tasks. A task that has no retry left,
+	// or whose claim has lapsed before, is claimed only when a handler is free. 0 means
+	// Concurrency; at most 10,000.
 	Batch int
 	// Visibility is for how long a claim holds without being renewed, by the server's
 	// clock: a task whose worker has vanished is given to another after that. The worker
 	// renews it three times as often, for as long as the handler runs. 0 means 30 s;
 	// 100 ms or more.
 	Visibility time.Duration
-	// Backoff is how long a task waits after its attempt, 1 for the first, has failed.
+	// Backoff is how long a task waits after its attempt, 1 for the first, has failed. Claims that
+	// have lapsed are not counted as attempts here.
 	// nil means about 1 s, 2 s, 4 s ... up to an hour, half to one and a half times as long.
 	Backoff func(attempt int) time.Duration
+	// Lapses is how often a task comes back after its claim has lapsed because the worker
+	// vanished; a task whose claim lapses once more is dead. A lapse takes no retry, but a task that
+	// has no retry left and was begun is dead at its first. 0 means 5.
+	Lapses int
 	// Owner is how the worker shows in the task list, the first 17 characters in ASCII.
 	// Empty means host:pid. What makes it unlike all others is added.
 	Owner string
@@ -58,7 +64,10 @@ type WorkerOptions struct {
 	StopTimeout time.Duration
 }
 
-const leastVisibility = 100 * time.Millisecond
+const (
+	leastVisibility = 100 * time.Millisecond
+	defaultLapses   = 5
+)
 
 func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	const mostAtOnce = 10_000
@@ -69,6 +78,8 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("Batch %d: from 1 to %d", o.Batch, mostAtOnce)
 	case o.Visibility != 0 && o.Visibility < leastVisibility || o.Visibility > maxDelay:
 		return o, optionsf("Visibility %v: %v or more", o.Visibility, leastVisibility)
+	case o.Lapses < 0:
+		return o, optionsf("Lapses %d: 1 or more", o.Lapses)
 	case o.Look < 0:
 		return o, optionsf("Look %v: more than 0", o.Look)
 	case o.Claim != ClaimAuto && o.Claim != ClaimSkipLocked && o.Claim != ClaimUpdate:
@@ -82,6 +93,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	o.Concurrency = cmp.Or(o.Concurrency, 1)
 	o.Batch = cmp.Or(o.Batch, o.Concurrency)
 	o.Visibility = cmp.Or(o.Visibility, 30*time.Second)
+	o.Lapses = cmp.Or(o.Lapses, defaultLapses)
 	o.Look = cmp.Or(o.Look, 30*time.Second)
 	o.StopTimeout = max(0, cmp.Or(o.StopTimeout, 30*time.Second))
 	if o.Backoff == nil {

@@ -35,6 +35,8 @@ type processTold struct {
 	Quick      bool          // a task takes no time, and one in fifty fails
 	Handlers   int           // 0 means 3, with batches of 5
 	Tasks      int
+	Batch      int // 0 means 5, or as many as Handlers
+	Lapses     int
 	Ordered    bool
 	Now        time.Time     // by the test's clock
 	Off        time.Duration // how far from it this process's is
@@ -125,7 +127,7 @@ func processMain(text string) error {
 		return ackerMain(q, record, told)
 	}
 	w, err := NewWorker(q, WorkerOptions{
-		Claim: told.Claim, Concurrency: cmp.Or(told.Handlers, 3), Batch: cmp.Or(told.Handlers, 5), Visibility: told.Visibility, Owner: told.Name,
+		Claim: told.Claim, Concurrency: cmp.Or(told.Handlers, 3), Batch: cmp.Or(told.Batch, told.Handlers, 5), Lapses: told.Lapses, Visibility: told.Visibility, Owner: told.Name,
 		Backoff: func(int) time.Duration { return 10 * time.Millisecond },
 	})
 	if err != nil {
@@ -141,6 +143,9 @@ func processMain(text string) error {
 			task.ID, task.Attempt, told.Name)
 		if err != nil {
 			return err
+		}
+		if string(task.Payload) == "poison" {
+			os.Exit(3)
 		}
 		begun, odds := time.Now(), 50
 		if !told.Quick && (told.Takes == 0 || string(task.Payload) == "long") {

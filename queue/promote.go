@@ -83,7 +83,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if ready > 0 {
 		d.empty = false
 		d.blocked.Reset()
-		if d.hands.state(d.options.Batch).free < ready {
+		if d.alone.ID != 0 || d.hands.state(d.options.Batch).free < ready {
 			d.queue.changed() // others may be free for it
 		}
 	}

@@ -75,7 +75,7 @@ func (r *reservations) pace(want int, now time.Time) int {
 
 // claimReserved settles outcomes and claims tasks that are reserved, if any are. Unless it claims all that are wanted, a
 // search has to follow; where it claims none, outcomes may be settled or not.
-func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if want == 0 || want >= reserveBelow || l.ordered {
 		return nil, started, nil
 	}
@@ -92,7 +92,7 @@ func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want int) 
 			return nil, started, nil
 		}
 	}
-	next := r.tasks[:want]
+	next := l.chosen(r.tasks[:want], begin)
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		started = time.Now()
 		all, err := l.claimThese(ctx, conn, outcomes, next)
@@ -108,7 +108,7 @@ func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want int) 
 		r.tasks = nil // somebody may have locked one
 		return nil, started, err
 	}
-	r.tasks = r.tasks[want:]
+	r.tasks = r.tasks[len(next):]
 	return claimed, started, nil
 }
 
@@ -183,7 +183,8 @@ func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task,
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !has[claim{t.ID, t.Attempt + 1}] }), nil
 }
 
-// reserve reserves the first n tasks that nobody has reserved, up to one with a large payload, which a search reads. It
+// reserve reserves the first n tasks that nobody has reserved, up to one with a large payload, which a search reads, or
+// one that has lapsed, which a search claims alone. It
 // chooses them before it locks: MariaDB would keep all locked that it has passed over.
 func (l *line) reserve(ctx context.Context, n int) error {
 	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
@@ -193,7 +194,7 @@ func (l *line) reserve(ctx context.Context, n int) error {
 		first.add(nil, "START TRANSACTION")
 		first.add(func(rows *sql.Rows) error { return rows.Scan(&owner) }, "SELECT "+reservedUntil, reserveFor.Microseconds())
 		first.add(func(rows *sql.Rows) error { return l.scan(rows, &tasks) },
-			"SELECT t.id, attempts, retries, priority, created_at, unique_key, IF(OCTET_LENGTH(payload) > ?, NULL, payload)"+
+			"SELECT t.id, attempts, retries, lapses, priority, created_at, unique_key, IF(OCTET_LENGTH(payload) > ?, NULL, payload)"+
 				" FROM (SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'ready' AND "+notReserved+
 				" ORDER BY turn, state_at, id LIMIT ?) chosen STRAIGHT_JOIN "+schema.TaskTable+" t"+byID+" ON t.id = chosen.id"+
 				" WHERE t.state = 'ready' AND t."+notReserved+" LIMIT ? FOR UPDATE SKIP LOCKED",
@@ -203,7 +204,7 @@ func (l *line) reserve(ctx context.Context, n int) error {
 		}
 		slices.SortFunc(tasks, func(a, b Task) int { return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.ID, b.ID)) })
 		rest, most := time.Time{}, 2*n
-		if large := slices.IndexFunc(tasks, func(t Task) bool { return t.Payload == nil }); large >= 0 {
+		if large := slices.IndexFunc(tasks, func(t Task) bool { return t.Payload == nil || t.Lapses > 0 }); large >= 0 {
 			tasks, rest, most = tasks[:large], time.Now().Add(reserveRest), 0
 		}
 		if len(tasks) > 0 {

@@ -112,7 +112,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
 	type now struct {
 		attempts int
-		ready    bool // its claim lapsed, and nobody has it yet
+		lapsed   bool // its claim lapsed, and nobody has it yet
 	}
 	there := map[uint64]now{}
 	ids := make([]uint64, len(outcomes))
@@ -124,17 +124,17 @@ func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err
 		p.add(func(rows *sql.Rows) error {
 			var id uint64
 			var n now
-			if err := rows.Scan(&id, &n.attempts, &n.ready); err != nil {
+			if err := rows.Scan(&id, &n.attempts, &n.lapsed); err != nil {
 				return err
 			}
 			there[id] = n
 			return nil
-		}, "SELECT id, attempts, state = 'ready' FROM "+schema.TaskTable+byID+" WHERE "+among(ids))
+		}, "SELECT id, attempts, state = 'ready' OR state = 'failed' AND owner = '' FROM "+schema.TaskTable+byID+" WHERE "+among(ids))
 		return p.send(ctx, conn)
 	})
 	for _, o := range outcomes {
 		n, is := there[o.held.task.ID]
-		if is && (n.attempts != o.held.task.Attempt || n.ready && o.kind != wasReleased) {
+		if is && (n.attempts != o.held.task.Attempt || n.lapsed && o.kind != wasReleased) {
 			late = append(late, o.held.task)
 		}
 	}

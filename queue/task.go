@@ -33,6 +33,7 @@ type Task struct {
 	// fencing token: whatever the task writes to elsewhere can refuse an older one.
 	Attempt  int
 	Retries  int // that are left if this attempt fails
+	Lapses   int // how many claims on it have lapsed because their workers vanished
 	Priority int
 	Unique   string
 	// CreatedAt is when it was entered, by the server's clock.

@@ -182,7 +182,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	defer func() { _ = session.Close() }()
 	line := &line{
 		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
-		visibility: w.options.Visibility, discard: w.options.Discard, retried: &w.retried, log: w.log,
+		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: &w.retried, log: w.log,
 	}
 	if line.skip, err = line.skipLocked(ctx); err != nil {
 		return false, err

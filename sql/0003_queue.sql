@@ -23,6 +23,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
 -- The claims so far: with the id it tells one claim from all others.
   attempts   INT UNSIGNED NOT NULL DEFAULT 0,
   retries    INT UNSIGNED NOT NULL DEFAULT 5,
+-- How many of its claims have lapsed because their workers vanished.
+  lapses     INT UNSIGNED NOT NULL DEFAULT 0,
 -- Its row in mqnotify_task_key says whether it has it still.
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
 -- The worker that has it, or had it last. Ready: ~ and until when (UTC) a busy worker has reserved it.
