@@ -33,6 +33,8 @@ type Filter struct {
 	Limit int
 	// NoPayload leaves the payloads unread.
 	NoPayload bool
+
+	cancelled bool // besides the States, tasks that are cancelled and in progress
 }
 
 // where is the filter as a condition; the ids are numbers, and the states are checked.
@@ -45,7 +47,11 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 			}
 			args = append(args, string(s))
 		}
-		where += " AND state IN (?" + strings.Repeat(", ?", len(f.States)-1) + ")"
+		in := "state IN (?" + strings.Repeat(", ?", len(f.States)-1) + ")"
+		if f.cancelled {
+			in = "(" + in + " OR " + isCancelled + ")"
+		}
+		where += " AND " + in
 	}
 	if len(f.IDs) > 0 {
 		where += " AND " + among(f.IDs)
@@ -125,7 +131,8 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 // NoRetries none) and as if no claim on them had lapsed, and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
 // that are dead. A task that was dead has no unique key any more: it lost it when it died, so
-// that another could have it.
+// that another could have it. A task that was cancelled while a worker had it becomes ready when
+// that worker has given it up (see Cancel).
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < NoRetries {
 		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)
@@ -139,8 +146,8 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 	if slices.ContainsFunc(f.States, func(s State) bool { return s != Dead && s != Failed && s != Scheduled }) {
 		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
 	}
-	n, err = q.change(ctx, "retry tasks of", f, "unique_key = IF(state = 'dead', NULL, unique_key),"+
-		" state = 'ready', turn = priority, state_at = "+noTime+", owner = '', lapses = 0, retries = ?", retriesOf(retries))
+	f.cancelled = slices.Contains(f.States, Dead)
+	n, err = q.change(ctx, "retry tasks of", f, retrySet, retriesOf(retries))
 	if n > 0 {
 		q.changed()
 	}
@@ -148,10 +155,11 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 }
 
 // Cancel makes tasks dead that are not done, whatever retries they have left, and returns
-// how many there were. The claim on one in progress is lost with it, which its worker
-// learns when it renews the claim, up to a third of Visibility later: the handler's context ends
-// then. In an ordered queue the next task may begin before that. Without ids and without states in
-// the filter nothing is cancelled.
+// how many there were. The worker of a task in progress learns of it at once, or within a second
+// where workers poll, and ends the handler's context with ErrClaimLost as the cause. The task
+// stays in progress, and keeps its unique key and its place in an ordered queue, until the handler
+// has returned; if the worker has vanished, until its claim lapses. Whatever the handler returns
+// then, the task is dead. Without ids and without states in the filter nothing is cancelled.
 func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if len(f.States) == 0 {
 		if len(f.IDs) == 0 {
@@ -162,8 +170,8 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if slices.ContainsFunc(f.States, func(s State) bool { return s == Done || s == Dead }) {
 		return 0, optionsf("what is done or dead can't be cancelled")
 	}
-	n, err = q.change(ctx, "cancel tasks of", f, "state = 'dead', turn = 0, state_at = UTC_TIMESTAMP(6), last_error = 'cancelled'")
-	if n > 0 { // an ordered queue's next may be ready now
+	n, err = q.change(ctx, "cancel tasks of", f, cancelSet)
+	if n > 0 { // workers may have some of them, and an ordered queue's next may be ready now
 		q.changed()
 	}
 	return n, err

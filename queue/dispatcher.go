@@ -41,7 +41,9 @@ type dispatcher struct {
 	hands *hands
 	wakes chan struct{} // one slot: tasks were entered
 	idle  chan struct{} // one slot: the waiter is to wait
-	heard atomic.Bool   // the waiter has begun: no task that is entered from now on goes unheard
+	// cancels has one slot: tasks were cancelled.
+	cancels chan struct{}
+	heard   atomic.Bool // the waiter has begun: no task that is entered from now on goes unheard
 
 	empty    bool      // the last claim found less than there was room for
 	looked   time.Time // when it last looked for what falls due
@@ -49,6 +51,7 @@ type dispatcher struct {
 	due      time.Time // when something does; zero for nothing
 	recurs   bool      // there are recurring tasks
 	alone    Task      // a task that waits until nothing is in hand, because it is handled alone
+	lapses   bool      // there are cancelled tasks whose claims may lapse
 	renewed  time.Time // when claims were renewed last; zero for not in this session, which begins with it
 
 	// What another session has locked is tried again and again, and less and less often: it may be
@@ -60,11 +63,15 @@ type dispatcher struct {
 }
 
 // run works until ctx has ended and all is written down, or the session is lost.
-func (d *dispatcher) run(ctx context.Context, waiter notify.Waiter) error {
+func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) error {
 	waiting, cancel := context.WithCancelCause(ctx)
+	// A worker that stops still learns of cancelled tasks, while its handlers run.
+	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var waits sync.WaitGroup
 	waits.Go(func() { cancel(d.wait(waiting, waiter)) })
+	waits.Go(func() { cancel(d.hearCancels(hearing, cancels)) })
 	defer waits.Wait()
+	defer deaf()
 	defer cancel(nil)
 	for {
 		var now handsState
@@ -89,7 +96,7 @@ func (d *dispatcher) run(ctx context.Context, waiter notify.Waiter) error {
 			return err
 		}
 		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.aside == 0 {
-			return nil
+			return d.giveUp(ctx) // those that were cancelled just before
 		}
 		// Idle: the session is watched meanwhile, and others may use it, who poll.
 		if err := d.pause(ctx, waiting, now); err != nil {
@@ -106,6 +113,13 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	}
 	if err := d.renew(ctx); err != nil {
 		return false, err
+	}
+	select {
+	case <-d.cancels:
+		if err := d.giveUp(ctx); err != nil {
+			return false, err
+		}
+	default:
 	}
 	if err := d.promote(ctx, stopping); err != nil {
 		return false, err
@@ -217,6 +231,8 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	case <-d.wakes:
 		d.empty = false
 	case <-d.hands.changed:
+	case <-d.cancels:
+		poke(d.cancels) // for the next step
 	case <-timer.C:
 	case <-d.line.session.Lost():
 		return d.line.session.Err()
@@ -268,6 +284,10 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	d.hands.take(claimed, started, d.options.Visibility)
 	d.hands.wrote(outcomes)
 	d.hands.owes(d.line.ordered && stopping && len(outcomes) > 0) // the next is another worker's
+	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.kind == wasCancelled }) {
+		d.queue.changed() // the tasks may be ready now, and their unique keys are free
+		d.empty = false
+	}
 	d.count(outcomes)
 	if err := d.late(ctx, outcomes); err != nil {
 		return false, err
@@ -343,6 +363,8 @@ func (d *dispatcher) count(outcomes []outcome) {
 			d.failed.Add(1)
 			d.log.Info("a task failed and will be tried again", "task", o.held.task.ID, "attempt", o.held.task.Attempt,
 				"wait", o.wait, "error", firstLine(o.text))
+		case wasCancelled:
+			d.log.Info("the handler of a cancelled task has ended", "task", o.held.task.ID, "attempt", o.held.task.Attempt)
 		case wasFatal:
 			d.dead.Add(1)
 			d.log.Warn("a task failed for the last time", "task", o.held.task.ID, "attempt", o.held.task.Attempt, "error", firstLine(o.text))

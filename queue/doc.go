@@ -50,7 +50,9 @@
 //   - Unique: of tasks with the same key, one at most is neither done nor dead.
 //   - Ordered: one task at a time, in the order of entry, the next when the one before is
 //     done or dead. One that fails holds up the others until then. When the one in progress is
-//     cancelled the next begins, and the cancelled handler may run on, up to Visibility/3.
+//     cancelled the next begins when the cancelled handler has returned.
+//   - Cancel: the handler's context ends at once. The task is dead, or ready by Retry, and its
+//     unique key is free, when the handler has returned.
 //   - Recurring: each due time makes one task at most, however many workers schedule. Times that pass
 //     while no worker runs make one task together.
 //   - Clocks of clients decide nothing; At is the only time that a client names.

@@ -22,8 +22,8 @@ type view struct {
 	ready bool          // there is a task to claim, or another worker is about to
 	due   time.Duration // until something falls due, by the server's clock; negative when it is overdue
 	any   bool          // something will fall due by itself
-	// recurs is set when there are recurring tasks.
-	recurs bool
+	// recurs is set when there are recurring tasks, cancels when there are cancelled tasks whose claims are not given up.
+	recurs, cancels bool
 }
 
 // dueColumn is how long until the first task in a state falls due, in microseconds.
@@ -34,21 +34,22 @@ func dueColumn(state State) string {
 
 var lookQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready'), " +
 	dueColumn(Scheduled) + ", " + dueColumn(Failed) + ", " + dueColumn(InProgress) + ", " +
+	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled + "), " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(next_at)) FROM " + schema.ScheduleTable + " WHERE queue = ?"
 
 // look reads what there is to do and when, in one statement that locks nothing.
 func (l *line) look(ctx context.Context) (v view, err error) {
 	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		var in [4]sql.NullInt64
+		var in [5]sql.NullInt64
 		known, args := l.known()
-		row := conn.QueryRowxContext(ctx, lookQuery+known+")", append([]any{l.queue, l.queue, l.queue, l.queue, l.queue}, args...)...)
-		if err := row.Scan(&v.ready, &in[0], &in[1], &in[2], &in[3]); err != nil {
+		row := conn.QueryRowxContext(ctx, lookQuery+known+")", append([]any{l.queue, l.queue, l.queue, l.queue, l.queue, l.queue}, args...)...)
+		if err := row.Scan(&v.ready, &in[0], &in[1], &in[2], &in[3], &in[4]); err != nil {
 			return err
 		}
 		if l.ordered { // what is ready may have to wait for what is not settled
-			v.ready = v.ready && !in[1].Valid && !in[2].Valid
+			v.ready = v.ready && !in[1].Valid && !in[2].Valid && !in[3].Valid
 		}
-		v.recurs = in[3].Valid
+		v.cancels, v.recurs = in[3].Valid, in[4].Valid
 		for _, micros := range in {
 			const most = int64(maxDelay / time.Microsecond) // At may be thousands of years off, a Duration has 292
 			due := time.Duration(min(max(micros.Int64, -most), most)) * time.Microsecond

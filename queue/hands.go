@@ -18,8 +18,10 @@ type held struct {
 	lost    bool
 	begun   bool
 	settled bool // an outcome is known
-	cancel  context.CancelCauseFunc
-	timer   *time.Timer // ends the handler's context at trusted
+	// cancelled is set when the task was cancelled: its handler is ended, and the claim is given up when it returns.
+	cancelled bool
+	cancel    context.CancelCauseFunc
+	timer     *time.Timer // ends the handler's context at trusted
 }
 
 // hands are a worker's claims and those who handle them. It makes no statement.
@@ -199,12 +201,17 @@ func (h *hands) expire(claim *held) {
 func (h *hands) lose(claim *held) {
 	claim.lost = true
 	if claim.begun && !claim.settled {
-		claim.cancel(fmt.Errorf("queue: task %d: %w", claim.task.ID, ErrClaimLost))
+		claim.cancel(claim.lostError())
 	}
 }
 
+func (h *held) lostError() error { return fmt.Errorf("queue: task %d: %w", h.task.ID, ErrClaimLost) }
+
 // outcomeOf is what a handler's answer means.
 func (h *hands) outcomeOf(claim *held, err error) outcome {
+	if claim.cancelled {
+		return outcome{held: claim, kind: wasCancelled}
+	}
 	if err == nil {
 		return outcome{held: claim, kind: wasDone}
 	}

@@ -139,7 +139,7 @@ func TestOrderedHeadDies(t *testing.T) {
 			die   func(q *Queue, head uint64) error
 		}{
 			"lapse":  {mysqltest.Size(4, 8, 8), func(*Queue, uint64) error { return nil }},
-			"cancel": {3600, func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
+			"cancel": {mysqltest.Size(4, 8, 8), func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

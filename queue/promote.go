@@ -33,7 +33,7 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 			d.due = d.overdue
 		}
 	}
-	d.recurs = v.recurs
+	d.recurs, d.lapses = v.recurs, v.cancels
 	return v.ready, nil
 }
 
@@ -58,6 +58,16 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	}
 	ready := 0
 	_, err := d.briefly(true, func() (err error) { // what is locked stays overdue
+		if d.lapses {
+			ended, err := d.line.endLapsed(ctx)
+			if err != nil {
+				return err
+			}
+			if ended > 0 {
+				d.queue.changed() // some may be ready now
+				d.empty = false
+			}
+		}
 		if ready, err = d.line.promote(ctx); err != nil || !d.recurs {
 			return err
 		}

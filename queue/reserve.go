@@ -137,7 +137,7 @@ func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outco
 	for range conditions {
 		args = append(args, l.reserved.owner)
 	}
-	changes := among(ids) + " AND (" + strings.Join(append(conditions, done.are(InProgress)...), " OR ") + ")"
+	changes := among(ids) + " AND (" + strings.Join(append(conditions, done.claimed()...), " OR ") + ")"
 	const update = "UPDATE " + schema.TaskTable + byID + " SET turn = 0, attempts = attempts + (state = 'ready'), owner = ?," +
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL IF(state = 'ready', ?, 0) MICROSECOND, last_error = IF(state = 'ready', last_error, NULL)," +
 		" state = IF(state = 'ready', 'in progress', 'done') WHERE "

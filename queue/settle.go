@@ -24,16 +24,17 @@ type outcome struct {
 
 // freesKey tells whether it ends a task that has a unique key.
 func (o outcome) freesKey() bool {
-	return o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal)
+	return o.kind == wasCancelled || o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal)
 }
 
 type outcomeKind int
 
 const (
-	wasDone     outcomeKind = iota
-	wasFailed               // to be tried again
-	wasFatal                // dead
-	wasReleased             // never begun: nothing has happened
+	wasDone      outcomeKind = iota
+	wasFailed                // to be tried again
+	wasFatal                 // dead
+	wasReleased              // never begun: nothing has happened
+	wasCancelled             // the claim on a cancelled task is given up
 )
 
 // byAttempt are ids by their attempts: mostly all the same, and so a statement for all.
@@ -49,18 +50,27 @@ func (b byAttempt) are(state State) (conditions []string) {
 	return conditions
 }
 
-// each calls f with a condition that exactly these claims meet.
+// each calls f with a condition that exactly these claims meet, unless their tasks were cancelled.
 func (b byAttempt) each(f func(where string)) {
-	for _, condition := range b.are(InProgress) {
+	for _, condition := range b.claimed() {
 		f(" WHERE " + condition)
 	}
+}
+
+// claimed gives conditions: these claims meet one of them, unless their tasks were cancelled.
+func (b byAttempt) claimed() []string {
+	conditions := b.are(InProgress)
+	for i := range conditions {
+		conditions[i] += " AND turn = 0"
+	}
+	return conditions
 }
 
 // settle adds the statements that write down outcomes; what came too late, when the claim
 // was another's, changes nothing. Several done tasks are one statement.
 func (l *line) settle(p *packet, outcomes []outcome) {
 	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
-	done, released := byAttempt{}, byAttempt{}
+	done, released, cancelled := byAttempt{}, byAttempt{}, byAttempt{}
 	var unique []uint64 // that are ended
 	for _, o := range outcomes {
 		switch o.kind {
@@ -68,6 +78,8 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 			done.add(o.held.task)
 		case wasReleased:
 			released.add(o.held.task)
+		case wasCancelled:
+			cancelled.add(o.held.task)
 		}
 		if o.freesKey() {
 			unique = append(unique, o.held.task.ID)
@@ -87,6 +99,9 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 	released.each(func(where string) {
 		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', turn = priority, state_at = " + noTime + ", owner = ''" + where)
 	})
+	for _, condition := range cancelled.are(InProgress) {
+		update("UPDATE " + schema.TaskTable + byID + " SET " + giveUpSet + " WHERE " + condition + " AND turn > 0")
+	}
 	for _, o := range outcomes {
 		one := byAttempt{}
 		one.add(o.held.task)
@@ -155,9 +170,10 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 		held := map[uint64]int{}
 		var p packet
 		p.add(nil, "START TRANSACTION")
-		claims.each(func(where string) {
-			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+where, l.visibility.Microseconds())
-		})
+		for _, condition := range claims.are(InProgress) { // cancelled ones too, for as long as their handlers run
+			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
+				l.visibility.Microseconds())
+		}
 		p.add(func(rows *sql.Rows) error {
 			var id uint64
 			var attempts int

@@ -198,11 +198,13 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	hands.owes(some)
 	waiter := notify.NewAuto(w.queue.db, polled(w.queue.name, settings.Ordered), notify.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
+	cancelled := notify.NewAuto(w.queue.db, cancels(w.queue.name), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
+	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
-		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
 		contended: lockedWaits(), blocked: lockedWaits(),
 	}
-	return true, d.run(ctx, waiter)
+	return true, d.run(ctx, waiter, cancelled)
 }
 
 // polled is what a worker polls. It changes with the first task that is ready, also when that was claimed meanwhile and is ready again, with the first time at which a task falls

@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   queue      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   state      ENUM('scheduled', 'ready', 'in progress', 'failed', 'done', 'dead') NOT NULL DEFAULT 'ready',
--- The priority of a task that is ready, 0 in the other states.
+-- Ready: the priority. In progress: 1 if the task was cancelled, and is dead when its worker gives it up; 2 if it was
+-- cancelled, and is ready then. Else 0.
   turn       SMALLINT NOT NULL DEFAULT 0,
 -- UTC. Scheduled, failed: when it becomes ready. In progress: when the claim lapses.
 -- Done, dead: since when. This and the owner keep a row's length, which makes claims cheap.

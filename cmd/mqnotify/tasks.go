@@ -39,9 +39,10 @@ and dead (it will not). With --json each is a line of JSON, with its payload in 
 payload_base64 if that is no UTF-8.
 
 --retry makes tasks ready that are dead, failed or scheduled, and --retry-dead all that are
-dead; they get --retries anew. --cancel makes tasks dead, those in progress included, whose
-commands are ended. --prune deletes tasks that have been done for longer than it says, and
-with --dead the dead ones too, in small batches. These print how many tasks it was.`,
+dead; they get --retries anew. --cancel makes tasks dead, those in progress included: their
+commands are ended at once, and the tasks are dead when these have ended. A unique key is free,
+and --retry takes effect, after that. --prune deletes tasks that have been done for longer than
+it says, and with --dead the dead ones too, in small batches. These print how many tasks it was.`,
 		Example: `  mqnotify tasks mail
   mqnotify tasks mail --state dead --json
   mqnotify tasks mail --retry 17,18

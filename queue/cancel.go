@@ -1,0 +1,177 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// A task that is cancelled while a worker has it stays in progress, with its unique key and its claim, until the worker has
+// ended the handler and gives the claim up, or until the claim lapses. Its column turn says what it becomes then. Its results
+// change nothing any more. So no other worker can have the task, or a task with the same key, while the handler still runs.
+const (
+	turnDead  = "1" // it was cancelled
+	turnReady = "2" // it was cancelled, and is to be tried again
+)
+
+const isCancelled = "state = 'in progress' AND turn > 0"
+
+// cancelSet is the SET of Cancel.
+const cancelSet = "last_error = 'cancelled', turn = IF(state = 'in progress', " + turnDead + ", 0)," +
+	" state_at = IF(state = 'in progress', state_at, UTC_TIMESTAMP(6)), state = IF(state = 'in progress', state, 'dead')"
+
+// retrySet is the SET of Retry. Its argument is how many retries the task gets.
+const retrySet = "retries = ?, lapses = 0, unique_key = IF(state = 'dead', NULL, unique_key)," +
+	" turn = IF(state = 'in progress', " + turnReady + ", priority), state_at = IF(state = 'in progress', state_at, " + noTime + ")," +
+	" owner = IF(state = 'in progress', owner, ''), state = IF(state = 'in progress', state, 'ready')"
+
+// giveUpSet ends the claim on a cancelled task. turn is the last column, because the others depend on it.
+const giveUpSet = "state = IF(turn = " + turnDead + ", 'dead', 'ready'), state_at = IF(turn = " + turnDead + ", UTC_TIMESTAMP(6), " + noTime + ")," +
+	" owner = IF(turn = " + turnDead + ", owner, ''), turn = IF(turn = " + turnDead + ", 0, priority)"
+
+// cancels is what a worker polls to learn of cancelled tasks. It changes with every task that is cancelled while a worker has it.
+func cancels(queue string) notify.Source {
+	return notify.Query("SELECT BIT_XOR(CRC32(CONCAT(id, ':', attempts))) FROM "+schema.TaskTable+forceClaim+
+		" WHERE queue = ? AND "+isCancelled, queue).Of(schema.TaskTable, waiting.Insert)
+}
+
+// hearCancels tells the dispatcher when a task of the queue was cancelled, also while all its handlers are busy.
+func (d *dispatcher) hearCancels(ctx context.Context, waiter notify.Waiter) error {
+	head, err := waiter.Head(ctx)
+	for err == nil {
+		poke(d.cancels)
+		var now notify.Head
+		for now = head; err == nil && now == head; {
+			now, err = waiter.Wait(ctx, head, waitBound)
+		}
+		head = now
+	}
+	return err
+}
+
+// giveUp ends the handlers of this worker's cancelled tasks, and gives up the claims on those that no handler has.
+func (d *dispatcher) giveUp(ctx context.Context) error {
+	tasks, err := d.line.cancelled(ctx)
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	return d.line.giveUp(ctx, d.hands.cancel(tasks), d.queue.changed)
+}
+
+// cancelled returns the cancelled tasks that this worker has.
+func (l *line) cancelled(ctx context.Context) (tasks []Task, err error) {
+	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		tasks = nil
+		var p packet
+		p.add(readClaims(&tasks), "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
+			" WHERE queue = ? AND "+isCancelled+" AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+		return p.send(ctx, conn)
+	})
+	return tasks, err
+}
+
+func readClaims(tasks *[]Task) func(rows *sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var t Task
+		if err := rows.Scan(&t.ID, &t.Attempt); err != nil {
+			return err
+		}
+		*tasks = append(*tasks, t)
+		return nil
+	}
+}
+
+// giveUp gives up the claims on cancelled tasks, and calls changed if there are any.
+func (l *line) giveUp(ctx context.Context, tasks []Task, changed func()) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	err := l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var p packet
+		p.add(nil, "START TRANSACTION")
+		l.settle(&p, cancelledOutcomes(tasks))
+		p.add(nil, "COMMIT")
+		return p.send(ctx, conn)
+	})
+	if err == nil {
+		changed()
+	}
+	return err
+}
+
+func cancelledOutcomes(tasks []Task) []outcome {
+	outcomes := make([]outcome, len(tasks))
+	for i, t := range tasks {
+		outcomes[i] = outcome{held: &held{task: t}, kind: wasCancelled}
+	}
+	return outcomes
+}
+
+// endLapsed ends the lapsed claims on cancelled tasks, whose workers have vanished. It returns how many tasks it ended.
+func (l *line) endLapsed(ctx context.Context) (ended int, err error) {
+	query := "SELECT id, attempts FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled +
+		" AND state_at <= UTC_TIMESTAMP(6) LIMIT " + strconv.Itoa(promoted) + " FOR UPDATE"
+	if l.skip {
+		query += " SKIP LOCKED"
+	}
+	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var tasks []Task
+		var first, second packet
+		first.add(nil, "START TRANSACTION")
+		first.add(readClaims(&tasks), query, l.queue)
+		if err := first.send(ctx, conn); err != nil {
+			return err
+		}
+		l.settle(&second, cancelledOutcomes(tasks))
+		second.add(nil, "COMMIT")
+		ended = len(tasks)
+		return second.send(ctx, conn)
+	})
+	return ended, err
+}
+
+// cancel ends the handlers of cancelled tasks, and returns the tasks that no handler has: their handlers ended before.
+func (h *hands) cancel(tasks []Task) (free []Task) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range tasks {
+		claim := h.held[t.ID]
+		switch {
+		case claim == nil || claim.task.Attempt != t.Attempt:
+			free = append(free, t)
+		case !claim.cancelled:
+			claim.cancelled = true
+			if claim.begun && !claim.settled {
+				claim.cancel(claim.lostError())
+			}
+		}
+	}
+	if len(h.outcomes) == 0 {
+		h.oldest = time.Now()
+	}
+	var waiting []*held
+	for _, claim := range h.waiting {
+		if claim.cancelled {
+			claim.settled = true
+			h.outcomes = append(h.outcomes, outcome{held: claim, kind: wasCancelled})
+		} else {
+			waiting = append(waiting, claim)
+		}
+	}
+	h.waiting = waiting
+	for _, outcomes := range [][]outcome{h.outcomes, h.aside} {
+		for i, o := range outcomes {
+			if o.held.cancelled {
+				outcomes[i] = outcome{held: o.held, kind: wasCancelled}
+			}
+		}
+	}
+	return free
+}
