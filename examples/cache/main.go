@@ -21,16 +21,13 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // topic has a message for each change: the price's id.
@@ -47,32 +44,19 @@ func main() {
 }
 
 func run(ctx context.Context, listen string) error {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := schema.Init(ctx, db.Pool(), topic); err != nil { // in earnest a migration does this
+	if err := db.Init(ctx, topic); err != nil { // in production a migration does this
 		return err
 	}
 	const table = "CREATE TABLE IF NOT EXISTS prices (id BIGINT PRIMARY KEY, cents BIGINT NOT NULL)"
-	if _, err := db.Pool().ExecContext(ctx, table); err != nil {
+	if _, err := db.Core().Pool().ExecContext(ctx, table); err != nil {
 		return err
 	}
-	changes, err := producer.New(db, topic, producer.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = changes.Close() }()
-	prices := &prices{db: db, changes: changes}
-	// Without a group every server has every change, and nothing is stored. After a lost
-	// connection it goes on where it was.
-	reader, err := consumer.New(db, topic, consumer.Options{
-		Watch: func(consumer.Progress) { prices.cache.open() },
-	})
-	if err != nil {
-		return err
-	}
+	prices := &prices{db: db}
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
@@ -82,15 +66,11 @@ func run(ctx context.Context, listen string) error {
 
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error {
-		return reader.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
-			id, err := strconv.ParseInt(string(m.Payload), 10, 64)
-			if err != nil {
-				slog.WarnContext(ctx, "not the id of a price", "message", m.ID, "error", err)
-				return nil
-			}
-			prices.cache.forget(id)
-			return nil
-		}))
+		// Without a group every server has every change, and nothing is stored. After a lost
+		// connection it goes on where it was.
+		return mqnotify.Consume(ctx, db, topic, "", prices.changed, mqnotify.ConsumeOptions{
+			Watch: func(consumer.Progress) { prices.cache.open() },
+		})
 	})
 	work.Go(func() error { return server.Serve(listener) })
 	work.Go(func() error {

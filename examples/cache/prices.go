@@ -11,17 +11,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jmoiron/sqlx"
-
-	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify"
 )
 
 // prices are read through the cache and written past it.
 type prices struct {
-	db      *notify.DB
-	changes *producer.Producer
-	cache   cache
+	db    *mqnotify.DB
+	cache cache
 }
 
 func (p *prices) handler() http.Handler {
@@ -38,7 +34,7 @@ func (p *prices) get(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	cents, hit, err := p.cache.get(id, func() (cents int64, err error) {
-		err = p.db.Pool().GetContext(r.Context(), &cents, "SELECT cents FROM prices WHERE id = ?", id)
+		err = p.db.Core().Pool().GetContext(r.Context(), &cents, "SELECT cents FROM prices WHERE id = ?", id)
 		return cents, err
 	})
 	switch {
@@ -65,17 +61,37 @@ func (p *prices) put(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "PUT /prices/ID with a price in cents", http.StatusBadRequest)
 		return
 	}
-	err = p.changes.Transact(r.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
-		if _, err := tx.ExecContext(ctx, "REPLACE INTO prices VALUES (?, ?)", id, cents); err != nil {
-			return err
-		}
-		_, err := p.changes.PublishTx(ctx, tx, producer.Message{Payload: strconv.AppendInt(nil, id, 10)})
-		return err
-	})
-	p.cache.forget(id) // whoever changed it sees that at once
+	err = p.change(r.Context(), id, cents)
+	p.cache.forget(id) // the client that changed it sees that at once
 	if err != nil {
 		fail(w, r, err)
 	}
+}
+
+func (p *prices) change(ctx context.Context, id, cents int64) error {
+	tx, err := p.db.Core().Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	if _, err := tx.ExecContext(ctx, "REPLACE INTO prices VALUES (?, ?)", id, cents); err != nil {
+		return err
+	}
+	if err := mqnotify.PublishTx(ctx, p.db, tx, topic, strconv.FormatInt(id, 10)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// changed forgets the price that a message names.
+func (p *prices) changed(ctx context.Context, m mqnotify.Message[string]) error {
+	id, err := strconv.ParseInt(m.Value, 10, 64)
+	if err != nil {
+		slog.WarnContext(ctx, "not the id of a price", "message", m.ID, "error", err)
+		return nil
+	}
+	p.cache.forget(id)
+	return nil
 }
 
 func fail(w http.ResponseWriter, r *http.Request, err error) {

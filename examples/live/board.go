@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/producer"
 	"github.com/mqnotify/mqnotify/serve"
 )
@@ -20,7 +21,7 @@ var page []byte
 type board struct {
 	events http.Handler
 	token  string
-	notes  *producer.Producer
+	db     *mqnotify.DB
 }
 
 // readToken makes a token, for this process alone, that is good for the events and
@@ -56,8 +57,7 @@ func (b *board) write(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a note has 1 to 280 bytes", http.StatusBadRequest)
 		return
 	}
-	_, err = b.notes.Publish(r.Context(), producer.Message{Payload: note})
-	switch {
+	switch err = mqnotify.Publish(r.Context(), b.db, topic, note); {
 	case err == nil:
 		w.WriteHeader(http.StatusCreated)
 	case errors.Is(err, producer.ErrUnknown):

@@ -24,10 +24,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/serve"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const topic = "board"
@@ -43,24 +41,19 @@ func main() {
 }
 
 func run(ctx context.Context, listen string) error {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := schema.Init(ctx, db.Pool(), topic); err != nil { // in earnest a migration does this
+	if err := db.Init(ctx, topic); err != nil { // in production a migration does this
 		return err
 	}
-	notes, err := producer.New(db, topic, producer.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = notes.Close() }()
 	token, tokens, err := readToken()
 	if err != nil {
 		return err
 	}
-	events, err := serve.New(db, serve.Options{Topics: []string{topic}, Tokens: tokens})
+	events, err := serve.New(db.Core(), serve.Options{Topics: []string{topic}, Tokens: tokens})
 	if err != nil {
 		return err
 	}
@@ -69,7 +62,7 @@ func run(ctx context.Context, listen string) error {
 		return err
 	}
 	slog.InfoContext(ctx, "serving", "url", "http://"+listener.Addr().String())
-	board := &board{events: events.Handler(), token: token, notes: notes}
+	board := &board{events: events.Handler(), token: token, db: db}
 	server := &http.Server{Handler: board.handler(), ReadHeaderTimeout: 5 * time.Second}
 
 	work, ctx := errgroup.WithContext(ctx)

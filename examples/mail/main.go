@@ -16,9 +16,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
-	"fmt"
 	"log"
 	mailaddress "net/mail"
 	"os"
@@ -26,10 +24,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/guard"
-	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // mail is a task's payload.
@@ -50,51 +46,33 @@ func main() {
 }
 
 func run(ctx context.Context, smtp string, visibility time.Duration, args []string) error {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := schema.Init(ctx, db.Pool()); err != nil { // in earnest a migration does these two
+	if err := db.Init(ctx); err != nil { // in production a migration does these two
 		return err
 	}
-	if err := queue.Create(ctx, db, "mail", queue.Settings{}); err != nil {
+	if err := db.InitQueues(ctx, "mail"); err != nil {
 		return err
 	}
-	mails, err := queue.New(db, "mail", queue.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = mails.Close() }()
 	if len(args) == 2 {
-		return enter(ctx, mails, mail{To: args[0], Subject: args[1]})
+		return enter(ctx, db, args[0], args[1])
 	}
-
-	worker, err := queue.NewWorker(mails, queue.WorkerOptions{
+	sender := sender{server: smtp, marks: guard.NewOnce(db.Core())}
+	return mqnotify.Work(ctx, db, "mail", sender.handle, mqnotify.WorkOptions{
 		Concurrency: 4,
 		Visibility:  visibility,
 		StopTimeout: 10 * time.Second,
 	})
-	if err != nil {
-		return err
-	}
-	sender := sender{server: smtp, marks: guard.NewOnce(db)}
-	return worker.Run(ctx, sender.handle)
 }
 
 // enter is what a shop does, with EnqueueTx in the transaction of the order.
-func enter(ctx context.Context, mails *queue.Queue, m mail) error {
-	address, err := mailaddress.ParseAddress(m.To)
+func enter(ctx context.Context, db *mqnotify.DB, to, subject string) error {
+	address, err := mailaddress.ParseAddress(to)
 	if err != nil {
 		return err
 	}
-	payload, err := json.Marshal(mail{address.Address, m.Subject})
-	if err != nil {
-		return err
-	}
-	ids, err := mails.Enqueue(ctx, queue.Entry{Payload: payload, Retries: 20})
-	if err == nil {
-		fmt.Println("mail", ids[0])
-	}
-	return err
+	return mqnotify.Enqueue(ctx, db, "mail", mail{address.Address, subject})
 }

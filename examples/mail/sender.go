@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/guard"
-	"github.com/mqnotify/mqnotify/queue"
 )
 
 // sender sends a mail at most once.
@@ -17,28 +16,24 @@ type sender struct {
 	marks  *guard.Once
 }
 
-func (s sender) handle(ctx context.Context, task queue.Task) error {
-	var m mail
-	if err := json.Unmarshal(task.Payload, &m); err != nil {
-		return fmt.Errorf("%w: %w", queue.ErrDead, err)
-	}
+func (s sender) handle(ctx context.Context, task mqnotify.Task[mail]) error {
 	mark := fmt.Sprintf("mail-%d", task.ID)
 	ours, err := s.marks.Try(ctx, mark)
 	switch {
 	case err != nil:
 		return err
 	case !ours:
-		return fmt.Errorf("%w: a sender marked it and was not heard of again: it may have been sent", queue.ErrDead)
+		return fmt.Errorf("%w: a sender marked it and was not heard of again: it may have been sent", mqnotify.ErrDead)
 	}
 
-	err = send(ctx, s.server, m, mark)
+	err = send(ctx, s.server, task.Value, mark)
 	var outcome *sendError
 	switch {
 	case err == nil:
-		slog.InfoContext(ctx, "sent", "mail", task.ID, "to", m.To)
+		slog.InfoContext(ctx, "sent", "mail", task.ID, "to", task.Value.To)
 		return nil
 	case errors.As(err, &outcome) && outcome.unknown, errors.As(err, &outcome) && outcome.permanent:
-		return fmt.Errorf("%w: %w", queue.ErrDead, err)
+		return fmt.Errorf("%w: %w", mqnotify.ErrDead, err)
 	}
 	// It was not sent, for certain: the mark may go, and the queue tries again, later. If
 	// the mark can't be removed the next attempt finds it, and doubts: never twice.

@@ -27,16 +27,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify"
 )
 
-const (
-	topic = "order_events"
-	group = "warehouse"
-)
+const topic = "order_events"
 
 // tables are the shop's own.
 var tables = []string{
@@ -57,45 +51,37 @@ func main() {
 }
 
 func run(ctx context.Context, listen, warehouse string) error {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := schema.Init(ctx, db.Pool(), topic); err != nil { // in earnest a migration does this
+	if err := db.Init(ctx, topic); err != nil { // in production a migration does this
 		return err
 	}
 	for _, table := range tables {
-		if _, err := db.Pool().ExecContext(ctx, table); err != nil {
+		if _, err := db.Core().Pool().ExecContext(ctx, table); err != nil {
 			return err
 		}
-	}
-	events, err := producer.New(db, topic, producer.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = events.Close() }()
-	reader, err := consumer.New(db, topic, consumer.Options{
-		Group: group,
-		From:  consumer.Beginning(),
-		// The warehouse may be down for longer than any number of attempts takes. What it
-		// will never take goes to the dead letters; see hand.
-		MaxAttempts:    -1,
-		HandlerTimeout: 30 * time.Second,
-		StopTimeout:    10 * time.Second,
-	})
-	if err != nil {
-		return err
 	}
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
 	slog.InfoContext(ctx, "serving", "url", "http://"+listener.Addr().String())
-	server := &http.Server{Handler: &orders{events: events}, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: &orders{db}, ReadHeaderTimeout: 5 * time.Second}
 
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return reader.Run(ctx, consumer.Each(handOver{db, warehouse}.hand)) })
+	work.Go(func() error {
+		return mqnotify.Consume(ctx, db, topic, "warehouse", handOver{warehouse}.hand, mqnotify.ConsumeOptions{
+			From: mqnotify.Beginning(),
+			// The warehouse may be down for longer than any number of attempts takes. What it
+			// will never take goes to the dead letters; see hand.
+			MaxAttempts:    -1,
+			HandlerTimeout: 30 * time.Second,
+			StopTimeout:    10 * time.Second,
+		})
+	})
 	work.Go(func() error { return server.Serve(listener) })
 	work.Go(func() error {
 		<-ctx.Done()

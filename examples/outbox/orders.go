@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,9 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/jmoiron/sqlx"
-
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify"
 )
 
 var (
@@ -31,7 +28,7 @@ type event struct {
 
 // orders takes them: PUT /orders/KEY with the item.
 type orders struct {
-	events *producer.Producer
+	db *mqnotify.DB
 }
 
 func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +45,7 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	case errors.Is(err, errSoldOut):
 		http.Error(w, err.Error(), http.StatusConflict)
-	default: // producer.ErrUnknown among them: the same key again finds out
+	default: // also when the answer to the COMMIT is lost: the same key again finds out
 		slog.ErrorContext(r.Context(), "place an order", "error", err)
 		http.Error(w, "try again with the same key", http.StatusServiceUnavailable)
 	}
@@ -56,30 +53,31 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // place is the outbox: three tables, one transaction.
 func (o *orders) place(ctx context.Context, key, item string) error {
-	return o.events.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		order, err := tx.ExecContext(ctx, "INSERT INTO orders (client_key, item) VALUES (?, ?)", key, item)
-		if no := (*mysql.MySQLError)(nil); errors.As(err, &no) && no.Number == duplicate {
-			return errKnown
-		}
-		if err != nil {
-			return err
-		}
-		id, err := order.LastInsertId()
-		if err != nil {
-			return err
-		}
-		taken, err := tx.ExecContext(ctx, "UPDATE stock SET pieces = pieces - 1 WHERE item = ? AND pieces > 0", item)
-		if err != nil {
-			return err
-		}
-		if n, err := taken.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(errSoldOut, err)
-		}
-		message, err := json.Marshal(event{id, item})
-		if err != nil {
-			return err
-		}
-		_, err = o.events.PublishTx(ctx, tx, producer.Message{Payload: message})
+	tx, err := o.db.Core().Pool().BeginTxx(ctx, nil)
+	if err != nil {
 		return err
-	})
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	order, err := tx.ExecContext(ctx, "INSERT INTO orders (client_key, item) VALUES (?, ?)", key, item)
+	if no := (*mysql.MySQLError)(nil); errors.As(err, &no) && no.Number == duplicate {
+		return errKnown
+	}
+	if err != nil {
+		return err
+	}
+	id, err := order.LastInsertId()
+	if err != nil {
+		return err
+	}
+	taken, err := tx.ExecContext(ctx, "UPDATE stock SET pieces = pieces - 1 WHERE item = ? AND pieces > 0", item)
+	if err != nil {
+		return err
+	}
+	if n, err := taken.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(errSoldOut, err)
+	}
+	if err := mqnotify.PublishTx(ctx, o.db, tx, topic, event{id, item}); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

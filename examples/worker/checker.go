@@ -5,21 +5,22 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/queue"
 )
 
 // checker asks for links and notes the answers.
 type checker struct {
-	db *notify.DB
+	db *sqlx.DB
 }
 
 // handle's ctx ends when the job is not this worker's any more.
-func (c checker) handle(ctx context.Context, task queue.Task) error {
-	url := string(task.Payload)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func (c checker) handle(ctx context.Context, task mqnotify.Task[string]) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, task.Value, nil)
 	if err != nil {
-		return fmt.Errorf("%w: %w", queue.ErrDead, err)
+		return fmt.Errorf("%w: %w", mqnotify.ErrDead, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -28,22 +29,22 @@ func (c checker) handle(ctx context.Context, task queue.Task) error {
 	_ = response.Body.Close()
 	switch code := response.StatusCode; {
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return fmt.Errorf("%w: %s", queue.ErrDead, response.Status)
+		return fmt.Errorf("%w: %s", mqnotify.ErrDead, response.Status)
 	case code >= 400:
 		return fmt.Errorf("%s", response.Status)
 	}
 
 	// Exactly once: the transaction fails when another worker has the job by now.
-	tx, err := c.db.Pool().BeginTxx(ctx, nil)
+	tx, err := c.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	const note = "INSERT INTO links (url, status, attempts) VALUES (?, ?, ?)"
-	if _, err := tx.ExecContext(ctx, note, url, response.StatusCode, task.Attempt); err != nil {
+	if _, err := tx.ExecContext(ctx, note, task.Value, response.StatusCode, task.Attempt); err != nil {
 		return err
 	}
-	if err := queue.FinishTx(ctx, tx, task); err != nil {
+	if err := queue.FinishTx(ctx, tx, task.Task); err != nil {
 		return err
 	}
 	return tx.Commit()

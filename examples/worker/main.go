@@ -19,9 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // table has the results.
@@ -40,44 +39,39 @@ func main() {
 }
 
 func run(ctx context.Context, visibility, first time.Duration, urls []string) error {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if err := schema.Init(ctx, db.Pool()); err != nil { // in earnest a migration does these three
+	if err := db.Init(ctx); err != nil { // in production a migration does these three
 		return err
 	}
-	if _, err := db.Pool().ExecContext(ctx, table); err != nil {
+	if _, err := db.Core().Pool().ExecContext(ctx, table); err != nil {
 		return err
 	}
-	if err := queue.Create(ctx, db, "links", queue.Settings{}); err != nil {
+	if err := db.InitQueues(ctx, "links"); err != nil {
 		return err
 	}
-	links, err := queue.New(db, "links", queue.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = links.Close() }()
 	if len(urls) > 0 {
-		return enter(ctx, links, urls)
+		return enter(ctx, db, urls)
 	}
-
-	worker, err := queue.NewWorker(links, queue.WorkerOptions{
+	slog.InfoContext(ctx, "working", "queue", "links")
+	return mqnotify.Work(ctx, db, "links", checker{db.Core().Pool()}.handle, mqnotify.WorkOptions{
 		Concurrency: 8,
 		Visibility:  visibility, // renewed while a handler runs, however long
 		Backoff:     func(attempt int) time.Duration { return first << min(attempt-1, 10) },
 		StopTimeout: 20 * time.Second, // less than systemd or Kubernetes waits
 	})
+}
+
+// enter enters the links that are not in the queue already: each has a unique key, which package queue is for.
+func enter(ctx context.Context, db *mqnotify.DB, urls []string) error {
+	links, err := queue.New(db.Core(), "links", queue.Options{})
 	if err != nil {
 		return err
 	}
-	slog.InfoContext(ctx, "working", "queue", links.Name())
-	return worker.Run(ctx, checker{db}.handle)
-}
-
-// enter enters the links that are not in the queue already.
-func enter(ctx context.Context, links *queue.Queue, urls []string) error {
+	defer func() { _ = links.Close() }()
 	entries := make([]queue.Entry, len(urls))
 	for i, url := range urls {
 		entries[i] = queue.Entry{Payload: []byte(url), Unique: url, Retries: 8}
