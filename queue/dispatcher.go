@@ -48,11 +48,13 @@ type dispatcher struct {
 	empty    bool      // the last claim found less than there was room for
 	looked   time.Time // when it last looked for what falls due
 	nextLook time.Time
-	due      time.Time // when something does; zero for nothing
-	recurs   bool      // there are recurring tasks
-	alone    Task      // a task that waits until nothing is in hand, because it is handled alone
-	lapses   bool      // there are cancelled tasks whose claims may lapse
-	renewed  time.Time // when claims were renewed last; zero for not in this session, which begins with it
+	due      time.Time     // when something does; zero for nothing
+	recurs   bool          // there are recurring tasks
+	alone    Task          // a task that waits until nothing is in hand, because it is handled alone,
+	aloneTo  time.Time     // but not for longer than that,
+	patience time.Duration // which is so long; it doubles each time in vain
+	renewed  time.Time     // when claims were renewed last; zero for not in this session, which begins with it
+	lapsing  bool          // there are cancelled tasks whose claims may lapse
 
 	// What another session has locked is tried again and again, and less and less often: it may be
 	// in hand for a moment, or for as long as somebody's transaction. Waits of who finds no task to
@@ -218,6 +220,9 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	if now.aside > 0 {
 		earlier(d.again)
 	}
+	if d.alone.ID != 0 {
+		earlier(d.aloneTo)
+	}
 	if now.claims > 0 {
 		earlier(d.renewed.Add(d.options.Visibility / 3))
 	}
@@ -253,6 +258,9 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	now := d.hands.state(d.options.Batch)
 	if d.alone.ID != 0 && now.claims == 0 && now.outcomes == 0 && !stopping {
 		return true, d.takeAlone(ctx)
+	}
+	if d.alone.ID != 0 && !time.Now().Before(d.aloneTo) {
+		d.alone, d.patience = Task{}, min(2*d.patience, time.Hour)
 	}
 	want := 0
 	if now.hungry && !stopping && d.alone.ID == 0 {
@@ -321,11 +329,12 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	return true, err
 }
 
-// postpone keeps a task for when nothing else is in hand. The worker claims no other until then.
+// postpone keeps a task for when nothing else is in hand. The worker claims no other until then, or until its patience
+// ends, because a long task must not keep it from all others. Then it works as before for as long again.
 func (d *dispatcher) postpone(ctx context.Context, t Task) error {
-	was, err := d.line.postpone(ctx, t)
+	was, err := d.line.postpone(ctx, t, 2*d.patience)
 	if was {
-		d.alone = t
+		d.alone, d.aloneTo = t, time.Now().Add(d.patience)
 		d.queue.changed() // others learn when it is theirs if this worker takes longer
 	}
 	return err
@@ -334,7 +343,7 @@ func (d *dispatcher) postpone(ctx context.Context, t Task) error {
 // takeAlone claims the task that was postponed. Nothing else is in hand.
 func (d *dispatcher) takeAlone(ctx context.Context) error {
 	t, started := d.alone, time.Now()
-	d.alone = Task{}
+	d.alone, d.patience = Task{}, firstPatience(d.options.Visibility)
 	was, err := d.line.claimPostponed(ctx, t)
 	if was {
 		t.Attempt++

@@ -11,11 +11,11 @@
 //
 //	            Delay, At               claim                 nil
 //	Enqueue ──▶ scheduled ──▶ ready ──▶ in progress ────────▶ done
-//	                            ▲  ▲         │    │
-//	                     wait   │  └─────────┘    │ ErrDead, no retry left, Cancel
-//	                  failed ◀──┤    lapse        ▼
+//	                            ▲                 │
+//	                     wait   │                 │ ErrDead, no retry left, too many lapses, Cancel
+//	                  failed ◀──┤                 ▼
 //	                    ▲       └────────────── dead (the dead letters; Retry)
-//	                    └── an error ── in progress
+//	                    └── an error, a lapse ── in progress
 //
 // # Claims
 //
@@ -56,10 +56,13 @@
 //   - Recurring: each due time makes one task at most, however many workers schedule. Times that pass
 //     while no worker runs make one task together.
 //   - Clocks of clients decide nothing; At is the only time that a client names.
+//   - Lapses: a claim that lapses, because its worker vanished, takes no retry. The task comes back after
+//     a wait, WorkerOptions.Lapses times at most, so that a task that kills its workers is dead in the
+//     end. It takes no task with it that has a retry left: a task that has lapsed is claimed alone, and
+//     from its second lapse on also handled alone, with nothing else in its Worker's hands. A task
+//     that has no retry left is claimed when its handler begins: it is not begun again after a lapse.
 //
-// What is not: an order among the tasks of several workers, beyond that of their claims; and
-// a retry costs a task one of its retries also when its worker vanished, so that a task that
-// kills its workers is dead in the end.
+// What is not: an order among the tasks of several workers, beyond that of their claims.
 //
 // # Waiting
 //

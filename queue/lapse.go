@@ -21,7 +21,8 @@ import (
 //     once: in both cases only when a handler is free for it. So every further lapse, and the one that a task without a
 //     retry left dies of, is one of a handler that had begun.
 //   - A task that has lapsed twice is handled alone, too: its worker begins it when it has nothing else in hand, and
-//     begins nothing else meanwhile. So a task that kills its workers takes others with it twice at most.
+//     begins nothing else meanwhile. So a task that kills its workers takes others with it twice at most. While the worker
+//     waits for what it has in hand it claims nothing, but not without end (dispatcher.postpone).
 
 // aloneFrom is how many lapses make a worker handle a task alone. It is not 1, because after the kill of a worker with a
 // hundred long tasks all of them would be handled one after the other.
@@ -60,14 +61,14 @@ func careful(tasks []Task) bool {
 	return false
 }
 
-// postponeFor is how long a task that a worker handles alone is left to the worker, at most.
-const postponeFor = 30 * time.Second
+// firstPatience is how long a worker claims nothing at first, so that it can handle a task alone.
+func firstPatience(visibility time.Duration) time.Duration { return min(visibility, 30*time.Second) }
 
 // postpone leaves a task that is ready to this worker for a while, without a claim: if the worker vanishes meanwhile,
 // that is no lapse. It reports whether the task was ready still.
-func (l *line) postpone(ctx context.Context, t Task) (was bool, err error) {
+func (l *line) postpone(ctx context.Context, t Task, wait time.Duration) (was bool, err error) {
 	return l.changeOne(ctx, "UPDATE "+schema.TaskTable+byID+" SET state = 'failed', turn = 0, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
-		" WHERE id = ? AND attempts = ? AND state = 'ready'", min(l.visibility, postponeFor).Microseconds(), t.ID, t.Attempt)
+		" WHERE id = ? AND attempts = ? AND state = 'ready'", wait.Microseconds(), t.ID, t.Attempt)
 }
 
 // claimPostponed claims a task that was postponed, and reports whether it could: another worker may have it, when the

@@ -249,3 +249,31 @@ func TestHandledAlone(t *testing.T) {
 		assert.Equal(t, 4, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(attempts) FROM mqnotify_task"), "each was claimed once")
 	})
 }
+
+// A worker that waits to handle a task alone claims other tasks again after a while, because a task in hand may be long.
+func TestHandledAloneLater(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		begun, end := make(chan string, 10), make(chan struct{})
+		var inHand atomic.Int32
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: time.Second}, func(_ context.Context, task Task) error {
+			assert.True(t, inHand.Add(1) == 1 || task.Lapses == 0, "alone")
+			defer inHand.Add(-1)
+			begun <- string(task.Payload)
+			if string(task.Payload) == "long" {
+				<-end
+			}
+			return nil
+		})
+		enqueue(t, q, "long")
+		assert.Equal(t, "long", mysqltest.Receive(t, begun))
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload, lapses) VALUES ('mail', 'suspect', 2), ('mail', 'behind', 0)")
+		q.changed()
+		assert.Equal(t, "behind", mysqltest.Receive(t, begun))
+		close(end)
+		assert.Equal(t, "suspect", mysqltest.Receive(t, begun))
+		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "not done")
+		require.NoError(t, w.end(t))
+	})
+}

@@ -45,8 +45,9 @@ type WorkerOptions struct {
 	// nil means about 1 s, 2 s, 4 s ... up to an hour, half to one and a half times as long.
 	Backoff func(attempt int) time.Duration
 	// Lapses is how often a task comes back after its claim has lapsed because the worker
-	// vanished; a task whose claim lapses once more is dead. A lapse takes no retry, but a task that
-	// has no retry left and was begun is dead at its first. 0 means 5.
+	// vanished: after about 1 s, 2 s, 4 s ..., half to one and a half times as long. If its claim
+	// lapses once more the task is dead. A lapse takes no retry, but a task without a retry left is dead
+	// when it lapses. 0 means 5; 2 or more.
 	Lapses int
 	// Owner is how the worker shows in the task list, the first 17 characters in ASCII.
 	// Empty means host:pid. What makes it unlike all others is added.
@@ -78,8 +79,8 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("Batch %d: from 1 to %d", o.Batch, mostAtOnce)
 	case o.Visibility != 0 && o.Visibility < leastVisibility || o.Visibility > maxDelay:
 		return o, optionsf("Visibility %v: %v or more", o.Visibility, leastVisibility)
-	case o.Lapses < 0:
-		return o, optionsf("Lapses %d: 1 or more", o.Lapses)
+	case o.Lapses != 0 && o.Lapses < aloneFrom:
+		return o, optionsf("Lapses %d: %d or more, because a task may lapse that often with one that kills its workers", o.Lapses, aloneFrom)
 	case o.Look < 0:
 		return o, optionsf("Look %v: more than 0", o.Look)
 	case o.Claim != ClaimAuto && o.Claim != ClaimSkipLocked && o.Claim != ClaimUpdate:

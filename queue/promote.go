@@ -33,7 +33,7 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 			d.due = d.overdue
 		}
 	}
-	d.recurs, d.lapses = v.recurs, v.cancels
+	d.recurs, d.lapsing = v.recurs, v.cancels
 	return v.ready, nil
 }
 
@@ -58,7 +58,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	}
 	ready := 0
 	_, err := d.briefly(true, func() (err error) { // what is locked stays overdue
-		if d.lapses {
+		if d.lapsing {
 			ended, err := d.line.endLapsed(ctx)
 			if err != nil {
 				return err

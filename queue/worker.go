@@ -202,7 +202,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
 		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
-		contended: lockedWaits(), blocked: lockedWaits(),
+		contended: lockedWaits(), blocked: lockedWaits(), patience: firstPatience(w.options.Visibility),
 	}
 	return true, d.run(ctx, waiter, cancelled)
 }

@@ -183,7 +183,7 @@ func TestWorkerRefusals(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		for _, o := range []WorkerOptions{
 			{Concurrency: -1}, {Concurrency: 10_001}, {Batch: -1}, {Batch: 10_001}, {Visibility: -time.Second}, {Visibility: time.Millisecond},
-			{Look: -1}, {Claim: "nonsense"},
+			{Look: -1}, {Lapses: -1}, {Lapses: 1}, {Claim: "nonsense"},
 		} {
 			_, err := NewWorker(q, o)
 			require.ErrorIs(t, err, ErrOptions, "%+v", o)

@@ -205,6 +205,7 @@ func TestUsage(t *testing.T) {
 		"work q --concurrency -1 -- true":                  "--concurrency -1: 1 or more",
 		"work q --visibility 0 -- true":                    "more than 0",
 		"work q --visibility -1s -- true":                  "more than 0",
+		"work q --lapses 1 -- true":                        "2 or more",
 		"work q --backoff -1s -- true":                     "0 or more",
 		"tasks":                                            "QUEUE is missing",
 		"tasks q --limit 0":                                "1 or more",

@@ -172,13 +172,13 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 		return ignoreBrokenPipe(writeAll(a.out, "no tasks\n"))
 	}
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	rows := []string{"ID\tSTATE\tPRIORITY\tATTEMPTS\tRETRIES\tAT\tOWNER\tPAYLOAD\tERROR"}
+	rows := []string{"ID\tSTATE\tPRIORITY\tATTEMPTS\tRETRIES\tLAPSES\tAT\tOWNER\tPAYLOAD\tERROR"}
 	for _, t := range tasks {
 		at := ""
 		if !t.At.IsZero() {
 			at = t.At.Format(time.RFC3339)
 		}
-		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s", t.ID, t.State, t.Priority, t.Attempt, t.Retries, at,
+		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s", t.ID, t.State, t.Priority, t.Attempt, t.Retries, t.Lapses, at,
 			inCell(t.Owner), inCell(string(t.Payload)), inCell(t.LastError)))
 	}
 	if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
@@ -213,13 +213,14 @@ func shownTask(t queue.Info) any {
 		Priority  int        `json:"priority"`
 		Attempts  int        `json:"attempts"`
 		Retries   int        `json:"retries"`
+		Lapses    int        `json:"lapses"`
 		Unique    string     `json:"unique,omitempty"`
 		Owner     string     `json:"owner,omitempty"`
 		CreatedAt time.Time  `json:"created_at"`
 		Error     string     `json:"error,omitempty"`
 		shownPayload
 	}{
-		ID: t.ID, Queue: t.Queue, State: string(t.State), Priority: t.Priority, Attempts: t.Attempt, Retries: t.Retries,
+		ID: t.ID, Queue: t.Queue, State: string(t.State), Priority: t.Priority, Attempts: t.Attempt, Retries: t.Retries, Lapses: t.Lapses,
 		Unique: t.Unique, Owner: t.Owner, CreatedAt: t.CreatedAt, Error: t.LastError,
 		shownPayload: showPayload(t.Payload),
 	}

@@ -31,7 +31,10 @@ The task is done when COMMAND exits with 0. Else it is tried again, after a seco
 twice as long each time, or after --backoff, until its retries are used up; then it is dead,
 which mqnotify tasks shows, and can be tried again from there.
 
-A task whose worker has vanished goes to another when --visibility has passed; a worker that
+A task whose worker has vanished goes to another when --visibility has passed, and a second
+or more for each time that this has happened before. It takes no retry, but a task whose
+COMMAND had begun and that has no retry left is dead then, and so is one that this happens to
+for more than --lapses times. A task that it has happened to twice runs alone. A worker that
 is there renews its claim for as long as COMMAND runs. When the claim is lost all the same,
 since the server was out of reach for that long, or by tasks --cancel, COMMAND and all that
 it has started get SIGTERM, and SIGKILL before another worker can have the task. The same
@@ -54,9 +57,10 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.Concurrency, "concurrency", 1, "how many commands run at the same time")
 	flags.DurationVar(&o.Visibility, "visibility", 30*time.Second, "how long a vanished worker's task waits; 100ms or more")
+	flags.IntVar(&o.Lapses, "lapses", 5, "how often a task comes back whose worker vanished; 2 or more")
 	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
-	completeNothing(cmd, "concurrency", "visibility", "backoff")
+	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff")
 	return cmd
 }
 
@@ -66,6 +70,8 @@ func (o *workOptions) check() error {
 		return usagef("--concurrency %d: 1 or more", o.Concurrency)
 	case o.Visibility <= 0:
 		return usagef("--visibility %v: more than 0", o.Visibility)
+	case o.Lapses < 2:
+		return usagef("--lapses %d: 2 or more", o.Lapses)
 	case o.wait < 0:
 		return usagef("--backoff %v: 0 or more", o.wait)
 	case o.wait > 0:

@@ -173,9 +173,9 @@ func TestTasks(t *testing.T) {
 		require.Equal(t, exitDone, w.interrupt(t).code)
 
 		lines := strings.Split(succeed(t, config, "tasks", "mail"), "\n")
-		require.Equal(t, "ID STATE PRIORITY ATTEMPTS RETRIES AT OWNER PAYLOAD ERROR", strings.Join(words(lines[0]), " "))
-		require.Regexp(t, `^1 +dead +0 +1 +0 +\S+Z +\S+ +one .\[31m two +sh: exit status 4$`, lines[1])
-		require.Regexp(t, `^2 +scheduled +-7 +0 +5 +\S+Z +later *$`, lines[2])
+		require.Equal(t, "ID STATE PRIORITY ATTEMPTS RETRIES LAPSES AT OWNER PAYLOAD ERROR", strings.Join(words(lines[0]), " "))
+		require.Regexp(t, `^1 +dead +0 +1 +0 +0 +\S+Z +\S+ +one .\[31m two +sh: exit status 4$`, lines[1])
+		require.Regexp(t, `^2 +scheduled +-7 +0 +5 +0 +\S+Z +later *$`, lines[2])
 		require.NotContains(t, lines[1], "\x1b")
 
 		var task struct {
