@@ -23,7 +23,7 @@ type Tx = producer.Tx
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost connection
 // is not: see ErrUnknown. Other errors are ErrNoQueue, ErrNoState, ErrOptions,
-// ErrDenied, ErrClosed, the cause of ctx, or the server's.
+// ErrTooLarge, ErrDenied, ErrClosed, the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -81,16 +81,22 @@ func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row
 	}
 	rows := make([]row, len(entries))
 	for i, e := range entries {
-		if rows[i], err = newRow(q.name, e, settings.Ordered); err != nil {
+		if rows[i], err = newRow(q.name, e, settings.Ordered); err == nil {
+			err = rows[i].fits(q.packet())
+		}
+		if err != nil {
 			return nil, fmt.Errorf("task %d of %d: %w", i+1, len(entries), err)
 		}
 	}
 	return rows, nil
 }
 
+// packet is the server's max_allowed_packet, in bytes. The settings are known.
+func (q *Queue) packet() int { return q.settings.Load().packet }
+
 // commit stores the rows, all or none.
 func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error) {
-	if len(batches(rows)) == 1 && rows[0].unique == "" && !q.settings.Load().Ordered { // a statement is a transaction
+	if len(batches(rows, q.packet())) == 1 && rows[0].unique == "" && !q.settings.Load().Ordered { // a statement is a transaction
 		conn, err := q.db.Pool().Conn(ctx) // in a step of its own: what fails here has sent nothing
 		if err != nil {
 			return nil, fmt.Errorf("connect: %w", err)
@@ -141,8 +147,8 @@ func (q *Queue) insert(ctx context.Context, tx Tx, rows []row) ([]uint64, error)
 			return nil, fmt.Errorf("read auto_increment_increment: %w", err)
 		}
 	}
-	for _, batch := range batches(sorted) {
-		first, err := enter(ctx, tx, q.name, batch)
+	for _, batch := range batches(sorted, q.packet()) {
+		first, err := enter(ctx, tx, q.name, batch, q.packet())
 		if err != nil {
 			return nil, err
 		}

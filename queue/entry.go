@@ -103,6 +103,26 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 	}, nil
 }
 
+// aroundRow is how many bytes of a packet are left for what else stands in a statement, and in a row that is read: the last error above all.
+const aroundRow = 10 << 10
+
+// fits returns an error if the row fits into no packet, of the server's size in bytes.
+func (r row) fits(packet int) error {
+	if r.size+aroundRow > packet {
+		return &TooLargeError{Size: r.size + aroundRow, Limit: packet}
+	}
+	return nil
+}
+
+// fitsEscaped reports whether the rows fit into a statement if the driver must put a backslash before every byte.
+func fitsEscaped(rows []row, packet int) bool {
+	size := 0
+	for _, r := range rows {
+		size += 2 * r.size
+	}
+	return size+aroundRow <= packet
+}
+
 func retriesOf(retries int) int {
 	switch retries {
 	case 0:
@@ -113,11 +133,11 @@ func retriesOf(retries int) int {
 	return retries
 }
 
-// batches are rows that go into a statement each. One with a unique key has its own,
+// batches are rows that go into a statement each, whose size is at most that of a packet. One with a unique key has its own,
 // so that it can be told from the others whether it was entered.
-func batches(rows []row) (all [][]row) {
-	const mostRows, mostBytes = 1000, 1 << 20
-	size := 0
+func batches(rows []row, packet int) (all [][]row) {
+	const mostRows = 1000
+	size, mostBytes := 0, min(1<<20, (packet-aroundRow)/2)
 	for i, r := range rows {
 		last := len(all) - 1
 		if i == 0 || r.unique != "" || rows[i-1].unique != "" || len(all[last]) == mostRows || size+r.size > mostBytes {

@@ -33,6 +33,9 @@ var (
 	// asked for and before its answer came: the tasks are queued, or they are not. One
 	// with a unique key can be entered again without harm.
 	ErrUnknown = errors.New("no answer to the commit: the tasks may be queued or not")
+	// ErrTooLarge means that a payload fits into no packet of the server's. errors.As with a
+	// *[TooLargeError] tells more, if it was found before anything was sent.
+	ErrTooLarge = errors.New("the payload is too large")
 	// ErrClosed means that the Queue or the Ring was closed.
 	ErrClosed = errors.New("closed")
 	// ErrDenied means that the account lacks a privilege.
@@ -57,6 +60,20 @@ func (e *LappedError) Error() string {
 
 // Is makes every LappedError an ErrLapped.
 func (e *LappedError) Is(target error) bool { return target == ErrLapped }
+
+// TooLargeError is an ErrTooLarge with its figures.
+type TooLargeError struct {
+	Size  int // bytes that the task takes in a packet
+	Limit int // the server's max_allowed_packet, in bytes
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the task takes %d bytes, and the server's max_allowed_packet is %d: raise it there, or store the payload elsewhere",
+		e.Size, e.Limit)
+}
+
+// Is makes every TooLargeError an ErrTooLarge.
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
 func optionsf(format string, args ...any) error {
 	return fmt.Errorf("queue: %w: %w", ErrOptions, fmt.Errorf(format, args...))
@@ -84,7 +101,7 @@ func explain(err error) error {
 	case server.Is(err, server.ErrCheckRead):
 		return fmt.Errorf("begin the transaction READ COMMITTED: a row has changed since its first read: %w", err)
 	case server.Is(err, server.ErrPacketTooLarge), errors.Is(err, mysql.ErrPktTooLarge):
-		return fmt.Errorf("the payload is too large: raise the server's max_allowed_packet: %w", err)
+		return fmt.Errorf("%w: raise the server's max_allowed_packet, or the DSN's maxAllowedPacket: %w", ErrTooLarge, err)
 	}
 	return err
 }

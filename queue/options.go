@@ -60,6 +60,9 @@ type WorkerOptions struct {
 	// Look is how often an idle worker looks by itself, in case that nobody woke it. 0
 	// means 30 s.
 	Look time.Duration
+	// HandlerTimeout ends the context of a handler's call, whose task then fails unless the handler
+	// returns nil. The handler keeps its place until it returns. 0 means never.
+	HandlerTimeout time.Duration
 	// StopTimeout is for how long handlers may go on after the end of Run's context: then
 	// theirs end. Run returns when they do. 0 means 30 s, negative not at all.
 	StopTimeout time.Duration
@@ -81,6 +84,8 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("Visibility %v: %v or more", o.Visibility, leastVisibility)
 	case o.Lapses != 0 && o.Lapses < aloneFrom:
 		return o, optionsf("Lapses %d: %d or more, because a task may lapse that often with one that kills its workers", o.Lapses, aloneFrom)
+	case o.HandlerTimeout < 0:
+		return o, optionsf("HandlerTimeout %v: 0 or more", o.HandlerTimeout)
 	case o.Look < 0:
 		return o, optionsf("Look %v: more than 0", o.Look)
 	case o.Claim != ClaimAuto && o.Claim != ClaimSkipLocked && o.Claim != ClaimUpdate:

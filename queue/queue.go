@@ -40,7 +40,7 @@ func Create(ctx context.Context, db *notify.DB, name string, settings Settings) 
 	if err != nil {
 		return err
 	}
-	if is != settings {
+	if is.Settings != settings {
 		kind := "ordered"
 		if !is.Ordered {
 			kind = "not ordered"
@@ -50,10 +50,16 @@ func Create(ctx context.Context, db *notify.DB, name string, settings Settings) 
 	return nil
 }
 
+// stored are a queue's settings with the server's max_allowed_packet, in bytes.
+type stored struct {
+	Settings
+	packet int
+}
+
 // readSettings reads the queue's row, and locks it if lock says so.
-func readSettings(ctx context.Context, db rowQueryer, name, lock string) (s Settings, err error) {
-	row := db.QueryRowContext(ctx, "SELECT ordered FROM "+schema.QueueTable+" WHERE name = ?"+lock, name)
-	switch err := row.Scan(&s.Ordered); {
+func readSettings(ctx context.Context, db rowQueryer, name, lock string) (s stored, err error) {
+	row := db.QueryRowContext(ctx, "SELECT ordered, @@max_allowed_packet FROM "+schema.QueueTable+" WHERE name = ?"+lock, name)
+	switch err := row.Scan(&s.Ordered, &s.packet); {
 	case errors.Is(err, sql.ErrNoRows):
 		return s, fmt.Errorf("queue: %q: %w: make it with `mqnotify init --queue NAME`", name, ErrNoQueue)
 	case err != nil:
@@ -79,7 +85,7 @@ type Queue struct {
 	name     string
 	log      *slog.Logger
 	waker    *notify.Waker
-	settings atomic.Pointer[Settings] // nil until asked for
+	settings atomic.Pointer[stored] // nil until asked for
 	closed   atomic.Bool
 }
 
@@ -106,14 +112,14 @@ func (q *Queue) Settings(ctx context.Context) (Settings, error) {
 
 func (q *Queue) settingsOver(ctx context.Context, db rowQueryer) (Settings, error) {
 	if s := q.settings.Load(); s != nil {
-		return *s, nil
+		return s.Settings, nil
 	}
 	s, err := readSettings(ctx, db, q.name, "")
 	if err != nil {
-		return s, err
+		return s.Settings, err
 	}
 	q.settings.Store(&s)
-	return s, nil
+	return s.Settings, nil
 }
 
 // Notify wakes the workers of all queues of the database. Call it after the commit of a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -56,8 +57,12 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err != nil {
 		return err
 	}
-	if _, err := newRow(q.name, r.Entry, settings.Ordered); err != nil {
+	stored, err := newRow(q.name, r.Entry, settings.Ordered)
+	if err != nil {
 		return err
+	}
+	if !fitsEscaped([]row{stored}, q.packet()) { // it is entered by workers, and stored here, in a statement's text
+		return q.error("schedule in", &TooLargeError{Size: 2*stored.size + aroundRow, Limit: q.packet()})
 	}
 	var text string
 	if err := q.db.Pool().GetContext(ctx, &text, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)"); err != nil {
@@ -205,7 +210,7 @@ func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error
 				return errors.Join(err, rollback(ctx, conn))
 			}
 		}
-		if _, err := enter(ctx, conn, l.queue, []row{r}); err != nil {
+		if _, err := enter(ctx, conn, l.queue, []row{r}, math.MaxInt); err != nil {
 			return err
 		}
 		entered = 1

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -19,7 +21,7 @@ const itsKey = schema.TaskKeyTable + " k ON k.queue = t.queue AND k.unique_key =
 
 // enter inserts rows by one statement and returns the first one's id. One with a unique
 // key is alone, and in a transaction; its id is 0 when the queue has the key.
-func enter(ctx context.Context, tx Tx, queue string, rows []row) (uint64, error) {
+func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (uint64, error) {
 	key := rows[0].unique
 	if key != "" {
 		if taken, err := takeKey(ctx, tx, queue, key); err != nil || taken {
@@ -27,7 +29,17 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row) (uint64, error)
 		}
 	}
 	query, args := insertStatement(rows)
-	result, err := tx.ExecContext(ctx, query, args...)
+	var result sql.Result
+	var err error
+	if fitsEscaped(rows, packet) {
+		result, err = tx.ExecContext(ctx, query, args...)
+	} else { // a prepared statement has the values as they are
+		var statement *sql.Stmt
+		if statement, err = tx.PrepareContext(ctx, query); err == nil {
+			result, err = statement.ExecContext(ctx, args...)
+			err = errors.Join(err, statement.Close())
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("insert: %w", err)
 	}

@@ -20,8 +20,8 @@ import (
 // after a wait, while it has retries left, and dead then, or at once with ErrDead. A
 // panic is an error.
 //
-// The context ends when the claim is lost, with ErrClaimLost as its cause, or with the
-// worker. A handler may be called again for a task that it has done, when the worker, its
+// The context ends when the claim is lost, with ErrClaimLost as its cause, after
+// WorkerOptions.HandlerTimeout, or with the worker. A handler may be called again for a task that it has done, when the worker, its
 // host or the server went away before that was written down: see FinishTx.
 type Handler func(ctx context.Context, task Task) error
 
@@ -86,6 +86,9 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 	if w.queue.closed.Load() {
 		return w.queue.error("work on", ErrClosed)
 	}
+	if limit := w.options.HandlerTimeout; limit > 0 {
+		handler = limited(handler, limit)
+	}
 	hands := newHands(w.options.Concurrency, handler, w.options.Backoff)
 	hands.dropped = w.tooLate
 	working, stop := w.linger(ctx)
@@ -124,6 +127,16 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 		case <-working.Done():
 			timer.Stop()
 		}
+	}
+}
+
+// limited returns a handler whose context ends after the limit.
+func limited(handler Handler, limit time.Duration) Handler {
+	cause := fmt.Errorf("the handler took longer than %v", limit)
+	return func(ctx context.Context, task Task) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
+		defer cancel()
+		return handler(ctx, task)
 	}
 }
 

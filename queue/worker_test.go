@@ -234,3 +234,23 @@ func TestPassingErrors(t *testing.T) {
 		require.Equal(t, ends, permanent(&mysql.MySQLError{Number: number}), number)
 	}
 }
+
+// A handler that hangs is told by its context after HandlerTimeout, and its task fails. Other tasks have its place then.
+func TestHandlerTimeout(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("hangs"), Retries: NoRetries}, Entry{Payload: []byte("next")})
+		require.NoError(t, err)
+		work(t, q, WorkerOptions{HandlerTimeout: 100 * time.Millisecond}, func(ctx context.Context, task Task) error {
+			if string(task.Payload) == "next" {
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the other task is not done")
+		require.Equal(t, []string{"the handler took longer than 100ms"},
+			mysqltest.Values[string](t, db.Pool(), "SELECT last_error FROM mqnotify_task WHERE state = 'dead'"))
+	})
+}

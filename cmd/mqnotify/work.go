@@ -29,7 +29,8 @@ number of workers may share a queue, and no task is with two of them at once.
 
 The task is done when COMMAND exits with 0. Else it is tried again, after a second and then
 twice as long each time, or after --backoff, until its retries are used up; then it is dead,
-which mqnotify tasks shows, and can be tried again from there.
+which mqnotify tasks shows, and can be tried again from there. A COMMAND that hangs keeps its
+place among --concurrency for ever, unless --timeout ends it.
 
 A task whose worker has vanished goes to another when --visibility has passed, and a second
 or more for each time that this has happened before. It takes no retry, but a task whose
@@ -59,8 +60,9 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	flags.DurationVar(&o.Visibility, "visibility", 30*time.Second, "how long a vanished worker's task waits; 100ms or more")
 	flags.IntVar(&o.Lapses, "lapses", 5, "how often a task comes back whose worker vanished; 2 or more")
 	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
+	flags.DurationVar(&o.HandlerTimeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
-	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff")
+	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
 	return cmd
 }
 
@@ -72,6 +74,8 @@ func (o *workOptions) check() error {
 		return usagef("--visibility %v: more than 0", o.Visibility)
 	case o.Lapses < 2:
 		return usagef("--lapses %d: 2 or more", o.Lapses)
+	case o.HandlerTimeout < 0:
+		return usagef("--timeout %v: 0 or more", o.HandlerTimeout)
 	case o.wait < 0:
 		return usagef("--backoff %v: 0 or more", o.wait)
 	case o.wait > 0:

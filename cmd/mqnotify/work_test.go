@@ -236,3 +236,18 @@ func TestNoQueue(t *testing.T) {
 		require.Contains(t, fail(t, exitFailed, config, "work", "mail", "--", "no-such-command"), "no-such-command")
 	})
 }
+
+// A command that hangs is ended after --timeout, and counts as failed. The next task gets its place.
+func TestWorkCommandHangs(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		succeed(t, config, "enqueue", "mail", "hangs", "--retries", "0")
+		succeed(t, config, "enqueue", "mail", "goes")
+		w := background(t, config, "work", "mail", "--timeout", "2s", "--", "sh", "-c",
+			`[ $(cat) = goes ] && exit; trap 'echo asked; exit 0' TERM; sleep 1000 & wait`)
+		w.out.contains(t, "asked\n")
+		states(t, db, "dead", "done")
+		require.Contains(t, mysqltest.Values[string](t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'")[0], "took longer than 2s")
+		require.Equal(t, exitDone, w.interrupt(t).code)
+	})
+}

@@ -1,0 +1,58 @@
+package queue
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// A payload that fits into a packet of the server's is a task, whatever its bytes are. A larger one is refused, before it is
+// sent, with its size.
+func TestLargeTasks(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		const packet = 1 << 20
+		s := shared.Start(t, "--max-allowed-packet=1M")
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		largest := packet - aroundRow - len("key") - len("mail") - 100
+		quotes := func(n int) []byte { return bytes.Repeat([]byte{'\''}, n) }
+		_, err := q.Enqueue(t.Context(), Entry{Payload: quotes(largest), Unique: "key"})
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), Entry{Payload: quotes(300 << 10)}, Entry{Payload: quotes(300 << 10)}, Entry{Payload: quotes(300 << 10)})
+		require.NoError(t, err)
+
+		tooLarge := Entry{Payload: quotes(largest + 1), Unique: "yek"}
+		tx, err := db.Pool().Beginx()
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		for name, enter := range map[string]func() error{
+			"Enqueue":   func() error { _, err := q.Enqueue(t.Context(), Entry{}, tooLarge); return err },
+			"EnqueueTx": func() error { _, err := q.EnqueueTx(t.Context(), tx, tooLarge); return err },
+		} {
+			err := enter()
+			var sizes *TooLargeError
+			require.ErrorAs(t, err, &sizes, name)
+			assert.Equal(t, TooLargeError{Size: packet + 1, Limit: packet}, *sizes, name)
+			require.ErrorIs(t, err, ErrTooLarge)
+			require.NotErrorIs(t, err, ErrUnknown)
+		}
+		err = q.Schedule(t.Context(), Recurring{Name: "large", Cron: "@daily", Entry: Entry{Payload: quotes(packet / 2)}})
+		require.ErrorIs(t, err, ErrTooLarge)
+		require.Equal(t, 4, inState(t, db, Ready))
+
+		var got collected
+		work(t, q, WorkerOptions{Concurrency: 4}, got.handle)
+		eventually(t, func() bool { return inState(t, db, Done) == 4 }, "the large tasks are not done")
+		sizes := map[int]int{}
+		for _, task := range got.tasks() {
+			require.Empty(t, strings.Trim(string(task.Payload), "'"))
+			sizes[len(task.Payload)]++
+		}
+		assert.Equal(t, map[int]int{largest: 1, 300 << 10: 3}, sizes)
+	})
+}
