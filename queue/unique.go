@@ -30,7 +30,9 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 	query, args := insertStatement(rows)
 	exec := tx.ExecContext
 	if !fitsEscaped(rows, packet) {
-		exec = func(ctx context.Context, query string, args ...any) (sql.Result, error) { return execPrepared(ctx, tx, query, args) }
+		exec = func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+			return execPrepared(ctx, tx, query, args)
+		}
 	}
 	result, err := exec(ctx, query, args...)
 	if err != nil {
