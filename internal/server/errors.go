@@ -36,6 +36,10 @@ const (
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
 	ErrPacketTooLarge         = 1153
+	ErrNetRead                = 1158
+	ErrNetReadInterrupted     = 1159 // the server waited too long for the client
+	ErrNetWrite               = 1160
+	ErrNetWriteInterrupted    = 1161
 	ErrErrorDuringCommit      = 1180 // a Galera node that has left the others, for example
 	ErrUnknownVariable        = 1193
 	ErrTooManyUserConnections = 1203
@@ -107,7 +111,8 @@ func ConnectionLost(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) ||
 		errors.Is(err, sql.ErrConnDone) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.As(err, &netErr) ||
-		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted)
+		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted,
+			ErrNetRead, ErrNetReadInterrupted, ErrNetWrite, ErrNetWriteInterrupted)
 }
 
 // Busy reports whether the server takes no work just now, and may again by itself.
