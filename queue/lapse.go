@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,14 +52,17 @@ func (l *line) chosen(found []Task, begin int) []Task {
 	return found
 }
 
-// careful reports whether the tasks have one that is claimed only when a handler is free for it.
-func careful(tasks []Task) bool {
-	for _, t := range tasks {
-		if t.Lapses > 0 || t.Retries <= 0 {
-			return true
-		}
+// asksNext decides how many tasks the next claim asks for. A claim that met tasks that are claimed only when a handler is
+// free for them would find the next of these in vain; while it meets none the number doubles.
+func (l *line) asksNext(claimed []Task, begin int) {
+	rare := func(t Task) bool { return t.Lapses > 0 || t.Retries <= 0 }
+	if l.cut || slices.ContainsFunc(claimed, rare) {
+		l.most = begin
+		return
 	}
-	return false
+	if l.most *= 2; l.most > mostAtOnce {
+		l.most = 0
+	}
 }
 
 // firstPatience is how long a worker claims nothing at first, so that it can handle a task alone.

@@ -194,7 +194,7 @@ func TestClaimedTogether(t *testing.T) {
 			{2, 0, 3, false}, // up to the one without retries that had to wait
 			{2, 3, 4, false}, // up to the one that has lapsed
 			{1, 4, 5, false}, // alone
-			{1, 5, 6, false}, // what is next is unlike the last
+			{1, 5, 6, false}, // the claim asks for as many as begin at once
 			{1, 6, 7, true},
 		} {
 			l.surplus = 10 - c.begin
@@ -208,6 +208,28 @@ func TestClaimedTogether(t *testing.T) {
 	})
 }
 
+// A claim that met a task without retries asks for as many tasks as begin at once, so that it does not read tasks in vain,
+// and then for more and more.
+func TestAsksForMore(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		entries := make([]Entry, 40)
+		for i := range 5 {
+			entries[i].Retries = NoRetries
+		}
+		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), entries...)
+		require.NoError(t, err)
+		l := newLine(t, db, true)
+		l.surplus = 18
+		for _, n := range []int{2, 2, 2, 2, 4, 8, 16, 4} {
+			claimed, _, err := l.round(t.Context(), nil, 20)
+			require.NoError(t, err)
+			require.Len(t, claimed, n)
+		}
+		require.True(t, l.short)
+	})
+}
+
 // A task that has lapsed twice is handled alone: its worker begins it when it has nothing else in hand, and begins nothing
 // else until that has ended. Tasks behind it wait for that.
 func TestHandledAlone(t *testing.T) {
@@ -216,7 +238,7 @@ func TestHandledAlone(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})
 		var inHand atomic.Int32
-		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3}, func(ctx context.Context, task Task) error {
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, StopTimeout: -1}, func(ctx context.Context, task Task) error {
 			n := inHand.Add(1)
 			defer inHand.Add(-1)
 			if task.Lapses > 0 {
@@ -257,12 +279,15 @@ func TestHandledAloneLater(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})
 		var inHand atomic.Int32
-		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: time.Second}, func(_ context.Context, task Task) error {
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: time.Second, StopTimeout: -1}, func(ctx context.Context, task Task) error {
 			assert.True(t, inHand.Add(1) == 1 || task.Lapses == 0, "alone")
 			defer inHand.Add(-1)
 			begun <- string(task.Payload)
 			if string(task.Payload) == "long" {
-				<-end
+				select {
+				case <-end:
+				case <-ctx.Done():
+				}
 			}
 			return nil
 		})

@@ -43,7 +43,7 @@ type line struct {
 
 	busy    bool // handlers have tasks in hand while the next claim is made,
 	surplus int  // and this many of those it may claim can't begin at once
-	wary    bool // the last claim met a task that is claimed only when a handler is free for it
+	most    int  // as many tasks as the next claim asks for at most, 0 for any number
 	cut     bool // the last claim left tasks that it has found
 	short   bool // the last claim found fewer than it asked for
 	refused Task // the task that the last claim left because it is handled alone
@@ -146,14 +146,14 @@ const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows fr
 // they are trusted.
 func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
 	begin := want - l.surplus
-	if l.wary {
-		want = begin
+	if l.most > 0 {
+		want = min(want, max(l.most, begin))
 	}
 	l.cut, l.refused = false, Task{}
 	defer func() {
 		if want > 0 && err == nil {
 			l.short = len(claimed) < want && !l.cut
-			l.wary = l.cut || careful(claimed)
+			l.asksNext(claimed, begin)
 		}
 	}()
 	if !l.skip && !l.ordered {

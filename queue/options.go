@@ -71,10 +71,10 @@ type WorkerOptions struct {
 const (
 	leastVisibility = 100 * time.Millisecond
 	defaultLapses   = 5
+	mostAtOnce      = 10_000
 )
 
 func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
-	const mostAtOnce = 10_000
 	switch {
 	case o.Concurrency < 0 || o.Concurrency > mostAtOnce:
 		return o, optionsf("Concurrency %d: from 1 to %d", o.Concurrency, mostAtOnce)
