@@ -36,6 +36,7 @@ const (
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
 	ErrPacketTooLarge         = 1153
+	ErrNetReadInterrupted     = 1159 // the client was silent for longer than the server waits, while it connected for example
 	ErrErrorDuringCommit      = 1180 // a Galera node that has left the others, for example
 	ErrUnknownVariable        = 1193
 	ErrTooManyUserConnections = 1203
@@ -107,7 +108,7 @@ func ConnectionLost(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) ||
 		errors.Is(err, sql.ErrConnDone) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.As(err, &netErr) ||
-		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted)
+		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted, ErrNetReadInterrupted)
 }
 
 // Busy reports whether the server takes no work just now, and may again by itself.
