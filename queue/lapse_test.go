@@ -208,7 +208,7 @@ func TestClaimedTogether(t *testing.T) {
 	})
 }
 
-// A claim that met a task without retries asks for as many tasks as begin at once, so that it does not read tasks in vain,
+// A claim that met a task without retries asks for as many tasks as begin at once, because it would leave the others,
 // and then for more and more.
 func TestAsksForMore(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -230,7 +230,7 @@ func TestPassingErrors(t *testing.T) {
 	for number, ends := range map[uint16]bool{
 		server.ErrNotPrepared: false, server.ErrHookFailed: false, server.ErrTooManyConnections: false, server.ErrOptionPreventsWrite: false,
 		server.ErrNetReadInterrupted: false,
-		server.ErrTableAccessDenied: true, server.ErrNoSuchTable: true,
+		server.ErrTableAccessDenied:  true, server.ErrNoSuchTable: true,
 	} {
 		require.Equal(t, ends, permanent(&mysql.MySQLError{Number: number}), number)
 	}
