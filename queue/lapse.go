@@ -52,8 +52,9 @@ func (l *line) chosen(found []Task, begin int) []Task {
 	return found
 }
 
-// asksNext decides how many tasks the next claim asks for. A claim that met tasks that are claimed only when a handler is
-// free for them would find the next of these in vain; while it meets none the number doubles.
+// asksNext decides how many tasks the next claim asks for. After a claim that met tasks which are claimed only when a
+// handler is free for them, it asks for as many as begin at once, because a larger claim would read the others and leave
+// them. While claims meet none the number doubles.
 func (l *line) asksNext(claimed []Task, begin int) {
 	rare := func(t Task) bool { return t.Lapses > 0 || t.Retries <= 0 }
 	if l.cut || slices.ContainsFunc(claimed, rare) {

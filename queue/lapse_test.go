@@ -208,7 +208,7 @@ func TestClaimedTogether(t *testing.T) {
 	})
 }
 
-// A claim that met a task without retries asks for as many tasks as begin at once, so that it does not read tasks in vain,
+// A claim that met a task without retries asks for as many tasks as begin at once, because it would leave the others,
 // and then for more and more.
 func TestAsksForMore(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -279,7 +279,7 @@ func TestHandledAloneLater(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})
 		var inHand atomic.Int32
-		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: time.Second, StopTimeout: -1}, func(ctx context.Context, task Task) error {
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 3 * time.Second, StopTimeout: -1}, func(ctx context.Context, task Task) error {
 			assert.True(t, inHand.Add(1) == 1 || task.Lapses == 0, "alone")
 			defer inHand.Add(-1)
 			begun <- string(task.Payload)

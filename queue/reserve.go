@@ -184,8 +184,8 @@ func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task,
 }
 
 // reserve reserves the first n tasks that nobody has reserved, up to one with a large payload, which a search reads, or
-// one that has lapsed, which a search claims alone. It
-// chooses them before it locks: MariaDB would keep all locked that it has passed over.
+// one that has lapsed, which a search claims alone. It chooses them before it locks: MariaDB would keep all locked that
+// it has passed over.
 func (l *line) reserve(ctx context.Context, n int) error {
 	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var owner string

@@ -16,7 +16,7 @@ const (
 	Scheduled  State = "scheduled"   // entered, and not to be claimed before its time
 	Ready      State = "ready"       // to be claimed
 	InProgress State = "in progress" // claimed
-	Failed     State = "failed"      // its last attempt failed; it becomes ready again at its time
+	Failed     State = "failed"      // its last attempt failed, or its worker vanished; it becomes ready again at its time
 	Done       State = "done"
 	Dead       State = "dead" // failed for the last time, or cancelled: the dead letters
 )

@@ -229,7 +229,8 @@ func TestWorkerRefusals(t *testing.T) {
 func TestPassingErrors(t *testing.T) {
 	for number, ends := range map[uint16]bool{
 		server.ErrNotPrepared: false, server.ErrHookFailed: false, server.ErrTooManyConnections: false, server.ErrOptionPreventsWrite: false,
-		server.ErrTableAccessDenied: true, server.ErrNoSuchTable: true,
+		server.ErrNetReadInterrupted: false,
+		server.ErrTableAccessDenied:  true, server.ErrNoSuchTable: true,
 	} {
 		require.Equal(t, ends, permanent(&mysql.MySQLError{Number: number}), number)
 	}
