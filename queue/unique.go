@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -29,17 +28,11 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 		}
 	}
 	query, args := insertStatement(rows)
-	var result sql.Result
-	var err error
-	if fitsEscaped(rows, packet) {
-		result, err = tx.ExecContext(ctx, query, args...)
-	} else { // a prepared statement has the values as they are
-		var statement *sql.Stmt
-		if statement, err = tx.PrepareContext(ctx, query); err == nil {
-			result, err = statement.ExecContext(ctx, args...)
-			err = errors.Join(err, statement.Close())
-		}
+	execute := tx.ExecContext
+	if !fitsEscaped(rows, packet) {
+		execute = prepared(tx)
 	}
+	result, err := execute(ctx, query, args...)
 	if err != nil {
 		return 0, fmt.Errorf("insert: %w", err)
 	}
@@ -52,6 +45,18 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 		return 0, fmt.Errorf("note the unique key: %w", err)
 	}
 	return id, nil
+}
+
+// prepared returns an ExecContext that sends the values as they are, without a backslash in front of some bytes.
+func prepared(tx Tx) func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+		statement, err := tx.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = statement.Close() }()
+		return statement.ExecContext(ctx, args...)
+	}
 }
 
 // takeKey makes the key's row, or finds it with no task that has it. Else it is taken.
