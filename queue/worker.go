@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
@@ -184,15 +186,19 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
 		defer cancel()
 	}
-	settings, err := w.queue.Settings(connecting)
-	if err != nil {
-		return false, err
-	}
 	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: w.idle})
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = session.Close() }()
+	var settings Settings
+	err = session.Do(connecting, func(conn *sqlx.Conn) (err error) { // a connection of the pool would stay open for this
+		settings, err = w.queue.settingsOver(connecting, conn)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
 	line := &line{
 		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
 		visibility: w.options.Visibility, discard: w.options.Discard, retried: &w.retried, log: w.log,
