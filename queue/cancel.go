@@ -18,7 +18,7 @@ import (
 // change nothing any more. So no other worker can have the task, or a task with the same key, while the handler still runs.
 const (
 	turnDead  = "1" // it was cancelled
-	turnReady = "2" // it was cancelled, and is to be tried again
+	turnReady = "2" // it was cancelled, and Retry wants it tried again
 )
 
 const isCancelled = "state = 'in progress' AND turn > 0"

@@ -47,6 +47,8 @@ type dispatcher struct {
 
 	empty    bool      // the last claim found less than there was room for
 	looked   time.Time // when it last looked for what falls due
+	lookTook time.Duration
+	woken    bool // tasks were entered, and it has not claimed since: it looks after the claim
 	nextLook time.Time
 	due      time.Time     // when something does; zero for nothing
 	recurs   bool          // there are recurring tasks
@@ -126,6 +128,7 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	if err := d.promote(ctx, stopping); err != nil {
 		return false, err
 	}
+	d.woken = false
 	worked, err = d.round(ctx, stopping)
 	if err == nil && stopping {
 		d.tell(ctx)
@@ -234,7 +237,7 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	}
 	select {
 	case <-d.wakes:
-		d.empty = false
+		d.empty, d.woken = false, true
 	case <-d.hands.changed:
 	case <-d.cancels:
 		poke(d.cancels) // for the next step
@@ -319,11 +322,18 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	if !d.empty || was {
 		return true, nil
 	}
+	if again := d.looked.Add(sweepShare * min(d.lookTook, sweepMost)); d.lookTook > sweepEach/sweepShare && time.Now().Before(again) {
+		d.lookAt(again) // a look is slow where a sweep is
+		return true, nil
+	}
 	// Only now is it known when to wake by itself.
 	ready, err := d.look(ctx)
-	if ready { // another worker has it in hand, or vanishes with it
+	switch {
+	case ready && d.line.unswept:
+		d.lookAt(d.line.sweepDue())
+	case ready: // another worker has it in hand, or vanishes with it
 		d.nextLook = time.Now().Add(d.contended.NextBackOff())
-	} else {
+	default:
 		d.contended.Reset()
 	}
 	return true, err
@@ -350,6 +360,13 @@ func (d *dispatcher) takeAlone(ctx context.Context) error {
 		d.hands.take([]Task{t}, started, d.options.Visibility)
 	}
 	return err
+}
+
+// lookAt makes the next look no later than at the time.
+func (d *dispatcher) lookAt(at time.Time) {
+	if at.Before(d.nextLook) {
+		d.nextLook = at
+	}
 }
 
 // briefly runs f, whose transactions, if brief, are not run again after a lock wait in vain: while they

@@ -31,7 +31,8 @@ type Entry struct {
 	Payload []byte
 	// Priority decides who is next: a smaller number is before a larger one, and 0 is
 	// the default. Tasks of the same are claimed in the order of their ids. A busy worker
-	// sees within 50 ms what is to be before the one it claimed last. From -32768 to 32767;
+	// sees within 50 ms a task that comes before the one it claimed last, and within 2 s while an old
+	// snapshot, of a backup perhaps, makes that search slow. From -32768 to 32767;
 	// an ordered queue has 0 alone.
 	Priority int
 	// Delay is how long from now, by the server's clock, the task is not to be claimed.

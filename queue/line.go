@@ -36,8 +36,10 @@ type line struct {
 
 	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
 
-	passed Task      // the last that was claimed; none when the next claim is a sweep
-	swept  time.Time // when a claim was one
+	passed  Task             // the last that was claimed; none when the next claim is a sweep
+	swept   time.Time        // when the last sweep ended
+	took    [2]time.Duration // how long the last two sweeps took
+	unswept bool             // the last search found less than was wanted, and no sweep was due
 
 	reserved reservations
 
@@ -176,9 +178,11 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 	for i := range claimed {
 		claimed[i].Attempt++
 	}
-	l.passed = Task{}
-	if err == nil && len(claimed) > 0 {
+	switch {
+	case err == nil && len(claimed) > 0:
 		l.passed = claimed[len(claimed)-1]
+	case err != nil || !l.sweepsAreSlow():
+		l.passed = Task{}
 	}
 	l.reserved.count(len(claimed), want, time.Now())
 	return claimed, started, err
@@ -187,6 +191,7 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 // search is round with a search for tasks, in one transaction.
 func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	passed := l.passed
+	l.unswept = false
 	if want > 0 {
 		l.reserved.tasks = nil // it may find them
 	}
@@ -211,10 +216,14 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) 
 			return err
 		}
 		l.claim(&first, want, behind, &claimed)
+		begun := time.Now()
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
-		if behind.ID != 0 && len(claimed) < want { // what is left is before it, or of another priority
+		few := behind.ID != 0 && len(claimed) < want // what is left is before it, or of another priority
+		l.unswept = few && !l.sweepIsDue()
+		if few && !l.unswept {
+			begun = time.Now()
 			claimed, behind = nil, Task{}
 			var again packet
 			l.claim(&again, want, behind, &claimed)
@@ -222,7 +231,7 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) 
 				return err
 			}
 		}
-		l.sweeps(behind)
+		l.sweeps(behind, begun)
 		if claimed = l.chosen(claimed, begin); len(claimed) > 0 {
 			l.mark(&second, among(idsOf(claimed)))
 		}
@@ -244,11 +253,13 @@ func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, behind 
 		}
 		l.mark(p, mark)
 		p.add(nil, "COMMIT")
+		begun := time.Now()
 		if err := p.send(ctx, conn); err != nil {
 			return nil, err
 		}
-		l.sweeps(behind)
-		if len(claimed) > 0 || behind.ID == 0 {
+		l.sweeps(behind, begun)
+		l.unswept = len(claimed) == 0 && behind.ID != 0 && !l.sweepIsDue()
+		if len(claimed) > 0 || behind.ID == 0 || l.unswept {
 			return l.chosen(claimed, 1), nil
 		}
 		// What was settled is. What is left is before the last claim, or of another priority.
@@ -265,16 +276,39 @@ func (l *line) mark(p *packet, where string) {
 
 // behind is the task behind which the next claim begins, none if that is a sweep.
 func (l *line) behind(passed Task) Task {
-	if l.ordered || time.Since(l.swept) >= sweepEach {
+	if l.ordered || !l.sweepsAreSlow() && time.Since(l.swept) >= sweepEach {
 		return Task{}
 	}
 	return passed
 }
 
-// sweeps notes a claim behind a task, or behind none.
-func (l *line) sweeps(passed Task) {
+// Sweeps are slow while an old snapshot, of a backup perhaps, keeps the server from purging the index. Then they take a share
+// of the time at most, and every claim begins behind the last one: a new task has a larger id, mostly.
+const (
+	// sweepShare is how many times as long as a sweep took no other sweep begins.
+	sweepShare = 10
+	// sweepMost bounds what counts of a sweep, which may have waited for a lock.
+	sweepMost = 200 * time.Millisecond
+)
+
+// sweepRest is the time from the end of a sweep to the next one, by the faster one of the last two.
+func (l *line) sweepRest() time.Duration {
+	return max(sweepEach, sweepShare*min(l.took[0], l.took[1], sweepMost))
+}
+
+func (l *line) sweepsAreSlow() bool { return l.sweepRest() > sweepEach }
+
+// sweepDue is when the next sweep may begin.
+func (l *line) sweepDue() time.Time { return l.swept.Add(l.sweepRest()) }
+
+// sweepIsDue reports whether a search that found too little behind a task may sweep.
+func (l *line) sweepIsDue() bool { return !l.sweepsAreSlow() || !time.Now().Before(l.sweepDue()) }
+
+// sweeps notes a claim behind a task, or behind none, which began then.
+func (l *line) sweeps(passed Task, begun time.Time) {
 	if passed.ID == 0 {
 		l.swept = time.Now()
+		l.took = [2]time.Duration{l.took[1], l.swept.Sub(begun)}
 	}
 }
 

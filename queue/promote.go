@@ -16,10 +16,12 @@ func lockedWaits() backoff.BackOff {
 
 // look finds out when something falls due, and whether a task is ready.
 func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
+	begun := time.Now()
 	v, err := d.line.look(ctx)
 	if err != nil {
 		return false, err
 	}
+	d.lookTook = time.Since(begun)
 	each := d.options.Look
 	if !d.heard.Load() {
 		each = min(each, busyLook)
@@ -44,7 +46,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return nil
 	}
 	now := time.Now()
-	if !now.Before(d.nextLook) || !d.empty && now.Sub(d.looked) >= busyLook {
+	if !now.Before(d.nextLook) || !d.empty && !d.woken && now.Sub(d.looked) >= busyLook {
 		ready, err := d.look(ctx)
 		if err != nil {
 			return err

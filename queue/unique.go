@@ -28,13 +28,11 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 		}
 	}
 	query, args := insertStatement(rows)
-	exec := tx.ExecContext
+	execute := tx.ExecContext
 	if !fitsEscaped(rows, packet) {
-		exec = func(ctx context.Context, query string, args ...any) (sql.Result, error) {
-			return execPrepared(ctx, tx, query, args)
-		}
+		execute = prepared(tx)
 	}
-	result, err := exec(ctx, query, args...)
+	result, err := execute(ctx, query, args...)
 	if err != nil {
 		return 0, fmt.Errorf("insert: %w", err)
 	}
@@ -49,14 +47,16 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 	return id, nil
 }
 
-// execPrepared runs a prepared statement, which sends the values without escapes.
-func execPrepared(ctx context.Context, tx Tx, query string, args []any) (sql.Result, error) {
-	statement, err := tx.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, err
+// prepared returns an ExecContext that sends the values as they are, without a backslash in front of some bytes.
+func prepared(tx Tx) func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+		statement, err := tx.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = statement.Close() }()
+		return statement.ExecContext(ctx, args...)
 	}
-	defer func() { _ = statement.Close() }() // the INSERT has ended, or the connection is lost
-	return statement.ExecContext(ctx, args...)
 }
 
 // takeKey makes the key's row, or finds it with no task that has it. Else it is taken.

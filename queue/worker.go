@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
@@ -184,15 +186,19 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
 		defer cancel()
 	}
-	settings, err := w.queue.Settings(connecting)
-	if err != nil {
-		return false, err
-	}
 	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: w.idle})
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = session.Close() }()
+	var settings Settings
+	err = session.Do(connecting, func(conn *sqlx.Conn) (err error) { // a connection of the pool would stay open for this
+		settings, err = w.queue.settingsOver(connecting, conn)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
 	line := &line{
 		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
 		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: &w.retried, log: w.log,
@@ -229,7 +235,9 @@ func polled(queue string, ordered bool) notify.Source {
 			" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0), 0)"
 	}
 	parts := []string{
-		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1), 0)",
+		// The index alone finds the task: the server would read the row of every entry that it steps over.
+		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + byID + " WHERE id = (SELECT id FROM " + schema.TaskTable + forceClaim +
+			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)), 0)",
 		first(Scheduled), first(Failed), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
 	}
 	if ordered {

@@ -150,12 +150,16 @@ func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
 	}
 }
 
+// poolIdle is how long a command of a queue keeps a connection of the pool that it does not use.
+const poolIdle = 5 * time.Second
+
 // openQueue is access to a queue that is there; done closes it.
 func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
 	db, err := a.open()
 	if err != nil {
 		return nil, nil, err
 	}
+	db.Pool().SetConnMaxIdleTime(poolIdle) // a worker that waits does not need it
 	if q, err = queue.New(db, name, queue.Options{Logger: a.log}); err == nil {
 		_, err = q.Settings(ctx)
 	}

@@ -30,7 +30,7 @@ number of workers may share a queue, and no task is with two of them at once.
 The task is done when COMMAND exits with 0. Else it is tried again, after a second and then
 twice as long each time, or after --backoff, until its retries are used up; then it is dead,
 which mqnotify tasks shows, and can be tried again from there. A COMMAND that hangs keeps its
-place among --concurrency for ever, unless --timeout ends it.
+place among --concurrency until --timeout ends it.
 
 A task whose worker has vanished goes to another when --visibility has passed, and a second
 or more for each time that this has happened before. It takes no retry, but a task whose

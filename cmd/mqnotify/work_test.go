@@ -251,3 +251,17 @@ func TestWorkCommandHangs(t *testing.T) {
 		require.Equal(t, exitDone, w.interrupt(t).code)
 	})
 }
+
+// An idle worker has a connection for its tasks, and four that wait.
+func TestWorkConnections(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := queueDatabase(t, s)
+		w := background(t, config, "work", "mail", "--", "true")
+		succeed(t, config, "enqueue", "mail", "x")
+		states(t, db, "done")
+		mysqltest.Eventually(t, "five connections are left", func() bool {
+			return mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()") == 5
+		})
+		require.Equal(t, exitDone, w.interrupt(t).code)
+	})
+}
