@@ -57,7 +57,7 @@ type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Discover asks the server behind q, in one statement.
+// Discover asks the server behind q, in one statement, or in two on a MySQL server without GTIDs or with those of others.
 func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 	query := "SHOW SESSION VARIABLES WHERE Variable_name IN ('" + strings.Join(variables, "', '") + "')"
 	rows, err := q.QueryContext(ctx, query)
@@ -93,7 +93,7 @@ func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	}
 	n, err := one[int](ctx, q, query)
 	switch {
-	case NoPrivilege(err) || Is(err, ErrNoSuchTable, ErrUnknownTable):
+	case Number(err) != 0 && !ConnectionLost(err): // no privilege, or a server that has no such table
 		c.MayBeReplica = c.applied != ""
 	case err != nil:
 		return fmt.Errorf("server: look for a source: %w", err)
