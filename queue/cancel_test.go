@@ -109,7 +109,7 @@ func TestCancelMeetsEnd(t *testing.T) {
 	})
 }
 
-// The claim on a cancelled task lapses when its worker has vanished: then the task is dead, or ready if it is to be retried.
+// The claim on a cancelled task lapses when its worker has vanished: then the task is dead, or ready if Retry asked for it.
 func TestCancelledClaimLapses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

@@ -31,7 +31,7 @@ type Entry struct {
 	Payload []byte
 	// Priority decides who is next: a smaller number is before a larger one, and 0 is
 	// the default. Tasks of the same are claimed in the order of their ids. A busy worker
-	// sees within 50 ms what is to be before the one it claimed last. From -32768 to 32767;
+	// sees within 50 ms a task that is before the one it claimed last. From -32768 to 32767;
 	// an ordered queue has 0 alone.
 	Priority int
 	// Delay is how long from now, by the server's clock, the task is not to be claimed.
@@ -150,8 +150,8 @@ func batches(rows []row, packet int) (all [][]row) {
 	return all
 }
 
-// inserting are the rows' positions in the order in which they are inserted: those with a unique
-// key last, by their keys, so that whoever enters the same ones waits for them in that order.
+// inserting returns the rows' positions in the order in which they are inserted: those with a unique
+// key last, by their keys, so that all sessions that enter the same keys wait for them in one order.
 func inserting(rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {

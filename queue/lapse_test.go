@@ -208,8 +208,8 @@ func TestClaimedTogether(t *testing.T) {
 	})
 }
 
-// A claim that met a task without retries asks for as many tasks as begin at once, so that it does not read tasks in vain,
-// and then for more and more.
+// A claim that met a task without retries asks for as many tasks as begin at once, so that it does not read tasks for
+// nothing, and then for more and more.
 func TestAsksForMore(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
