@@ -214,7 +214,7 @@ func notFound(err error) bool {
 	return errors.As(err, &said) && said.Code == amqp.NotFound
 }
 
-// watch notes what comes back, until the channel ends. A return comes before its
+// watch notes the returned messages, until the channel ends. A return arrives before its
 // message's confirm, by the same reader.
 func (s *amqpSink) watch(closed <-chan *amqp.Error, returns <-chan amqp.Return) {
 	defer close(s.gone)
@@ -288,15 +288,15 @@ func (s *amqpSink) publishing(m consumer.Message) amqp.Publishing {
 	}
 }
 
-// amqpHeader tells whether a header may go under its own name: CC and BCC would send
+// amqpHeader reports whether a header may go under its own name: CC and BCC would send
 // copies to other queues, and x-... is the broker's.
 func amqpHeader(name, _ string) bool {
 	return name != "" && len(name) < 128 && !strings.EqualFold(name, "cc") && !strings.EqualFold(name, "bcc") && !hasPrefixFold(name, "x-")
 }
 
-// firstReturned is the first of the messages that came back.
+// firstReturned is the first of the messages that the broker returned.
 func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return, bool) {
-	// What came back before the last confirm has been noted when the watcher answers.
+	// The watcher answers after it has noted the messages returned before the last confirm.
 	select {
 	case s.noted <- struct{}{}:
 	case <-s.gone:
@@ -314,8 +314,8 @@ func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return,
 	return 0, amqp.Return{}, false
 }
 
-// explain says why the channel ended. One message that was alone under way and is too
-// large for the broker is poison; of several nobody knows which it was.
+// explain says why the channel ended. A message that was sent alone and is too large for
+// the broker is poison; if several were sent, it is unknown which of them it was.
 func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	if s.closed.Load() {
 		return ErrClosed

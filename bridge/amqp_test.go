@@ -107,7 +107,7 @@ func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 	sink, err = d.Open(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, sink.Close())
-	// What it says itself counts, whenever it does; and nobody knows it who was never let in.
+	// Before the broker has accepted the credentials once, a cut connection counts as their refusal.
 	cuts.Store(true)
 	never, err := Parse(to.url("cut"), "cut")
 	require.NoError(t, err)

@@ -27,9 +27,9 @@ import (
 // benchRows is how many rows each round takes over.
 const benchRows = 300_000
 
-// BenchmarkNATS is a backlog's way into JetStream beside the bare client's, which
+// BenchmarkNATS takes a backlog into JetStream, in turns with the bare client, which
 // publishes messages of the same size with the same headers asynchronously, with as many
-// unanswered as the bridge has; in turns.
+// unanswered as the bridge has.
 //
 //	go test ./bridge -run - -bench 'NATS|Redis' -benchtime 8x
 func BenchmarkNATS(b *testing.B) {
@@ -59,7 +59,7 @@ func BenchmarkNATS(b *testing.B) {
 		})
 }
 
-// BenchmarkRedis is the same into a Redis stream, beside pipelines of 500 XADD of
+// BenchmarkRedis is the same into a Redis stream, compared with pipelines of 500 XADD of
 // the same fields.
 func BenchmarkRedis(b *testing.B) {
 	broker := brokertest.Redis(b)
@@ -86,9 +86,9 @@ func BenchmarkRedis(b *testing.B) {
 		})
 }
 
-// benchmark takes a topic over again and again, and beside it the bare client sends the same; who is
-// first changes, and each finds a broker that has nothing. How much of the bare client's rate the bridge
-// has is the median of the rounds' own shares: the machine is not as fast in each.
+// benchmark takes a topic over again and again, and the bare client sends the same messages. Each of them is
+// first in turn, and finds an empty broker. The bridge's share of the bare client's rate is the median of
+// the shares of the rounds, because the machine is not equally fast in all of them.
 func benchmark(b *testing.B, url func(name string) string, bare func(name string, payloads [][]byte), clean func(name string)) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db := openTopic(b, s)

@@ -33,8 +33,8 @@ type Options struct {
 	// once. 0 means 30 s, or a second more than Destination.Timeout where that is longer.
 	SendTimeout time.Duration
 	// Retry makes the waits between two attempts while the destination is away or
-	// refuses; nil means exponential from 100 ms to 10 s. It begins anew when a message
-	// was confirmed. One that gives up (backoff.Stop) makes Run return the error.
+	// refuses; nil means exponential from 100 ms to 10 s. The waits restart when a message
+	// was confirmed. If Retry gives up (backoff.Stop), Run returns the error.
 	Retry func() backoff.BackOff
 	// Report, if not nil, is called after each page, by the goroutine that sends: it
 	// must not block. See Progress.

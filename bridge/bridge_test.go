@@ -44,7 +44,7 @@ func insert(tb testing.TB, db *notify.DB, from, to int) {
 
 func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
 
-// running is a bridge beside the test.
+// running is a bridge that runs next to the test.
 type running struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -226,8 +226,8 @@ func TestGracefulStop(t *testing.T) {
 	})
 }
 
-// A destination that does not answer is given up and asked anew; one that says when to
-// come again is left alone until then.
+// The bridge gives up a destination that does not answer, and tries again; if a destination says
+// when to come again, the bridge waits until then.
 func TestNoAnswer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

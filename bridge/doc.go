@@ -13,7 +13,7 @@
 //
 //   - nats (JetStream): by Nats-Msg-Id, within the stream's window of duplicates, and
 //     beyond it by reading the subject's last 8,000 ids in the stream before the first message
-//   - redis (Streams): for ever: the entry's id is the row's
+//   - redis (Streams): without a limit: the entry's id is the row's
 //   - file: by reading the ids at the file's end, and at that of the files before it that
 //     rotated, before the first message
 //   - amqp, mqtt, kafka, webhooks, exec, stdout: not; the receiver can, by the id
@@ -31,7 +31,7 @@
 //
 // A group's one active member sends, by the group's advisory lock; a second process
 // with the same group is a hot standby. A member that lost the lock and does not
-// know it yet may send for a moment beside the new one.
+// know it yet may send for a moment together with the new one.
 //
 // # Who dies, and what then holds
 //

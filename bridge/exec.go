@@ -122,7 +122,7 @@ func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confi
 		return 0, ErrClosed
 	default:
 	}
-	// Beside the reading: a program that answers while it is written to must not block.
+	// Writing runs together with reading, so that a program that answers before it has read all does not block.
 	written := make(chan error, 1)
 	go func() { written <- s.write(messages) }()
 	defer func() {
@@ -183,7 +183,7 @@ func (s *execSink) Close() error {
 	case <-s.ended:
 	case <-late.C:
 		killGroup(s.cmd.Process)
-		_ = s.out.Close() // which somebody may hold who has left the group
+		_ = s.out.Close() // a process that has left the group may still hold it
 		<-s.ended
 	}
 	return nil

@@ -78,7 +78,7 @@ func script(t *testing.T, text string) *Destination {
 }
 
 // Close ends a program that does not end by itself, with what it has started, and does not wait for
-// who holds its stdout: of the script's own group, of a dead script's, and of none.
+// a process that holds its stdout: of the script's own group, of a dead script's, and of none.
 func TestExecClose(t *testing.T) {
 	for what, text := range map[string]string{
 		"a child":   "trap '' TERM INT HUP\nread -r line\necho 1\nsleep 60\nsleep 60\n",

@@ -161,7 +161,7 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 	return ids, nil
 }
 
-// isAt tells whether a path is that of the file.
+// isAt reports whether a path is that of the file.
 func isAt(file *os.File, path string) bool {
 	one, err := file.Stat()
 	if err != nil {

@@ -167,7 +167,7 @@ func (i *Import) open(ctx context.Context) (Source, error) {
 	return i.from.Open(ctx)
 }
 
-// unmendable tells whether another try can't mend err.
+// unmendable reports whether another try can't mend err.
 func unmendable(err error) bool {
 	for _, known := range []error{
 		consumer.ErrNoState, producer.ErrNoTopic, producer.ErrNotTopic, producer.ErrDenied, producer.ErrTooLarge,
@@ -314,7 +314,7 @@ func (i *Import) prune(ctx context.Context) error {
 		_, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+" WHERE FALSE")
 		return i.stateError("find the table of ids", err)
 	}
-	// Few at a time: each is locked. But more than a transaction brings, or the table would grow for ever.
+	// Few at a time, because each is locked, but more than a transaction adds, or the table would grow without a limit.
 	most := int64(max(pruneRows, 2*i.options.Batch))
 	result, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+
 		" WHERE topic = ? AND source = ? AND seen_at < NOW(6) - INTERVAL ? SECOND LIMIT ?",

@@ -28,7 +28,7 @@ func originAMQP(p *params) (*Origin, error) {
 		p.note("queue=: name it")
 	}
 	uri, err := amqp.ParseURI(d.uri)
-	if err != nil { // whose text has the password in it
+	if err != nil { // its text has the password in it
 		p.note("its host or its path can't be read")
 	}
 	key := serverKey("amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)

@@ -34,7 +34,7 @@ func TestOriginKeys(t *testing.T) {
 		{"amqp://h/shop?queue=s"}, {"amqp://other?queue=s"}, {"amqp://h?queue=t"}, {"amqp://h/a%2Fb?queue=s"}, {"amqp://h/a?queue=b/s"},
 		{"mqtt://h?topic=s", "mqtt://me:s3cret@h:1883?topic=s&client=c"},
 		{"mqtt://other?topic=s"}, {"mqtt://h?topic=t"},
-		{"nats://h?stream=s", "nats://other?stream=s"}, {"nats://h?stream=t"}, // whose ids tell streams of one name apart
+		{"nats://h?stream=s", "nats://other?stream=s"}, {"nats://h?stream=t"}, // the ids distinguish streams of one name
 		{"redis://h?stream=" + long}, {"redis://h?stream=" + long + "y"}, {"redis://" + long + "?stream=s"},
 	} {
 		first := key(same[0])

@@ -29,8 +29,8 @@ type mqttSource struct {
 
 const (
 	// mqttUnacked is how many messages the broker may send before one is acknowledged: the
-	// most that there is. mosquitto 2.0.11 counts those that an import had when it was killed
-	// against it for ever, and sends nothing any more when it is used up.
+	// maximum. mosquitto 2.0.11 never stops counting the messages that an import had when it was
+	// killed, and sends nothing any more when they have used the number up.
 	mqttUnacked = math.MaxUint16
 	// mqttAhead is how many are read ahead; others wait in the connection.
 	mqttAhead = 1000

@@ -16,8 +16,8 @@ import (
 )
 
 // natsSource is a durable consumer of a JetStream stream. A message's id is its
-// sequence, with the time when the stream was made: one that was made anew counts
-// from 1 again.
+// sequence, with the time when the stream was made: a stream that was deleted and made
+// again counts from 1 again.
 type natsSource struct {
 	*natsConn
 	once     sync.Once
@@ -29,8 +29,8 @@ type natsSource struct {
 	closing bool
 }
 
-// natsAckWait is how soon what a killed import had in hand comes again. What comes again
-// though it is only slow to be stored is known by its id then.
+// natsAckWait is the time after which the server redelivers the messages that a killed import had
+// in hand. The import recognises by its id a message that is redelivered because storing it was slow.
 const natsAckWait = 5 * time.Second
 
 func originNATS(p *params) (*Origin, error) {

@@ -28,7 +28,7 @@ import (
 // broken loses acknowledgements: what was stored comes again.
 type broken struct {
 	Source
-	lost *atomic.Int32 // how many are to be, still
+	lost *atomic.Int32 // how many more to lose
 }
 
 func (b broken) Ack(ctx context.Context) error {
@@ -105,7 +105,7 @@ func rabbitSource(t *testing.T) source {
 	}}
 }
 
-// runImport is an import beside the test.
+// runImport starts an import that runs next to the test.
 func runImport(t *testing.T, db *notify.DB, from *Origin, options ImportOptions) *running {
 	t.Helper()
 	return runImportFor(t, db, from, options, importPatience)
@@ -277,7 +277,7 @@ func TestImportForgets(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, payloads(t, db), 3)
 
-		// Of more than are deleted at a time some go with each message that comes, not with each minute.
+		// If more ids are old than are deleted at a time, some are deleted with every message, not only every minute.
 		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import SELECT 'orders', 'x', CONCAT('old', a.i, '.', b.i), "+
 			"NOW() - INTERVAL 2 HOUR FROM ("+numbersSQL+") a, ("+numbersSQL+") b LIMIT 12000")
 		require.NoError(t, err)

@@ -109,7 +109,7 @@ func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		case errors.Is(err, kgo.ErrClientClosed):
 			return i, ErrClosed
 		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge):
-			// Of a batch that is refused nobody knows which it was, but alone it was this one.
+			// It is unknown which message of a batch was refused; if it was sent alone, it is this one.
 			if len(messages) == 1 {
 				return i, &PoisonError{messages[i].ID, err}
 			}

@@ -38,7 +38,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, folder: t.TempDir()}
 	for range 3 {
-		port, err := ports.FreePort() // it is to be there again after a restart
+		port, err := ports.FreePort() // the broker listens there again after a restart
 		require.NoError(t, err)
 		c.ports = append(c.ports, port)
 	}

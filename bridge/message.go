@@ -30,7 +30,7 @@ func checkSame(m consumer.Message, createdAt string) error {
 }
 
 // The fields that say at a destination with headers what a message is. A row's own
-// headers stand beside them under their own names.
+// headers stand next to them under their own names.
 const (
 	fieldID        = "mqnotify-id"         // the row's id
 	fieldTopic     = "mqnotify-topic"      // the table
@@ -90,14 +90,14 @@ func ascii(text []byte) string {
 	return out.String()
 }
 
-// ours tells whether a header would pass for one of the fields above.
+// ours reports whether a header would pass for one of the fields above.
 func ours(name string) bool { return hasPrefixFold(name, "mqnotify-") }
 
 func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// token tells whether a header's name is one in HTTP's sense, and its value one line
+// token reports whether a header's name is a token in HTTP's sense, and its value one line
 // of visible text.
 func token(name, value string) bool {
 	if name == "" || len(name) > 200 {

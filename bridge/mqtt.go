@@ -159,8 +159,8 @@ func (d *mqttDestination) open(ctx context.Context) (Sink, error) {
 	return s, nil
 }
 
-// ackSession hands the acknowledgement of each message out: the client's own
-// asynchronous publish has nobody to tell.
+// ackSession hands out the acknowledgement of every message, which the client's own
+// asynchronous publish does not report.
 type ackSession struct {
 	*state.State
 	next chan packets.ControlPacket // for the packet that is published next; Send's
@@ -257,10 +257,10 @@ func (s *mqttSink) publish(m consumer.Message) *paho.Publish {
 	return &paho.Publish{Topic: s.topic, QoS: 1, Retain: s.retain, Payload: m.Payload, Properties: properties}
 }
 
-// mqttProperty tells whether a header is a user property: two strings of 64 KiB at most.
+// mqttProperty reports whether a header can be a user property: two strings of at most 64 KiB.
 func mqttProperty(name, value string) bool { return mqttText(name) && mqttText(value) }
 
-// mqttText tells whether a broker takes a string: UTF-8 without control characters and
+// mqttText reports whether a broker takes a string: UTF-8 without control characters and
 // noncharacters, for which it may end the connection.
 func mqttText(text string) bool {
 	return len(text) < 1<<16 && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {

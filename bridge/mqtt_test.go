@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// subscriber keeps what comes to a topic, in a session that outlives its connection.
+// subscriber keeps the messages of a topic, in a session that outlives its connection.
 type subscriber struct {
 	b     *brokertest.Broker
 	topic string
@@ -23,7 +23,7 @@ type subscriber struct {
 	got   []stored
 }
 
-// connect subscribes; the session gets what comes while it is away.
+// connect subscribes; the session gets the messages that come while the subscriber is away.
 func (s *subscriber) connect(tb testing.TB) *paho.Client {
 	tb.Helper()
 	conn, err := net.Dial("tcp", s.b.Addr())

@@ -123,8 +123,8 @@ func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream
 		d.stream, d.subject, strings.Join(info.Config.Subjects, ", ")))
 }
 
-// subjectMatches tells whether a stream's subject, which may have wildcards, takes one
-// that has none.
+// subjectMatches reports whether a stream's subject, which may have wildcards, matches a
+// subject without wildcards.
 func subjectMatches(pattern, subject string) bool {
 	want, have := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, part := range want {
@@ -174,14 +174,14 @@ func (s *natsSink) look(ctx context.Context) error {
 	return nil
 }
 
-// beforeEnd makes a reader that begins so far before the stream's end that it meets as many of the
-// subject's messages as are to be remembered, and not many more: other subjects may be in between.
+// beforeEnd makes a reader that begins far enough before the stream's end to meet as many of the
+// subject's messages as the sink remembers, and not many more: other subjects may be in between.
 func (s *natsSink) beforeEnd(ctx context.Context, first, last uint64) (jetstream.Consumer, int, error) {
 	from := max(first, last-min(last, remembered-1))
 	few, many := last+1, uint64(0) // from there on they are too few, or more than enough
 	for {
-		// Not the client's ordered consumer: its Fetch heeds no context, and tries for ever over a
-		// connection that is gone.
+		// Not the client's ordered consumer: its Fetch heeds no context, and never stops trying over
+		// a connection that is gone.
 		reader, err := s.js.CreateConsumer(ctx, s.stream, jetstream.ConsumerConfig{
 			FilterSubject: s.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 			AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, InactiveThreshold: 30 * time.Second,
@@ -286,7 +286,7 @@ func (s *natsSink) publishAll(ctx context.Context, messages []consumer.Message) 
 	return len(messages), nil
 }
 
-// fits tells whether the server and the stream take a message of its size.
+// fits reports whether the server and the stream take a message of its size.
 func (s *natsSink) fits(all []field, payload []byte) (size int64, fits bool) {
 	most := s.conn.MaxPayload()
 	if s.maxSize > 0 {

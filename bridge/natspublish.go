@@ -108,7 +108,7 @@ func (p *natsPublisher) receive(ctx context.Context) bool {
 	return true
 }
 
-// take notes an answer. The first one counts: whoever listens to the subject can answer too.
+// take notes an answer. The first one counts: every listener of the subject can answer too.
 func (p *natsPublisher) take(m *nats.Msg) {
 	number, err := strconv.ParseUint(m.Subject[len(p.inbox):], 10, 64)
 	if err != nil || number < p.first || number-p.first >= uint64(len(p.answers)) {
@@ -124,7 +124,7 @@ func (p *natsPublisher) read(m *nats.Msg) natsAnswer {
 	if p.saysStored(m.Data) {
 		return natsAnswer{stored: true}
 	}
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // nobody listens to the subject
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // no client listens to the subject
 		return natsAnswer{err: jetstream.ErrNoStreamResponse}
 	}
 	var ack struct {

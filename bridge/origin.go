@@ -21,13 +21,13 @@ type Origin struct {
 	Open func(ctx context.Context) (Source, error)
 }
 
-// Source gives messages of one origin over one connection. Whoever writes one promises
+// Source gives messages of one origin over one connection. An implementation promises
 // that
 //
-//   - Receive waits until there is a message, or the context ends, and returns those
-//     that are there, at most so many, in their order;
-//   - what Receive returned comes again over another connection, unless Ack has said
-//     that it is stored; Ack is about all that the last Receive returned;
+//   - Receive waits until there is a message, or the context ends, and returns the
+//     messages that are there, at most so many, in their order;
+//   - messages that Receive returned come again over another connection, unless Ack has
+//     said that they are stored; Ack is about all that the last Receive returned;
 //   - Receive and Ack are called by one goroutine in turns;
 //   - Close may be called at any time, by several goroutines, and twice, and ends a
 //     Receive that waits; no error has a credential in it.
@@ -57,8 +57,8 @@ func bounded(name string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// serverKey names a server among others of its kind: by its address and what of it the
-// path selects, since no other name is the same for all its clients and for ever.
+// serverKey names a server among others of its kind: by its address and the part of it that
+// the path selects, because no other name stays the same for all its clients.
 func serverKey(kind, addr, part string) string {
 	return kind + "://" + strings.ToLower(addr) + "/" + url.PathEscape(part) + "/"
 }

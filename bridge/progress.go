@@ -21,7 +21,7 @@ type Progress struct {
 	Elapsed, Left time.Duration
 }
 
-// Backlog tells whether the run is still at what was there when it began.
+// Backlog reports whether the run still sends rows that were there when it began.
 func (p Progress) Backlog() bool { return p.ID < p.Head }
 
 // Rate is how many messages a second were sent.
@@ -48,7 +48,7 @@ func (s *shell) begin(ctx context.Context) {
 	}
 	s.began = time.Now()
 	status, err := consumer.Status(ctx, s.db, s.topic, s.options.Consumer.Key)
-	if err != nil { // the rows go over all the same
+	if err != nil { // the rows are sent without it
 		s.options.Logger.WarnContext(ctx, "how large the backlog is can't be told", "topic", s.topic, "error", err)
 		return
 	}

@@ -32,7 +32,7 @@ type receiver struct {
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{got: map[string][]stored{}}
-	port, err := ports.FreePort() // it is to be there again after a restart
+	port, err := ports.FreePort() // the receiver listens there again after a restart
 	require.NoError(t, err)
 	r.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	r.listen(t, r.addr)
@@ -82,7 +82,7 @@ func (r *receiver) answers(answer func(http.ResponseWriter, *http.Request) bool)
 	r.answer = answer
 }
 
-// stored is what came to a topic.
+// stored returns the messages that arrived for a topic.
 func (r *receiver) stored(topic string) []stored {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -208,8 +208,8 @@ func (s *redisSink) entry(m consumer.Message) []any {
 
 func entryID(id uint64) string { return strconv.FormatUint(id, 10) + "-0" }
 
-// isThere tells whether a message that was refused is in the stream, or was and has
-// been trimmed. Whether it was refused for that the server tells in words only.
+// isThere finds out whether a message that was refused is in the stream, or was and has
+// been trimmed. Only the text of the server's error says whether it was refused for that.
 func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal error) error {
 	id := entryID(m.ID)
 	entries, err := s.client.XRange(ctx, s.key, id, id).Result()
@@ -238,8 +238,8 @@ func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal err
 		"written in another order: use a stream of the topic's own: %w", s.key, id, refusal))
 }
 
-// maybeTrimmed tells whether what a stream has left comes from the message's topic, and some of it
-// from no earlier than the message. All that is earlier would be of a table that was emptied since.
+// maybeTrimmed reports whether all entries that a stream has left come from the message's topic, and some of
+// them are not older than the message. If all are older, they are of a table that was emptied since.
 func maybeTrimmed(m consumer.Message, left ...redis.XMessage) bool {
 	recent := false
 	for _, entry := range left {
@@ -253,7 +253,7 @@ func maybeTrimmed(m consumer.Message, left ...redis.XMessage) bool {
 	return recent
 }
 
-// later tells whether an entry's id is at or past a row's.
+// later reports whether an entry's id is at or past a row's.
 func later(entry string, id uint64) bool {
 	first, _, _ := strings.Cut(entry, "-")
 	n, err := strconv.ParseUint(first, 10, 64)

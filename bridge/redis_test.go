@@ -17,7 +17,7 @@ func openRedis(tb testing.TB, b *brokertest.Broker) *redis.Client {
 	options, err := redis.ParseURL(b.URL(""))
 	require.NoError(tb, err)
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout = patience, patience, patience
-	options.MaxRetries = -1 // what comes late would be there twice
+	options.MaxRetries = -1 // a late command would add its entry twice
 	client := redis.NewClient(options)
 	tb.Cleanup(func() { require.NoError(tb, client.Close()) })
 	return client

@@ -112,7 +112,7 @@ func (s *idSet) add(m consumer.Message) {
 
 func (s *idSet) clear() { s.ids, s.largest = s.ids[:0], 0 }
 
-// has costs nothing for what comes after them all, as the next page does.
+// has reports whether the id is in the set. It costs nothing for larger ids, such as those of the next page.
 func (s *idSet) has(id uint64) bool { return id <= s.largest && slices.Contains(s.ids, id) }
 
 // send gives the sink some of the messages.

@@ -44,13 +44,13 @@ type Destination struct {
 //     anything. A nil error says that it has them all. What is not confirmed may be
 //     there nevertheless: it is sent again, and a destination that can tell drops it or
 //     says that it has it, which counts as confirmed.
-//   - each message carries the same MessageID whenever and by whomever it is sent.
+//   - each message carries the same MessageID whenever it is sent, and by any sender.
 //   - the error of Send is about messages[confirmed]: a PoisonError if the destination
 //     will never take that very message, and would take others; a PermanentError if no
 //     try can mend it, whatever the message; a LaterError if the destination said when
-//     to come again; any other if another try may. After an error the Sink is closed, and
-//     another one opened, which gets one message first: whose failure it is that a Sink
-//     can't tell among many, it can then.
+//     to come again; any other if another try may. After an error the bridge closes the
+//     Sink and opens another one, which gets one message first: a Sink that can't tell
+//     which of many messages failed, can tell it then.
 //   - Send heeds its context; its error then may be anything.
 //   - Send is called by one goroutine at a time. It neither changes the messages nor
 //     keeps them after it returned.

@@ -45,7 +45,7 @@ func (s *writerSink) Send(ctx context.Context, messages []consumer.Message) (int
 		text = append(text, l...)
 	}
 	if _, err := s.to.Write(text); err != nil {
-		return 0, permanent(err) // what of it was read nobody knows: there is no other stdout
+		return 0, permanent(err) // how much of it was read is unknown, and there is no other stdout
 	}
 	return len(messages), nil
 }

@@ -125,7 +125,7 @@ func redactExec(u *url.URL) string {
 	return "exec:"
 }
 
-// secret tells whether a parameter's value is not to be shown.
+// secret reports whether a parameter's value must not be shown.
 func secret(name string) bool {
 	for _, word := range []string{"secret", "token", "password", "key-file", "auth", "apikey", "api_key", "signature"} {
 		if strings.Contains(strings.ToLower(name), word) {
@@ -256,7 +256,7 @@ func (p *params) noPath() {
 	}
 }
 
-// done tells what is wrong with the URL: a value, or a parameter that nobody asked for.
+// done returns what is wrong with the URL: a value, or a parameter that the scheme does not have.
 func (p *params) done() error {
 	for _, name := range names(p.query) {
 		if !p.used[name] {

@@ -283,7 +283,7 @@ func encoded(value string) string {
 	return b.String()
 }
 
-// extension tells whether a header may be an attribute of a CloudEvent.
+// extension reports whether a header may be an attribute of a CloudEvent.
 func extension(name, value string) bool {
 	switch name {
 	case "", "id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data":

@@ -34,7 +34,7 @@ func Ops() []Op { return []Op{Insert, Update, Delete} }
 
 // Errors that callers decide on, with errors.Is.
 var (
-	// ErrTriggerExists means that a trigger stands where one is to be made. errors.As
+	// ErrTriggerExists means that the table already has a trigger for an event. errors.As
 	// with a *TriggerExistsError tells which.
 	ErrTriggerExists = errors.New("a trigger stands there already")
 	// ErrNotTopic means that the table to write into is no message table, or can't hold
@@ -79,8 +79,8 @@ type Options struct {
 	// Into is the message table, which is made if it is not there. Empty means the
 	// table's name with "_changes" after it.
 	Into string
-	// Beside makes the triggers although others stand after the same events: servers run
-	// them in the order in which they were made.
+	// Beside makes the triggers even if the table has others after the same events: servers
+	// run them in the order in which they were made.
 	Beside bool
 	// Patience is how long to try while transactions use the table. A trigger can be
 	// made only between them, and while it waits, 2 s at a time, all who come to the
@@ -108,7 +108,7 @@ type Plan struct {
 	Table    string // as the server has it
 	Topic    string
 	Columns  []string
-	NewTopic bool // the topic is to be made
+	NewTopic bool // the topic must be made
 	Triggers []Trigger
 
 	db      *notify.DB
@@ -228,7 +228,7 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 	return nil
 }
 
-// takesRows tells whether a table can take messages of any length.
+// takesRows reports whether a table can take messages of any length.
 func takesRows(topic *table.Table) bool {
 	payload, err := topic.Column("payload")
 	return err == nil && topic.IsMessageTable() && (payload.DataType == "longblob" || payload.DataType == "longtext")
@@ -303,7 +303,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 		if err == nil {
 			continue
 		}
-		// Without an answer nobody knows of this one.
+		// Without an answer it is unknown whether this trigger was made.
 		unknown := server.Number(err) == 0 && !errors.Is(err, ErrTriggerExists) || server.ConnectionLost(err)
 		if undone := plan.undo(ctx, session, mark, i, unknown); undone != nil {
 			err = fmt.Errorf("%w; and %w", err, undone)

@@ -66,7 +66,7 @@ func TestInstallLosesItsConnection(t *testing.T) {
 				if err := statement(); err != nil {
 					return err
 				}
-				_, err := conn.Read(make([]byte, 1)) // the answer, which nobody gets
+				_, err := conn.Read(make([]byte, 1)) // the answer, which is lost
 				return err
 			})
 			_, err := Install(t.Context(), open(t, lossy), "orders", Options{Logger: quiet})

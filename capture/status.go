@@ -30,7 +30,7 @@ type State struct {
 	NoTopic bool
 }
 
-// Broken tells whether the writes that fire the trigger fail.
+// Broken reports whether the writes that fire the trigger fail.
 func (s State) Broken() bool { return len(s.Gone) > 0 || s.NoTopic }
 
 // Status reads which captures stand on a table, or on all tables of the database if

@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// marked gives the session a lock of its own, which tells for as long as the server has the
-// session that it does, whoever has its number later.
+// marked gives the session a lock of its own. The lock shows that the server still has the
+// session, even if another session gets its number later.
 func marked(ctx context.Context, session *notify.Session) (mark string) {
 	mark = "mqnotify:capture:" + rand.Text()
 	// A server that has no such locks (a cluster that forbids them) does without.

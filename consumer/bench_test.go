@@ -28,9 +28,9 @@ func fill(tb testing.TB, db *notify.DB, n int) (rows int) {
 	return rows
 }
 
-// BenchmarkBacklog tails 1,000,000 rows with a handler for each row, beside its
-// floor: a bare loop of SELECT ... LIMIT 1000 through database/sql, of the same
-// columns. Rounds take turns; the medians and their ratio are reported.
+// BenchmarkBacklog tails 1,000,000 rows with a handler for each row, and compares it with
+// its floor: a bare loop of SELECT ... LIMIT 1000 through database/sql, of the same
+// columns. Rounds take turns; it reports the medians and their ratio.
 //
 //	go test ./consumer -run - -bench Backlog -benchtime 5x
 func BenchmarkBacklog(b *testing.B) {
@@ -59,8 +59,8 @@ func BenchmarkBacklog(b *testing.B) {
 }
 
 // BenchmarkShare has a backlog of 100,000 messages of 1 KiB read by the members of a group, all in
-// one process, with a handler that does nothing: what every member's reading of all ids costs
-// beside a group that is not shared.
+// one process, with a handler that does nothing. It shows what it costs that every member reads
+// all ids, compared with a group that is not shared.
 //
 //	go test ./consumer -run - -bench Share -benchtime 5x
 func BenchmarkShare(b *testing.B) {

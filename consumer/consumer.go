@@ -49,8 +49,8 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 
 // Run reads and handles rows until the context ends, the handler says ErrStop,
 // Options.Limit is reached, or with Options.StopAtEnd the end: then it returns nil,
-// with the offset stored. It reconnects after a loss of its connections, for ever; what it can't
-// mend is returned: a first connection that fails, ErrNoTable and the other
+// with the offset stored. It reconnects after a loss of its connections, without a limit. It returns
+// the errors that another try can't mend: a first connection that fails, ErrNoTable and the other
 // errors about the table, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, a
 // HandlerError, and errors of the server such as a missing privilege.
 //
@@ -116,7 +116,7 @@ func permanent(err error) bool {
 	if errors.As(err, &failed) {
 		return true
 	}
-	// A table that is gone is described anew, which says it better.
+	// If the table is gone, the next try describes it again and returns the clearer error, ErrNoTable.
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
 		server.Busy(err) || server.Is(err, server.ErrNoSuchTable)
 	return server.Number(err) != 0 && !transient

@@ -137,7 +137,7 @@ func sparseTable(t *testing.T, s *mysqltest.Server) {
 	}
 }
 
-// Whoever reads a backlog that is settled asks now and then who is writing, not with each page.
+// A reader of a settled backlog asks for the open writers now and then, not with every page.
 func TestBacklogLooksSeldom(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -197,8 +197,8 @@ func alterBehindWriter(t *testing.T, s *mysqltest.Server) {
 	require.NoError(t, c.end(t))
 }
 
-// A table whose ids begin anew below the offset is an error that names the way
-// out, at the start and in the middle; one that was merely emptied is not.
+// If a table's ids begin again below the offset, the consumer returns an error that names the
+// way out, at the start and in the middle. A table that was only emptied is no error.
 func TestTruncate(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

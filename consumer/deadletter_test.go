@@ -174,7 +174,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 					require.NoError(t, <-done)
 					return err
 				}
-				// The other one lost: nothing to see this time, but done all the same.
+				// The other transaction lost: this try shows nothing, but the work is done.
 				return errors.Join(err, <-done)
 			}))
 		require.NoError(t, c.wait(t))

@@ -154,7 +154,7 @@ func TestRetryOfARow(t *testing.T) {
 			return some[0]
 		}
 		retry("mail")
-		retry("mail") // twice is once
+		retry("mail") // a second request changes nothing
 		require.True(t, of("mail").Retrying)
 		var got, other failing
 		other.mended.Store(true)

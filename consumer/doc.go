@@ -15,11 +15,11 @@
 // To move the watermark it
 //
 //  1. reads the head, the largest visible id;
-//  2. then asks who is writing to the table. Whoever will fill a gap below the
-//     head took that id before the head appeared, and his lock on the table before
-//     that, so he is among them;
-//  3. reads the gaps again when one of them has ended, and when all have, moves the
-//     watermark to the head.
+//  2. then asks the server which transactions may be writing to the table. A
+//     transaction that will fill a gap below the head took that id before the head
+//     appeared, and its lock on the table before that, so the answer includes it;
+//  3. reads the gaps again when one of these transactions has ended, and moves the
+//     watermark to the head when all have ended.
 //
 // A transaction that stays open for an hour thus delays its own rows, and the
 // watermark, but no other row and no statement more than a look a second. A
@@ -74,7 +74,7 @@
 //   - the reader's connection: the row in hand is finished, then the reader goes
 //     on from the stored offset, over a new one;
 //   - the connection that holds the group's lock: the handler's context is
-//     cancelled with notify.ErrLockLost, the group goes to whoever waits;
+//     cancelled with notify.ErrLockLost, and the next member that waits gets the group;
 //   - the process: its sessions and so its lock end with it; rows that were handled
 //     and not stored (Options.FlushInterval) come again, but to a handler in a
 //     transaction, which stored them or did not happen;

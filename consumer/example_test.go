@@ -218,7 +218,7 @@ func ExampleDeadLetters() {
 }
 
 // A message that fails three times goes to the dead letters; a table that was
-// truncated is begun anew; anything else that can't be mended ends the process.
+// truncated is read from its beginning; any other error that Run returns ends the process.
 func ExampleConsumer_Run() {
 	options := consumer.Options{Group: "reports", From: consumer.Beginning(), MaxAttempts: 3, HandlerTimeout: time.Minute}
 	for {
@@ -346,7 +346,7 @@ func ExampleProgress() {
 	later.Settle(1044)
 	fmt.Println(back.Settled(), later.Settled(), later.Largest())
 
-	var other consumer.Progress // what somebody else has
+	var other consumer.Progress // what another reader has
 	other.Settle(1042)
 	both := back.Union(&other)
 	fmt.Println(both.Text(1000))

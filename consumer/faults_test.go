@@ -68,7 +68,7 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 
 func soonAgain() backoff.BackOff { return notify.Exponential(5*time.Millisecond, 100*time.Millisecond) }
 
-// settledWork waits until every row was handled, and tells whether rows were
+// settledWork waits until every row was handled, and reports by name whether rows were
 // handled more than once.
 func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 	tb.Helper()
@@ -232,8 +232,8 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return 0, errCut
 }
 
-// A connection that ends at the commit leaves in doubt whether it was done. The
-// stored offset knows: the work is done once all the same.
+// A connection that ends at the commit leaves in doubt whether the commit was done. The
+// stored offset shows it, so the work is still done once.
 func TestCutAtTheCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -44,7 +44,7 @@ func TestFence(t *testing.T) {
 		require.Equal(t, uint64(20), stored(t, db, "g"))
 		require.Equal(t, "second", mysqltest.Value[string](t, db.Pool(), "SELECT member FROM mqnotify_offset"))
 
-		// The row's own end fences everybody off, also from a row that is made anew.
+		// Deleting the row fences every member off, also after the row was made again.
 		do(t, db, "DELETE FROM mqnotify_offset")
 		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
 		third, anew := claim("third", false)
@@ -90,7 +90,7 @@ func TestOffsetDamaged(t *testing.T) {
 	})
 }
 
-// A group whose row is deleted under it begins anew at From.
+// A group whose row is deleted under it begins again at From.
 func TestOffsetDeletedInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

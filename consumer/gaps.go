@@ -23,8 +23,8 @@ const (
 	maxProbes = 64
 )
 
-// look asks who is open, and reads again the gaps that somebody who ended might
-// have filled. The head was read before.
+// look asks which writers are open, and reads again the gaps that a writer which has ended
+// may have filled. The caller has read the head before.
 func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	if time.Now().Before(r.nextLook) {
 		return false, nil
@@ -32,7 +32,7 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	open, err := r.source.open(ctx)
 	now := time.Now()
 	r.nextLook = now.Add(r.source.pace())
-	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but what came need not wait
+	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but new rows need not wait
 		n, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier})
 		return n > 0, err
 	}
@@ -102,7 +102,7 @@ func (r *reader) sayWait(ctx context.Context) {
 	r.log.InfoContext(ctx, "waiting for an id that an open transaction may still write: the rows after it are held back", attributes...)
 }
 
-// besides is how long a gap is kept open beside what the source knows.
+// besides is how long a gap is kept open in addition to what the source knows.
 func (r *reader) besides(ctx context.Context) (time.Duration, error) {
 	if r.source.name() == WritersUnknown {
 		return r.grace, nil
@@ -184,8 +184,8 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []span, who
 	}
 }
 
-// locked tells whether a row of a gap up to id is there but locked: its writer
-// has not ended. It asks for the newest maxProbes ids at most, one by one, since
+// locked reports whether a row of a gap up to id is there but locked, so that its writer
+// has not ended. It asks for at most the newest maxProbes ids, one by one, because
 // for a range both servers report locks of rows that were not asked for.
 func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	mode := "FOR SHARE NOWAIT"

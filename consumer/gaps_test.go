@@ -165,7 +165,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
 }
 
 // A consumer that restarts while gaps are open, at any time of their lives, gets
-// what comes into them, and nothing twice.
+// the rows that fill them, and no row twice.
 func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -266,7 +266,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers Writers) {
 }
 
 // A view of the transactions that may be older than the head settles nothing,
-// however long that lasts; what commits comes all the same.
+// however long that lasts; rows that commit are still delivered.
 func staleView(t *testing.T, s *mysqltest.Server, writers Writers) {
 	t.Helper()
 	db := openTopic(t, s)

@@ -26,8 +26,8 @@ const appliesWithin = time.Second
 // errReplica ends the first attempt to join a group; later ones wait for a failover.
 var errReplica = errors.New("this server is a replica of another: connect to the one that takes the writes, or read without a group")
 
-// membership is the right to read for a group: its advisory lock, or a lease. It says who
-// should work; that nobody else moves the offset is the fence's part.
+// membership is the right to read for a group: its advisory lock, or a lease. It decides which
+// member works; the fence ensures that no other member moves the offset.
 type membership struct {
 	lock interface {
 		Context(parent context.Context) (context.Context, context.CancelFunc)

@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A page of which a part was done is not done again: what is left is tried again, and
-// the count of attempts begins anew with each step ahead.
+// If a part of a page was handled, only the rest is tried again, and the count of attempts
+// restarts with every step ahead.
 func TestHandled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -101,7 +101,7 @@ func (l looks) wait(tb testing.TB) {
 	eventually(tb, func() bool { return l.n.Load() >= want }, "the reader does not look at its gaps")
 }
 
-// lockHolder is the session that holds a group's lock, 0 when nobody does.
+// lockHolder is the session that holds a group's lock, 0 when none does.
 func lockHolder(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
 	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(db.Name(), "orders", group))

@@ -17,10 +17,10 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// innodbTrx knows the writers by information_schema.INNODB_TRX. The view is a
-// cache that a reader refreshes only when nobody read it for 100 ms. So each
-// question carries a number of its own in its text, and the view shows the texts
-// of the statements that run: a view that shows this number was made while this
+// innodbTrx reads the writers from information_schema.INNODB_TRX. The view is a
+// cache, which the server refreshes only if no session has read it for 100 ms. So
+// every query carries a number of its own in its text, and the view shows the texts
+// of the running statements: a view that shows this number was made while this
 // very statement ran, later than the head was read.
 type innodbTrx struct {
 	session *notify.Session
@@ -88,9 +88,9 @@ func (i *innodbTrx) open(ctx context.Context) (open, error) {
 	return writers, nil
 }
 
-// same tells whether two sightings, the receiver's the earlier, may be of one
-// transaction. In doubt they are: a writer that seems to go on is waited for a
-// second longer, until its session's next transaction has another start.
+// same reports whether two sightings, of which t is the earlier, may be of one
+// transaction. In doubt it returns true: the reader then waits for a writer that seems to
+// go on a second longer, until its session's next transaction has another start.
 func (t trx) same(later trx) bool {
 	if t.id == later.id && t.assigned() {
 		return true
@@ -101,8 +101,8 @@ func (t trx) same(later trx) bool {
 	return t.started == later.started && (t.thread == later.thread || later.thread == 0)
 }
 
-// assigned tells whether the id is the transaction's own for good. Until it
-// writes, MariaDB shows 0 and MySQL a number made from an address.
+// assigned reports whether the id is the transaction's final one. Until a transaction
+// writes, MariaDB shows 0, and MySQL a number made from an address.
 func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 
 // read reads the view over a transaction of the session's own, without which it
@@ -157,9 +157,9 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	return all, nil
 }
 
-// pace leaves the view the 100 ms that it needs to be made anew. Every question
-// begins them again, so several who ask in step would keep one another from it for
-// ever: while the view is stale each waits longer, by chance.
+// pace leaves the view the 100 ms after which the server refreshes it. Every query
+// restarts them, so several readers that ask in step could keep the view stale without
+// end: while the view is stale, every reader waits longer, for a random time.
 func (i *innodbTrx) pace() time.Duration {
 	const rest = 110 * time.Millisecond
 	if i.stale == 0 {

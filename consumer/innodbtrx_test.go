@@ -20,8 +20,8 @@ func TestInnoDBTrxOfAServer(t *testing.T) {
 	})
 }
 
-// INNODB_TRX is made anew only when nobody read it for 100 ms. Somebody else who
-// reads it all the time keeps it stale: that loses no row, and delays none.
+// The server refreshes INNODB_TRX only if no session has read it for 100 ms. Another session
+// that reads it all the time keeps it stale: that loses no row, and delays none.
 func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	looks := newLooks()

@@ -1,7 +1,7 @@
 package consumer
 
-// waits tells whether what comes into a gap waits until it is settled: always in strict order;
-// by key while there are more gaps than one statement reads, and so at one time.
+// waits reports whether a row that fills a gap is held until the gap settles: always in strict order;
+// by key while there are more gaps than one statement can read, because only one statement reads them all at one time.
 func (r *reader) waits() bool {
 	if r.strict || !r.keyed {
 		return r.strict

@@ -49,7 +49,7 @@ func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
 	}
 }
 
-// running is a consumer that runs beside the test.
+// running is a consumer that runs next to the test.
 type running struct {
 	stop context.CancelFunc
 	done chan struct{}

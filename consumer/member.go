@@ -33,7 +33,7 @@ type member struct {
 
 	place       *notify.Lock
 	coordinator *notify.Lock // nil but for the coordinator
-	granted     *notify.Lock // the coordinator's lock, until a look tells whether it wants it back
+	granted     *notify.Lock // the coordinator's lock, until a look shows whether its old holder wants it back
 	parts       map[int]*notify.Lock
 
 	looks backoff.BackOff // between two of the coordinator's
@@ -62,7 +62,7 @@ const (
 	coordinatorLock = "coordinator"
 )
 
-// scene is who holds the group's locks, by sessions; 0 is nobody.
+// scene is the sessions that hold the group's locks; 0 where none does.
 type scene struct {
 	coordinator uint64
 	places      []uint64
@@ -125,7 +125,7 @@ func (s scene) fair() map[uint64]int {
 	return fair
 }
 
-// shared tells whether every member has what is due to it.
+// shared reports whether every member has its fair share.
 func (s scene) shared() bool {
 	left := s.fair()
 	for _, owner := range s.owners {
@@ -187,7 +187,7 @@ func (m *member) settleCoordinator(ctx context.Context, s scene) error {
 	return nil
 }
 
-// take takes free partitions until the member has what is due to it, and tells whether it
+// take takes free partitions until the member has its fair share, and reports whether it
 // took any.
 func (m *member) take(ctx context.Context, s scene) (taken bool, err error) {
 	fair := s.fair()[m.session.ID()]
@@ -254,7 +254,7 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s scene) error {
 		return nil
 	}
 	_, err := m.coordinator.Turn(context.WithoutCancel(ctx), 2*time.Second)
-	if errors.Is(err, notify.ErrNotAcquired) { // somebody else has it now
+	if errors.Is(err, notify.ErrNotAcquired) { // another member has it now
 		m.coordinator = nil
 		return nil
 	}

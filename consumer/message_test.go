@@ -111,7 +111,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// A collector must not see what comes after it: pages do not reuse memory.
+// A handler may keep messages, and later ones do not overwrite them: pages do not reuse memory.
 func TestPayloadsMayBeKept(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -19,7 +19,7 @@ var (
 	ErrNoState = errors.New("the tables of mqnotify are not in this database: make them with `mqnotify init`")
 )
 
-// ledger is where a member stores its progress, as long as nobody else does.
+// ledger is where a member stores its progress, until another member sets the fence.
 type ledger interface {
 	// store writes the progress, unless another member has set the fence since: ErrFenced.
 	store(ctx context.Context, db notify.Execer, p progress) error
@@ -71,8 +71,8 @@ func stateError(verb string, err error) error {
 	return fmt.Errorf("consumer: %s: %w", verb, err)
 }
 
-// claim makes the group's row if there is none, with the progress that start
-// gives, or writes that of start anew when reset is set; it sets the fence and
+// claim makes the group's row with the progress that start returns if there is no row, or
+// overwrites the row with that progress when reset is set. It sets the fence and
 // returns the progress.
 func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (progress, error)) (*offset, progress, error) {
 	row, err := readGroup(ctx, db.Pool(), topic, group)
@@ -87,7 +87,7 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 		if err != nil {
 			return nil, progress{}, err
 		}
-		onDuplicate := "version = version" // somebody was faster
+		onDuplicate := "version = version" // another member was faster
 		if reset {
 			onDuplicate = "settled = VALUES(settled), delivered = VALUES(delivered), version = version + 1"
 		}

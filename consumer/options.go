@@ -160,8 +160,8 @@ type Options struct {
 	FlushInterval time.Duration
 	// MaxAttempts is how often a message's handler may fail before the message goes
 	// to the group's dead letters; without a group Run then returns a HandlerError. 0
-	// means 5, a negative value for ever. Messages behind it wait meanwhile. The
-	// count begins anew with the process. When several messages in a row go to the dead
+	// means 5, a negative value no limit. The messages behind it wait meanwhile. The
+	// count restarts with the process. When several messages in a row go to the dead
 	// letters, Run waits before each further one as Retry says.
 	MaxAttempts int
 	// Retry makes the waits between two attempts; nil means exponential from 100 ms

@@ -97,7 +97,7 @@ func byText(by string) string {
 }
 
 // expression is a row's partition, in SQL. CRC32 is the same on every server and in every
-// program, and is no secret: whoever chooses the keys can choose one partition for all.
+// program, and is no secret: a client that chooses the keys can put all messages into one partition.
 func (s sharing) expression(t *table.Table, key string) (string, error) {
 	value := key
 	if name, ok := strings.CutPrefix(s.by, byColumn); ok {
@@ -154,7 +154,7 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 	if err != nil {
 		return nil, begun, stateError("read partitions", err)
 	}
-	// Not before the rows are ours: somebody may have begun the group anew.
+	// Only now, with the rows locked: another member may have reset the group before.
 	if now, err := readGroup(ctx, tx, s.topic, s.group); err != nil || string(now.Delivered) != string(s.encode()) {
 		return nil, begun, errors.Join(err, fmt.Errorf("consumer: group %q has changed: %w", s.group, ErrFenced))
 	}

@@ -234,7 +234,7 @@ func TestResetNeedsAGroup(t *testing.T) {
 }
 
 // Without a group, too, a consumer goes on where it was when its connections are
-// lost: it neither begins again nor leaves out what came meanwhile.
+// lost: it neither begins again nor leaves out the rows that were committed meanwhile.
 func TestReconnectWithoutAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -17,7 +17,7 @@ func (p *Progress) Settled() uint64 { return p.p.settled }
 // Largest is the largest id that the reader has, or the watermark.
 func (p *Progress) Largest() uint64 { return max(p.p.settled, p.p.done.max()) }
 
-// Has tells whether the reader has the row of the id, or there is none and never will be.
+// Has reports whether the reader has the row of the id, or no such row exists or can appear.
 func (p *Progress) Has(id uint64) bool { return id <= p.p.settled || p.p.done.contains(id) }
 
 // Add notes a row. The watermark moves by Settle alone.
@@ -134,5 +134,5 @@ func (p *progress) above(id uint64) idSet {
 	return s
 }
 
-// covers tells whether the watermark is past everything that q has.
+// covers reports whether the watermark is at or past every id that q has.
 func (p *progress) covers(q *progress) bool { return p.settled >= max(q.settled, q.done.max()) }

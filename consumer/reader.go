@@ -22,7 +22,7 @@ const (
 	checkWait = 5 * time.Minute
 	// maxGapWait is the longest time between two looks at open gaps.
 	maxGapWait = time.Second
-	// backlogWait is put between two looks where all that is to be read next is settled.
+	// backlogWait is added between two looks while the rows to read next are all settled.
 	backlogWait = 200 * time.Millisecond
 )
 
@@ -48,7 +48,7 @@ type reader struct {
 	origins     *origins // nil for a test
 	retries     *retries // nil where no dead letter is tried again by reading its row
 	source      source
-	grace       time.Duration // what a gap is given beside its writers' end, where those may not be seen
+	grace       time.Duration // how long a gap stays open after its writers' end, where writers may not be seen
 	replication *replication
 	waiter      notify.Waiter
 	woken       func(Wake) // may be nil
@@ -162,7 +162,7 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkOrigin(ctx); err != nil {
 		return err
 	}
-	if !r.waits() { // what came into the stored gaps meanwhile, whoever else may still come
+	if !r.waits() { // the stored gaps may have been filled meanwhile, and more rows may still fill them
 		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
 			return err
 		}
@@ -227,8 +227,8 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	}
 }
 
-// due tells whether to look while there are pages to read. Short of the horizon nothing is waited
-// for: a look then only keeps it ahead, and takes the server as long as a fifth of a page.
+// due reports whether to look while there are pages to read. Below the horizon no row waits for a
+// look: it only keeps the horizon ahead, and takes the server as long as a fifth of a page.
 func (r *reader) due() bool {
 	next := r.nextLook
 	if r.wm.frontier < r.wm.horizon {
@@ -237,7 +237,7 @@ func (r *reader) due() bool {
 	return !time.Now().Before(next)
 }
 
-// reading is what came of reading a page.
+// reading is the outcome of reading a page.
 type reading struct {
 	head     uint64 // the largest id known
 	handed   bool   // something was handed out
@@ -255,7 +255,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 	var head uint64
 	var err error
 	if r.rows.where != "" {
-		// Rows that the condition leaves out are to be passed over once, not at each reading.
+		// The reader passes over the rows that the condition leaves out once, not at every reading.
 		if head, err = r.head(ctx); err != nil {
 			return reading{}, err
 		}
@@ -272,8 +272,8 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		if r.waits() {
 			return reading{head: r.wm.frontier, withheld: true}, nil
 		}
-		// After the page, and handed out before it: whoever published one of its rows after
-		// another commit had that row's id from before.
+		// The gaps are read after the page and handed out before it: a row that was committed before
+		// a row of the page was published is then visible, and may be in a gap below the page.
 		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
 			return reading{}, err
 		}

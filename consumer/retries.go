@@ -14,21 +14,21 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// retryWait is how often the reader of a group asks which dead letters of rows are to be tried again.
+// retryWait is how often the reader of a group asks for requests to try dead letters of rows again.
 const retryWait = 5 * time.Second
 
-// gone is the error of a dead letter that was to be tried again and has no row any more.
+// gone is the error of a dead letter whose retry was requested and whose row no longer exists.
 const gone = "tried again, but the row is gone, or the consumer's condition leaves it out"
 
-// retries is the dead letters of a group that are to be tried again. Those of messages are published for the group; those of
-// rows are requests in RetryTable, which end when the row is handled or is a dead letter again.
+// retries is the dead letters of a group whose retry was requested. Messages are published again for the group; for rows
+// there are requests in RetryTable, which end when the row is handled or is a dead letter again.
 type retries struct {
 	topic, group string
 	next         time.Time // no look before
 	allowed      bool      // the account may delete what was tried again
 }
 
-// retry hands out the rows that are to be tried again, and returns when they are handled.
+// retry hands out the rows whose retry was requested, and returns when they are handled.
 func (r *reader) retry(ctx context.Context) error {
 	if r.retries == nil || time.Now().Before(r.retries.next) {
 		return nil
@@ -94,8 +94,8 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 	return last, r.await(ctx, again)
 }
 
-// asked reads which rows are to be tried again, by their ids. The error may be that the account must not, or that there is no
-// such table.
+// asked reads the ids of the rows whose retry was requested. The error may be that the account has no privilege, or that
+// the table does not exist.
 func (t *retries) asked(ctx context.Context, session *notify.Session, after uint64) (ids []uint64, err error) {
 	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		err := conn.SelectContext(ctx, &ids, "SELECT message_id FROM "+schema.RetryTable+

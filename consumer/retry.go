@@ -9,12 +9,12 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// RetryHeader is the header of a message that is published anew for the one group that
+// RetryHeader is the header of a message that is published again for the one group that
 // had given it up: "GROUP/ID", the group and the id that it had. Every other group counts
 // it as handled and gives it to no handler; a consumer without a group gets it.
 const RetryHeader = "mqnotify-retry"
 
-// isFor tells whether a message is for the group.
+// isFor reports whether a message is for the group.
 func (m Message) isFor(group string) bool {
 	retry, is := m.Headers[RetryHeader]
 	if !is {

@@ -10,8 +10,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What is published anew for one group comes to that group, and to who has none; to
-// the others it counts as handled.
+// A message that is published again for one group comes to that group, and to consumers without
+// a group; the other groups count it as handled.
 func TestRetryOfAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

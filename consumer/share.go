@@ -98,8 +98,8 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 	}
 }
 
-// sharing is how the group is shared. It makes the partitions of a group that has none yet, or
-// is to begin anew.
+// sharing returns how the group is shared. It makes the partitions if the group has none yet, or
+// if Options.Reset is set.
 func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Table) (sharing, error) {
 	row, err := readGroup(ctx, l.db.Pool(), t.Name, l.options.Group)
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Ta
 	if shared && !l.options.Reset {
 		return s, s.agrees(t, l.options)
 	}
-	// Under the group's lock: nobody reads for it alone, and nobody else makes it.
+	// The group's lock excludes a member that reads for the group alone, and one that makes the partitions too.
 	lock, err := l.standBy(ctx, session, GroupLock(t.Schema, t.Name, l.options.Group))
 	if err != nil {
 		return s, err

@@ -40,8 +40,8 @@ type shareMember struct {
 
 // The invariant: however members come, end and are killed (kill -9), and however writers
 // commit late and roll back, every row is handled, those of a key in the order in which they
-// were published and by nobody else at the same time; with a handler in a transaction exactly
-// once. When it is quiet the shares are fair.
+// were published and by one member at a time; with a handler in a transaction exactly
+// once. Once no member comes or goes, the shares are fair.
 func TestShareProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
@@ -94,7 +94,7 @@ func TestShareProcesses(t *testing.T) {
 				kills++
 			}
 			members = append(members[:pick], members[pick+1:]...)
-			if random.IntN(2) == 0 { // what was killed is to be taken over by who is there
+			if random.IntN(2) == 0 { // the members that are left must take over the partitions
 				before := handled()
 				eventually(t, func() bool { return handled() > before+50 }, "the others do not go on")
 			}

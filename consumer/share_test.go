@@ -132,7 +132,7 @@ func TestShareDisagreement(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 
-		// To begin anew, nobody may be active.
+		// A reset fails while a member is active.
 		a := run(t, db, "orders", Options{Group: "g", MembersShare: true}, nothing)
 		fairly(t, db, "g", 1)
 		require.ErrorIs(t, end(Options{MembersShare: true, Reset: true, Partitions: 3}), ErrOptions)

@@ -131,7 +131,7 @@ func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStat
 	return status, missing
 }
 
-// storedGroup is a row of the offsets, and who holds the group's lock.
+// storedGroup is a row of the offsets, with the session that holds the group's lock.
 type storedGroup struct {
 	Name      string `db:"group_name"`
 	Settled   uint64

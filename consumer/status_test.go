@@ -62,7 +62,7 @@ func TestStatus(t *testing.T) {
 		require.EqualValues(t, 5, status.Head)
 		require.Equal(t, want, status.group(t, "g"))
 
-		// What comes while nobody is active waits.
+		// Rows that are committed while no member is active wait.
 		require.NoError(t, r.end(t))
 		eventually(t, func() bool { return lockHolder(t, db, "g") == 0 }, "the server does not see the session's end")
 		onConn(t, late, "COMMIT")
@@ -114,7 +114,7 @@ func TestStatusOfGroups(t *testing.T) {
 			assert.Less(t, g.Moved, past+patience, g.Group)
 		}
 
-		// An emptied table goes on where it was, a truncated one begins anew.
+		// The ids of an emptied table go on, those of a truncated one begin again.
 		do(t, db, "DELETE FROM orders")
 		assert.False(t, statusOf(t, db, "orders").group(t, "B").BelowOffset)
 		do(t, db, "TRUNCATE TABLE orders")

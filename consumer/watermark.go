@@ -27,9 +27,9 @@ type watermark struct {
 	earlier uint64
 
 	// writers are those that were open at the last look, each with the head of the
-	// look before the one that saw it first: it has larger ids only. Whoever will
-	// fill a gap below a head took the id before the head appeared, and his lock on
-	// the table before that: a look that comes after the head shows him.
+	// look before the one that saw it first: it has larger ids only. A writer that will
+	// fill a gap below a head took the id before the head appeared, and its lock on
+	// the table before that, so a look that comes after the head shows it.
 	writers map[writer]uint64
 	heads   []head // in order, where a gap is given grace
 }
@@ -100,18 +100,19 @@ func (w *watermark) settle(id uint64) {
 	w.looked, w.earlier = max(w.looked, w.settled), max(w.earlier, w.settled)
 }
 
-// waiting tells whether there are gaps below the frontier, or a head whose writers
+// waiting reports whether there are gaps below the frontier, or a head whose writers
 // have not ended.
 func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.looked) }
 
-// full tells whether no more ids can be remembered above the gaps.
+// full reports whether the set of ids above the gaps has reached its memory limit.
 func (w *watermark) full() bool { return len(w.seen.spans) >= maxSpans }
 
-// look takes a head and who was asked to be open after it. It tells the range, lo
-// and hi included, whose gaps are to be read again, since somebody who ended may
-// have filled them, and the id up to which nothing can appear after that: every
-// writer has ended that might have an id below it, and grace has passed since it
-// was there. The caller reads the range, then ends what has ended.
+// look records a head, and the writers that were open after it was read. It returns
+// the range, lo and hi included, whose gaps the caller must read again, because a
+// writer that has ended may have filled them. It also returns the id up to which
+// nothing can appear after that reading: every writer that may have a smaller id has
+// ended, and grace has passed since the head was there. The caller reads the range
+// first, and calls end with the id afterwards.
 func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again span, ended uint64) {
 	id = max(id, w.looked)
 	ended = id
@@ -119,7 +120,7 @@ func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duratio
 	if w.late {
 		since, ended = w.earlier, w.looked
 	}
-	after := since // where those may have written who came and went since the last look
+	after := since // writers that began and ended since the last look have larger ids
 	for name, low := range w.writers {
 		if _, still := open[name]; still {
 			ended = min(ended, low)

@@ -21,7 +21,7 @@ type simulation struct {
 	taken   map[writer][]uint64 // by the transactions that are open
 	names   writer
 	visible idSet
-	closing bool   // nobody begins any more
+	closing bool   // no writer begins any more
 	pinned  writer // never ends, if not 0
 	late    bool   // a writer shows at the look after the first that it could show at
 	shown   map[writer]bool
@@ -60,7 +60,7 @@ func (s *simulation) step() {
 	}
 }
 
-// idle tells whether all have ended who will.
+// idle reports whether all writers that will end have ended.
 func (s *simulation) idle() bool {
 	_, pinned := s.taken[s.pinned]
 	return s.closing && (len(s.taken) == 0 || pinned && len(s.taken) == 1)
@@ -91,9 +91,9 @@ func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 }
 
 // The invariant: whatever the order of takes, commits, rollbacks and readings,
-// every row is read once, and nothing appears below the watermark. The reader is
-// the protocol's: page, then writers, then the gaps again. It begins anew from
-// its stored progress at random. A writer that never ends may be among them.
+// every row is read once, and nothing appears below the watermark. The reader follows
+// the protocol: page, then writers, then the gaps again. It restarts from
+// its stored progress at random. A writer that never ends may be among the writers.
 func TestWatermarkSimulated(t *testing.T) {
 	t.Parallel()
 	first := mysqltest.Random(t).Uint64()

@@ -169,7 +169,7 @@ func (r *replication) applies(ctx context.Context) (bool, error) {
 	return r.certain || time.Now().Before(r.doubted), err
 }
 
-// unknown is the source that knows of nobody.
+// unknown is the source that knows of no writer.
 type unknown struct{}
 
 func (unknown) open(context.Context) (open, error) { return nil, nil }

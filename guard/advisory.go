@@ -53,7 +53,7 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 			}
 			_ = session.Close() // whatever it holds is free then
 		}
-		// Who waits outlives a restart of the server.
+		// A wait outlives a restart of the server.
 		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
 			return nil, a.explain(ctx, asked, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// median is what f takes, and what the floor takes beside it, in turns.
+// median measures f and its floor in turns.
 func median(b *testing.B, f, floor func(n int)) {
 	b.Helper()
 	var times, floors []time.Duration
@@ -35,8 +35,8 @@ func median(b *testing.B, f, floor func(n int)) {
 	b.ReportMetric(float64(took)/float64(least), "floors")
 }
 
-// What guards cost when nobody else is there, beside a bare UPDATE of one row over the
-// same pool, which they all are or more.
+// What guards cost without contention, compared with a bare UPDATE of one row over the
+// same pool: every guard runs at least that.
 func BenchmarkGuards(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db, _ := openState(b, s)

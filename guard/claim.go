@@ -15,22 +15,22 @@ import (
 // that each has one successor, however often the next step is triggered. Keys are
 // strings of 1 to 255 characters. Safe for concurrent use.
 //
-// A claim is for ever, or until Forget. For a row that is there beforehand Once is
-// cheaper to look at, since what is open is in the table too.
+// A claim lasts until Forget deletes it. For rows that exist beforehand Once is easier
+// to inspect, because the table also shows which of them are still open.
 type Claims struct{ db *notify.DB }
 
 // NewClaims is Claims on the ready table, which `mqnotify init` makes.
 func NewClaims(db *notify.DB) *Claims { return &Claims{db} }
 
-// Claim tells whether the caller is the one who has the key: true once for all
-// callers. After an error nobody may act: the key may be claimed.
+// Claim claims key and reports whether the caller got it: true once for all callers.
+// After an error no caller may act, because the key may be claimed.
 func (c *Claims) Claim(ctx context.Context, key string) (bool, error) {
 	return c.claim(ctx, key, nil)
 }
 
-// Follow claims key as what comes after the claim of previous: true once for all
-// callers, and false as well if anything else follows previous already.
-// ErrNoPredecessor says that nobody claimed previous; ErrOptions that it is key itself.
+// Follow claims key as the successor of the claim of previous: true once for all
+// callers, and false also if another key follows previous already.
+// ErrNoPredecessor says that previous is not claimed; ErrOptions that it is key itself.
 func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error) {
 	if err := checkStep(previous, key); err != nil {
 		return false, err
@@ -38,8 +38,8 @@ func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error)
 	return c.claim(ctx, key, previous)
 }
 
-// checkStep refuses what is no step of a chain: InnoDB takes a row that references itself, though nobody
-// had claimed it before. The column, too, compares byte by byte.
+// checkStep refuses a key that follows itself: InnoDB accepts a row that references itself, although the
+// predecessor was not claimed before. The column, too, compares byte by byte.
 func checkStep(previous, key string) error {
 	if previous == key {
 		return wrongf("key %s follows itself: give each step a key of its own", shown(key))
@@ -109,8 +109,8 @@ func (c *Claims) insert(ctx context.Context, q Tx, key string, follows any, take
 	return err == nil, err
 }
 
-// Next is what follows the claim of key, "" if nothing does yet. ErrNoRow says that
-// nobody claimed key.
+// Next returns the key that follows the claim of key, "" if there is none yet. ErrNoRow
+// says that key is not claimed.
 func (c *Claims) Next(ctx context.Context, key string) (string, error) {
 	var next sql.NullString
 	err := again(ctx, func() error {
@@ -123,9 +123,9 @@ func (c *Claims) Next(ctx context.Context, key string) (string, error) {
 	return next.String, explain("what follows", key, err)
 }
 
-// Forget deletes a claim, so that it can be claimed again, and tells whether it was
-// there. What follows it must be forgotten before. When the connection ends it is an
-// error, after which the claim may be forgotten, and another one be there.
+// Forget deletes a claim, so that its key can be claimed again, and reports whether the
+// claim was there. The claims that follow it must be forgotten first. If the connection
+// ends, Forget returns an error; the claim may then be deleted, and a new one be there.
 func (c *Claims) Forget(ctx context.Context, key string) (bool, error) {
 	var deleted int64
 	// Not after a lost connection: what is there by then may be the next one's.

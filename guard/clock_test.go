@@ -104,7 +104,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET expires_at = expires_at - INTERVAL ? SECOND WHERE name = 'x'", int((ttl - time.Second).Seconds()))
 		require.Eventually(t, free, patience, tick)
 	}
-	for range 2 { // whoever takes it, the other waits for its end, by the server's clock
+	for range 2 { // the one takes it, the other waits for its end, by the server's clock
 		right("take", true)
 		wrong("take", false)
 		expires()

@@ -15,9 +15,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Where two servers take writes, somebody takes the lease on the other one while a
-// transaction is fenced by it here, and this server has not heard of it: the transaction
-// is refused at its commit.
+// Where two servers take writes, another holder takes the lease on the other server while a
+// transaction is fenced by it here, and this server has not heard of it: the server refuses
+// the transaction at its commit.
 func TestLeaseFenceOfAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		switch {
@@ -44,7 +44,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 			return err == nil && tables == 1
 		}, patience, tick)
 
-		// What comes from there waits behind a table that is locked here.
+		// The other server's changes wait behind a table that is locked here.
 		hurdle, err := here.Pool().Connx(t.Context())
 		require.NoError(t, err)
 		defer func() { _ = hurdle.Close() }()
@@ -68,7 +68,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		require.NoError(t, next.Release(t.Context()))
 		require.Zero(t, mysqltest.Value[int](t, here.Pool(), "SELECT n FROM resource"))
 
-		// Both at the same time, again and again: whoever is refused has done nothing.
+		// Both at the same time, again and again: a transaction that is refused has done nothing.
 		var both sync.WaitGroup
 		const each = 20
 		for _, db := range []*notify.DB{here, there} {

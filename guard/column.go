@@ -29,8 +29,8 @@ type column struct {
 	engine string // of the table
 }
 
-// transactional refuses a table without transactions, where what is more than one
-// statement excludes nobody and is not rolled back.
+// transactional refuses a table without transactions, where work of more than one
+// statement excludes no other session and is not rolled back.
 func (c *column) transactional() error {
 	if strings.EqualFold(c.engine, innodb) {
 		return nil

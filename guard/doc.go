@@ -2,7 +2,7 @@
 // of machines that have a MySQL or MariaDB in common and nothing else. Each guard is
 // a known technique; none needs more than ordinary privileges on a table.
 //
-//	Once       conditional update      at most once for each row or key, for ever
+//	Once       conditional update      at most once for each row or key
 //	Claims     unique constraint       one claimant for each key; one successor for each claim
 //	Every      timeout lock            at most once in each interval, or calendar period
 //	LockRow    SELECT ... FOR UPDATE   one transaction at a time on a row
@@ -17,11 +17,11 @@
 //
 // # What each guarantees, and what not
 //
-// Once, Claims and Every let at most one through. Not at least one: whoever got
-// through may die before it acts, and after an error nobody may act, since the key may
-// be used up. Work in the same database becomes exactly once by the forms for a
-// transaction (TryTx, ClaimTx). What takes time, and may fail and has to be tried
-// again, is a task: see package queue.
+// Once, Claims and Every let at most one caller through. They do not guarantee at least
+// one: the caller that got through may die before it acts, and after an error no caller
+// may act, because the key may be used up. The forms for a transaction (TryTx, ClaimTx)
+// do work in the same database exactly once. Work that takes time, may fail and has to
+// be tried again is a task: see package queue.
 //
 // LockRow is exact: the server excludes. It costs a transaction that stays open as
 // long as the work, so the work is short, and calls nothing outside: for that there is
@@ -32,11 +32,11 @@
 // A mutex excludes as long as its holder heeds the loss: an Advisory lock is lost
 // with its connection, a Lease when it could not be renewed in time. Both cancel the
 // context that Held.Context made. A process that is stopped in the middle, or waits
-// for a network, can't heed anything: it may still write when somebody else holds the
-// lock. Against that there is the fencing token (Held.Token), which what is written to
-// has to check; a transaction in the same database checks it with [Lease.Fence],
-// exactly, also where several servers take writes. RowMutex and FlagMutex are never lost, and stay taken when their holder
-// dies, until somebody calls Break.
+// for a network, can't heed anything: it may still write when another process holds the
+// lock. The fencing token (Held.Token) protects against that: the resource that is written
+// to has to check it. A transaction in the same database checks it with [Lease.Fence],
+// exactly, also where several servers take writes. RowMutex and FlagMutex are never lost;
+// when their holder dies they stay taken until Break is called.
 //
 // # When to prefer which
 //
@@ -45,8 +45,8 @@
 // keep (a request that begins something and another that ends it), where a fencing
 // token is needed, behind a proxy that shares connections, and on Galera or a group with
 // several primaries, whose servers each have advisory locks of their own. A RowMutex is
-// for when nobody may go on before a human has looked. docs/choosing.md has all in one
-// table.
+// for work that must not go on before a human has looked. docs/choosing.md compares all
+// of them in one table.
 //
 // # Time
 //
@@ -64,12 +64,12 @@
 //
 // # Answers that are lost
 //
-// An attempt writes a random mark of its own beside what it takes. When the connection
-// ends before the answer, it is run again on another one, and recognises itself. So a
-// lost connection costs no key and no lock. Deadlocks and lock timeouts are run again
-// too; see [Retried]. What makes somebody else's key or lock free (Reset, Forget, Break) is
-// not run again after a lost connection: that would free it for a second time, when the
-// next one has it.
+// Every attempt writes a random mark of its own into the row that it takes. When the
+// connection ends before the answer, the guard runs the attempt again on another one, and
+// recognises it by the mark. So a lost connection costs no key and no lock. The guard also
+// runs it again after deadlocks and lock timeouts; see [Retried]. It does not run Reset,
+// Forget and Break again after a lost connection: they would free the key or lock a second
+// time, when the next caller may have it.
 //
 // Nothing here depends on whether the connection counts changed or found rows
 // (clientFoundRows): each WHERE leaves out what is so already, or the answer is in the

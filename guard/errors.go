@@ -11,10 +11,10 @@ import (
 // Errors that callers decide on, with errors.Is. ErrNotAcquired and ErrLockLost are
 // notify's, so that a caller need not know which kind of lock it has.
 var (
-	// ErrNotAcquired means that somebody else holds the lock.
+	// ErrNotAcquired means that another holder has the lock.
 	ErrNotAcquired = notify.ErrNotAcquired
-	// ErrLockLost means that the lock is not held any more, and that somebody else
-	// may hold it. It is in the cause of a context made by Held.Context.
+	// ErrLockLost means that the caller does not hold the lock any more, and that another
+	// one may hold it. It is in the cause of a context made by Held.Context.
 	ErrLockLost = notify.ErrLockLost
 	// ErrNotHolder means that a token is not that of the lease's holder. errors.As
 	// with a *TokenError tells more.
@@ -44,7 +44,7 @@ var (
 type TokenError struct {
 	Name           string
 	Token, Current uint64 // the one that was given, and the lease's newest; 0 if it was never taken
-	Held           bool   // somebody holds the lease now
+	Held           bool   // the lease is held now
 }
 
 func (e *TokenError) Error() string {

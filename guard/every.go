@@ -10,13 +10,13 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// Every lets one through an interval, at most, whoever asks and however many ask:
-// the timeout lock, which is never released. For a task that many machines schedule.
+// Every lets at most one caller through in an interval, however many ask: the timeout
+// lock, which is never released. Use it for a task that many machines schedule.
 // Safe for concurrent use.
 //
-// The interval is counted from the last one that got through, by the server's clock;
-// that of the caller is not looked at. All callers give the same interval, or each
-// is held to its own. NewEveryPeriod makes one for calendar periods.
+// The interval begins when a caller gets through, by the server's clock; the caller's
+// clock does not matter. All callers should give the same interval, or each is held
+// to its own. NewEveryPeriod makes one for calendar periods.
 type Every struct {
 	db       *notify.DB
 	key      string
@@ -37,8 +37,8 @@ func NewEvery(db *notify.DB, key string, interval time.Duration) (*Every, error)
 	return &Every{db: db, key: key, interval: interval}, nil
 }
 
-// Try tells whether the caller got through, in one statement. After an error nobody
-// may act: the interval may be used up.
+// Try reports whether the caller got through, in one statement. After an error no caller
+// may act, because the interval may be used up.
 func (e *Every) Try(ctx context.Context) (bool, error) {
 	taker, length, query := newTaker(), microseconds(e.interval), everyQuery
 	args := []any{e.key, taker, length, taker, length, taker, taker, length, taker}
@@ -63,10 +63,10 @@ func (e *Every) Try(ctx context.Context) (bool, error) {
 	return through && err == nil, e.explain(err)
 }
 
-// Who gets through is told by the insert id, not by the count of rows: that of an
-// INSERT ... ON DUPLICATE KEY UPDATE that changes nothing is 0 or 1, as the connection
-// was made (clientFoundRows). An attempt that is run again, since its answer was lost,
-// knows itself by the taker.
+// The insert id shows whether the caller gets through, not the count of rows: that of an
+// INSERT ... ON DUPLICATE KEY UPDATE that changes nothing is 0 or 1, depending on the
+// connection (clientFoundRows). An attempt that is run again, because its answer was lost,
+// recognises itself by the taker.
 //
 // A period is known before the statement: it counts for the time at which its start was computed, not for the time of the statement, which may
 // be in the next period.
@@ -87,8 +87,8 @@ func tryQuery(over, now string) string {
 		" taken_at = IF(" + open + ", " + now + ", taken_at)" // the last, as the others ask for it
 }
 
-// Do runs f if the caller got through, and tells whether it did. That f fails makes
-// the interval no less used up.
+// Do runs f if the caller got through, and reports whether it did. The interval is used
+// up even if f fails.
 func (e *Every) Do(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
 	through, err := e.Try(ctx)
 	if err != nil || !through {
@@ -97,7 +97,7 @@ func (e *Every) Do(ctx context.Context, f func(ctx context.Context) error) (ran 
 	return true, f(ctx)
 }
 
-// Due is how long it takes until somebody can get through again; 0 is now.
+// Due returns the time until a caller can get through again; 0 is now.
 func (e *Every) Due(ctx context.Context) (time.Duration, error) {
 	if e.period != "" {
 		return e.duePeriod(ctx)

@@ -76,7 +76,7 @@ func ExampleEvery_Do() {
 	fmt.Println("again in less than a day:", due > 0 && due < 24*time.Hour && err == nil)
 }
 
-// A process that is started anew goes on with the lease that it had.
+// A process that is started again goes on with the lease that it had.
 func ExampleLease_Resume() {
 	lease, err := guard.NewLease(db, "migration", guard.LeaseOptions{TTL: time.Minute})
 	if err != nil {

@@ -53,7 +53,7 @@ func ExampleNewOnce() {
 		return nil
 	})
 	if err != nil {
-		fmt.Println(err) // it may be used up, though nobody migrated
+		fmt.Println(err) // it may be used up, though no process migrated
 	} else if !ran {
 		fmt.Println("somebody else does, or did")
 	}
@@ -219,7 +219,7 @@ func ExampleMutex() {
 	}
 }
 
-// A lease needs nobody to keep it: one request takes it, and another one, in another
+// A lease needs no process that keeps it: one request takes it, and another one, in another
 // process, releases it.
 func ExampleLease() {
 	editing, err := guard.NewLease(db, "document 12", guard.LeaseOptions{TTL: 10 * time.Minute})

@@ -127,7 +127,7 @@ func waiting(t *testing.T, db *notify.DB, statement string) int {
 	return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement)
 }
 
-// Engines that lock no rows exclude nobody, and roll nothing back: they are refused where
+// Engines that lock no rows exclude no session, and roll nothing back: they are refused where
 // that matters.
 func TestEngines(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -34,7 +34,7 @@ func inTx(t *testing.T, db *notify.DB, f func(tx guard.Tx) error) error {
 }
 
 // A lease needs no connection: it is taken, its taker goes away, and another program
-// goes on with it or releases it, by its token. Tokens only grow. Somebody else's token,
+// goes on with it or releases it, by its token. Tokens only grow. The token of another lease,
 // an old one and one that was never given release nothing and renew nothing.
 func TestLeaseTokens(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -90,8 +90,8 @@ func TestLeaseTokens(t *testing.T) {
 	})
 }
 
-// A lease that nobody renews is the next one's when it expires, with a larger token. The
-// one before can neither release, renew nor fence any more. One that is renewed lasts.
+// The next holder gets a lease that is not renewed when it expires, with a larger token. The
+// previous holder can neither release, renew nor fence any more. A lease that is renewed lasts.
 func TestLeaseExpires(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -119,7 +119,7 @@ func TestLeaseExpires(t *testing.T) {
 		require.ErrorIs(t, err, guard.ErrNotAcquired)
 		require.NoError(t, renewed.Release(t.Context()))
 
-		// An expired one that nobody took is lost all the same.
+		// An expired lease is lost even if no other holder took it.
 		token, err = lease.Take(t.Context())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
@@ -204,8 +204,8 @@ func TestLeaseLost(t *testing.T) {
 	})
 }
 
-// A holder is told at its next renewal that somebody has taken the lease from it, by
-// hand for instance.
+// A holder learns at its next renewal that the lease was taken from it, by hand for
+// instance.
 func TestLeaseTakenAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -255,8 +255,8 @@ func TestLeaseSurvives(t *testing.T) {
 	})
 }
 
-// Nobody takes the lease while a transaction is fenced by it, even past its end; so what
-// the transaction commits was its one holder's.
+// No other holder takes the lease while a transaction is fenced by it, even past its end, so
+// the transaction commits as the only holder.
 func TestLeaseFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -299,8 +299,8 @@ func errs(err error) int {
 	return 0
 }
 
-// What was renewed after a transaction's first read is fenced all the same, if that is READ COMMITTED. The
-// default is refused by some servers, which the error says how to mend.
+// A lease that was renewed after a transaction's first read can still be fenced, if the transaction is READ COMMITTED.
+// Some servers refuse the default; the error then names the way out.
 func TestLeaseFenceAfterARenewal(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)

@@ -17,7 +17,7 @@ type Mutex interface {
 	// TryLock takes the lock if it is free. ErrNotAcquired says that it is not.
 	TryLock(ctx context.Context) (Held, error)
 	// Lock waits for the lock until ctx ends; the error then has the cause of ctx, and
-	// ErrNotAcquired if somebody else held the lock, or the error that kept it from asking.
+	// ErrNotAcquired if another holder had the lock, or the error that kept it from asking.
 	Lock(ctx context.Context) (Held, error)
 }
 
@@ -39,8 +39,8 @@ type Held interface {
 	// cause, when the lock is lost. The caller calls cancel when done with it.
 	Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc)
 	// Release lets the lock go, even if ctx has ended. ErrLockLost says that it was not
-	// held any more: somebody else may have worked at the same time. It may be called
-	// twice.
+	// held any more: another holder may have worked at the same time. Release may be
+	// called twice.
 	Release(ctx context.Context) error
 }
 
@@ -59,8 +59,8 @@ func With(ctx context.Context, m Mutex, f func(ctx context.Context) error) error
 }
 
 // persist tries until the lock is got, something fails, or ctx ends. The waits grow
-// from 5 to 250 ms, and half of each is random: who comes does not find those who
-// wait all at once, and nobody is first in a queue.
+// from 5 to 250 ms, and half of each is random, so that callers do not try all at
+// once. There is no queue: any of them may get the lock first.
 func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (Held, error) {
 	waits := &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
 	var refused error

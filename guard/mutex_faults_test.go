@@ -17,8 +17,8 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// A wait that ends while the server is away does not say that somebody has the lock, but why
-// nobody could be asked: also if somebody had it before.
+// The error of a wait that ends while the server is away does not say that the lock is held, but
+// why the server could not be asked, even if the lock was held before.
 func TestMutexServerAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -56,7 +56,7 @@ func TestMutexServerAway(t *testing.T) {
 				proxy.Up()
 			}
 
-			// Nobody answers at all.
+			// The server does not answer at all.
 			proxy.Freeze()
 			ctx, stop := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, enough)
 			_, err = m.Lock(ctx)
@@ -68,12 +68,12 @@ func TestMutexServerAway(t *testing.T) {
 	})
 }
 
-// Whoever loses the connection while it takes a lock, or releases it, has what the
-// server did: no lock stays taken by nobody.
+// A caller that loses the connection while it takes a lock, or releases it, finds out what the
+// server did: no lock stays taken without a holder.
 func TestMutexConnectionLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, blocksTaking, taken, release, free string }{
-			// An INSERT waits for the end of whoever deletes the row.
+			// An INSERT waits for the end of a transaction that deletes the row.
 			"row":   {schema.RowMutexTable, "DELETE FROM mqnotify_mutex_row", "taker <> 'somebody'", "DELETE", "TRUE"},
 			"flag":  {schema.FlagMutexTable, "SELECT * FROM mqnotify_mutex_flag FOR UPDATE", "held", "UPDATE", "held"},
 			"lease": {schema.LeaseTable, "SELECT * FROM mqnotify_lease FOR UPDATE", "expires_at > UTC_TIMESTAMP(6)", "UPDATE", "expires_at IS NOT NULL"},
@@ -111,15 +111,15 @@ func TestMutexConnectionLost(t *testing.T) {
 	})
 }
 
-// What frees a key or a lock whoever has it is not run again after a lost answer: by then it may be
-// the next one's.
+// A statement that frees a key or a lock of any holder is not run again after a lost answer: by then
+// the next holder may have it.
 func TestFreedOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		type breakable interface {
 			guard.Mutex
 			Break(ctx context.Context) (bool, error)
 		}
-		// take takes it, and fails if somebody has it; free makes it free.
+		// take takes it, and fails if it is taken; free makes it free.
 		type made struct {
 			take func() error
 			free func(ctx context.Context) (bool, error)

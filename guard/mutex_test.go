@@ -62,7 +62,7 @@ func TestMutex(t *testing.T) {
 		require.Equal(t, "A name: ☃", held.Name())
 		require.NoError(t, held.Err())
 
-		// Nobody else gets it, not its holder either; another name is another lock.
+		// No second holder gets it, nor its holder again; another name is another lock.
 		_, err = open("A name: ☃").TryLock(t.Context())
 		require.ErrorIs(t, err, guard.ErrNotAcquired)
 		require.ErrorContains(t, err, "A name")
@@ -89,7 +89,7 @@ func TestMutex(t *testing.T) {
 		_, err = open("free").TryLock(ctx)
 		require.ErrorIs(t, err, enough)
 
-		// Whoever waits has it after the release, even one under a context that has ended.
+		// A waiter has it after the release, even after a release under a context that has ended.
 		waits := mysqltest.Result(func() guard.Held { return mustLock(t, open("A name: ☃")) })
 		working, stop := held.Context(t.Context())
 		defer stop()
@@ -191,8 +191,8 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// A release that got no answer, and gave up, may have released the lock: the next one does
-// not take that for a loss. One that finds somebody else there does.
+// A release that got no answer, and gave up, may have released the lock: the next release does
+// not take that for a loss. A release that finds another holder does.
 func TestReleaseAgain(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, release, free string }{

@@ -19,11 +19,11 @@ type OnceTable struct {
 	Table string
 	// Key is the column that names the row: an integer or a string, unique by itself.
 	Key string
-	// Time is a column that takes a time and NULL: NULL while nobody got through.
+	// Time is a column that takes a time and NULL: NULL until a caller gets through.
 	Time string
-	// Taker is a column for 26 ASCII characters that takes NULL, or "" for none. With it, whoever loses the
-	// connection in the middle connects again and finds out whether it got through;
-	// without it the error says that nobody knows.
+	// Taker is a column for 26 ASCII characters that takes NULL, or "" for none. With it, a caller that
+	// loses the connection in the middle connects again and finds out whether it got through;
+	// without it the error says that this is unknown.
 	Taker string
 }
 
@@ -71,12 +71,12 @@ func NewOnceIn(db *notify.DB, table OnceTable) (*Once, error) {
 	return &Once{db: db, table: table, now: "NOW(6)"}, nil
 }
 
-// Try tells whether the caller is the one who may act on the key: true once for all
-// callers, on whatever machines, until Reset. The key is a string, or an integer
-// where the column is one.
+// Try reports whether the caller may act on the key: true once for all callers, on
+// all machines, until Reset. The key is a string, or an integer where the column is
+// one.
 //
-// After an error nobody may act: the key may be used up. At most once, that is, not
-// at least once; TryTx is exactly once for what is done in the transaction.
+// After an error no caller may act, because the key may be used up: Try guarantees at
+// most once, not at least once. TryTx is exactly once for the transaction's work.
 func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 	arg, err := o.argument(ctx, key)
 	if err != nil {
@@ -101,8 +101,8 @@ func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 // whatever becomes of the transaction, and are refused with ErrOptions.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
-// (innodb_snapshot_isolation) refuses it, with error 1020, where somebody got through, or
-// was let through again, after the transaction's first read.
+// (innodb_snapshot_isolation) refuses it, with error 1020, if another caller got through, or
+// the key was reset, after the transaction's first read.
 func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
 	if err := checkTx(tx); err != nil {
 		return false, err
@@ -124,8 +124,8 @@ func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
 	return through && err == nil, o.explain(key, err)
 }
 
-// Do runs f if the caller is the one who may act, and tells whether it was. That f
-// fails, or that the process dies in it, makes it no less used up.
+// Do runs f if the caller may act on the key, and reports whether it ran f. The key is
+// used up even if f fails, or the process dies in it.
 func (o *Once) Do(ctx context.Context, key any, f func(ctx context.Context) error) (ran bool, err error) {
 	through, err := o.Try(ctx, key)
 	if err != nil || !through {
@@ -134,7 +134,7 @@ func (o *Once) Do(ctx context.Context, key any, f func(ctx context.Context) erro
 	return true, f(ctx)
 }
 
-// Reset lets one more through, and tells whether the key had been used up.
+// Reset lets one more caller through, and reports whether the key had been used up.
 func (o *Once) Reset(ctx context.Context, key any) (bool, error) {
 	arg, err := o.argument(ctx, key)
 	if err != nil {
@@ -174,7 +174,7 @@ func (o *Once) try(ctx context.Context, q Tx, arg any, taker string, reading str
 			// This very attempt, whose answer did not arrive?
 			return by.String == taker, nil
 		case err == nil && !first:
-			return false, nil // made and reset by others meanwhile: whoever comes next has it
+			return false, nil // made and reset by others meanwhile: the next caller gets it
 		case err == nil:
 			continue
 		case !errors.Is(err, sql.ErrNoRows):

@@ -101,7 +101,7 @@ func TestOnceTx(t *testing.T) {
 			require.True(t, through)
 			through, err = once.TryTx(t.Context(), tx, "old")
 			require.False(t, through)
-			if err != nil { // MariaDB 11.8 refuses to look past a snapshot: the caller begins anew
+			if err != nil { // MariaDB 11.8 refuses to look past a snapshot: the caller begins again
 				require.NoError(t, tx.Rollback())
 				tx = begin()
 				through, err = once.TryTx(t.Context(), tx, "old")
@@ -139,8 +139,8 @@ func TestOnceDo(t *testing.T) {
 	})
 }
 
-// Whoever loses the connection in the middle finds out whether it got through, where the
-// table says who did; where it does not, an error says that nobody knows.
+// A caller that loses the connection in the middle finds out whether it got through, where the
+// table stores the taker; where it does not, an error says that this is unknown.
 func TestOnceConnectionLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -69,7 +69,7 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 
 // Once, Claims, the steps of a chain and Every never let two through: sixteen processes (with -short, eight) race for each key, half
 // of them with connections that count found rows. Some are killed with kill -9 in the
-// middle of a race, and some lose their connections. Where nobody did, one gets through.
+// middle of a race, and some lose their connections. In a race without either, one gets through.
 func TestOnceRaces(t *testing.T) {
 	races := mysqltest.Size(25, 100, 25_000) // two of the five kinds are Once
 	racers := mysqltest.Size(8, 16, 16)

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A lock on a replica would be held beside the same one on its source.
+// A lock on a replica would not exclude the lock of that name on its source.
 func TestAdvisoryOnAReplica(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		source, replica := s.Replica(t)
@@ -46,7 +46,7 @@ func TestAdvisoryOnAReplica(t *testing.T) {
 	})
 }
 
-// Who waits for a lock outlives the server's death, and gets the lock that its holder lost.
+// A wait for a lock outlives the server's death, and gets the lock that its holder lost.
 func TestLockWaitsThroughARestart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// RowWait is what LockRow does when somebody else has the row locked.
+// RowWait is what LockRow does when another transaction has the row locked.
 type RowWait int
 
 const (
@@ -34,7 +34,7 @@ const (
 type RowOptions struct {
 	Wait RowWait
 	// Timeout is the longest wait, with Wait: innodb_lock_wait_timeout, in whole
-	// seconds, rounded up. 0 means the server's own, 50 s if nobody changed it.
+	// seconds, rounded up. 0 means the server's own, 50 s by default.
 	Timeout time.Duration
 }
 
@@ -51,16 +51,16 @@ type RowRef struct {
 func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Key, r.Value) }
 
 // LockRow runs f in a transaction that holds the row by SELECT ... FOR UPDATE, and
-// commits: nobody else changes the row, or locks it so, meanwhile. When f returns an
-// error or panics, the transaction is rolled back. It is READ COMMITTED: what f reads
-// is what is there now.
+// commits: no other transaction changes the row, or locks it so, meanwhile. When f
+// returns an error or panics, the transaction is rolled back. It is READ COMMITTED, so
+// that f reads the newest committed rows.
 //
-// f passes on errors of its statements, wrapped or not: after a deadlock it is run
-// again, so what it does outside the transaction must bear that. Better it does
-// nothing there: see TwoStep.
+// f must return the errors of its statements, wrapped or not: after a deadlock LockRow
+// runs f again, so work of f outside the transaction must bear repetition. It is better
+// to do no such work in f: see TwoStep.
 //
-// ErrNotAcquired says that somebody has the row, and still has it after the wait;
-// ErrNoRow that there is none; ErrUnknown that the connection ended in the commit.
+// ErrNotAcquired says that another transaction still has the row locked after the wait;
+// ErrNoRow that there is no such row; ErrUnknown that the connection ended in the commit.
 //
 // The lock is one server's. On Galera, or a group with several primaries, two on
 // different servers may both be in f: what the later one commits is refused there if

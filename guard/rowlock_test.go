@@ -78,7 +78,7 @@ func TestLockRow(t *testing.T) {
 	})
 }
 
-// A row that somebody has: each way of waiting, and a row that is not there.
+// A row that is locked: every way of waiting, and a row that is not there.
 func TestLockRowHeld(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
@@ -256,7 +256,7 @@ func TestTwoStep(t *testing.T) {
 		pay.Call = func(context.Context) error { return no }
 		require.ErrorIs(t, pay.Do(t.Context(), db, account(2), options), no)
 
-		// A lease that somebody else has got meanwhile: Finish is rolled back.
+		// A lease that another holder has got meanwhile: Finish is rolled back.
 		pay.Call = func(context.Context) error {
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
 			return nil

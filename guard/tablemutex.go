@@ -12,8 +12,8 @@ import (
 
 // RowMutex is the mutex of a row that is there while it is held: INSERT takes it, DELETE
 // releases it, the primary key excludes. It has no connection of its own, no token,
-// and no end: when its holder dies it stays taken until somebody calls Break. That
-// it was broken its holder learns when it releases it.
+// and no end: when its holder dies it stays taken until Break is called. A holder learns
+// that its lock was broken when it releases the lock.
 type RowMutex struct{ simple }
 
 // NewRowMutex is the mutex of a name of 1 to 255 characters, in a table that `mqnotify
@@ -70,7 +70,7 @@ type simple struct {
 	db      *notify.DB
 	name    string
 	take    func(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error)
-	release string // the statement that lets go, whoever holds it; takes the name
+	release string // the statement that releases the lock of any holder; takes the name
 }
 
 // undoing is how long a lock may take that was given up in the middle, to be taken
@@ -103,18 +103,18 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	return nil, explain("lock", s.name, err)
 }
 
-// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms; nobody
-// is first in a queue.
+// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms. The
+// callers that wait form no queue.
 func (s *simple) Lock(ctx context.Context) (Held, error) {
-	// One mark for all tries: a statement whose connection was lost may run still, when others
-	// have let go, and then has taken the lock for the next try and not for nobody.
+	// One mark for all tries: a statement whose connection was lost may still run, and take the lock
+	// after another holder released it; the next try then recognises the lock as its own.
 	taker := newTaker()
 	return persist(ctx, func(ctx context.Context) (Held, error) { return s.try(ctx, taker) })
 }
 
-// Break releases the lock whoever holds it, and tells whether anybody did: for one
-// whose holder is known to be dead. When the connection ends it is an error, after which
-// the lock may be broken: look who holds it before you break it again.
+// Break releases the lock of any holder, and reports whether it was held. Use it if the
+// holder is known to be dead. If the connection ends, Break returns an error, and the lock
+// may be broken: check which holder it has before you break it again.
 func (s *simple) Break(ctx context.Context) (bool, error) {
 	var broke int64
 	// Not after a lost connection: the lock may be broken by then, and the next holder's.

@@ -18,11 +18,11 @@ import (
 //  1. Begin runs in a short transaction that holds the row: it reads what the call needs,
 //  2. Call runs in none, under a lease on the row, once,
 //  3. Finish runs in a second short transaction that holds the row, and commits only
-//     while the lease is still held: nobody else has begun meanwhile.
+//     while the lease is still held: no other TwoStep has begun meanwhile.
 //
-// When the process dies in Call the lease expires and the next one begins anew. Whether
-// the call reached the other side nobody knows then: give it a key by which that side
-// knows a repetition, such as the row's.
+// When the process dies in Call the lease expires and the next TwoStep begins with Begin.
+// Whether the call reached the other side is unknown then: give the call a key by which
+// that side recognises a repetition, such as the row's.
 type TwoStep struct {
 	// Begin and Finish may run again after a deadlock, like LockRow's function. Begin
 	// may be nil.
@@ -32,14 +32,14 @@ type TwoStep struct {
 }
 
 // Do takes the lease of the row, runs the steps and releases it. ErrNotAcquired says
-// that somebody else is at it, ErrLockLost that Call took place and Finish did not, or
-// was rolled back; the others are LockRow's and those of the steps.
+// that another TwoStep has the row, ErrLockLost that Call took place and Finish did not,
+// or was rolled back; the other errors are those of LockRow and of the steps.
 //
 // The lease is the row's, not the key's: 7 and "07", two spellings that the column takes
 // for the same, and two unique columns name one row, and one lease. It goes by the
 // primary key; in a table that has none, by the value that is stored in Key, so that all
 // name the same column there. A row whose primary key is changed during Call, or that
-// is deleted and made anew, is another row: Finish does not run, with ErrLockLost.
+// is deleted and made again, is another row: Finish does not run, with ErrLockLost.
 func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LeaseOptions) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")

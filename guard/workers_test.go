@@ -248,7 +248,7 @@ func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
 // cuts is how often connections are cut in a round.
 const cuts = 3
 
-// twice are the numbers that two have counted to: two holders at once.
+// twice returns how many numbers were counted to more than once: two holders at once.
 func (w *workers) twice() int {
 	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
@@ -275,7 +275,7 @@ func (w *workers) stop() {
 
 // A mutex never has two holders: processes that share one count up in two steps, and are
 // killed with kill -9 in the middle, and half of them lose their connections. A mutex
-// without an end is broken by whoever knows that its holder is dead.
+// without an end is broken by a process that knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
 	rounds, each := mysqltest.Size(1, 2, 30), mysqltest.Size(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -325,7 +325,7 @@ func TestMutexProcessesShowTwo(t *testing.T) {
 }
 
 // Holders of a lease that are stopped past its end, or cut off from the server, come back
-// and write: the resource rejects them by their tokens, and nobody's work is lost.
+// and write: the resource rejects them by their tokens, and no holder's work is lost.
 func TestLeaseFaults(t *testing.T) {
 	rounds := mysqltest.Size(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

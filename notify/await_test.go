@@ -18,8 +18,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// awaitStock waits until so many are in stock. Who asks in vain has a lock of that number
-// from then on.
+// awaitStock waits until so many are in stock. A query that finds fewer takes a lock of that
+// number, which its session holds from then on.
 func awaitStock(ctx context.Context, db *notify.DB, n int) ([]int, error) {
 	return notify.Await[int](ctx, db, "stock", "SELECT n FROM stock WHERE n >= ? OR GET_LOCK(CONCAT(DATABASE(), ?), 0) = 2", n, n)
 }

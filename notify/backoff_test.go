@@ -53,8 +53,8 @@ func TestFibonacciJitter(t *testing.T) {
 	}
 }
 
-// It doubles up to the maximum, and goes on for ever: the library's own stops when it
-// is 15 minutes old.
+// The wait doubles up to the maximum, and the policy never gives up: the library's default stops
+// after 15 minutes.
 func TestExponential(t *testing.T) {
 	policy := notify.Exponential(time.Second, 10*time.Second)
 	for range 2 {

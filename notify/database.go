@@ -28,7 +28,7 @@ type Capabilities = server.Capabilities
 var ErrNoDatabase = errors.New("no database in the DSN: end it with /DATABASE")
 
 // DB is a MySQL or MariaDB database that topics live in: a pool of connections
-// for short statements, and pinned sessions beside it. Safe for concurrent use.
+// for short statements, and pinned sessions next to it. Safe for concurrent use.
 type DB struct {
 	config *mysql.Config
 	pool   *sqlx.DB
@@ -125,7 +125,7 @@ func setSession(params map[string]string) {
 
 // Pool is the pool for short statements and for transactions. It holds no lock
 // and nothing waits on it; its size may be changed. Producers whose topics have no
-// wake trigger use up to four connections beside it.
+// wake trigger use up to four connections outside the pool.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 
 // Name is the database's name.

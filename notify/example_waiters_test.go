@@ -76,7 +76,7 @@ func ExampleFlag() {
 	}
 
 	flag := notify.Flag{Topic: "customers"}
-	if err := flag.Set(ctx, db.Pool()); err != nil { // after the commit, by whoever changed it
+	if err := flag.Set(ctx, db.Pool()); err != nil { // after the commit, by the code that made the change
 		fmt.Println(err)
 		return
 	}

@@ -42,7 +42,7 @@ func (f Flag) Read(ctx context.Context, db interface {
 	return counter, nil
 }
 
-// Reset deletes the flag's row, and tells whether it was set. A flag that is
+// Reset deletes the flag's row, and reports whether the flag was set. A flag that is
 // reset serves one reader only.
 func (f Flag) Reset(ctx context.Context, db Execer) (was bool, err error) {
 	result, err := db.ExecContext(ctx, "DELETE FROM "+schema.FlagTable+" WHERE topic = ?", f.Topic)

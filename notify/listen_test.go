@@ -144,7 +144,7 @@ func TestListenMisses(t *testing.T) {
 	})
 }
 
-// A receiver goes on after its sessions were killed, and gets what came meanwhile.
+// A receiver goes on after its sessions were killed, and gets the notifications published meanwhile.
 func TestListenAfterKills(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -230,7 +230,7 @@ func TestListenOverAPoolOfOne(t *testing.T) {
 	})
 }
 
-// The ids begin again after a TRUNCATE: what comes then is received.
+// The ids begin again after a TRUNCATE, and the receiver gets the new rows.
 func TestListenAfterTruncate(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -286,7 +286,7 @@ func TestListenPrunes(t *testing.T) {
 	})
 }
 
-// A session that holds the leader's lock and does not lead keeps nobody from listening: the process polls.
+// A session that holds the leader's lock and does not lead stops no process from listening: the process polls.
 func TestListenBesideAForeignLeader(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openNotifications(t, s, true)

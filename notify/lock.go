@@ -117,7 +117,7 @@ func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout 
 	case errors.Is(err, ErrNotAcquired) || !s.sound():
 		return err
 	}
-	// A wait that was killed as it was granted would leave a lock that nobody knows of.
+	// A wait that was killed just as the server granted the lock would leave a lock that the session does not know of.
 	var released sql.NullInt64
 	if err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?)", lock.name).Scan(&released); err != nil {
 		s.fail(err)
@@ -164,7 +164,7 @@ func (s *Session) hold(lock *Lock, start time.Time) error {
 	return nil
 }
 
-// drop forgets a lock, and tells whether it was held.
+// drop forgets a lock, and reports whether it was held.
 func (s *Session) drop(lock *Lock) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,15 +276,15 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// Turn lets the lock go and takes it again in one statement. Whoever waits for
-// it has it in between: the server hands a lock to its waiters in the order they
-// came. taken is false when nobody waited: the release woke nobody, and whoever
-// comes to wait an instant later has missed it. It is false as well when all who
-// waited had let the lock go again before this session's next look.
+// Turn lets the lock go and takes it again in one statement. The sessions that wait
+// for it hold it in between: the server hands a lock to its waiters in the order in
+// which they came. taken is false when no session waited: the release woke none, and a
+// session that begins to wait an instant later has missed it. taken is also false when
+// all waiters had released the lock before the statement read the holder.
 //
-// ErrNotAcquired says that after timeout another session holds the lock, and this
-// one does not any more; ErrLockLost that it was not held before, or was lost in
-// between, as it is by a context that ends meanwhile.
+// ErrNotAcquired means that another session still holds the lock after timeout and this
+// session does not. ErrLockLost means that this session did not hold the lock before, or
+// lost it in between, for instance because the context ended.
 func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err error) {
 	if err := l.Err(); err != nil {
 		return false, err
@@ -305,7 +305,7 @@ func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err
 			err := s.get(ctx, conn, l, timeout, "RELEASE_LOCK(?), IS_USED_LOCK(?), ", &was, &holder)
 			taken = holder.Valid
 			if was.Int64 != 1 && (err == nil || errors.Is(err, ErrNotAcquired)) {
-				s.fail(errNotOurs) // somebody may have had it before this turn
+				s.fail(errNotOurs) // another session may have held it before this turn
 				return errNotOurs
 			}
 			return err

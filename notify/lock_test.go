@@ -185,8 +185,8 @@ func TestReleaseWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-// A release that fails costs the session: a lock that may be held and that nobody
-// looks after would keep everybody else out.
+// A release that fails costs the session: a lock that may still be held, and that no
+// code looks after, would keep every other session out.
 func TestAReleaseThatFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

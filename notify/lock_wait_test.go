@@ -92,7 +92,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 	})
 }
 
-// Who waits for the lock has it during the turn, in the order in which they came.
+// The sessions that wait for the lock hold it during the turn, in the order in which they came.
 func TestTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -113,7 +113,7 @@ func TestTurn(t *testing.T) {
 			all.Go(func() {
 				lock := mustLock(t, session, name)
 				order = append(order, who)
-				mysqltest.AwaitState(t, admin, first.ID(), waiting) // it has looked who holds the lock
+				mysqltest.AwaitState(t, admin, first.ID(), waiting) // it has read which session holds the lock
 				assert.NoError(t, lock.Release(t.Context()))
 			})
 			mysqltest.AwaitState(t, admin, session.ID(), waiting)
@@ -126,7 +126,7 @@ func TestTurn(t *testing.T) {
 		assert.Equal(t, []string{"second", "third", "fourth", "first"}, order)
 		requireHeld(t, lock, true)
 
-		// Whoever came meanwhile keeps it.
+		// A session that came meanwhile keeps the lock.
 		other := openSession(t, db, 0)
 		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
 		mysqltest.AwaitState(t, admin, other.ID(), waiting)
@@ -192,7 +192,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		require.NoError(t, held.Release(t.Context()))
 		lock := mustLock(t, session, name)
 
-		// In the middle of a turn: the lock was let go, and somebody else may have had it.
+		// In the middle of a turn: the lock was let go, and another session may have held it.
 		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, name) })
 		mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 		turned := mysqltest.Result(func() error {

@@ -183,7 +183,7 @@ func TestLostWithTheServer(t *testing.T) {
 // nothing for IdleTimeout, and by then the first knows that it has lost it. However
 // busy the session is: each case is what it does when the network freezes.
 func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
-	// Between two touches come thousands of calls all the same, and other tests have the processors.
+	// Thousands of calls still fit between two touches, and the other tests get the processors.
 	pause := func() { <-time.After(time.Millisecond) }
 	cases := map[string]func(t *testing.T, session *notify.Session, another string){
 		"idle": nil,
@@ -248,8 +248,8 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 	})
 }
 
-// An answer that comes late says what was so when it was sent: the server has given
-// the lock to somebody else since.
+// An answer that comes late says what was true when it was sent: the server has given
+// the lock to another session since.
 func TestALateGrantIsNone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"lock", "turn"} {
@@ -291,7 +291,7 @@ func TestALateGrantIsNone(t *testing.T) {
 	})
 }
 
-// While it holds locks a session that lets nobody ask for them is lost, in time.
+// A session that holds locks and is too busy to ask the server for them counts as lost, in time.
 func TestAStatementThatTakesTooLong(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))

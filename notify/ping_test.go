@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// What touches rest on: a ping is no statement to the server, but counts among the session's
-// other commands, and begins its wait_timeout anew.
+// What touches rest on: to the server a ping is not a statement, but it counts among the session's
+// other commands, and restarts its wait_timeout.
 func TestPing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--performance-schema=OFF")

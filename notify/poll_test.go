@@ -112,7 +112,7 @@ func TestPollDefaults(t *testing.T) {
 	})
 }
 
-// The published form: whoever reads the row deletes it, and sees the next change again.
+// The published form: a reader that finds the row deletes it, and so sees the next change again.
 func TestFlagRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

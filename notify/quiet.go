@@ -12,10 +12,10 @@ import (
 // others follow.
 const calm = 20 * time.Millisecond
 
-// quiet is a session's connection, which is read ahead while nobody uses it. A MySQL server
-// says nothing unasked, so what arrives then is the connection's end: that is known at
-// once, without a statement. What arrives when a statement has begun meanwhile is its answer, and
-// the driver has it: no statement has to end a watch first. net/http's server reads ahead likewise.
+// quiet is a session's connection, which is read ahead while no statement uses it. A MySQL server
+// sends nothing unasked, so what arrives then is the connection's end: the session learns of it at
+// once, without a statement. If a statement has begun meanwhile, what arrives is its answer, and the
+// driver gets it: no statement has to end a watch first. The server of net/http reads ahead in the same way.
 type quiet struct {
 	net.Conn               // nil when the driver dialled by other means: nothing is known then
 	gone     chan struct{} // closed when the end has come

@@ -24,7 +24,7 @@ func awaitGone(t *testing.T, admin *sql.DB, id uint64) {
 	require.Eventually(t, func() bool { return !killIfThere(t, admin, "CONNECTION", id) }, patience, tick)
 }
 
-// A session that ends while somebody has it, and asks nothing, has ended when he leaves.
+// A session that ends while a caller of Do has it, and runs no statement, has ended when Do returns.
 func TestEndInDo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))

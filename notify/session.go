@@ -193,12 +193,12 @@ func (s *Session) Err() error {
 	return s.cause
 }
 
-// Do runs f with the connection, which nobody else uses meanwhile. f must neither
+// Do runs f with the connection, which no other caller uses meanwhile. f must neither
 // keep it nor call the session's other methods. A context that ends while a
 // statement runs costs the session: the driver closes the connection.
 //
-// While the session holds locks f takes less than two fifths of IdleTimeout, or the
-// session counts as lost: nobody can ask for the locks meanwhile.
+// While the session holds locks, f must take less than two fifths of IdleTimeout, or the
+// session counts as lost, because it can't ask the server for its locks meanwhile.
 func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -225,11 +225,11 @@ func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx conte
 	})
 }
 
-// Within runs f, whose statements, over the connection that Do gave, may take so long
-// together: a session that takes longer counts as lost, and Err says so. So does one
-// whose ctx ends meanwhile. The context that f has is for these statements alone, and does not end: for
-// one that does, database/sql and the driver each wake a goroutine at each statement, which is a
-// quarter of what a short one costs.
+// Within runs f, whose statements, over the connection that Do gave, may take at most limit
+// together. A session that takes longer counts as lost, and Err says so; the same holds when ctx
+// ends meanwhile. The context that f gets is for these statements alone, and does not end: for a context
+// that can end, database/sql and the driver each wake a goroutine at every statement, which is a
+// quarter of the cost of a short one.
 func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
 	if s.quiet.Conn == nil { // which only the driver can cut off
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
@@ -276,7 +276,7 @@ func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error 
 	return err
 }
 
-// sound tells whether the driver still trusts the connection. The caller has the turn.
+// sound reports whether the driver still trusts the connection. The caller has the turn.
 func (s *Session) sound() bool {
 	valid := false
 	err := s.conn.Raw(func(conn any) error {
@@ -321,7 +321,7 @@ func (s *Session) Close() error {
 		// A server that is told of the end, not cut off, logs nothing.
 		cut := time.AfterFunc(parting, s.quiet.cut)
 		defer cut.Stop()
-		s.turn <- struct{}{} // whoever was in Do has left, and nobody enters any more
+		s.turn <- struct{}{} // the last caller of Do has left, and no other enters
 		s.kept.Wait()
 		// Discarded, not handed back: Conn.Close would leave it to the pool.
 		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })

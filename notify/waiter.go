@@ -15,9 +15,9 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// Waiter ends a wait early when a topic may have new rows. It knows no rows: a
-// hint may come for nothing and may fail to come, so whoever waits reads after
-// every Wait, and gives each a bound.
+// Waiter ends a wait early when a topic may have new rows. It does not read the rows: a
+// hint may come without a new row, or fail to come, so the caller reads the rows after
+// every Wait, and gives every Wait a bound.
 //
 // An implementation sees to it that
 //   - a change of the head that comes after the Head or Wait which returned seen
@@ -30,8 +30,8 @@ import (
 //
 // A waiter serves one goroutine at a time; Close may come from another.
 type Waiter interface {
-	// Head is the topic's head now. Read it before the rows: what comes between
-	// the two ends the next Wait at once.
+	// Head returns the topic's head now. Read it before the rows: a change between
+	// the two reads ends the next Wait at once.
 	Head(ctx context.Context) (Head, error)
 	// Wait returns when the head may be another than seen, or after bound, with
 	// the head that it saw last: the seen of the next Wait.
@@ -131,7 +131,7 @@ func (s Source) taken(ctx context.Context, conn *sqlx.Conn, seen bool) error {
 	return err
 }
 
-// changed tells whether head ends a wait for seen: a row to delete always does.
+// changed reports whether head ends a wait for seen: a row to delete always does.
 func (s Source) changed(head, seen Head) bool {
 	if s.take != "" {
 		return head.any

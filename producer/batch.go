@@ -88,7 +88,7 @@ func newBatchLimits(o Options, driver int) (batchLimits, error) {
 // statement is one INSERT.
 type statement struct {
 	rows []row
-	// prepared sends the values beside the statement, unescaped and in parts where
+	// prepared sends the values apart from the statement, unescaped, and in parts where
 	// one packet can't hold them: three round trips instead of one.
 	prepared bool
 }

@@ -55,9 +55,9 @@ func (e *TooLargeError) Error() string {
 // Is makes every TooLargeError an ErrTooLarge.
 func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// SafeToRetry tells whether an error of this package guarantees that nothing was
-// stored, so that publishing again makes no duplicate. Whether it would help is
-// another question.
+// SafeToRetry reports whether an error of this package guarantees that nothing was
+// stored, so that publishing again makes no duplicate. It does not say that another
+// try would succeed.
 func SafeToRetry(err error) bool {
 	return err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrNoID)
 }

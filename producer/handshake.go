@@ -42,7 +42,7 @@ type Handshake struct {
 // request is a Publish that waits for its turn.
 type request struct {
 	rows   []row
-	answer chan answer // has room for the one answer, so that nobody waits for its reader
+	answer chan answer // has room for the one answer, so that Run never waits for its reader
 }
 
 type answer struct {
@@ -53,9 +53,9 @@ type answer struct {
 const (
 	// turnPatience bounds one wait for the lock; another follows.
 	turnPatience = 30 * time.Second
-	// A turn that nobody took woke nobody. A consumer may have been about to queue,
-	// and would sleep through what it has not seen: so the producer turns again,
-	// after waits that double from againFirst to againLast, and then rests.
+	// A turn that no consumer took has woken none. A consumer that was about to wait for
+	// the lock would miss the new rows, so the producer turns again, after waits that
+	// double from againFirst to againLast, and then rests.
 	againFirst, againLast = time.Millisecond, 4096 * time.Millisecond
 	// insertPatience bounds the inserts of a turn. A server that takes longer
 	// counts as lost.

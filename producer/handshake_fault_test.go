@@ -41,7 +41,7 @@ func TestHandshakeConsumerDies(t *testing.T) {
 		second := publishing(ctx, h, payload(1))
 		mysqltest.KillSession(t, db.Pool(), r.session.ID())
 		require.NoError(t, <-second)
-		for i := 2; i < 5; i++ { // nobody there: no wait
+		for i := 2; i < 5; i++ { // no consumer is there: no wait
 			_, err := h.Publish(ctx, payload(i))
 			require.NoError(t, err)
 		}
@@ -231,7 +231,7 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 		err = <-published
 		require.ErrorIs(t, err, ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
-		// A turn that has begun is finished, whoever leaves.
+		// A turn that has begun is finished, even if its caller has left.
 		h.stop()
 		mysqltest.Exec(t, blocker, "DO RELEASE_LOCK(?)", lock)
 		require.ErrorIs(t, <-h.end, context.Canceled)

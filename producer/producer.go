@@ -13,8 +13,8 @@
 //
 // Publish never stores a message twice on its own account: when a connection ends
 // between a commit and its answer, the error is ErrUnknown, and only the caller
-// can tell whether trying again would make a duplicate. SafeToRetry says when it
-// can't.
+// can decide whether to risk a duplicate by trying again. SafeToRetry reports when
+// another try makes none.
 package producer
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Message is what a producer writes: any bytes, and headers beside them.
+// Message is what a producer writes: any bytes, and headers with them.
 type Message struct {
 	// Headers are stored as a JSON object, NULL when there are none. Names and
 	// values are UTF-8: other bytes belong into the payload.

@@ -210,8 +210,8 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// A session without autocommit would leave the rows in a transaction that nobody
-// commits.
+// A session without autocommit would leave the rows in a transaction that is never
+// committed.
 func TestPublishCommitsWithoutAutocommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -163,8 +163,8 @@ func rollback(ctx context.Context, conn *sql.Conn) {
 //
 // A statement's first id is its LAST_INSERT_ID. The others follow by the session's
 // auto_increment_increment: an INSERT whose number of rows is known beforehand (a
-// "simple insert" in the manual's words) gets all its ids at once, in each
-// innodb_autoinc_lock_mode, whoever inserts at the same time.
+// "simple insert" in the manual's words) gets all its ids at once, in every
+// innodb_autoinc_lock_mode, even if other sessions insert at the same time.
 func (p *Producer) insert(ctx context.Context, tx Tx, plan plan) ([]uint64, error) {
 	var ids []uint64
 	for _, s := range plan.statements {

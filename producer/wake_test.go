@@ -109,7 +109,7 @@ func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*t
 // A producer calls mqnotify_wake if the table has no wake trigger. With a trigger it calls once, and finds the trigger.
 func TestCallsOfWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := topicOn(t, s.Start(t), "x") // whose counter no other test moves
+		db := topicOn(t, s.Start(t), "x") // no other test moves this server's counter
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
 		install(t, db, "other")
 		publish := func(p *Producer) {
@@ -156,7 +156,7 @@ func knows(t *testing.T, p *Producer, db *notify.DB) {
 // Whatever becomes of the call, the ids are those of the rows.
 func TestPublishWithCall(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
-		s := shared.Start(t) // whose counter no other test moves
+		s := shared.Start(t) // no other test moves this server's counter
 		db := topicOn(t, s, "x")
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
 		install(t, db, "other")

@@ -262,8 +262,8 @@ type PruneOptions struct {
 }
 
 // Prune deletes old tasks in small transactions, by their ids, and returns how many; and it
-// deletes the unique keys of tasks that are no more. It may run beside everything else, and
-// be cut off at any time.
+// deletes the unique keys of tasks that no longer exist. It may run at the same time as everything
+// else, and be cut off at any time.
 func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err error) {
 	if o.OlderThan < 0 || o.OlderThan > maxDelay {
 		return 0, optionsf("OlderThan %v: 0 or more", o.OlderThan)

@@ -22,7 +22,7 @@ import (
 // benchWorkers is how many work at the same time, here and in the bare loop.
 const benchWorkers = 4
 
-// BenchmarkClaim is 4 workers that empty a queue beside a bare loop of as many connections
+// BenchmarkClaim is 4 workers that empty a queue, compared with a bare loop of as many connections
 // on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
 // worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
 // and claims for all that are free in one transaction, and, apart, 4 Workers again. Rounds take
@@ -178,7 +178,7 @@ func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
 	in := " WHERE id IN (" + strings.Join(ids, ",") + ")"
 	run("UPDATE bare SET state = 1" + in)
 	run("COMMIT")
-	for done := deadlock; !done; done = !deadlock { // what was updated is to be deleted
+	for done := deadlock; !done; done = !deadlock { // the rows that were updated must be deleted
 		deadlock = false
 		run("DELETE FROM bare" + in)
 	}
@@ -282,7 +282,7 @@ func newLine(tb testing.TB, db *notify.DB, skip bool) *line {
 }
 
 // BenchmarkLatency is from the return of Enqueue, which is after its commit, to the
-// handler's start, of an idle worker; beside it a round trip and a commit. Medians, ms.
+// handler's start, of an idle worker; compared with a round trip and a commit. Medians, ms.
 //
 //	go test ./queue -run - -bench Latency -benchtime 300x
 func BenchmarkLatency(b *testing.B) {

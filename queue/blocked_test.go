@@ -122,8 +122,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// A worker that finds tasks locked by somebody tries again less and less often, and has them soon
-// after they are free.
+// A worker that finds tasks locked by another session tries again less and less often, and claims them
+// soon after they are free.
 func TestLockedTasks(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, state := range map[string]string{

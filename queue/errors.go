@@ -43,8 +43,8 @@ var (
 	// ErrLapped means that a ring's reader was overtaken by its writers. errors.As with
 	// a *[LappedError] tells by how much.
 	ErrLapped = errors.New("entries were overwritten before they were read")
-	// ErrRingShorter means that a ring ends before where its reader has been: it was made anew, or the
-	// server has lost what it had committed.
+	// ErrRingShorter means that a ring ends before the place where its reader was: the ring was deleted and
+	// made again, or the server has lost committed entries.
 	ErrRingShorter = errors.New("the ring has fewer entries than were read")
 )
 

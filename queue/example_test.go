@@ -280,7 +280,7 @@ func ExampleRing() {
 		log.Print(err)
 		return
 	}
-	reader := ring.Reader(newest) // what comes next
+	reader := ring.Reader(newest) // the entries that come next
 
 	if _, err := ring.Append(ctx, []byte("an event")); err != nil {
 		log.Print(err)

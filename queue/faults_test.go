@@ -113,7 +113,7 @@ func TestCutOff(t *testing.T) {
 		if testing.Short() { // of a short time too little is left between the two
 			mysqltest.Await(t, lost, "the loss")
 		}
-		long := func(int) time.Duration { return time.Hour } // it stays failed, and nobody has it a third time
+		long := func(int) time.Duration { return time.Hour } // it stays failed, and no worker has it a third time
 		other := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Visibility: time.Minute, Backoff: long},
 			func(_ context.Context, task Task) error {
 				note("again")
@@ -240,8 +240,8 @@ func (h *holders) count() int {
 	return h.n
 }
 
-// Whose claim has lapsed can neither finish the task, nor renew the claim, nor give it
-// back, while another has it.
+// A worker whose claim has lapsed can neither finish the task, nor renew the claim, nor give it
+// back, while another worker has it.
 func TestLateResult(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		db, _ := database(t, s)

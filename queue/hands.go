@@ -14,7 +14,7 @@ import (
 // held is a claim that the worker has.
 type held struct {
 	task    Task
-	trusted time.Time // until when nobody else can have it, by the clock here
+	trusted time.Time // until then no other worker can claim it, by the clock here
 	lost    bool
 	begun   bool
 	settled bool // an outcome is known
@@ -34,7 +34,7 @@ type hands struct {
 	waiting  []*held // claimed, and not begun
 	held     map[uint64]*held
 	outcomes []outcome // not written down yet
-	aside    []outcome // the same, while somebody has their unique keys locked
+	aside    []outcome // the same, while another session has their unique keys locked
 	oldest   time.Time // when the first of them came
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
@@ -275,8 +275,8 @@ func (h *hands) wrote(outcomes []outcome) {
 	}
 }
 
-// setAside keeps back the outcomes that free a unique key, until bringBack: whoever has found the key
-// taken may have it locked for long, and nothing else is to wait for that.
+// setAside keeps back the outcomes that free a unique key, until bringBack: a session that has found the
+// key taken may have it locked for long, and the other outcomes must not wait for that.
 func (h *hands) setAside() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -296,8 +296,8 @@ func (h *hands) bringBack() {
 	h.aside = nil
 }
 
-// owes notes whether there are tasks that only this worker knows to be there, or when they
-// fall due: it tells the others when it stops. told tells whether it is to.
+// owes notes whether only this worker knows of some tasks, or when they fall due: it must then tell
+// the other workers when it stops. told reports whether it must.
 func (h *hands) owes(some bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -311,8 +311,8 @@ func (h *hands) told() (was bool) {
 	return was
 }
 
-// claims are those that the worker knows of; those that are to be renewed without what
-// is lost. What is settled is, until that is written down, which may have to wait.
+// claims returns the claims that the worker knows of, with the lost ones or without them, as for a renewal. A
+// settled task keeps its claim until its outcome is stored, because that may have to wait.
 func (h *hands) claims(lost bool) []Task {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -45,7 +45,7 @@ func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options Work
 // the caller's context has ended. With a trigger it is made for changes that the trigger does not tell of.
 func TestCallsOfWake(t *testing.T) {
 	each(t, func(t *testing.T, shared *mysqltest.Server) {
-		s := shared.Start(t) // whose counter no other test moves
+		s := shared.Start(t) // no other test moves this server's counter
 		for _, trigger := range []bool{false, true} {
 			db, _ := ringOf(t, s, 10)
 			require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))

@@ -15,8 +15,8 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// A condition for ids is met by them alone, whatever follows what; and who changes or deletes such rows
-// keeps nobody from those beside them.
+// Only the chosen ids meet a condition for them, however they alternate with others, and a session that changes or
+// deletes such rows keeps no other session from the rows next to them.
 func TestAmong(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const rows, ofWorker = 60, " AND attempts = 0 AND state = 'ready'"

@@ -92,7 +92,7 @@ func enqueue(tb testing.TB, q *Queue, payloads ...string) []uint64 {
 	return ids
 }
 
-// running is a worker that runs beside the test.
+// running is a worker that runs next to the test.
 type running struct {
 	*Worker
 	stop context.CancelFunc

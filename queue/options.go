@@ -18,7 +18,7 @@ type ClaimMode string
 const (
 	// ClaimAuto takes ClaimSkipLocked where the server has it, else ClaimUpdate.
 	ClaimAuto ClaimMode = ""
-	// ClaimSkipLocked selects tasks that nobody else has locked (SELECT ... FOR UPDATE SKIP
+	// ClaimSkipLocked selects tasks that no other session has locked (SELECT ... FOR UPDATE SKIP
 	// LOCKED; MySQL 8.0.1, MariaDB 10.6), and marks them by their ids.
 	ClaimSkipLocked ClaimMode = "skip-locked"
 	// ClaimUpdate marks tasks by UPDATE ... ORDER BY ... LIMIT, and reads what it got.
@@ -57,8 +57,8 @@ type WorkerOptions struct {
 	// Discard deletes tasks that are done, instead of keeping them, but for those that a
 	// handler has finished by itself (FinishTx): Prune deletes these.
 	Discard bool
-	// Look is how often an idle worker looks by itself, in case that nobody woke it. 0
-	// means 30 s.
+	// Look is how often an idle worker looks for tasks by itself, in case that a hint was lost.
+	// 0 means 30 s.
 	Look time.Duration
 	// HandlerTimeout ends the context of a handler's call, whose task then fails unless the handler
 	// returns nil. The handler keeps its place until it returns. 0 means never.

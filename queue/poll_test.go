@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Without a wake trigger a worker polls, and finds what is to be done now, what falls due later,
-// what another worker has failed at, and recurring tasks: none of it by its own look.
+// Without a wake trigger a worker polls, and finds tasks that are ready, that fall due later, and
+// that another worker has failed at, and recurring tasks: none of them by its own look.
 func TestWorkersPoll(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

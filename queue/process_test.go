@@ -28,7 +28,7 @@ type processTold struct {
 	Role       string // worker, enqueuer, scheduler, delayer, writer, acker, finisher
 	Name       string
 	DSN        string
-	Record     string // a DSN that nobody cuts, for what the handler writes down
+	Record     string // a DSN without cuts, for the handler's records
 	Claim      ClaimMode
 	Visibility time.Duration
 	Takes      time.Duration // how long a task named "long" takes; 0: each takes up to 30 ms, and one in ten fails
@@ -188,17 +188,17 @@ func makeRuns(t *testing.T, db *notify.DB) {
 	mysqltest.Exec(t, db.Pool(), "CREATE TABLE killed (worker VARCHAR(64) PRIMARY KEY, at DATETIME(6) NOT NULL) ENGINE=InnoDB")
 }
 
-// killWorker kills a worker, and writes down when: before it does, as a loaded machine takes its
-// time for what comes after.
+// killWorker kills a worker, and stores the time first, because a loaded machine may take long for
+// a statement after the kill.
 func killWorker(t *testing.T, db *notify.DB, p *process) {
 	t.Helper()
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO killed VALUES (?, UTC_TIMESTAMP(6))", p.told.Name)
 	p.kill()
 }
 
-// overlaps are the runs that began before another one had ended that is to be before them,
-// empty for none. All is done by now: also what a worker had sent when it was killed, and the
-// server did then.
+// overlaps returns the runs that began before a run which must precede them had ended, empty for none.
+// All is done by now, also the statements that a worker had sent when it was killed and that the
+// server finished then.
 func overlaps(t *testing.T, db *notify.DB, before string) string {
 	t.Helper()
 	mysqltest.Exec(t, db.Pool(), "UPDATE runs r JOIN killed k ON k.worker = r.worker SET r.ended = k.at WHERE r.ended IS NULL OR r.ended > k.at")
@@ -260,7 +260,7 @@ type race struct {
 	ordered, quick                   bool
 }
 
-// run runs it until all tasks are done and nobody works any more. It returns how many there are.
+// run runs it until all tasks are done and no worker runs any more. It returns the number of tasks.
 func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify.DB, all int) {
 	t.Helper()
 	db, config := database(t, s, Settings{Ordered: r.ordered})

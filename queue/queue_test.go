@@ -343,8 +343,8 @@ func TestFinishTx(t *testing.T) {
 	})
 }
 
-// A task whose claim was renewed after the transaction's first read is finished all the same, if that is
-// READ COMMITTED. The default is refused by some servers, which the error says how to mend.
+// A transaction can finish a task whose claim was renewed after its first read, if it is READ COMMITTED.
+// Some servers refuse the default; the error then names the way out.
 func TestFinishTxAfterARenewal(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

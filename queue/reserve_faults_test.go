@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// underWay tells whether such a statement is, a trigger's too, in this database.
+// underWay returns a function that reports whether such a statement runs in this database, a trigger's too.
 func underWay(t *testing.T, db *notify.DB, pattern string) func() bool {
 	return func() bool {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
@@ -103,7 +103,7 @@ func TestReservedUnknown(t *testing.T) {
 	})
 }
 
-// For a reserved task that somebody has locked since a worker waits once; then it passes that over.
+// If another session has locked a reserved task since, a worker waits for it once; then it passes it over.
 func TestReservedLocked(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

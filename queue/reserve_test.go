@@ -118,8 +118,8 @@ func TestReserved(t *testing.T) {
 	})
 }
 
-// Reserved tasks are anybody's: who searches takes them, and who has reserved them finds others, and
-// writes down what was done all the same. Who reserves passes them over, until they run out.
+// Every worker may claim reserved tasks: one that searches takes them, and the one that has reserved them
+// finds others, and still stores its outcomes. A worker that reserves skips them, until they run out.
 func TestReservedExcludesNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -199,7 +199,7 @@ func TestReservedAndSearched(t *testing.T) {
 		require.Equal(t, ids, idsOf(some))
 		assert.Empty(t, claims(t, l, 2, doneOf(some[0])...))
 
-		// Nor is one that is made ready anew what it was.
+		// Nor is a task that was made ready again what it was.
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 		ids = enqueue(t, q, "0", "1")
 		l = reserving(t, db, 1)
@@ -213,8 +213,8 @@ func TestReservedAndSearched(t *testing.T) {
 	})
 }
 
-// A claim that lapsed is another's, or nobody's: its worker neither settles it nor, claiming it anew,
-// takes the second claim for the first.
+// A claim that lapsed is another worker's, or none: its worker does not settle it, and if it claims the
+// task again, it does not take the second claim for the first.
 func TestReservedAfterALapse(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -253,7 +253,7 @@ func TestReservedLarge(t *testing.T) {
 		require.Equal(t, ids[2:3], idsOf(third))
 		assert.Len(t, third[0].Payload, len(large))
 
-		// It is not read again and again in vain, and one that is before the last claim is found.
+		// The worker does not read it again and again for nothing, and finds one that is before the last claim.
 		enqueue(t, q, make([]string, 10)...)
 		claims(t, l, 2)
 		urgent, err := q.Enqueue(t.Context(), Entry{Payload: []byte(large), Priority: -1})

@@ -175,8 +175,8 @@ type RingEntry struct {
 	Payload   []byte
 }
 
-// Reader reads a ring's entries, whoever else does: reading takes nothing away. One
-// goroutine uses it.
+// Reader reads a ring's entries. Any number of readers may read the same ring: reading takes
+// nothing away. A Reader serves one goroutine.
 type Reader struct {
 	ring  *Ring
 	next  uint64
@@ -184,9 +184,9 @@ type Reader struct {
 	poll  *notify.Fibonacci
 }
 
-// Reader reads from the entry after the one with the number: 0 begins with the oldest,
-// and Head's answer with what comes next. What was overwritten before the first Next counts
-// as missed only if after is not 0.
+// Reader returns a reader that begins after the entry with the number: 0 begins with the oldest
+// entry, and Head's answer with the next new one. Entries that were overwritten before the first
+// Next count as missed only if after is not 0.
 func (r *Ring) Reader(after uint64) *Reader {
 	return &Reader{ring: r, next: after + 1, begun: after > 0, poll: &notify.Fibonacci{Jitter: 0.1}}
 }
@@ -203,7 +203,7 @@ func (r *Ring) Size(ctx context.Context) (size int, err error) {
 	return size, r.error("read", err)
 }
 
-// ringBound is how often a reader looks when nobody wakes it.
+// ringBound is how often a reader looks when no hint wakes it.
 const ringBound = 10 * time.Second
 
 // Next waits until there are entries, and returns at most limit of them, in their order.
@@ -219,7 +219,7 @@ func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 		return nil, err
 	}
 	for {
-		head, failed := waiter.Head(ctx) // before the read, or what comes in between would be missed
+		head, failed := waiter.Head(ctx) // before the read, or an entry appended in between would be missed
 		entries, err := r.read(ctx, limit)
 		if err != nil || len(entries) > 0 {
 			return entries, err

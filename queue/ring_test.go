@@ -113,7 +113,7 @@ func TestRingLappedAtOnce(t *testing.T) {
 	})
 }
 
-// A ring that was made anew does not look like one in which nothing happens.
+// A ring that was deleted and made again does not look like one in which nothing happens.
 func TestRingShorter(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := ringOf(t, s, 4)

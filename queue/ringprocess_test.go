@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// writeMain appends numbers to a ring, one to five at a time, for ever. What may be there or
-// not is not appended again.
+// writeMain appends numbers to a ring, one to five at a time, without an end. It does not append
+// again the numbers of an Append that failed, because they may be there.
 func writeMain(db *notify.DB, told processTold) error {
 	ring, err := OpenRing(db, "log")
 	if err != nil {

@@ -96,7 +96,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	return nil
 }
 
-// Unschedule forgets a recurring task, and tells whether there was one.
+// Unschedule forgets a recurring task, and reports whether there was one.
 func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err error) {
 	if _, err := q.Settings(ctx); err != nil {
 		return false, err

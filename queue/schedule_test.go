@@ -25,7 +25,7 @@ func TestSchedule(t *testing.T) {
 		assert.Equal(t, 3, all[0].Next.Hour())
 		assert.Zero(t, all[0].Next.Minute())
 
-		// It is due now, and was when nobody was there: the times missed make one task.
+		// It is due now, and was while no worker ran: the times missed make one task.
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 5 DAY")
 		var got collected
 		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
@@ -77,7 +77,7 @@ func TestScheduleClocksChanged(t *testing.T) {
 	}
 }
 
-// One due time makes one task, whoever asks at the same moment; with a unique key, none
+// One due time makes one task, even if several workers ask at the same moment; with a unique key, none
 // while the one before is unfinished.
 func TestEnterDueRaces(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {

@@ -22,7 +22,7 @@ type outcome struct {
 	wait time.Duration // until the next attempt
 }
 
-// freesKey tells whether it ends a task that has a unique key.
+// freesKey reports whether the outcome ends a task that has a unique key.
 func (o outcome) freesKey() bool {
 	return o.kind == wasCancelled || o.held.task.Unique != "" && (o.kind == wasDone || o.kind == wasFatal)
 }
@@ -37,7 +37,7 @@ const (
 	wasCancelled             // the claim on a cancelled task is given up
 )
 
-// byAttempt are ids by their attempts: mostly all the same, and so a statement for all.
+// byAttempt is ids by their number of attempts. Mostly that is the same for all, so that one statement suffices.
 type byAttempt map[int][]uint64
 
 func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
@@ -66,8 +66,8 @@ func (b byAttempt) claimed() []string {
 	return conditions
 }
 
-// settle adds the statements that write down outcomes; what came too late, when the claim
-// was another's, changes nothing. Several done tasks are one statement.
+// settle adds the statements that store outcomes. An outcome that comes too late, when another worker has
+// the claim, changes nothing. Several done tasks are one statement.
 func (l *line) settle(p *packet, outcomes []outcome) {
 	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
 	done, released, cancelled := byAttempt{}, byAttempt{}, byAttempt{}
@@ -127,7 +127,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
 	type now struct {
 		attempts int
-		lapsed   bool // its claim lapsed, and nobody has it yet
+		lapsed   bool // its claim lapsed, and no worker has it yet
 	}
 	there := map[uint64]now{}
 	ids := make([]uint64, len(outcomes))
@@ -198,8 +198,8 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 	return lost, started, err
 }
 
-// abandoned gives back what this owner has claimed and does not know of: the answer to
-// the claim was lost with a session. some tells whether there was any.
+// abandoned gives back the tasks that this owner has claimed and does not know of, because the answer
+// to the claim was lost with a session. some reports whether there were any.
 func (l *line) abandoned(ctx context.Context, known []Task) (some bool, err error) {
 	knows := map[uint64]int{}
 	for _, t := range known {

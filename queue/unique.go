@@ -13,7 +13,7 @@ import (
 // table would cost every task, also those without a key, a fifth of what its life costs on
 // MySQL (BenchmarkClaim with Discard). The row is there while the task is neither done nor
 // dead, and goes in the transaction that ends the task. A task that was deleted by hand
-// leaves its row: whoever finds that takes the key over.
+// leaves its row: the next task with that key takes the row over.
 
 // itsKey joins a task t with the key that it has.
 const itsKey = schema.TaskKeyTable + " k ON k.queue = t.queue AND k.unique_key = t.unique_key AND k.task = t.id"

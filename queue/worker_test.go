@@ -46,7 +46,7 @@ func TestWorkerHandles(t *testing.T) {
 	})
 }
 
-// A failed task is tried again after its wait, with its error beside it, and is dead
+// A failed task is tried again after its wait, with its error stored, and is dead
 // when no retry is left; ErrDead and a panic are failures too.
 func TestRetries(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {

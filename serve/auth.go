@@ -115,7 +115,7 @@ func parseToken(fields []string) (Token, error) {
 	return t, nil
 }
 
-// Allows tells whether the token is good for a scope of a topic.
+// Allows reports whether the token grants a scope of a topic.
 func (t *Token) Allows(scope Scope, topic string) bool {
 	for _, has := range []Scope{scope, Admin} {
 		for _, pattern := range t.Scopes[has] {
@@ -140,7 +140,7 @@ func (t Tokens) find(shown string) (found *Token) {
 	return found
 }
 
-// everybody is who comes where there are no tokens.
+// everybody is the token of every request where the server has no tokens.
 var everybody = &Token{Name: "everybody", Scopes: map[Scope][]string{Admin: {"*"}}}
 
 // token is whose request it is, nil if no token, or a wrong one, is shown.
@@ -155,8 +155,8 @@ func (s *Server) token(r *http.Request) *Token {
 	return s.options.Tokens.find(strings.TrimSpace(shown))
 }
 
-// loopbackHost tells whether a request without tokens was meant for this machine: a name
-// that a stranger's page resolves to 127.0.0.1 (DNS rebinding) is another.
+// loopbackHost reports whether a request without tokens was meant for this machine: a name
+// that a stranger's page resolves to 127.0.0.1 (DNS rebinding) was not.
 func loopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

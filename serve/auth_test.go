@@ -40,7 +40,7 @@ admin      %s      admin:*
 	return tokens
 }
 
-// Each address lets in who has the scope, and nobody else; no answer and no log shows a token.
+// Every address accepts only requests with its scope; no answer and no log shows a token.
 func TestScopes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders", "invoices")
@@ -153,7 +153,7 @@ func TestLoopbackOnly(t *testing.T) {
 		status, _ = site.ask(t, "POST", "/topics/orders/messages", "x", "Origin: https://evil.example")
 		assert.Equal(t, 403, status)
 
-		// CORS: for who is named, and nobody else.
+		// CORS: only for the origins that are named.
 		status, _, header := site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST")
 		assert.Equal(t, 204, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))

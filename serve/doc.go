@@ -6,10 +6,10 @@
 // Each topic has a hub: one consumer, which reads the table once, and the newest messages
 // in memory (Options.Buffer). A client is a place among them, and a goroutine that writes
 // from there on. So the database is asked no more for 2,000 clients than for one, a
-// message is encoded once, and a client that reads slowly holds up nobody: when its place
-// is among the kept messages no more, or a write takes longer than
-// Options.WriteTimeout, it is disconnected, is told why if it can be, and comes back with
-// its cursor.
+// message is encoded once, and a client that reads slowly does not hold up the others: when
+// its place is no longer among the kept messages, or a write takes longer than
+// Options.WriteTimeout, the server disconnects it, tells it why if it can, and the client
+// comes back with its cursor.
 //
 // # The cursor
 //
@@ -23,11 +23,11 @@
 // time, and none while it is given what was read. Then it goes on with what comes. Each row
 // comes once.
 //
-// Twice may come what a cursor has no room for: it has 128 runs at most, and where more
-// gaps than that are open at once, the highest ids are left out of it. Missed by a client
-// that was away is a row of a transaction that was open while the server was restarted and
-// has more than 10,000 newer rows after it (consumer.End says why), and, on servers where
-// writers can't be seen, what consumer.Options.Grace says.
+// Messages that do not fit in the cursor may come twice: a cursor has at most 128 runs, and
+// where more gaps than that are open at once, it leaves out the highest ids. A client that
+// was away misses a row of a transaction that was open while the server was restarted, if
+// more than 10,000 newer rows follow it (consumer.End says why), and, on servers where
+// writers can't be seen, the rows that consumer.Options.Grace names.
 //
 // A plain number is a cursor as well: all rows with larger ids, and no late one below it.
 //
@@ -38,8 +38,8 @@
 //   - The hub's connection: it reconnects and goes on where it was; streams stay.
 //   - The database: the same, when it is back. Publishing answers 503 meanwhile.
 //   - The server, orderly: streams get an event "end" with the reason and when to come
-//     back; requests in hand are answered; then it ends. Who comes to the next one before
-//     that has begun to read waits.
+//     back; requests in hand are answered; then it ends. A client that connects to the next
+//     server before that has begun to read waits.
 //   - The server, otherwise: clients come back with their cursors, to it or to another one:
 //     servers of the same topic know nothing of each other, and need not.
 //   - The table, emptied by TRUNCATE: cursors are past its next id, and are refused with 409.
@@ -48,8 +48,8 @@
 // # Publishing
 //
 // A request with an Idempotency-Key publishes once: the key is stored in the transaction of
-// the message, under a UNIQUE index, and who comes second gets the first one's answer.
-// Without a key a connection that is lost in the commit leaves it unknown whether the
+// the message, under a UNIQUE index, and a second request gets the answer of the first one.
+// Without a key, a connection that is lost in the commit leaves it unknown whether the
 // message is stored (502), as with producer.Publish.
 //
 // # Who may
@@ -58,6 +58,6 @@
 // alone, answers only to the names of this machine (DNS rebinding) and takes no writes from
 // other sites' pages (http.CrossOriginProtection).
 //
-// Prefer a consumer, in Go or by mqnotify consume, where something has to be done with
-// every message: it has offsets, retries and dead letters. This is for who wants to see.
+// Prefer a consumer, in Go or by mqnotify consume, where every message has to be processed:
+// it has offsets, retries and dead letters. This package is for showing messages.
 package serve

@@ -76,7 +76,7 @@ func ExampleServer() {
 	}
 }
 
-// In a server of one's own, beside its other addresses, and with the statements counted.
+// In a server of one's own, next to its other addresses, and with the statements counted.
 func ExampleServer_Handler() {
 	config, err := mysql.ParseDSN(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {

@@ -77,7 +77,7 @@ func (c *crowd) read(i int, conn net.Conn, joined func()) {
 	}
 }
 
-// have tells whether each client has n messages.
+// have reports whether each client has n messages.
 func (c *crowd) have(n int64) bool {
 	for i := range c.got {
 		if c.got[i].Load() < n {
@@ -125,7 +125,7 @@ func runFanOut(tb testing.TB, s *mysqltest.Server, clients, messages, perSecond 
 	conn, err := writer.Pool().Conn(tb.Context())
 	require.NoError(tb, err)
 	defer conn.Close()
-	defer site.end(tb) // the next run's server is to be alone
+	defer site.end(tb) // the next run's server must be alone
 	defer c.leave()
 	before, sent, cpu := statements.Statements(), commands(), cpuTime(tb)
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -170,7 +170,7 @@ func TestFanOut(t *testing.T) {
 	})
 }
 
-// BenchmarkFanOut is 2,000 clients at 100 messages a second, beside one client.
+// BenchmarkFanOut is 2,000 clients at 100 messages a second, compared with one client.
 func BenchmarkFanOut(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		own := s.Start(b)

@@ -104,7 +104,7 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 		if _, _, err := f.hub.since(at.seq); err == nil {
 			return has.Text(maxRuns), nil
 		}
-		// It took so long that what came meanwhile is kept no more.
+		// It took so long that the hub no longer keeps the messages that came meanwhile.
 		if at, err = f.hub.now(ctx); err != nil {
 			return "", err
 		}
@@ -256,8 +256,8 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 	return err
 }
 
-// next returns what came after, a piece of it, until the next call of it, and what is
-// closed when there is more than all that.
+// next returns a piece of the messages that follow, which are valid until the next call. It also
+// returns a channel that is closed when there are more than all of these.
 func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	events, more, err := f.hub.since(f.seq)
 	if err != nil {

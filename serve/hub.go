@@ -18,8 +18,8 @@ import (
 
 const (
 	// maxRuns is how many runs of ids a cursor has above its watermark, at most: some
-	// 2 KB, of which a topic with few gaps sees nothing. Those that are left out come
-	// twice after a resume.
+	// 2 KB, of which a topic with few gaps sees nothing. The client gets the messages of the
+	// runs that are left out twice after a resume.
 	maxRuns = 128
 	// warm is how many rows a hub reads before the end when it begins, so that clients
 	// that come back after a restart cost no statement.
@@ -35,7 +35,7 @@ type event struct {
 
 // hub has a topic's one reader, and the newest events for any number of clients. A
 // client is no more than its place among the events: one that falls behind the oldest
-// is too slow, and holds nobody up.
+// is too slow, and does not hold up the others.
 type hub struct {
 	db      *notify.DB
 	topic   string
@@ -68,7 +68,7 @@ func newHub(db *notify.DB, topic string, options Options, metrics *topicMetrics)
 	}
 }
 
-// run reads until ctx ends. What a consumer can't mend is tried again all the same:
+// run reads until ctx ends. It tries again even after errors that a consumer can't mend:
 // a table that is gone may come back.
 func (h *hub) run(ctx context.Context) {
 	waits := notify.Exponential(time.Second, 30*time.Second)
@@ -276,7 +276,7 @@ func (h *hub) kept(p *consumer.Progress) (events []event, at snapshot, ok bool) 
 	return events, at, true
 }
 
-// state tells whether the topic is being read.
+// state returns the clients, the messages a second, and an error if the topic is not being read.
 func (h *hub) state() (clients int, perSecond float64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -286,8 +286,8 @@ func (h *hub) state() (clients int, perSecond float64, err error) {
 	return h.clients, h.rate.per(time.Now()), err
 }
 
-// open tells whether clients are let in. They are before the reader has begun, and while it looks
-// for another connection: they wait with those who are there, and a browser's EventSource
+// open returns an error if clients are refused. They are accepted before the reader has begun, and
+// while it looks for another connection: they wait with the others, because a browser's EventSource
 // would not come back after a refusal.
 func (h *hub) open() error {
 	h.mu.Lock()

@@ -108,7 +108,7 @@ func TestBodyTime(t *testing.T) {
 	})
 }
 
-// Who comes before the topic is being read waits: a browser would not come back after a refusal. A
+// A client that comes before the topic is being read waits: a browser would not come back after a refusal. A
 // stream has its heartbeats meanwhile, and a poll ends in time.
 func TestComesBeforeTheFirstRead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

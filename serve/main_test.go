@@ -48,7 +48,7 @@ func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
 	}
 }
 
-// site is a server that runs beside the test.
+// site is a server that runs next to the test.
 type site struct {
 	*Server
 	url    string

@@ -71,7 +71,7 @@ func (b *browser) until(expression string) {
 	}
 }
 
-// colours are the page's background and text for who wants it light or dark.
+// colours are the page's background and text in the light or the dark scheme.
 func (b *browser) colours(scheme string) []string {
 	b.tb.Helper()
 	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))

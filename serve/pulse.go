@@ -11,7 +11,7 @@ import (
 // use its connection, and would learn of its end late.
 type pulse struct {
 	db   *notify.DB
-	turn chan struct{} // whoever has it has what is below
+	turn chan struct{} // its holder has the fields below
 	at   time.Time
 	err  error
 }

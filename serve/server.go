@@ -103,7 +103,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		control := http.NewResponseController(w)  // a test's recorder has no deadlines
 		_ = control.SetWriteDeadline(time.Time{}) // that of the connection's request before
 		if r.ContentLength != 0 {
-			// Whoever it is from, and whatever becomes of it: net/http reads what is left of a body
+			// For every request, also one that is refused: net/http reads the rest of a body
 			// before it answers.
 			_ = control.SetReadDeadline(time.Now().Add(s.options.body))
 		}
@@ -212,7 +212,7 @@ func (s *Server) unauthorized(w http.ResponseWriter) {
 	fail(w, http.StatusUnauthorized, "show a token: Authorization: Bearer TOKEN")
 }
 
-// ready tells whether all topics are being read.
+// ready answers whether all topics are being read.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-s.stopping:

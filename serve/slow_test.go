@@ -141,7 +141,7 @@ func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
 	return all, cursor
 }
 
-// A client that does not read holds nobody up, and is ended, with a reason.
+// A client that does not read does not hold up the others; the server ends it, with a reason.
 func TestSlowClient(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -246,7 +246,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 	})
 }
 
-// Clients that read nothing of what they lack keep nobody else from reading it from the table.
+// Clients that do not read the rows that they lack keep no other client from reading the table.
 func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")

@@ -28,11 +28,11 @@ type topicState struct {
 	at      time.Time
 }
 
-// statusCache asks for a topic's state when somebody wants it.
+// statusCache asks for a topic's state when a request wants it.
 type statusCache struct {
 	db         *notify.DB
 	topic, key string
-	patience   time.Duration // of who asks; those who ask meanwhile wait for that one
+	patience   time.Duration // of a question; requests that come meanwhile wait for its answer
 	turn       chan struct{}
 
 	mu    sync.Mutex

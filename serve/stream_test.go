@@ -38,9 +38,9 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// A row that commits late, below ids that a client has, comes: to who stayed, to who was
-// away meanwhile and comes back with its cursor, and to who comes back to another server.
-// None comes twice.
+// A row that commits late, below ids that a client has, comes to a client that stayed, to one that
+// was away meanwhile and comes back with its cursor, and to one that comes back to another server.
+// No row comes twice.
 func TestResumeLosesNoLateRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -272,7 +272,7 @@ func TestDatabaseInTrouble(t *testing.T) {
 	})
 }
 
-// A database that says nothing keeps nobody waiting who asks for a topic's state.
+// A database that does not answer keeps no request for a topic's state waiting.
 func stateOfAFrozenServer(t *testing.T, own *mysqltest.Server) {
 	site := start(t, openDB(t, own.Database(t), "orders", "invoices"), Options{Topics: []string{"orders", "invoices"}, asking: 300 * time.Millisecond})
 	own.Freeze()
@@ -303,7 +303,7 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 		require.Eventually(t, func() bool { status, _ := site.ask(t, http.MethodGet, "/readyz", ""); return status == want }, long, 20*time.Millisecond)
 	}
 	ready(http.StatusServiceUnavailable)
-	require.Eventually(t, func() bool { // the reader may see it later than who asks the database
+	require.Eventually(t, func() bool { // the reader may notice it later than a request that asks the database
 		_, answer = site.ask(t, http.MethodGet, "/topics", "")
 		return strings.Contains(answer, `"reading":false`)
 	}, long, 20*time.Millisecond)

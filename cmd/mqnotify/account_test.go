@@ -32,7 +32,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 	return r.code == exitDone
 }
 
-// makes tells whether an init into an empty database works, what it makes included.
+// makes reports whether an init into an empty database works, and the things that it makes.
 func (a account) makes(t *testing.T, args ...string) bool {
 	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_retry, mqnotify_origin, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
@@ -52,13 +52,13 @@ func (a account) ownTable(t *testing.T) {
 	}
 }
 
-// deadLetters tells whether a consumer of the account can give all messages up.
+// deadLetters reports whether a consumer of the account can give all messages up.
 func (a account) deadLetters(t *testing.T, config *mysql.Config) bool {
 	r := mqnotify(t, config, "", "consume", "orders", "--group", "g", "--from", "1", "--reset", "--stop-at-end", "--attempts", "1", "--", "false")
 	return r.code == exitDone
 }
 
-// works tells whether a worker does a task.
+// works reports whether a worker does a task.
 func (a account) works(t *testing.T, flags ...string) bool { return a.worksOn(t, "mail", flags...) }
 
 func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
@@ -79,7 +79,7 @@ func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
 	return did && !ended && w.interrupt(t).code == exitDone
 }
 
-// guards tells whether what a program does with guards works.
+// guards reports whether a program's use of guards works.
 func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
 	t.Helper()
 	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_claim WHERE follows IS NOT NULL")
@@ -108,7 +108,7 @@ func lockTwice(t *testing.T, m guard.Mutex) error {
 	return errors.Join(err, held.Release(t.Context()))
 }
 
-// within tells whether something becomes so in time.
+// within reports whether a condition becomes true in time.
 func within(t *testing.T, d time.Duration, is func() bool) bool {
 	t.Helper()
 	for late := time.After(d); !is(); {

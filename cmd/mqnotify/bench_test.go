@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Every suite gives figures beside their floors, a plot, and leaves nothing.
+// Every suite gives figures with their floors, a plot, and leaves nothing behind.
 func TestBench(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -101,7 +101,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	return a.ended(b.Run(ctx))
 }
 
-// ended takes the end of whoever reads stdout for a quiet end.
+// ended ends the command quietly when the reader of stdout has ended.
 func (a *app) ended(err error) error {
 	var broken outputError
 	if errors.As(err, &broken) {

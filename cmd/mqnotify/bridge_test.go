@@ -79,7 +79,7 @@ func TestBridgeProgress(t *testing.T) {
 
 // What is wrong with a destination is told, without the password, and nothing is lost.
 func TestBridgeFails(t *testing.T) {
-	const away = "127.0.0.1:1" // where nobody listens, and nobody may begin to
+	const away = "127.0.0.1:1" // no process listens there, and none may begin to
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
@@ -109,7 +109,7 @@ func TestImport(t *testing.T) {
 	broker := brokertest.Redis(t)
 	options, err := redis.ParseURL(broker.URL(""))
 	require.NoError(t, err)
-	options.ReadTimeout, options.MaxRetries = patience, -1 // what comes late would be there twice
+	options.ReadTimeout, options.MaxRetries = patience, -1 // a late command would add its entry twice
 	client := redis.NewClient(options)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -48,7 +48,7 @@ func TestConsumeCommandFails(t *testing.T) {
 		require.Equal(t, []string{"2 bad 2 sh: exit status 3: broken"},
 			mysqltest.Values[string](t, db, "SELECT CONCAT_WS(' ', message_id, payload, attempts, error) FROM mqnotify_dead_letter"))
 
-		// Without a group there is nobody to keep it for.
+		// Without a group there are no dead letters.
 		require.Contains(t, fail(t, exitFailed, config, append(group, "--", "sh", "-c", script)...), "message 2 of orders failed 2 times")
 		require.Equal(t, []string{"one", "bad", "bad"}, linesOf(t, tries)[4:])
 	})

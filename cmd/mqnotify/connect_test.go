@@ -103,7 +103,7 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
-// pollsReplica shows that a consumer polls a server that takes no writes, says so, and finds what comes by replication.
+// pollsReplica shows that a consumer polls a server that takes no writes, says so, and finds the rows of the replication.
 func pollsReplica(t *testing.T, config *mysql.Config, db *sqlx.DB) {
 	t.Helper()
 	require.Contains(t, fail(t, exitFailed, config, "notify", "orders"), "connect to the primary")

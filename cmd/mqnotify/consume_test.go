@@ -263,7 +263,7 @@ func TestConsumeShares(t *testing.T) {
 	})
 }
 
-// That only what comes is shown is told when it is so, and not before an error.
+// consume says that it shows only new messages once it does so, and not before an error.
 func TestConsumeFromHereOn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")

@@ -67,7 +67,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 	})
 }
 
-// Whoever has enough of a server that does not answer need not wait for it.
+// A user can interrupt a doctor whose server does not answer.
 func TestDoctorIsInterrupted(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

@@ -79,7 +79,7 @@ var (
 	topicless = []string{roleListener, roleGuard, roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing}
 )
 
-// withoutTopics tells whether all that is asked for are roles of guards and queues, whose
+// withoutTopics reports whether the user asks only for roles of guards and queues, whose
 // tables are the same for all.
 func (o grantsOptions) withoutTopics() bool {
 	return !slices.ContainsFunc(o.roles, func(role string) bool { return !slices.Contains(topicless, role) })

@@ -70,7 +70,7 @@ func TestGrantsOfImport(t *testing.T) {
 	role{"importer", []string{"importer:"}, func(t *testing.T, a account) bool { return a.imports(t, broker) }}.least(t)
 }
 
-// serves tells whether a server of this account shows the topic's messages and groups, and
+// serves reports whether a server of this account shows the topic's messages and groups, and
 // does what is asked of it there.
 func (a account) serves(t *testing.T, does func(url string) bool) bool {
 	t.Helper()
@@ -130,7 +130,7 @@ func ask(t *testing.T, method, url, body string, headers ...string) (status int,
 	return response.StatusCode, string(all)
 }
 
-// imports tells whether an import stores a message, and forgets an old id.
+// imports reports whether an import stores a message, and forgets an old id.
 func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	t.Helper()
 	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_import")

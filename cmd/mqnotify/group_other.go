@@ -10,5 +10,5 @@ var terminate = os.Kill
 // passedOn are the signals that a command gets from us besides those that end us.
 var passedOn []os.Signal
 
-// stopWithUs does nothing: nobody is stopped here.
+// stopWithUs does nothing: this system has no signal that stops a process.
 func (*child) stopWithUs() {}

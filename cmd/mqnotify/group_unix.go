@@ -15,7 +15,7 @@ const terminate = syscall.SIGTERM
 var passedOn = []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
 // stopWithUs makes Ctrl-Z, which does not reach the commands, stop them as long as it stops
-// us: nobody renews their lock, or their task, meanwhile, and others get it.
+// us: nothing renews their lock, or their task, meanwhile, and others get it.
 func (c *child) stopWithUs() {
 	if signal.Ignored(syscall.SIGTSTP) {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first page that a user sees. MQNOTIFY_UPDATE=1 writes it anew.
+// The first page that a user sees. MQNOTIFY_UPDATE=1 writes it again.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	golden := filepath.Join("testdata", "help.txt")
@@ -285,7 +285,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Logs and the last error are lines of JSON for who asks for that.
+// Logs and the last error are lines of JSON if the user asks for that.
 func TestLogFormat(t *testing.T) {
 	message := fail(t, exitFailed, nil, "tail", "t", "--log-format", "json")
 	require.Regexp(t, `^\{"time":"[^"]+","level":"ERROR","msg":"no server is named[^"]+"\}\n$`, message)

@@ -103,7 +103,7 @@ func (l *lines) next(ctx context.Context, most int) (batch [][]byte, err error) 
 	return l.took(batch), nil
 }
 
-// took makes room for what comes next.
+// took makes room for the next lines.
 func (l *lines) took(batch [][]byte) [][]byte {
 	for _, line := range batch {
 		l.room.Release(weight(line))

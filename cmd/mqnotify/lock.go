@@ -21,7 +21,7 @@ const (
 	kindLease    = "lease"
 )
 
-// exitNotGot is what lock ends with when somebody else holds the lock: EX_TEMPFAIL of
+// exitNotGot is the exit code of lock when another process holds the lock: EX_TEMPFAIL of
 // sysexits.h.
 const exitNotGot = 75
 
@@ -29,7 +29,7 @@ const exitNotGot = 75
 type lockOptions struct {
 	kind    string
 	timeout time.Duration
-	waits   bool // for ever
+	waits   bool // without a limit
 	ttl     time.Duration
 	notGot  int
 }

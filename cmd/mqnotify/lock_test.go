@@ -66,7 +66,7 @@ func TestLockHeld(t *testing.T) {
 	})
 }
 
-// A server that is away, or says nothing, is a failure: nobody said that the lock is held.
+// A server that is away, or does not answer, is a failure: it is unknown whether the lock is held.
 func TestLockServerAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -217,7 +217,7 @@ func TestLockFails(t *testing.T) {
 	})
 }
 
-// Commands that wait for one lock count up a file in two steps: nobody counts at the same
+// Commands that wait for one lock count up a file in two steps: no two count at the same
 // time. Those that ask for the same key run it once.
 func TestLockExcludes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

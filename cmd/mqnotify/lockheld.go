@@ -19,7 +19,7 @@ const envHeld = "MQNOTIFY_LOCKS_HELD"
 // stillWaiting is the time after which lock logs the holder that it waits for.
 const stillWaiting = 5 * time.Second
 
-// heldAbove returns the locks that commands above this one hold. A variable that somebody else has set counts as none.
+// heldAbove returns the locks that commands above this one hold. A variable that is not from them counts as none.
 func (a *app) heldAbove() (locks []string) {
 	_ = json.Unmarshal([]byte(a.getenv(envHeld)), &locks)
 	return locks

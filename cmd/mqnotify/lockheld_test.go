@@ -34,8 +34,8 @@ func TestLockNested(t *testing.T) {
 	})
 }
 
-// Two that take two locks in opposite orders wait for ever. Each says after some seconds who holds what it waits for, and what
-// is held above it.
+// Two commands that take two locks in opposite orders never stop waiting. Each says after some seconds which session holds the
+// lock that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)

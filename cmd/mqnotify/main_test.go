@@ -74,7 +74,7 @@ func fail(tb testing.TB, code int, config *mysql.Config, args ...string) string 
 	return r.err
 }
 
-// running is a command that runs beside the test.
+// running is a command that runs next to the test.
 type running struct {
 	out, err text
 	stop     context.CancelFunc // as the first Ctrl-C does

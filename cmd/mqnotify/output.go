@@ -19,8 +19,8 @@ func writeAll(out io.Writer, text string) error {
 	return nil
 }
 
-// ignoreBrokenPipe takes the end of whoever reads stdout, such as head, for a
-// quiet end of the command.
+// ignoreBrokenPipe drops the error that the reader of stdout, such as head, has ended:
+// the command then ends quietly.
 func ignoreBrokenPipe(err error) error {
 	if errors.As(err, &outputError{}) && errors.Is(err, syscall.EPIPE) {
 		return nil

@@ -192,7 +192,7 @@ func TestSecondSignal(t *testing.T) {
 	})
 }
 
-// Whoever reads stdout may stop reading: what was not written is not handled.
+// The reader of stdout may stop reading: messages that were not written are not handled.
 func TestBrokenPipe(t *testing.T) {
 	intoBrokenPipe(t, nil, "init", "--print", "orders")
 	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
@@ -220,7 +220,7 @@ func TestBrokenPipe(t *testing.T) {
 	})
 }
 
-// intoBrokenPipe runs a command whose stdout nobody reads, which must end quietly.
+// intoBrokenPipe runs a command whose stdout has no reader, which must end quietly.
 func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	tb.Helper()
 	read, write, err := os.Pipe()
@@ -265,7 +265,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // requireGone waits until there is no such process, or nothing of it but its exit
-// code, which nobody may be there to ask for.
+// code, which may have no parent left that asks for it.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
 	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 10*time.Millisecond)

@@ -48,7 +48,7 @@ func TestProduceLines(t *testing.T) {
 	})
 }
 
-// Whoever types a line does not wait for another one, nor for its other half.
+// A typed line is published at once: it waits for no other line, nor for the rest of the next one.
 func TestProduceLineAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, mode := range []string{modeNotify, modeHandshake} {

@@ -31,7 +31,7 @@ func (a *app) newProgress(topic string, draws bool) *progress {
 	return &progress{app: a, topic: topic, draws: draws}
 }
 
-// drawsProgress tells whether a bar can be shown.
+// drawsProgress reports whether a bar can be shown.
 func (a *app) drawsProgress() bool { return isTerminalOut(a.err) && a.logging.format != formatJSON }
 
 func isTerminalOut(out io.Writer) bool {
@@ -91,7 +91,7 @@ func (p *progress) draw(now bridge.Progress) {
 	_ = p.bar.Set64(int64(now.ID - now.From)) // what a terminal can't show is not the bridge's failure
 }
 
-// end leaves the terminal's line to whoever writes next.
+// end leaves the terminal's line to the next writer.
 func (p *progress) end() {
 	if p.bar != nil {
 		_ = p.bar.Exit() // as above

@@ -11,8 +11,8 @@ import (
 	"github.com/mqnotify/mqnotify/bridge"
 )
 
-// On a terminal a backlog is a bar. It leaves the line to what comes next: the word that the backlog is
-// done, or what ends the bridge.
+// On a terminal a backlog is a bar. It leaves the line to the next message: that the backlog is done, or
+// why the bridge ends.
 func TestProgressBar(t *testing.T) {
 	at := func(id uint64) bridge.Progress {
 		return bridge.Progress{Sent: int(id - 1000), ID: id, From: 1000, Head: 2000, Elapsed: time.Second}

@@ -211,8 +211,8 @@ func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) erro
 	return ignoreBrokenPipe(err)
 }
 
-// printRing prints up to the entry head, or for ever. A server that goes away while it
-// follows is waited for.
+// printRing prints up to the entry head, or follows without an end. If the server goes away
+// while it follows, it waits for the server.
 func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *queue.Ring, head uint64) error {
 	const most = 100
 	reader, out := ring.Reader(o.after), bufio.NewWriter(a.out)

@@ -100,7 +100,7 @@ func TestServeRefusals(t *testing.T) {
 	})
 }
 
-// Whoever reads that it serves finds it ready.
+// When serve says that it serves, it is ready.
 func TestServeReady(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "invoices")

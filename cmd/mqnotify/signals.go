@@ -18,7 +18,7 @@ const hintAfter = 700 * time.Millisecond
 // process does. Ctrl-Z stops the commands that run, too.
 func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	// Noted rather than ignored, which children would inherit: a write to a pipe that
-	// nobody reads then fails, instead of ending the process in the middle.
+	// has no reader then fails, instead of ending the process in the middle.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	a.child.stopWithUs()
 	signals := make(chan os.Signal, 2)
@@ -34,7 +34,7 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 				hint = nil
 			}
 		}
-		for len(signals) > 0 { // what came before the hint was due, while we stood still
+		for len(signals) > 0 { // signals from before the hint was due, while we stood still
 			<-signals
 		}
 		a.note("mqnotify: finishing what is in hand; once more stops at once\n")

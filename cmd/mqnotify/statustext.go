@@ -49,7 +49,7 @@ func (s *topicStatus) text() (string, error) {
 	return out.String(), nil
 }
 
-// wakeText shows the wake triggers of the table, and who waits for them.
+// wakeText shows the wake triggers of the table, and the processes that wait for them.
 func (s *topicStatus) wakeText(line func(what, format string, args ...any)) {
 	for _, t := range s.triggers {
 		if t.Problem != "" {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stopUs stops us until somebody continues us. Go does not give SIGTSTP's own action back, and
-// SIGSTOP stops even those whom no shell can continue, as after `ssh -t`: SIGTTOU does what SIGTSTP
+// stopUs stops us until SIGCONT continues us. Go does not give SIGTSTP's own action back, and
+// SIGSTOP stops even a process that no shell can continue, as after `ssh -t`: SIGTTOU does what SIGTSTP
 // would.
 func stopUs() {
 	goOn := make(chan os.Signal, 1)

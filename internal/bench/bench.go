@@ -1,5 +1,5 @@
-// Package bench measures mqnotify on a server beside the floors of the same run: what
-// the server does with bare statements over bare connections.
+// Package bench measures mqnotify on a server and compares it with the floors of the same run:
+// what the server does with bare statements over bare connections.
 package bench
 
 import (
@@ -31,14 +31,14 @@ type Options struct {
 	Progress  func(suite string, done, of int)
 }
 
-// Figure is a measurement: a distribution, in Unit, beside that of its floor.
+// Figure is a measurement: a distribution, in Unit, compared with that of its floor.
 type Figure struct {
 	Name   string  `json:"name"`
 	Unit   string  `json:"unit"`
 	Median float64 `json:"median"`
 	P99    float64 `json:"p99"`
 	Max    float64 `json:"max"`
-	// Floor is what it is measured beside, empty for a floor itself.
+	// Floor names the figure that it is compared with; it is empty for a floor itself.
 	Floor string `json:"floor,omitempty"`
 	// Ratio is Median by that of the floor; more is worse for a time and better for a rate.
 	Ratio float64 `json:"ratio,omitempty"`
@@ -70,7 +70,7 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		for i := len(b.closing) - 1; i >= 0; i-- { // nobody uses the table any more
+		for i := len(b.closing) - 1; i >= 0; i-- { // afterwards nothing uses the table
 			err = errors.Join(err, b.closing[i]())
 		}
 		b.closing = nil

@@ -84,7 +84,7 @@ func MosquittoSaving(tb testing.TB) *Broker {
 func mosquitto(tb testing.TB, more string) *Broker {
 	tb.Helper()
 	return start(tb, kind{program: "mosquitto", scheme: "mqtt", secure: "mqtts", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
-		account, err := user.Current() // it would become nobody, who may not read the password file
+		account, err := user.Current() // without the user line it drops to an account that may not read the password file
 		if err != nil {
 			return nil, nil, err
 		}

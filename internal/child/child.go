@@ -1,5 +1,5 @@
-// Package child runs the programs that tests need beside them, and that are to end with the
-// tests, however those end.
+// Package child runs the programs that tests need, and ends them with the tests, however
+// the tests end.
 package child
 
 import (

@@ -21,7 +21,7 @@ func FreePort() (int, error) {
 	return 0, fmt.Errorf("none of %d ports between %d and %d is free", attempts, low, high)
 }
 
-// PortIsFree tells whether nothing listens there.
+// PortIsFree reports whether nothing listens on the port.
 func PortIsFree(port int) bool {
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {

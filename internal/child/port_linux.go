@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// claims keep the ports of this process: a listener that nobody refers to would be closed.
+// claims keep the ports of this process: Go closes a listener without references.
 var claims sync.Map
 
 // claim keeps the port from other test processes, and from another claim of this one, by the name of a

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A port is given out once, and one where somebody listens is not.
+// FreePort returns a port only once, and no port on which a process listens.
 func TestFreePort(t *testing.T) {
 	port, err := FreePort()
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 
 // Options are the settings of a demo.
 type Options struct {
-	Topic    string        // a message table that nobody else uses
+	Topic    string        // a message table that nothing else uses
 	Count    int           // how many messages
 	Interval time.Duration // between two messages
 	Out      io.Writer     // gets a line for each message; its error ends the demo

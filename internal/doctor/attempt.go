@@ -30,9 +30,9 @@ func (e *exam) try(ctx context.Context, a attempts) (refusal, err error) {
 	return nil, nil
 }
 
-// judge tries each use, which says what somebody can do ("produce"), and tells
-// those that work, and those that do not: a warning for each remedy, with the
-// first refusal.
+// judge tries every use, which says what an account can do ("produce"). It returns
+// the uses that work, and for those that do not, a warning for each remedy, with
+// the first refusal.
 func (e *exam) judge(ctx context.Context, uses []attempts) (can []string, results []Result, err error) {
 	var cannot []denial
 	for _, a := range uses {

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// lost tells whether err means that the server does not answer any more.
+// lost reports whether err means that the server does not answer any more.
 func (e *exam) lost(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || server.ConnectionLost(err) ||
 		err != nil && e.session != nil && e.session.Err() != nil

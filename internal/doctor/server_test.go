@@ -168,7 +168,7 @@ func TestConnectionLost(t *testing.T) {
 	})
 }
 
-// Whoever looks at the first results only, or ends the context, leaves nothing
+// A caller that reads only the first results, or ends the context, leaves nothing
 // behind: the database's cleanup looks for sessions and locks.
 func TestAbandoned(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -10,10 +10,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// sameSession tells whether the statements of a connection reach one session of
-// the server, and no other connection's do. Two are looked at in turn: a proxy that
-// shares sessions among its clients deals them out anew for each statement, or
-// gives the session that the one has left idle to the other.
+// sameSession checks that the statements of a connection reach one session of the
+// server, and that no other connection's statements reach it. It uses two connections
+// in turn, because a proxy that shares sessions among its clients assigns a session to
+// every statement, or gives the session that one client has left idle to the other.
 func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 	other, err := e.open(ctx)
 	if err != nil {

@@ -69,8 +69,8 @@ func transactions(ctx context.Context, t *topic) ([]Result, error) {
 }
 
 // openTransactions lists them. MySQL refuses to while a statement runs whose text is
-// no UTF-8, an INSERT of bytes, say; few run for long. The list is a cache, which is
-// made anew when nobody has read it for 100 ms.
+// no UTF-8, an INSERT of bytes, say; few run for long. The list is a cache, which the
+// server refreshes only if no session has read it for 100 ms.
 func (t *topic) openTransactions(ctx context.Context) (open []transaction, err error) {
 	for tries := 15; ; tries-- {
 		err = t.all(ctx, &open, openTransactions)

@@ -19,8 +19,8 @@ const oldAfter = time.Millisecond
 
 func examineOld(tb testing.TB, db *notify.DB, topics ...string) findings {
 	tb.Helper()
-	// The wait for a commit of an examination before this one may last for a second on the server. The view of it is made
-	// again when nobody has read it for 100 ms.
+	// The wait for a commit of an examination before this one may last for a second on the server. The server refreshes the
+	// view that shows it only if no session has read the view for 100 ms.
 	for range 40 {
 		var waits int
 		err := db.Pool().GetContext(tb.Context(), &waits, "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'")

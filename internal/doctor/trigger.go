@@ -49,7 +49,7 @@ func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 	return results, nil
 }
 
-// sameBody tells whether a trigger does what mqnotify's would.
+// sameBody reports whether a trigger does what mqnotify's would.
 func sameBody(body, topic string, form schema.TriggerForm, event string) bool {
 	statement, err := schema.Trigger(topic, form, event)
 	_, want, _ := strings.Cut(statement, "FOR EACH ROW")

@@ -174,7 +174,7 @@ func key(f *types.Func) string {
 	return named.Obj().Name() + "." + f.Name()
 }
 
-// accessor tells whether a method only tells something: one thing, or several and no
+// accessor reports whether a method only returns something: one value, or several and no
 // error, without an argument.
 func accessor(method *types.Func) bool {
 	results := method.Signature().Results()
@@ -196,7 +196,7 @@ func internal(method *types.Func) bool {
 // a library that users know.
 var wellKnown = []string{"Error", "Is", "Unwrap", "String", "MarshalJSON", "NextBackOff", "Reset", "Close", "OpenTopicURL", "OpenSubscriptionURL"}
 
-// implements tells whether a method is there for an interface's sake: a well-known one,
+// implements reports whether a method belongs to an interface: a well-known one,
 // or one that the package exports.
 func implements(p *types.Package, named *types.Named, method string) bool {
 	if slices.Contains(wellKnown, method) {

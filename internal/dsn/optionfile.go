@@ -105,8 +105,8 @@ func (f *optionFile) read(path string, depth int) error {
 	return nil
 }
 
-// checkMode refuses a file that anybody may write: who can change it can have the
-// password sent to a server of his own. mysql(1) warns, and skips the file.
+// checkMode refuses a file that every user may write, because a user who changes it can
+// have the password sent to another server. mysql(1) warns, and skips the file.
 func checkMode(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {

@@ -17,9 +17,9 @@ func Format(cfg *mysql.Config) string {
 }
 
 // Redact returns the connection string s with *** for its password, to be shown
-// to people. Of a string that Parse accepts the rest stays as it is. Of any other
-// only what surely is no password stays, at most the scheme and the user, since
-// nobody can tell where in it the password ends.
+// to people. The rest of a string that Parse accepts stays as it is. Of any other
+// string only the parts that surely are no password stay, at most the scheme and the
+// user, because the end of the password is unknown.
 func Redact(s string) string {
 	rest, _ := cutScheme(s)
 	scheme := s[:len(s)-len(rest)]

@@ -14,9 +14,9 @@ import (
 )
 
 // ClockOff builds the tests of the package that runs with another clock, and returns the
-// program: time.Now, of the standard library, is off by so much, in whole seconds. What
-// measures time (the monotonic clock) is not. The first build compiles the standard library
-// anew, which takes half a minute; go's cache has it then.
+// program: time.Now, of the standard library, is off by so much, in whole seconds. The
+// monotonic clock, which measures time, is not. The first build compiles the standard library
+// again, which takes half a minute; later builds find it in go's cache.
 func ClockOff(tb testing.TB, off time.Duration) (program string) {
 	tb.Helper()
 	return clockOff(tb, off, "test", "-c", "-vet=off")

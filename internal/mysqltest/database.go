@@ -42,9 +42,9 @@ func (s *Server) Database(tb testing.TB) *mysql.Config {
 	return cfg
 }
 
-// Unused waits until nothing uses the database any more, as the check at the test's end does, but for a
-// time of the caller's. Its error says what still does. A server that the test has stopped is used by
-// nobody, and one that is frozen is thawed.
+// Unused waits until nothing uses the database any more, as the check at the test's end does, but for at most
+// wait. Its error says what still uses it. A database on a server that the test has stopped counts as unused,
+// and Unused thaws a server that is frozen.
 func (s *Server) Unused(tb testing.TB, cfg *mysql.Config, wait time.Duration) error {
 	tb.Helper()
 	if !s.awake() {
@@ -121,8 +121,8 @@ func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 	}
 }
 
-// drop removes the database. A transaction that nobody ended would block it for up to a year: it waits for
-// whole seconds at most.
+// drop removes the database. It waits for locks for at most whole seconds, because a transaction that was
+// never ended would block it for up to a year.
 func drop(db *sql.DB, name string, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -45,8 +45,8 @@ func Until(t *testing.T, examples *context.Context, db *sql.DB, query string) (s
 	return stop
 }
 
-// Output is what f prints to the standard output, of which there is one: not for tests
-// that run beside others.
+// Output returns what f prints to the standard output. A process has only one, so Output is
+// not for tests that run in parallel.
 func Output(tb testing.TB, f func()) string {
 	tb.Helper()
 	r, w, err := os.Pipe()

@@ -96,7 +96,7 @@ func (h *homeFolder) close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the folders of test processes that were killed: nobody holds their lock any more. A
+// sweep removes the folders of test processes that were killed: no process holds their lock any more. A
 // folder younger than a minute may belong to a process that is about to lock it.
 func sweep(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, folderPattern)) // fails for a bad pattern only

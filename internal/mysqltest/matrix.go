@@ -103,7 +103,7 @@ func (e *entry) start(tb testing.TB) *Server {
 	tb.Helper()
 	e.once.Do(func() {
 		if e.server.dsn == nil {
-			// Nobody kills the shared instance, so it needs no protection from torn pages.
+			// No test kills the shared instance, so it needs no protection from torn pages.
 			e.err = e.server.launch("--innodb-doublewrite=OFF")
 		}
 	})

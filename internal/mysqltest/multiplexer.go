@@ -143,8 +143,8 @@ func (m *Multiplexer) accept(ctx context.Context) {
 	}
 }
 
-// serve ends when the client goes, or when a session's connection breaks under a statement: what became
-// of that nobody knows, and the client finds its own connection broken.
+// serve ends when the client goes, or when a session's connection breaks under a statement: the outcome
+// of the statement is unknown then, and the client finds its own connection broken.
 func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -175,7 +175,7 @@ func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 		select {
 		case command := <-commands:
 			err := m.answer(ctx, to, command, &database)
-			// Not before the session is idle again: a test knows then who gets which.
+			// The session is idle again before the client has the answer, so a test knows which client gets it next.
 			if err != nil || to.Flush() != nil {
 				return
 			}

@@ -146,8 +146,8 @@ func status(message []byte) uint16 {
 	return binary.LittleEndian.Uint16(rest)
 }
 
-// plain takes the capabilities out of a server's greeting that would change what comes later. Neither side
-// uses what the other has not offered.
+// plain takes the capabilities out of a server's greeting that would change the later packets. Neither side
+// uses a capability that the other has not offered.
 func plain(greeting []byte) error {
 	version := bytes.IndexByte(greeting[headerSize+1:], 0)
 	at := headerSize + 1 + version + 1 + 4 + 8 + 1 // the session's id, half a scramble, a zero

@@ -16,7 +16,7 @@ const (
 	// patience bounds each step of the harness: stopping, cleaning up. It is far above what any of them
 	// takes, so that only a real fault reaches it.
 	patience = time.Minute
-	// startPatience bounds a server's start: on a slow machine several start beside each other.
+	// startPatience bounds a server's start: on a slow machine several start at the same time.
 	startPatience = 3 * time.Minute
 )
 
@@ -93,7 +93,7 @@ func (s *Server) Restart(tb testing.TB) {
 }
 
 // Freeze stops the server's process where it is (SIGSTOP): its connections stay open and nothing answers.
-// It returns when that is so, and does nothing when the server is frozen or does not run.
+// It returns when the process has stopped, and does nothing when the server is frozen or does not run.
 func (s *Server) Freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,7 +46,7 @@ func (s *Server) template() (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	// Made beside its place and moved there when done, so that a killed test leaves no half of one.
+	// Made next to its place and moved there when complete, so that a killed test leaves no half of a folder there.
 	draft := path + ".draft"
 	if err := os.RemoveAll(draft); err != nil {
 		return "", fmt.Errorf("mysqltest: remove an unfinished data folder: %w", err)
@@ -117,9 +117,9 @@ func (s *Server) initialise(dir string) error {
 	return nil
 }
 
-// initScript is the script that scripts/unpack-server writes beside a server it has unpacked, or "".
-// Such a server's binary is a wrapper that adds the flags for its place. The unpacked tree, root, is
-// looked for too: a system's /usr/sbin has an init that is something else.
+// initScript is the script that scripts/unpack-server writes next to a server it has unpacked, or "".
+// Such a server's binary is a wrapper that adds the flags for its place. initScript looks for the
+// unpacked tree, root, too, because a system's /usr/sbin has another init.
 func (s *Server) initScript() string {
 	dir := filepath.Dir(s.binary)
 	for _, name := range []string{"root", "init"} {

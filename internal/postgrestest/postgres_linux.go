@@ -1,4 +1,4 @@
-// Package postgrestest starts a private PostgreSQL, from Debian's package, to measure beside.
+// Package postgrestest starts a private PostgreSQL, from Debian's package, for comparative measurements.
 package postgrestest
 
 import (
@@ -63,7 +63,7 @@ type server struct {
 }
 
 func (s *server) start(ctx context.Context, flags []string) error {
-	if os.Getuid() == 0 { // whom PostgreSQL refuses
+	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		account, err := user.Lookup("postgres")
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package postgrestest starts a private PostgreSQL, from Debian's package, to measure beside.
+// Package postgrestest starts a private PostgreSQL, from Debian's package, for comparative measurements.
 package postgrestest
 
 import (

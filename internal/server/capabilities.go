@@ -116,8 +116,8 @@ func (c *Capabilities) AppliesWithin(ctx context.Context, q Queryer, wait time.D
 	}
 }
 
-// Growth tells whether a server applies another one's transactions, by the GTIDs that it has: an account needs no
-// privilege for them. A MySQL server without GTIDs does not tell. It is not safe for concurrent use.
+// Growth finds out whether a server applies the transactions of another one, by the GTIDs that it has: an account needs no
+// privilege to read them. A MySQL server without GTIDs shows nothing. Growth is not safe for concurrent use.
 type Growth struct {
 	caps    *Capabilities
 	applied string
@@ -211,7 +211,7 @@ func capabilities(known map[string]string) *Capabilities {
 	return c
 }
 
-// Has tells whether the server has a system variable of the name, of those that
+// Has reports whether the server has a system variable of the name, among those that
 // mqnotify may want to set or read.
 func (c *Capabilities) Has(variable string) bool {
 	_, ok := c.variables[variable]
@@ -233,7 +233,7 @@ func (c *Capabilities) Settings(pairs ...string) string {
 	return "SET SESSION " + strings.Join(assignments, ", ")
 }
 
-// WritersElsewhere tells whether sessions of other servers write to the tables
+// WritersElsewhere reports whether sessions of other servers write to the tables
 // of this one: their transactions hold no lock here, and can't be seen.
 func (c *Capabilities) WritersElsewhere() bool {
 	return c.Galera || c.MultiPrimary || c.ReadOnly || c.Replica

@@ -121,7 +121,7 @@ func TestErrorsOfServers(t *testing.T) {
 		assert.True(t, ReadOnly(err), err)
 		require.NoError(t, tx.Rollback())
 
-		// A row that is locked, for who waits and for who does not.
+		// A row that is locked, for a session that waits and for one that does not.
 		holder, err := root.Begin()
 		require.NoError(t, err)
 		_, err = holder.Exec("UPDATE x SET n = 3")

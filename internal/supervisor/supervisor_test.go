@@ -211,7 +211,7 @@ trap 'echo got; exit 0' USR1; kill -TERM $PPID; ` + list + `; while :; do sleep 
 	c.Signal(syscall.SIGUSR1)
 	require.Equal(t, "got", line(t, out))
 	require.NoError(t, c.Wait())
-	c.Signal(syscall.SIGUSR1) // to nobody
+	c.Signal(syscall.SIGUSR1) // the process has ended
 	c.Kill()
 	c.End()
 }
@@ -258,7 +258,7 @@ func TestKeep(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
 	pid := line(t, bufio.NewReader(out))
-	require.NoError(t, conn.SetReadDeadline(time.Now())) // which blocks for ever if the socket is a blocking one
+	require.NoError(t, conn.SetReadDeadline(time.Now())) // the read below never returns if the socket is a blocking one
 	_, err = conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, conn.Close())

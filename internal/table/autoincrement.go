@@ -9,9 +9,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// NextAutoIncrement is the id that the server will give out next, as it is now.
-// It tells an emptied table (the counter stays) from a truncated or a new one
-// (it begins anew). known is false when the table has no AUTO_INCREMENT column.
+// NextAutoIncrement returns the id that the server will give out next, as it is now.
+// It distinguishes an emptied table (the counter stays) from a truncated or a new one
+// (the counter restarts). known is false when the table has no AUTO_INCREMENT column.
 // The error is ErrNoTable when the table is gone.
 //
 // It takes one session, not a pool: MySQL answers from a cache up to a day old

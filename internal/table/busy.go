@@ -16,8 +16,8 @@ var ErrBusy = errors.New("the table is in use")
 
 // Patiently calls try, which runs a statement that waits for the transactions that use the table, until it does not time out
 // or patience is over: then the error is ErrBusy. It pauses between two tries, so that transactions that have queued behind
-// the statement get on. A try is waited for even if ctx ends: the server would go on with it, and make a trigger that nobody
-// knows of.
+// the statement get on. It waits for a try even if ctx ends, because the server would go on with it, and make a trigger that
+// the caller does not know of.
 func Patiently(ctx context.Context, log *slog.Logger, table string, patience, pause time.Duration, try func(ctx context.Context) error) error {
 	for end := time.Now().Add(patience); ctx.Err() == nil; {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

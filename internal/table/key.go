@@ -81,7 +81,7 @@ func (t *Table) keyRemedy() string {
 	return "name one with --id-column, such as " + list(fit)
 }
 
-// leadsIndex tells whether any index begins with the column. An AUTO_INCREMENT
+// leadsIndex reports whether any index begins with the column. An AUTO_INCREMENT
 // column that comes second in its index (MyISAM, Aria) counts from 1 in each
 // group of rows, and is no key of the table.
 func (t *Table) leadsIndex(column string) bool {

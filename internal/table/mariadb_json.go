@@ -60,8 +60,8 @@ func (t *Table) JSONChanged(ctx context.Context, q Queryer) (bool, error) {
 	return false, err
 }
 
-// hasJSONCheck tells whether a line of the definition is of a LONGTEXT and ends in the check. A comment
-// or a default that reads like it does not: it ends in a quote, and its line breaks
+// hasJSONCheck reports whether a line of the definition is of a LONGTEXT and ends in the check. A comment
+// or a default that reads like such a line does not match: it ends in a quote, and its line breaks
 // are escaped. Under sql_mode ANSI_QUOTES names are in double quotes.
 func hasJSONCheck(definition, column string) bool {
 	for _, quote := range []string{"`", `"`} {

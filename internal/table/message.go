@@ -1,6 +1,6 @@
 package table
 
-// IsMessageTable tells whether the table has the shape of sql/topic.sql, so
+// IsMessageTable reports whether the table has the shape of sql/topic.sql, so
 // that its rows are messages: an id that is its key, created_at, headers and
 // payload. The payload may be any binary or text type. Columns besides these
 // are allowed as long as a publisher can leave them out.

@@ -43,7 +43,7 @@ type Index struct {
 	Columns []string // an expression or the prefix of a column is ""
 }
 
-// Primary tells whether the index is the primary key.
+// Primary reports whether the index is the primary key.
 func (i Index) Primary() bool { return i.Name == "PRIMARY" }
 
 // String is the quoted name with the database before it, fit for SQL too.
@@ -69,7 +69,7 @@ func (t *Table) Column(name string) (Column, error) {
 		t, ident.Quote(name), didYouMean(name, names), list(names))
 }
 
-// Unique tells whether no two rows can have the same value in the column.
+// Unique reports whether no two rows can have the same value in the column.
 func (t *Table) Unique(column string) bool {
 	for _, index := range t.Indexes {
 		if index.Unique && len(index.Columns) == 1 && index.Columns[0] == column {
@@ -79,7 +79,7 @@ func (t *Table) Unique(column string) bool {
 	return false
 }
 
-// CheapHead tells whether the server finds the column's largest value, and the
+// CheapHead reports whether the server finds the column's largest value, and the
 // rows after a value in order, without reading the whole table: the column
 // leads an ordered index.
 func (t *Table) CheapHead(column string) bool {
@@ -91,7 +91,7 @@ func (t *Table) CheapHead(column string) bool {
 	return false
 }
 
-// IsInteger tells whether the column holds whole numbers of a fixed size.
+// IsInteger reports whether the column holds whole numbers of a fixed size.
 func (c Column) IsInteger() bool {
 	switch c.DataType {
 	case "tinyint", "smallint", "mediumint", "int", "bigint":

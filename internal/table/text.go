@@ -42,7 +42,7 @@ func appendTime(dst, s []byte) []byte {
 	return append(dst, 'Z', '"')
 }
 
-// isDateTime tells whether s has digits and marks in their places.
+// isDateTime reports whether s has digits and marks in their places.
 func isDateTime(s []byte) bool {
 	const shape, withoutFraction = "0000-00-00 00:00:00.000000", 19
 	if len(s) < withoutFraction || len(s) == withoutFraction+1 || len(s) > len(shape) {
@@ -56,7 +56,7 @@ func isDateTime(s []byte) bool {
 	return true
 }
 
-// isDay tells whether the calendar has the day that begins s, "2006-01-02".
+// isDay reports whether the calendar has the day that begins s, "2006-01-02".
 func isDay(s []byte) bool {
 	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
 	year, month, day := two(0)*100+two(2), two(5), two(8)

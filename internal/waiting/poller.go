@@ -36,7 +36,7 @@ type poller struct {
 	polls       map[*topic]*poll  // of topics without a trigger
 	triggers    map[string]Events // by table: changes that have a trigger that wakes
 	looked      time.Time         // when the triggers were read
-	stale       bool              // they are to be read again
+	stale       bool              // the triggers must be read again
 	waits       *topic            // the topic for which a commit wait runs on the dirty session
 	committed   chan commit
 	aside       map[*topic]bool // a goroutine reads their heads, because they hold others up

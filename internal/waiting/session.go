@@ -213,9 +213,9 @@ func (s *session) exec(limit time.Duration, query string, args ...any) error {
 	return err
 }
 
-// isSystemUser reports whether no session of an ordinary account can end a statement of this one. MySQL lets nobody but a
-// session with SYSTEM_USER kill a session that has it, and looks at the account that has connected, not at the definer of
-// the trigger.
+// isSystemUser reports whether no session of an ordinary account can end a statement of this one. In MySQL only a
+// session with SYSTEM_USER can kill a session that has it, and the server checks the account that has connected, not the
+// definer of the trigger.
 func (s *session) isSystemUser() (is bool, err error) {
 	if s.caps.MariaDB {
 		return false, nil

@@ -84,8 +84,8 @@ func (u *user) linked() (names []string) {
 	return names
 }
 
-// A program that imports notify, producer and consumer links four modules beside this one, and none
-// of its other packages: no broker, no engine of the demo.
+// A program that imports notify, producer and consumer links this module and four others, and none
+// of the module's other packages: no broker, no engine of the demo.
 func TestLinked(t *testing.T) {
 	u := newUser(t)
 	require.Equal(t, links, u.linked())
