@@ -108,7 +108,7 @@ type Plan struct {
 	Table    string // as the server has it
 	Topic    string
 	Columns  []string
-	NewTopic bool // the topic must be made
+	NewTopic bool // the topic is not there: Install makes it
 	Triggers []Trigger
 
 	db      *notify.DB
