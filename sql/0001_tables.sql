@@ -1,0 +1,258 @@
+-- What mqnotify remembers, one set of tables a database. The topic is a table's
+-- name, compared byte by byte, since table names may differ by case alone.
+
+-- The one-row flag: a counter that grows with each change of the topic. A row
+-- that is not there counts as 0.
+CREATE TABLE IF NOT EXISTS mqnotify_flag (
+  topic      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  counter    BIGINT UNSIGNED NOT NULL,
+  changed_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (topic)
+) ENGINE=InnoDB;
+
+-- How far a group has read: every id up to settled is done, and so are the ids
+-- in delivered. A member may move its row only while the fence is the one it
+-- set; the version counts the moves.
+CREATE TABLE IF NOT EXISTS mqnotify_offset (
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  settled    BIGINT UNSIGNED NOT NULL,
+  delivered  LONGBLOB NOT NULL,
+  fence      BIGINT UNSIGNED NOT NULL,
+  version    BIGINT UNSIGNED NOT NULL,
+  member     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (topic, group_name)
+) ENGINE=InnoDB;
+
+-- Messages whose handler failed too often, whole, so that they can be tried
+-- again after the topic's own rows are gone.
+CREATE TABLE IF NOT EXISTS mqnotify_dead_letter (
+  id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  message_id BIGINT UNSIGNED NOT NULL,
+  headers    JSON NULL,
+  payload    LONGBLOB NOT NULL,
+  attempts   INT UNSIGNED NOT NULL,
+  error      TEXT CHARACTER SET utf8mb4 NOT NULL,
+  failed_at  TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (id),
+  UNIQUE KEY message (topic, group_name, message_id)
+) ENGINE=InnoDB;
+
+-- How far each partition of a group is whose members share it. The group's own row, in
+-- mqnotify_offset, says how many there are and what they go by; its settled is the least
+-- of theirs. A member may move a row only while the fence is the one it set.
+CREATE TABLE IF NOT EXISTS mqnotify_partition (
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  part       SMALLINT UNSIGNED NOT NULL,
+  settled    BIGINT UNSIGNED NOT NULL,
+  delivered  LONGBLOB NOT NULL,
+  fence      BIGINT UNSIGNED NOT NULL,
+  version    BIGINT UNSIGNED NOT NULL,
+  member     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (topic, group_name, part)
+) ENGINE=InnoDB;
+
+-- The dead letters of rows, not of messages, that the group's consumer is to try again: it reads the row again, and deletes
+-- the request and the dead letter when the row is handled. A retry of a message is published, and needs no row here.
+CREATE TABLE IF NOT EXISTS mqnotify_retry (
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  message_id BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (topic, group_name, message_id)
+) ENGINE=InnoDB;
+
+-- Which table a group's offset is of, as InnoDB numbers it: TRUNCATE makes a new one, whose ids begin again.
+CREATE TABLE IF NOT EXISTS mqnotify_origin (
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  server     CHAR(64)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  table_id   BIGINT UNSIGNED NOT NULL,
+  created    BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (topic, group_name)
+) ENGINE=InnoDB;
+
+-- NOTIFY: every row is a notification to the processes that listen to its name. INSERT INTO it (name, payload) VALUES
+-- (...) by any program is one. Listening processes delete rows that are older than an hour.
+CREATE TABLE IF NOT EXISTS mqnotify_notification (
+  id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  payload    VARBINARY(8000) NOT NULL DEFAULT '',
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (id),
+  KEY created_at (created_at)
+) ENGINE=InnoDB;
+
+-- What guards remember. Keys and names are compared byte by byte. Times are the
+-- server's, in UTC, as DATETIME: no session's time zone changes what they mean. A
+-- taker is the random mark of the attempt that got through: who lost the connection
+-- finds out by it whether it did.
+
+-- Once: done_at is when somebody got through, NULL before.
+CREATE TABLE IF NOT EXISTS mqnotify_once (
+  once_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  done_at  DATETIME(6) NULL,
+  taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  PRIMARY KEY (once_key)
+) ENGINE=InnoDB;
+
+-- Claims. One that follows another names it: each has one successor at most, and
+-- none follows what was not claimed.
+CREATE TABLE IF NOT EXISTS mqnotify_claim (
+  claim_key  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  follows    VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  taker      CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  claimed_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (claim_key),
+  UNIQUE KEY follows (follows),
+  CONSTRAINT mqnotify_claim_follows FOREIGN KEY (follows) REFERENCES mqnotify_claim (claim_key)
+) ENGINE=InnoDB;
+
+-- At most once an interval: when somebody got through last, and how many have.
+CREATE TABLE IF NOT EXISTS mqnotify_interval (
+  interval_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  times        BIGINT UNSIGNED NOT NULL,
+  taker        CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  taken_at     DATETIME(6) NOT NULL,
+  PRIMARY KEY (interval_key)
+) ENGINE=InnoDB;
+
+-- A mutex that is held while its row is there.
+CREATE TABLE IF NOT EXISTS mqnotify_mutex_row (
+  name     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  taken_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- A mutex that is held while held is true. The token counts its holders.
+CREATE TABLE IF NOT EXISTS mqnotify_mutex_flag (
+  name     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  held     BOOLEAN NOT NULL DEFAULT FALSE,
+  token    BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  taken_at DATETIME(6) NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- Leases. One is held until expires_at, which is NULL when it was released. The
+-- token counts its holders, and never falls: no row is deleted.
+CREATE TABLE IF NOT EXISTS mqnotify_lease (
+  name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  token      BIGINT UNSIGNED NOT NULL,
+  taker      CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  taken_at   DATETIME(6) NOT NULL,
+  renewals   BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  expires_at DATETIME(6) NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- The queues, by name. An ordered one gives out one task at a time, in the order
+-- of their ids.
+CREATE TABLE IF NOT EXISTS mqnotify_queue (
+  name       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  ordered    BOOLEAN NOT NULL DEFAULT FALSE,
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- The tasks of all queues. INSERT INTO it (queue, payload) VALUES (...) by any
+-- program is a task. One index finds what is to be claimed, what falls due and what
+-- is to be pruned: each is the beginning of a range of it.
+CREATE TABLE IF NOT EXISTS mqnotify_task (
+  id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  queue      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  state      ENUM('scheduled', 'ready', 'in progress', 'failed', 'done', 'dead') NOT NULL DEFAULT 'ready',
+-- Ready: the priority. In progress: 1 if the task was cancelled, and is dead when its worker gives it up; 2 if it was
+-- cancelled, and is ready then. Else 0.
+  turn       SMALLINT NOT NULL DEFAULT 0,
+-- UTC. Scheduled, failed: when it becomes ready. In progress: when the claim lapses.
+-- Done, dead: since when. This and the owner keep a row's length, which makes claims cheap.
+  state_at   DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00',
+  priority   SMALLINT NOT NULL DEFAULT 0,
+-- The claims so far: with the id it tells one claim from all others.
+  attempts   INT UNSIGNED NOT NULL DEFAULT 0,
+  retries    INT UNSIGNED NOT NULL DEFAULT 5,
+-- How many of its claims have lapsed because their workers vanished.
+  lapses     INT UNSIGNED NOT NULL DEFAULT 0,
+-- Its row in mqnotify_task_key says whether it has it still.
+  unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+-- The worker that has it, or had it last. Ready: ~ and until when (UTC) a busy worker has reserved it.
+  owner      CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  last_error TEXT CHARACTER SET utf8mb4 NULL,
+  payload    LONGBLOB NOT NULL,
+  PRIMARY KEY (id),
+  KEY claim (queue, state, turn, state_at)
+) ENGINE=InnoDB;
+
+-- The unique keys of tasks. One that is there and neither done nor dead has the key;
+-- of any other it is free.
+CREATE TABLE IF NOT EXISTS mqnotify_task_key (
+  queue      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  task       BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (queue, unique_key)
+) ENGINE=InnoDB;
+
+-- Recurring tasks: what is to be entered next, and when (UTC).
+CREATE TABLE IF NOT EXISTS mqnotify_schedule (
+  queue      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  name       VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  cron       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  next_at    DATETIME(6) NOT NULL,
+  priority   SMALLINT NOT NULL,
+  retries    INT UNSIGNED NOT NULL,
+  unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  payload    LONGBLOB NOT NULL,
+  PRIMARY KEY (queue, name),
+  KEY due (queue, next_at)
+) ENGINE=InnoDB;
+
+-- Ring buffers, and how many entries each has had.
+CREATE TABLE IF NOT EXISTS mqnotify_ring (
+  name       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  size       INT UNSIGNED NOT NULL,
+  head       BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (name)
+) ENGINE=InnoDB;
+
+-- A ring's rows, as many as its size: entry n is in slot n modulo the size.
+CREATE TABLE IF NOT EXISTS mqnotify_ring_slot (
+  ring       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  slot       INT UNSIGNED NOT NULL,
+  entry      BIGINT UNSIGNED NOT NULL,
+  written_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  payload    LONGBLOB NOT NULL,
+  PRIMARY KEY (ring, slot),
+  KEY entry (ring, entry)
+) ENGINE=InnoDB;
+
+-- Which publishes by HTTP were done, by the key that the client gave (Idempotency-Key). The digest tells
+-- another message under the same key. mqnotify serve deletes those that are old.
+CREATE TABLE IF NOT EXISTS mqnotify_idempotency (
+  topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  message_id BIGINT UNSIGNED NOT NULL,
+  digest     BINARY(32) NOT NULL,
+  created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (topic, name),
+  KEY created_at (created_at)
+) ENGINE=InnoDB;
+
+-- Messages that an import has put into a topic, by where they came from and their
+-- broker's id: written in the transaction that inserts them, so that none is inserted
+-- twice. Old ones are deleted.
+CREATE TABLE IF NOT EXISTS mqnotify_import (
+  topic      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  source     VARBINARY(255) NOT NULL,
+  message_id VARBINARY(255) NOT NULL,
+  seen_at    TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (topic, source, message_id),
+  KEY age (topic, source, seen_at)
+) ENGINE=InnoDB;
