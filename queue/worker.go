@@ -73,7 +73,7 @@ func (w *Worker) Stats() WorkerStats {
 // Run claims tasks and handles them until the context ends. Then it gives back what is
 // not begun, waits for the handlers, whose contexts end after StopTimeout, writes down what
 // they did, and returns nil: not before they return, so that a handler which ignores its
-// context holds it up. It reconnects after a loss of its session, for ever; handlers go on
+// context holds it up. It reconnects after a loss of its session, without a limit; handlers go on
 // meanwhile, for as long as their claims hold. What it can't mend is returned: a first
 // connection that fails, ErrNoQueue, ErrNoState, ErrDenied, errors of the server that
 // are no passing ones; and, at the end, an error when handlers' results could not be
