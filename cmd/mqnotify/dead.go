@@ -247,7 +247,7 @@ func (a *app) showDead(l consumer.DeadLetter, asJSON bool) error {
 	field("id:", "%d, %s", l.ID, deadState(l))
 	field("group:", "%s", l.Group)
 	field("message:", "%d of %s", l.MessageID, l.Topic)
-	field("failed at:", "%s, after %d attempts", l.FailedAt.Format(time.RFC3339), l.Attempts)
+	field("failed at:", "%s, at attempt %d", l.FailedAt.Format(time.RFC3339), l.Attempts)
 	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
 		field("header:", "%s: %s", name, l.Headers[name])
 	}
