@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -20,6 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse() // Size asks for -short
 	busyLook = mysqltest.Size(250*time.Millisecond, 250*time.Millisecond, busyLook)
+	waiting.Unused = 2 * time.Second
 	mysqltest.AsProcess(processEnv, processMain)
 	mysqltest.Main(m)
 }

@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	wait "github.com/mqnotify/mqnotify/internal/waiting"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestMain(m *testing.M) {
 	heedHangups()
+	wait.Unused = 2 * time.Second
 	mysqltest.Main(m)
 }
 

@@ -28,7 +28,7 @@ func TestKilledSessions(t *testing.T) {
 		random := mysqltest.Random(t)
 		watchers, stop := watch(t, config, 3, 0, random)
 		own := mysqltest.Values[uint64](t, db, "SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID()")
-		require.Greater(t, len(own), 9)
+		require.Greater(t, len(own), 6) // two in a gate, and one that reads
 		leader := waiting.LeaderLock(config.DBName, "orders")
 		for n := range mysqltest.Size(10, 25, 1000) {
 			var victims []uint64

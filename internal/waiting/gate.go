@@ -267,7 +267,7 @@ func (g *gate) wait(s *session, phase int) error {
 	var one, two, pinned sql.NullInt64
 	err := s.ask(g.process.leaderWait+answer,
 		"SELECT "+take+", "+take+", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END",
-		[]any{first, first, second, second, g.names.wake(), g.process.pin(), int(g.process.leaderWait.Seconds())},
+		[]any{first, first, second, second, g.names.wake(), g.process.pin, int(g.process.leaderWait.Seconds())},
 		&one, &two, &pinned)
 	switch {
 	case interrupted(err):
@@ -284,14 +284,16 @@ func (g *gate) wait(s *session, phase int) error {
 
 // trial finds out whether a KILL of the account that the triggers run under ends a wait of this session.
 func (g *gate) trial(ctx context.Context, s *session) error {
-	if err := g.process.helper.with(ctx, (*session).ping); err != nil { // it takes the pin
-		return err
+	select {
+	case <-g.process.pinned:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	result := make(chan error, 1)
 	go func() {
 		var tested, waited sql.NullInt64
 		err := s.ask(onTrial+answer, "SELECT GET_LOCK(?, 0), GET_LOCK(?, ?)",
-			[]any{g.names.test(), g.process.pin(), int(onTrial.Seconds())}, &tested, &waited)
+			[]any{g.names.test(), g.process.pin, int(onTrial.Seconds())}, &tested, &waited)
 		switch {
 		case interrupted(err):
 			err = nil

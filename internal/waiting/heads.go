@@ -7,11 +7,22 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// heads reads the heads of topics, and returns the topics whose head is new.
-func (p *poller) heads(ctx context.Context, s *session, topics []*topic) (news []*topic, err error) {
-	heads, failed, err := p.ask(ctx, s, topics)
+// heads reads the heads of topics, of what is committed, and returns the topics whose head is new. If the helper's
+// connection fails it returns none: no topic is known to be quiet then, and the next round reads again.
+func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
+	if len(topics) == 0 {
+		return nil
+	}
+	var heads []Head
+	var failed map[*topic]error
+	err := p.process.helper.with(ctx, func(s *session) (err error) {
+		heads, failed, err = p.ask(ctx, s, topics)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		p.process.log.DebugContext(ctx, "heads could not be read, they are read again", "error", err)
+		p.unknown(ctx, topics, err)
+		return nil
 	}
 	for i, t := range topics {
 		if failed[t] != nil {
@@ -27,7 +38,16 @@ func (p *poller) heads(ctx context.Context, s *session, topics []*topic) (news [
 			news = append(news, t)
 		}
 	}
-	return news, nil
+	return news
+}
+
+// unknown tells those who wait for a topic's first head why it does not come.
+func (p *poller) unknown(ctx context.Context, topics []*topic, err error) {
+	for _, t := range topics {
+		if ctx.Err() == nil && !t.now().known {
+			t.set(Head{}, err)
+		}
+	}
 }
 
 // fails notes that the query of a topic has failed. The topic leaves the rounds until the query succeeds.

@@ -2,41 +2,48 @@ package waiting
 
 import (
 	"context"
-	"database/sql"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
 
-// helper is the session of a process for short statements between two waits. It holds the pin: the lock that the
-// process's leaders wait for and never get. Safe for concurrent use.
+// Unused is how long the helper stays connected while nothing needs it. Tests make it shorter before they connect.
+var Unused = time.Minute
+
+// helper is the session of a process for short statements that the others can't send: committed heads, and KILLs of
+// waits. It connects when it is needed. Safe for concurrent use.
 type helper struct {
 	config *mysql.Config
-	pin    string
 
-	permit  chan struct{} // one slot; its holder may use the session
+	permit  chan struct{} // one slot; its holder may use what follows
 	session *session
-	current atomic.Pointer[session] // the session, for cut
+	used    time.Time
+
+	idle    *time.Timer
+	opening sync.WaitGroup
 }
 
-func newHelper(config *mysql.Config, pin string) *helper {
-	return &helper{config: config, pin: pin, permit: make(chan struct{}, 1)}
+func newHelper(config *mysql.Config) *helper {
+	h := &helper{config: config, permit: make(chan struct{}, 1)}
+	h.idle = time.AfterFunc(Unused, h.rest)
+	return h
 }
 
-// keep connects, and connects again when the connection is lost, until ctx ends.
-func (h *helper) keep(ctx context.Context) {
-	keep(ctx, nil, func() error {
-		err := h.with(ctx, (*session).ping)
-		if err == nil {
-			pause(ctx, time.Minute) // a proxy may close a connection that is silent for longer
+// rest ends a session that nothing has used for a while.
+func (h *helper) rest() {
+	select {
+	case h.permit <- struct{}{}:
+		if time.Since(h.used) >= Unused {
+			h.disconnect()
 		}
-		return err
-	})
+		<-h.permit
+	default: // it is in use: the end of that sets the timer again
+	}
 }
 
-// with calls f with the session, and connects before if that is needed.
-func (h *helper) with(ctx context.Context, f func(*session) error) error {
+// with calls f with the session, and connects before if that is needed. The end of ctx cuts f off.
+func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 	select {
 	case h.permit <- struct{}{}:
 		defer func() { <-h.permit }()
@@ -44,42 +51,49 @@ func (h *helper) with(ctx context.Context, f func(*session) error) error {
 		return context.Cause(ctx)
 	}
 	if h.session == nil {
-		s, err := connect(ctx, h.config, readCommitted, "wait_timeout", "180")
-		if err != nil {
+		if h.session, err = connect(ctx, h.config, readCommitted, "lock_wait_timeout", "1", "wait_timeout", "180"); err != nil {
 			return err
 		}
-		var got sql.NullInt64
-		// A leader that found the pin free may hold it for a moment.
-		if err := s.ask(answer, "SELECT GET_LOCK(?, 2)", []any{h.pin}, &got); err != nil || got.Int64 != 1 {
-			s.close()
-			if err == nil {
-				err = errPinLost
-			}
-			return err
-		}
-		h.session = s
-		h.current.Store(s)
 	}
-	err := f(h.session)
-	if err != nil && !h.session.sound() {
-		h.session.close()
-		h.session = nil
+	stop := context.AfterFunc(ctx, h.session.cut)
+	err = f(h.session)
+	if !stop() || err != nil && !h.session.sound() {
+		h.disconnect()
 	}
+	h.used = time.Now()
+	h.idle.Reset(Unused)
 	return err
 }
 
-// cut makes a statement under way fail.
-func (h *helper) cut() {
-	if s := h.current.Load(); s != nil {
-		s.cut()
+// ready reports whether the session can be used at once, and begins to connect if not.
+func (h *helper) ready(ctx context.Context) bool {
+	select {
+	case h.permit <- struct{}{}:
+	default:
+		return false
+	}
+	connected := h.session != nil
+	<-h.permit
+	if !connected {
+		h.opening.Go(func() { _ = h.with(ctx, (*session).ping) })
+	}
+	return connected
+}
+
+func (h *helper) disconnect() {
+	if h.session != nil {
+		h.session.close()
+		h.session = nil
 	}
 }
 
-// close ends the session. keep has returned.
+// close ends the session. The contexts of all callers have ended.
 func (h *helper) close() {
-	if h.session != nil {
-		h.session.close()
-	}
+	h.opening.Wait()
+	h.idle.Stop()
+	h.permit <- struct{}{}
+	h.disconnect()
+	<-h.permit
 }
 
 // wake calls the routine that wakes the leader of the table's gate.

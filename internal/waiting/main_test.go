@@ -17,6 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	waiting.Unused = 2 * time.Second
 	mysqltest.AsProcess(listenerEnv, listenerMain)
 	mysqltest.Main(m)
 }

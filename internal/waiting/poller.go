@@ -19,6 +19,8 @@ const (
 	// leastPoll and mostPoll bound the waits between two polls of a topic that has no trigger.
 	leastPoll = 10 * time.Millisecond
 	mostPoll  = time.Second
+	// pingEach is how often the poller pings: a proxy may close a connection that is silent for longer.
+	pingEach = time.Minute
 )
 
 // poller reads the heads of all topics of the process: after hints, and regularly where a topic has no trigger.
@@ -31,18 +33,19 @@ type poller struct {
 	asleep atomic.Bool // the poller has nothing to do until a hint comes
 
 	// What follows belongs to run.
-	read, dirty *session
-	rounds      [allGates]round
-	polls       map[*topic]*poll  // of topics without a trigger
-	triggers    map[string]Events // by table: changes that have a trigger that wakes
-	looked      time.Time         // when the triggers were read
-	stale       bool              // the triggers must be read again
-	waits       *topic            // the topic for which a commit wait runs on the dirty session
-	committed   chan commit
-	aside       map[*topic]bool // a goroutine reads their heads, because they hold others up
-	failing     map[*topic]bool // their last query failed: they are polled regularly
-	back        chan *topic
-	asides      sync.WaitGroup
+	dirty     *session // sees uncommitted rows
+	pinged    time.Time
+	rounds    [allGates]round
+	polls     map[*topic]*poll  // of topics without a trigger
+	triggers  map[string]Events // by table: changes that have a trigger that wakes
+	looked    time.Time         // when the triggers were read
+	stale     bool              // the triggers must be read again
+	waits     *topic            // the topic for which a commit wait runs on the dirty session
+	committed chan commit
+	aside     map[*topic]bool // a goroutine reads their heads, because they hold others up
+	failing   map[*topic]bool // their last query failed: they are polled regularly
+	back      chan *topic
+	asides    sync.WaitGroup
 }
 
 // round is the state of a gate's polling after a hint.
@@ -104,23 +107,14 @@ func (p *poller) all() []*topic {
 func (p *poller) run(ctx context.Context) {
 	keep(ctx, nil, func() error {
 		err := p.work(ctx)
-		for _, t := range p.all() {
-			if ctx.Err() == nil && !t.now().known {
-				t.set(Head{}, err)
-			}
-		}
+		p.unknown(ctx, p.all(), err)
 		p.process.log.DebugContext(ctx, "the poller connects again", "error", err)
 		return err
 	})
 }
 
-// work polls while its connections live.
+// work polls while its connection lives.
 func (p *poller) work(ctx context.Context) (err error) {
-	if p.read, err = connect(ctx, p.process.config, readCommitted, "lock_wait_timeout", "1", "wait_timeout", "180"); err != nil {
-		return err
-	}
-	defer p.read.close()
-	defer p.process.endWith(ctx, p.read)()
 	p.dirty, err = connect(ctx, p.process.config, readUncommitted,
 		"lock_wait_timeout", "1", "wait_timeout", "180",
 		"innodb_lock_wait_timeout", "1",
@@ -131,6 +125,10 @@ func (p *poller) work(ctx context.Context) (err error) {
 	}
 	defer p.dirty.close()
 	defer p.process.endWith(ctx, p.dirty)()
+	if err := p.takePin(); err != nil {
+		return err
+	}
+	p.pinged = time.Now()
 	p.polls, p.triggers, p.looked, p.stale = make(map[*topic]*poll), nil, time.Time{}, true
 	p.waits, p.committed = nil, make(chan commit, 1)
 	p.aside, p.back = make(map[*topic]bool), make(chan *topic, 1)
@@ -184,6 +182,23 @@ func (p *poller) work(ctx context.Context) (err error) {
 	}
 }
 
+// takePin takes the lock that the leaders wait for. A leader that found it free may hold it for a moment.
+func (p *poller) takePin() error {
+	var got sql.NullInt64
+	if err := p.dirty.ask(answer, "SELECT GET_LOCK(?, 2)", []any{p.process.pin}, &got); err != nil {
+		return err
+	}
+	if got.Int64 != 1 {
+		return errPinLost
+	}
+	select {
+	case <-p.process.pinned:
+	default:
+		close(p.process.pinned)
+	}
+	return nil
+}
+
 // tell tells the listeners whether every commit brings a hint, when that may have changed.
 func (p *poller) tell() {
 	lacks := false
@@ -191,7 +206,7 @@ func (p *poller) tell() {
 		_, known := p.triggers[t.Table]
 		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
 		case !known:
-		case p.read.caps.WritersElsewhere():
+		case p.dirty.caps.WritersElsewhere():
 			t.tell(false, errElsewhere)
 		case place == nil && why != nil && errors.Is(*why, errShared):
 			t.tell(false, *why)
@@ -224,6 +239,9 @@ func (p *poller) next() time.Duration {
 	if again := p.looked.Add(time.Second); p.stale && p.waits == nil && again.Before(next) {
 		next = again
 	}
+	if ping := p.pinged.Add(pingEach); p.waits == nil && ping.Before(next) {
+		next = ping
+	}
 	for _, poll := range p.polls {
 		if poll.due.Before(next) {
 			next = poll.due
@@ -235,6 +253,12 @@ func (p *poller) next() time.Duration {
 // step does what is due.
 func (p *poller) step(ctx context.Context) error {
 	now := time.Now()
+	if p.waits == nil && now.Sub(p.pinged) >= pingEach {
+		if err := p.dirty.ping(); err != nil {
+			return err
+		}
+		p.pinged = now
+	}
 	if err := p.refresh(ctx, now); err != nil {
 		return err
 	}
@@ -249,5 +273,6 @@ func (p *poller) step(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.regular(ctx, now)
+	p.regular(ctx, now)
+	return nil
 }

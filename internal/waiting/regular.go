@@ -31,7 +31,7 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	for _, t := range p.all() {
 		triggers[t.Table] = 0
 	}
-	err := p.read.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error {
+	err := p.dirty.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error {
 		var table, on string
 		if err := rows.Scan(&table, &on); err != nil {
 			return err
@@ -69,7 +69,7 @@ func NoRoutine(err error) bool {
 }
 
 // regular polls the topics whose commits may bring no hint, and those whose queries have failed.
-func (p *poller) regular(ctx context.Context, now time.Time) error {
+func (p *poller) regular(ctx context.Context, now time.Time) {
 	var topics []*topic
 	polls, isDue := make(map[*topic]*poll), false
 	for _, t := range p.all() {
@@ -88,12 +88,9 @@ func (p *poller) regular(ctx context.Context, now time.Time) error {
 	}
 	p.polls = polls
 	if !isDue {
-		return nil
+		return
 	}
-	news, err := p.heads(ctx, p.read, topics)
-	if err != nil {
-		return err
-	}
+	news := p.heads(ctx, topics)
 	for _, t := range topics {
 		one := polls[t]
 		one.wait, one.before = min(one.wait+one.before, mostPoll), one.wait
@@ -102,5 +99,4 @@ func (p *poller) regular(ctx context.Context, now time.Time) error {
 		}
 		one.due = now.Add(one.wait)
 	}
-	return nil
 }

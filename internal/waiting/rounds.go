@@ -45,11 +45,9 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 	var can [allGates]bool // gates whose leader can be woken
 	switch {
 	case p.waits != nil: // no dirty read until the commit wait has ended
-		news, err := p.heads(ctx, p.read, topics)
-		if err != nil {
-			return err
+		if p.process.helper.ready(ctx) {
+			p.note(p.heads(ctx, topics))
 		}
-		p.note(news)
 	case len(topics) == 1 && p.rounds[topics[0].gate.number].fresh && topics[0].commitWait():
 		p.wait(topics[0])
 	default:
@@ -118,10 +116,7 @@ func (p *poller) look(ctx context.Context, due [allGates]bool, topics []*topic) 
 		p.wait(moving[0])
 		return can, nil
 	}
-	news, err := p.heads(ctx, p.read, moving)
-	if err != nil {
-		return can, err
-	}
+	news := p.heads(ctx, moving)
 	p.note(news)
 	for _, t := range moving {
 		if p.waitsFor(t) && !slices.Contains(news, t) {

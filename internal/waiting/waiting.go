@@ -96,8 +96,10 @@ type process struct {
 
 	cancel  []context.CancelFunc // of the poller and the gates
 	waiters sync.WaitGroup       // the poller and the gates
-	endHelp context.CancelFunc
-	helping sync.WaitGroup
+
+	// pin is the lock that the process's leaders wait for and never get: the poller's session holds it.
+	pin    string
+	pinned chan struct{} // closed when the poller has it for the first time
 
 	hints     [allGates]atomic.Bool
 	lacking   chan struct{} // one slot: a topic has no trigger that works
@@ -131,19 +133,14 @@ func (w *Waiting) leave(t *topic) {
 }
 
 func newProcess(config *mysql.Config, log *slog.Logger, leaderWait time.Duration) *process {
-	pin := Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10])
 	p := &process{config: config, log: log, leaderWait: leaderWait, news: make(chan struct{}, 1),
-		lacking: make(chan struct{}, 1), helper: newHelper(config, pin)}
+		lacking: make(chan struct{}, 1), helper: newHelper(config),
+		pin: Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10]), pinned: make(chan struct{})}
 	p.poller = newPoller(p)
-	ctx, cancel := context.WithCancel(context.Background())
-	p.endHelp = cancel
-	p.helping.Go(func() { p.helper.keep(ctx) })
 	p.start(p.poller.run)
 	p.start(p.follow)
 	return p
 }
-
-func (p *process) pin() string { return p.helper.pin }
 
 // start runs f until the process ends.
 func (p *process) start(f func(context.Context)) {
@@ -170,12 +167,7 @@ func (p *process) end() {
 	for _, cancel := range p.cancel {
 		cancel()
 	}
-	// A server that does not answer must not hold this up: the helper's statement is cut off after a while.
-	cut := time.AfterFunc(5*parting, p.helper.cut)
-	defer cut.Stop()
 	p.waiters.Wait()
-	p.endHelp()
-	p.helping.Wait()
 	p.helper.close()
 }
 
@@ -203,8 +195,8 @@ func (p *process) endWith(ctx context.Context, s *session) (stop func()) {
 		cut := time.AfterFunc(parting, s.cut)
 		defer cut.Stop()
 		for !s.over.Load() && !s.isCut.Load() {
-			_ = p.helper.kill(context.WithoutCancel(ctx), s) // once more: it may have come before the statement
-			pause(context.WithoutCancel(ctx), 5*time.Millisecond)
+			pause(context.WithoutCancel(ctx), 5*time.Millisecond) // most sessions end by themselves
+			_ = p.helper.kill(context.WithoutCancel(ctx), s)      // once more: it may have come before the statement
 		}
 	})
 	return func() {
