@@ -3,23 +3,48 @@ package queue
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
-// An idle worker has a connection of its own, and two for its process's waiting. It keeps none of the pool.
+// connections are those of the test's database, without the one that asks. db has no more than that.
+func connections(tb testing.TB, db *notify.DB) int {
+	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()")
+}
+
+// An idle worker has two connections, for its process's waiting. It keeps none of its own, and none of the pool. It
+// learns of every task all the same: of one that is entered, of one that falls due, and of one whose worker vanished
+// after it claimed the task unseen. It stops at once.
 func TestIdleConnections(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		db.Pool().SetMaxOpenConns(1)
 		var got collected
-		idleWorker(t, db, config, WorkerOptions{}, got.handle)
-		enqueue(t, newQueue(t, db, Options{}), "x")
-		got.waitFor(t, "x")
-		mysqltest.Eventually(t, "three connections are left: one works, two wait", func() bool {
-			return len(mysqltest.Values[uint64](t, db.Pool(),
-				"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()")) == 3
-		})
-		enqueue(t, newQueue(t, db, Options{}), "y") // the third has to come back
-		got.waitFor(t, "x", "y")
+		w := idleWorker(t, db, config, WorkerOptions{}, got.handle)
+		q := newQueue(t, db, Options{})
+		rests := func() {
+			t.Helper()
+			mysqltest.Eventually(t, "two connections are left", func() bool { return connections(t, db) == 2 })
+		}
+		enqueue(t, q, "entered")
+		got.waitFor(t, "entered")
+		rests()
+		enqueue(t, q, "entered later")
+		got.waitFor(t, "entered", "entered later")
+		rests()
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, state, state_at, attempts, owner, payload)"+
+			" VALUES (?, 'in progress', UTC_TIMESTAMP(6) + INTERVAL 7 SECOND, 1, 'gone', 'claimed')", q.Name())
+		rests()
+		got.waitFor(t, "entered", "entered later", "claimed")
+		rests()
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("due"), Delay: 7 * waiting.Unused / 2})
+		require.NoError(t, err)
+		rests()
+		got.waitFor(t, "entered", "entered later", "claimed", "due")
+		rests()
+		require.NoError(t, w.end(t))
 	})
 }

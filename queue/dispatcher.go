@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -46,6 +48,8 @@ type dispatcher struct {
 	heard   atomic.Bool // the waiter has begun: no task that is entered from now on goes unheard
 
 	empty    bool      // the last claim found less than there was room for
+	ready    bool      // the last look found a task that is ready
+	worked   time.Time // when there was something to do
 	looked   time.Time // when it last looked for what falls due
 	lookTook time.Duration
 	woken    bool // tasks were entered, and it has not claimed since: it looks after the claim
@@ -68,15 +72,16 @@ type dispatcher struct {
 
 // run works until ctx has ended and all is written down, or the session is lost.
 func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) error {
-	waiting, cancel := context.WithCancelCause(ctx)
+	waits, cancel := context.WithCancelCause(ctx)
 	// A worker that stops still learns of cancelled tasks, while its handlers run.
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
-	var waits sync.WaitGroup
-	waits.Go(func() { cancel(d.wait(waiting, waiter)) })
-	waits.Go(func() { cancel(d.hearCancels(hearing, cancels)) })
-	defer waits.Wait()
+	var waiters sync.WaitGroup
+	waiters.Go(func() { cancel(d.wait(waits, waiter)) })
+	waiters.Go(func() { cancel(d.hearCancels(hearing, cancels)) })
+	defer waiters.Wait()
 	defer deaf()
 	defer cancel(nil)
+	d.worked = time.Now()
 	for {
 		var now handsState
 		err := d.line.stay(func() (err error) {
@@ -84,6 +89,7 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) err
 				worked := true
 				for worked && err == nil {
 					if worked, err = d.step(ctx); worked {
+						d.worked = time.Now()
 						d.gather()
 					}
 				}
@@ -91,7 +97,7 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) err
 				if err != nil || d.empty || ctx.Err() != nil {
 					return err
 				}
-				if err := d.pause(ctx, waiting, now); err != nil {
+				if err := d.pause(ctx, waits, now); err != nil {
 					return err
 				}
 			}
@@ -102,12 +108,62 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) err
 		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.aside == 0 {
 			return d.giveUp(ctx) // those that were cancelled just before
 		}
-		// Idle: the session is watched meanwhile, and others may use it, who poll.
-		if err := d.pause(ctx, waiting, now); err != nil {
+		if d.mayRest(ctx, now) {
+			if err := d.rest(ctx, waits); err != nil || ctx.Err() != nil {
+				return err
+			}
+			continue
+		}
+		// Idle: the session is watched meanwhile.
+		if err := d.pause(ctx, waits, now); err != nil {
 			return err
 		}
 	}
 }
+
+// mayRest reports whether there was nothing to do for long, and nothing is about to come that no hint tells of.
+func (d *dispatcher) mayRest(ctx context.Context, now handsState) bool {
+	if now.claims > 0 || now.outcomes > 0 || now.aside > 0 || d.alone.ID != 0 || d.ready {
+		d.worked = time.Now()
+	}
+	return ctx.Err() == nil && d.empty && d.heard.Load() && time.Since(d.worked) >= waiting.Unused &&
+		(d.due.IsZero() || time.Until(d.due) > waiting.Unused)
+}
+
+// rest ends the session, because an idle connection costs the server a thread, and connects again when there may be
+// something to do. What nobody tells of, a claim that lapses above all, changes what the waiter polls.
+func (d *dispatcher) rest(ctx, waits context.Context) error {
+	before := d.line.session.Capabilities().Version
+	_ = d.line.session.Close()
+	due := make(<-chan time.Time)
+	if !d.due.IsZero() {
+		timer := time.NewTimer(time.Until(d.due))
+		defer timer.Stop()
+		due = timer.C
+	}
+	poke(d.idle)
+	select {
+	case <-d.wakes:
+		d.empty, d.woken = false, true
+	case <-due:
+	case <-ctx.Done():
+		return nil
+	case <-waits.Done():
+		return context.Cause(waits)
+	}
+	session, err := d.queue.db.Session(ctx, notify.SessionOptions{IdleTimeout: d.Worker.idle})
+	if err != nil {
+		return err
+	}
+	d.line.session, d.worked = session, time.Now()
+	if session.Capabilities().Version != before {
+		return errAnotherServer
+	}
+	return nil
+}
+
+// errAnotherServer makes the worker find out anew what its server can do.
+var errAnotherServer = errors.New("the server is another one")
 
 // step does what it is time for; worked tells that there may be more.
 func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
@@ -200,11 +256,14 @@ func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
 }
 
 // pause returns when there may be something to do.
-func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
+func (d *dispatcher) pause(ctx, waits context.Context, now handsState) error {
 	stopping := ctx.Err() != nil
 	next := d.nextLook
 	if stopping { // it looks for nothing more
 		next = time.Now().Add(d.options.Look)
+	}
+	if rests := d.worked.Add(waiting.Unused); rests.After(time.Now()) && rests.Before(next) {
+		next = rests
 	}
 	earlier := func(t time.Time) {
 		if t.Before(next) {
@@ -231,7 +290,7 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	}
 	timer := time.NewTimer(max(0, time.Until(next)))
 	defer timer.Stop()
-	stop, failed := ctx.Done(), waiting.Done()
+	stop, failed := ctx.Done(), waits.Done()
 	if stopping {
 		stop, failed = nil, nil
 	}
@@ -247,7 +306,7 @@ func (d *dispatcher) pause(ctx, waiting context.Context, now handsState) error {
 	case <-stop:
 	case <-failed: // the waiter has ended, or ctx
 		if ctx.Err() == nil {
-			return context.Cause(waiting)
+			return context.Cause(waits)
 		}
 	}
 	return nil

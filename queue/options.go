@@ -58,7 +58,8 @@ type WorkerOptions struct {
 	// handler has finished by itself (FinishTx): Prune deletes these.
 	Discard bool
 	// Look is how often an idle worker looks for tasks by itself, in case that a hint was lost.
-	// 0 means 30 s.
+	// 0 means 30 s. After an idle minute it ends its connection, and looks no more until what it
+	// polls has changed, which is found within 70 s without a hint.
 	Look time.Duration
 	// HandlerTimeout ends the context of a handler's call, whose task then fails unless the handler
 	// returns nil. The handler keeps its place until it returns. 0 means never.

@@ -108,6 +108,7 @@ func TestPolledChanges(t *testing.T) {
 			{"a recurring task", schedule("@yearly")},
 			{"one that is due before", schedule("@every 1s")},
 			{"claimed again", do("UPDATE mqnotify_task SET state = 'in progress' WHERE id = 1")},
+			{"its claim lapses later", do("UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) + INTERVAL 2 HOUR WHERE id = 1")},
 			{"done, for the next one of an ordered queue", do("UPDATE mqnotify_task SET state = 'done' WHERE id = 1")},
 		} {
 			before := head()

@@ -35,7 +35,7 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 			d.due = d.overdue
 		}
 	}
-	d.recurs, d.lapsing = v.recurs, v.cancels
+	d.recurs, d.lapsing, d.ready = v.recurs, v.cancels, v.ready
 	return v.ready, nil
 }
 

@@ -79,8 +79,8 @@ func (w *Worker) Stats() WorkerStats {
 // are no passing ones; and, at the end, an error when handlers' results could not be
 // written down: other workers will have those tasks again.
 //
-// It has a connection of its own; those that wait for tasks are shared by all workers and
-// consumers of a DB. Run must not be called twice at the same time.
+// It has a connection of its own until it has been idle for a minute; those that wait for tasks are shared by all workers
+// and consumers of a DB. Run must not be called twice at the same time.
 func (w *Worker) Run(ctx context.Context, handler Handler) error {
 	if handler == nil {
 		return optionsf("Run without a handler")
@@ -203,6 +203,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
 		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: &w.retried, log: w.log,
 	}
+	defer func() { _ = line.session.Close() }() // a worker that rested has another one
 	if line.skip, err = line.skipLocked(ctx); err != nil {
 		return false, err
 	}
@@ -227,7 +228,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 }
 
 // polled is what a worker polls. It changes with the first task that is ready, also when that was claimed meanwhile and is ready again, with the first time at which a task falls
-// due, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
+// due or a claim lapses, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
 // all of them.
 func polled(queue string, ordered bool) notify.Source {
 	first := func(state State) string {
@@ -238,7 +239,7 @@ func polled(queue string, ordered bool) notify.Source {
 		// The index alone finds the task: the server would read the row of every entry that it steps over.
 		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + byID + " WHERE id = (SELECT id FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)), 0)",
-		first(Scheduled), first(Failed), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
+		first(Scheduled), first(Failed), first(InProgress), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
 	}
 	if ordered {
 		parts = append(parts, "COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'in progress' LIMIT 1), 0)")
