@@ -75,9 +75,6 @@ func endsIdle(tb testing.TB, db *sqlx.DB) {
 // A server that folds names to lower case has a topic by any spelling: for the group's offset, the wake trigger and status too.
 func TestNamesFolded(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		if !s.IsMariaDB() {
-			t.Skip("MySQL takes lower_case_table_names only when its data folder is made")
-		}
 		own := s.Start(t, "--lower-case-table-names=1")
 		config, db := database(t, own)
 		succeed(t, config, "init", "Orders")

@@ -21,7 +21,7 @@ import (
 func (s *Server) launch(flags ...string) error {
 	template, err := s.from, error(nil)
 	if template == "" {
-		template, err = s.template()
+		template, err = s.template(flags)
 	}
 	if err != nil {
 		return err

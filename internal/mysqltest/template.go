@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -24,9 +25,10 @@ func cacheFolder() (string, error) {
 	return filepath.Join(dir, "mqnotify"), nil
 }
 
-// template returns the initialised data folder that the server's instances are copied from. It is made
+// template returns the initialised data folder that the server's instances with these flags are copied from. It is made
 // once a machine: the first process makes it under a lock and others wait.
-func (s *Server) template() (string, error) {
+func (s *Server) template(flags []string) (string, error) {
+	flags = s.lasting(flags)
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", err
@@ -35,7 +37,7 @@ func (s *Server) template() (string, error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return "", fmt.Errorf("mysqltest: make the cache folder: %w", err)
 	}
-	key := sha256.Sum256([]byte(templateVersion + "\x00" + s.binary + "\x00" + s.version))
+	key := sha256.Sum256([]byte(templateVersion + "\x00" + s.binary + "\x00" + s.version + strings.Join(flags, "\x00")))
 	path := filepath.Join(cache, fmt.Sprintf("%x", key[:8]))
 
 	unlock, err := lockFile(path+".lock", true)
@@ -51,7 +53,7 @@ func (s *Server) template() (string, error) {
 	if err := os.RemoveAll(draft); err != nil {
 		return "", fmt.Errorf("mysqltest: remove an unfinished data folder: %w", err)
 	}
-	if err := s.initialise(draft); err != nil {
+	if err := s.initialise(draft, flags); err != nil {
 		return "", errors.Join(err, os.RemoveAll(draft))
 	}
 	if err := os.Rename(draft, path); err != nil {
@@ -71,14 +73,25 @@ GRANT ALL ON *.* TO 'system'@'localhost' WITH GRANT OPTION;
 REVOKE SYSTEM_USER ON *.* FROM 'root'@'localhost';
 `
 
+// lasting are the flags that a data folder must be made with, and never loses.
+func (s *Server) lasting(flags []string) (lasting []string) {
+	for _, flag := range flags {
+		if !s.mariadb && strings.HasPrefix(flag, "--lower-case-table-names=") {
+			lasting = append(lasting, flag)
+		}
+	}
+	return lasting
+}
+
 // initialise makes a data folder whose root account has no password.
-func (s *Server) initialise(dir string) error {
+func (s *Server) initialise(dir string, flags []string) error {
 	var name string
 	var args []string
 	small := []string{"--innodb-redo-log-capacity=" + redoSize, "--innodb-doublewrite=OFF"} // a template is copied often
 	if s.mariadb {
 		small = []string{"--innodb-log-file-size=" + redoSize, "--innodb-undo-tablespaces=0"}
 	}
+	small = append(small, flags...)
 	switch script := s.initScript(); {
 	case script != "":
 		name, args = script, append([]string{dir}, small...)
