@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"slices"
@@ -125,33 +126,40 @@ func TestReadOnlyForAWhile(t *testing.T) {
 	})
 }
 
-// Rows that LOAD DATA and INSERT put in at the same time come once each, into tables with partitions too.
+// Rows come once each while a LOAD DATA is under way that took its ids before them, and its own rows come when it has
+// committed, in tables with partitions too.
 func TestLoadData(t *testing.T) {
-	const loads, rows = 20, 200
-	mysql.RegisterReaderHandler("many", func() io.Reader { return strings.NewReader(strings.Repeat("loaded\n", rows)) })
+	const loads, half, inserts = 3, 200, 20
 	mysqltest.Rotate(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
-		func(t *testing.T, s *mysqltest.Server, partitions string) {
+		func(t *testing.T, shared *mysqltest.Server, partitions string) {
+			s := shared.Start(t, "--innodb-autoinc-lock-mode=2", "--local-infile=1") // else an INSERT waits for the LOAD DATA
 			config, db := database(t, s)
-			if !s.IsMariaDB() && !mysqltest.Value[bool](t, db, "SELECT @@GLOBAL.local_infile") {
-				mysqltest.Exec(t, db, "SET GLOBAL local_infile = 1")
-			}
 			mysqltest.Exec(t, db, "CREATE TABLE items (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, note VARCHAR(20) NOT NULL)"+partitions)
 			succeed(t, config, "wake", "install", "items")
-			consume := background(t, config, "consume", "items", "--group", "g", "--from", "beginning", "--format", "{{.ID}}\n", "--limit", fmt.Sprint(loads*rows+loads))
-			writing := make(chan error, 2)
-			write := func(query string) {
-				for range loads {
-					if _, err := db.ExecContext(context.Background(), query); err != nil {
-						writing <- err
-						return
-					}
+			consume := background(t, config, "consume", "items", "--group", "g", "--from", "beginning", "--format", "{{.ID}}\n", "--limit", fmt.Sprint(loads*(2*half+inserts)))
+			for range loads {
+				before := mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM items")
+				goOn := make(chan struct{})
+				lines := strings.Repeat("loaded\n", half)
+				mysql.RegisterReaderHandler(t.Name(), func() io.Reader {
+					return io.MultiReader(strings.NewReader(lines), &laterReader{goOn, strings.NewReader(lines)})
+				})
+				loaded := make(chan error, 1)
+				go func() {
+					_, err := db.ExecContext(context.WithoutCancel(t.Context()), "LOAD DATA LOCAL INFILE 'Reader::"+t.Name()+"' INTO TABLE items (note)")
+					loaded <- err
+				}()
+				mysqltest.Eventually(t, "half of it is in", func() bool { return dirtyCount(t, db.DB) == before+half })
+				for range inserts { // the consumer looks for the missing ids several times meanwhile
+					result, err := db.ExecContext(t.Context(), "INSERT INTO items (note) VALUES ('inserted')")
+					require.NoError(t, err)
+					id, err := result.LastInsertId()
+					require.NoError(t, err)
+					consume.out.contains(t, fmt.Sprint(id, "\n"))
 				}
-				writing <- nil
+				close(goOn)
+				require.NoError(t, mysqltest.Receive(t, loaded))
 			}
-			go write("LOAD DATA LOCAL INFILE 'Reader::many' INTO TABLE items (note)")
-			go write("INSERT INTO items (note) VALUES ('inserted')")
-			require.NoError(t, mysqltest.Receive(t, writing))
-			require.NoError(t, mysqltest.Receive(t, writing))
 			r := consume.wait(t)
 			require.Equal(t, exitDone, r.code, r.err)
 			got := words(r.out)
@@ -160,4 +168,25 @@ func TestLoadData(t *testing.T) {
 			slices.Sort(want)
 			require.Equal(t, want, got)
 		})
+}
+
+// laterReader reads nothing until goOn is closed.
+type laterReader struct {
+	goOn chan struct{}
+	io.Reader
+}
+
+func (r *laterReader) Read(p []byte) (int, error) {
+	<-r.goOn
+	return r.Reader.Read(p)
+}
+
+// dirtyCount is the number of rows, those included that are not committed.
+func dirtyCount(tb testing.TB, db *sql.DB) (n int) {
+	tb.Helper()
+	tx, err := db.BeginTx(tb.Context(), &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, tx.Rollback()) }()
+	require.NoError(tb, tx.QueryRowContext(tb.Context(), "SELECT COUNT(*) FROM items").Scan(&n))
+	return n
 }
