@@ -133,7 +133,7 @@ func grantsOf(config *mysql.Config, sections ...string) (grants []string) {
 	return grants
 }
 
-// without is the grants with one privilege less, in every way.
+// without is the grants with one privilege less, or a privilege on one column less, in every way.
 func without(grants []string) (all [][]string) {
 	for i, grant := range grants {
 		privileges, on, _ := strings.Cut(grant, " ON ")
@@ -144,6 +144,16 @@ func without(grants []string) (all [][]string) {
 				fewer = append(fewer, strings.Join(left, ", ")+" ON "+on)
 			}
 			all = append(all, fewer)
+			privilege, columns, _ := strings.Cut(strings.TrimSuffix(each[k], ")"), " (")
+			names := strings.Split(columns, ",")
+			for n := range names {
+				if len(names) == 1 {
+					break
+				}
+				less := slices.Clone(each)
+				less[k] = privilege + " (" + strings.Join(slices.Delete(slices.Clone(names), n, n+1), ",") + ")"
+				all = append(all, slices.Replace(slices.Clone(grants), i, i+1, strings.Join(less, ", ")+" ON "+on))
+			}
 		}
 	}
 	return all

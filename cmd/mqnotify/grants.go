@@ -26,7 +26,10 @@ func newGrants(a *app) *cobra.Command {
 		Short: "Print the least privileges that each role needs, as GRANT statements",
 		Long: `Prints what an account needs in each role, and no more. It asks no server: the
 database is --database, or that of the DSN or my.cnf. The roles listener, guard, enqueuer,
-worker, tasks, scheduler and ring need no TOPIC.`,
+worker, tasks, scheduler and ring need no TOPIC.
+
+The offsets, dead letters and tasks of all topics and queues of a database are in the same
+tables. Give parties that don't trust each other a database each.`,
 		Example: `  mqnotify grants orders --database shop --to 'worker@10.0.%'
   mqnotify grants orders --database shop --role consumer
   mqnotify grants --database shop --role guard   # lock and once need no topic
@@ -99,9 +102,15 @@ type grant struct {
 	database                               bool
 }
 
+// An account that may insert an id can insert the largest one, and the table takes no more rows. So these name the columns.
+const (
+	insertMessage = "INSERT (headers,payload)"
+	insertTask    = "INSERT (queue,state,turn,state_at,priority,retries,unique_key,payload)"
+)
+
 var needs = []need{
 	{[]string{roleProducer}, "producer: mqnotify produce",
-		[]grant{{privileges: "INSERT"}}},
+		[]grant{{privileges: insertMessage}}},
 	{[]string{roleProducer}, "besides, for produce --flag",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleTailer, roleConsumer}, "tailer and consumer: mqnotify tail, and consume without --group",
@@ -147,7 +156,7 @@ var needs = []need{
 	{[]string{roleListener}, "besides, to delete notifications that are older than an hour. One listening account should have it",
 		[]grant{{privileges: "DELETE", table: schema.NotificationTable}}},
 	{[]string{roleListener}, "listener, for mqnotify notify",
-		[]grant{{privileges: "INSERT", table: schema.NotificationTable}}},
+		[]grant{{privileges: "INSERT (name,payload)", table: schema.NotificationTable}}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleStatus}, "status: mqnotify status",
@@ -172,7 +181,7 @@ var needs = []need{
 		}},
 	{[]string{roleDead}, "dead, for retry and delete of messages",
 		[]grant{
-			{privileges: "INSERT"},
+			{privileges: "SELECT, " + insertMessage},
 			{privileges: "SELECT, DELETE", table: schema.DeadLetterTable},
 		}},
 	{[]string{roleDead}, "dead, for retry and delete of rows of a table of your own",
@@ -199,7 +208,7 @@ var needs = []need{
 	{[]string{roleEnqueuer}, "enqueuer: mqnotify enqueue",
 		[]grant{
 			{privileges: "SELECT", table: schema.QueueTable},
-			{privileges: "INSERT", table: schema.TaskTable},
+			{privileges: insertTask, table: schema.TaskTable},
 		}},
 	{[]string{roleEnqueuer}, "besides, for tasks with a unique key",
 		[]grant{
@@ -217,7 +226,7 @@ var needs = []need{
 		}},
 	{[]string{roleWorker}, "besides, for recurring tasks",
 		[]grant{
-			{privileges: "INSERT", table: schema.TaskTable},
+			{privileges: insertTask, table: schema.TaskTable},
 			{privileges: "UPDATE", table: schema.ScheduleTable},
 		}},
 	{[]string{roleWorker}, "besides, for the unique keys of recurring tasks",
@@ -249,19 +258,19 @@ var needs = []need{
 		[]grant{{privileges: "INSERT", table: schema.RingTable}}},
 	{[]string{roleImporter}, "importer: mqnotify import (mqnotify bridge is a consumer)",
 		[]grant{
-			{privileges: "INSERT"},
+			{privileges: insertMessage},
 			{privileges: "SELECT, INSERT, DELETE", table: schema.ImportTable},
 		}},
 	{[]string{roleServe}, "serve, besides, for POST: to publish",
-		[]grant{{privileges: "INSERT"}}},
+		[]grant{{privileges: insertMessage}}},
 	{[]string{roleServe}, "serve, besides, to publish with an Idempotency-Key",
 		[]grant{
-			{privileges: "INSERT"},
+			{privileges: insertMessage},
 			{privileges: "SELECT, INSERT, DELETE", table: schema.IdempotencyTable},
 		}},
 	{[]string{roleServe}, "serve, besides, to retry dead letters of messages, and to delete dead letters",
 		[]grant{
-			{privileges: "INSERT"},
+			{privileges: insertMessage},
 			{privileges: "DELETE", table: schema.DeadLetterTable},
 		}},
 	{[]string{roleServe}, "serve, besides, the same of rows of a table of your own",

@@ -13,8 +13,8 @@ func TestGrantsPrint(t *testing.T) {
 	out := succeed(t, nil, "grants", "or`ders", "invoices", "--database", "shop", "--role", "producer", "--to", "'o''app'@\"10.%\"")
 	require.Equal(t, "-- Make the tables first (mqnotify init): servers refuse most grants on tables that are not there.\n"+
 		"\n-- producer: mqnotify produce\n"+
-		"GRANT INSERT ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
-		"GRANT INSERT ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
+		"GRANT INSERT (headers,payload) ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
+		"GRANT INSERT (headers,payload) ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
 		"\n-- besides, for produce --flag\n"+
 		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n"+
 		"\n-- all that listen or write, besides: to be woken by wake triggers, and to wake the listeners of tables without one (mqnotify\n"+
