@@ -3,11 +3,13 @@ package packaging
 
 import (
 	"debug/elf"
+	"encoding/json"
 	"go/version"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +78,105 @@ func TestUnit(t *testing.T) {
 	said, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", filepath.Join(dir, "mqnotify@mailer.service")).CombinedOutput()
 	if err != nil || len(said) > 0 {
 		t.Errorf("%v\n%s", err, said)
+	}
+	said, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", "--threshold=20", // 2.0 of 10
+		filepath.Join(dir, "mqnotify@mailer.service")).CombinedOutput()
+	if err != nil {
+		t.Errorf("the service is too exposed: %v\n%s", err, said)
+	}
+}
+
+// The hook of a release makes an SBOM that has the program's modules and not those of the demo's engine.
+func TestSBOM(t *testing.T) {
+	project, err := config.Load(filepath.Join(root, ".goreleaser.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "packaging/mqnotify.cdx.json"
+	for _, extra := range [][]config.ExtraFile{project.Checksum.ExtraFiles, project.Release.ExtraFiles} {
+		if len(extra) != 1 || extra[0].Glob != file {
+			t.Errorf("the release has %v", extra)
+		}
+	}
+	hook := slices.IndexFunc(project.Before.Hooks, func(hook string) bool { return strings.Contains(hook, " "+file+" ") })
+	if hook < 0 {
+		t.Fatal("no hook makes " + file)
+	}
+	made := filepath.Join(t.TempDir(), "sbom.json")
+	command := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(project.Before.Hooks[hook], file, made, 1)) //nolint:gosec // the project's own
+	command.Dir = root
+	if said, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	var sbom struct {
+		BOMFormat  string
+		Components []struct{ Name, Version string }
+	}
+	text, err := os.ReadFile(made)
+	if err == nil {
+		err = json.Unmarshal(text, &sbom)
+	}
+	if err != nil || sbom.BOMFormat != "CycloneDX" {
+		t.Fatalf("%v, %q", err, sbom.BOMFormat)
+	}
+	has := make(map[string]string)
+	for _, c := range sbom.Components {
+		has[c.Name] = c.Version
+	}
+	if has["github.com/go-sql-driver/mysql"] == "" || has["github.com/dolthub/go-mysql-server"] != "" {
+		t.Error(has)
+	}
+}
+
+// A release's checksums are signed with a key that needs no account, and what is changed after that does not verify.
+func TestSigning(t *testing.T) {
+	program, err := exec.LookPath("ssh-keygen")
+	if err != nil {
+		t.Skip("NOT CHECKED: ssh-keygen is not installed")
+	}
+	project, err := config.Load(filepath.Join(root, ".goreleaser.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(project.Signs) != 1 || project.Signs[0].Artifacts != "checksum" || project.Signs[0].Cmd != "ssh-keygen" {
+		t.Fatalf("%+v", project.Signs)
+	}
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	run := func(in string, args ...string) error {
+		command := exec.CommandContext(t.Context(), program, args...) //nolint:gosec // the project's own
+		command.Stdin = strings.NewReader(in)
+		said, err := command.CombinedOutput()
+		t.Logf("%s", said)
+		return err
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(path(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run("", "-q", "-t", "ed25519", "-N", "", "-f", path("key")); err != nil {
+		t.Fatal(err)
+	}
+	public, err := os.ReadFile(path("key.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("signers", `release@mqnotify namespaces="mqnotify" `+strings.Join(strings.Fields(string(public))[:2], " ")+"\n")
+	const sums = "0123 mqnotify.tar.gz\n"
+	write("checksums.txt", sums)
+	args := strings.Join(project.Signs[0].Args, "\n")
+	args = strings.NewReplacer("{{ .Env.MQNOTIFY_SIGNING_KEY }}", path("key"), "${artifact}", path("checksums.txt")).Replace(args)
+	if err := run("", strings.Split(args, "\n")...); err != nil {
+		t.Fatal(err)
+	}
+	signature := strings.Replace(project.Signs[0].Signature, "${artifact}", path("checksums.txt"), 1)
+	verify := []string{"-Y", "verify", "-f", path("signers"), "-I", "release@mqnotify", "-n", "mqnotify", "-s", signature}
+	if err := run(sums, verify...); err != nil {
+		t.Error(err)
+	}
+	if run("another "+sums, verify...) == nil {
+		t.Error("what was changed verifies")
 	}
 }
 
