@@ -3,6 +3,8 @@ package gocloud
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -119,6 +121,59 @@ func (asTest) MessageCheck(m *pubsub.Message) error {
 func (asTest) BeforeSend(func(any) bool) error { return nil }
 func (asTest) AfterSend(func(any) bool) error  { return nil }
 
+// A subscription's URL says how many messages it takes at a time, and for how long.
+func TestURLOptions(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
+		require.NoError(t, CreateSubscription(t.Context(), db, "orders", "mailer"))
+		topic := OpenTopic(db, "orders")
+		defer func() { require.NoError(t, topic.Shutdown(context.WithoutCancel(t.Context()))) }()
+		for range 2 {
+			require.NoError(t, topic.Send(t.Context(), &pubsub.Message{Body: []byte("x")}))
+		}
+		sub, err := pubsub.OpenSubscription(t.Context(), fmt.Sprintf("mysql://%s:%s@%s/%s?topic=orders&subscription=mailer&visibility=1h&in_flight=1",
+			config.User, config.Passwd, config.Addr, config.DBName))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, sub.Shutdown(context.WithoutCancel(t.Context()))) }()
+		for left := 1; left >= 0; left-- {
+			got, err := sub.Receive(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint("1 ", left), mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT("+
+				"SUM(state = 'in progress' AND state_at > UTC_TIMESTAMP() + INTERVAL 50 MINUTE), ' ', SUM(state = 'ready')) FROM mqnotify_task"))
+			got.Ack()
+		}
+	})
+}
+
+// A message that is refused is no news for who reads the log, and a line for who looks for what went on.
+func TestNackIsNotLogged(t *testing.T) {
+	mysqltest.Rotate(t, []slog.Level{slog.LevelInfo, slog.LevelDebug}, func(t *testing.T, s *mysqltest.Server, level slog.Level) {
+		db := database(t, s)
+		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
+		require.NoError(t, CreateSubscription(t.Context(), db, "orders", "mailer"))
+		var logged mysqltest.Text
+		sub := OpenSubscription(db, "orders", "mailer", SubscriptionOptions{Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: level}))})
+		topic := OpenTopic(db, "orders")
+		require.NoError(t, topic.Send(t.Context(), &pubsub.Message{Body: []byte("x")}))
+		for range 3 {
+			m, err := sub.Receive(t.Context())
+			require.NoError(t, err)
+			m.Nack()
+		}
+		m, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		m.Ack()
+		require.NoError(t, topic.Shutdown(t.Context()))
+		require.NoError(t, sub.Shutdown(t.Context()))
+		require.Equal(t, level == slog.LevelDebug, strings.Contains(logged.String(), "a task failed"), logged.String())
+	})
+}
+
 // By URLs, as a program opens them, with metadata and any bytes.
 func TestURLs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -155,6 +210,12 @@ func TestURLs(t *testing.T) {
 		}
 		_, err = pubsub.OpenSubscription(t.Context(), url)
 		require.Error(t, err)
+		for _, wrong := range []string{"visibility=long", "in_flight=0", "in_flight=many"} {
+			_, err = pubsub.OpenSubscription(t.Context(), url+"&subscription=mailer&"+wrong)
+			require.ErrorIs(t, err, queue.ErrOptions, wrong)
+		}
+		_, err = pubsub.OpenTopic(t.Context(), url+"&visibility=1m")
+		require.ErrorIs(t, err, queue.ErrOptions)
 		require.Error(t, CreateTopic(t.Context(), db, "a/b"))
 		require.ErrorIs(t, CreateSubscription(t.Context(), db, "nowhere", "s"), queue.ErrNoQueue)
 		require.ErrorIs(t, CreateSubscription(t.Context(), db, "orders", ""), queue.ErrOptions)

@@ -31,6 +31,8 @@ type SubscriptionOptions struct {
 	Visibility time.Duration
 	// InFlight is how many messages are received and not answered at most. 0 means 1000.
 	InFlight int
+	// Logger gets what goes wrong; that a message was refused is no more than a debug line. nil means slog.Default.
+	Logger *slog.Logger
 }
 
 // OpenSubscription opens a subscription of a topic. It does not connect: Receive does,
@@ -43,6 +45,7 @@ func OpenSubscription(db *notify.DB, topic, name string, options SubscriptionOpt
 
 func newSubscription(db *notify.DB, topic, name string, options SubscriptionOptions) *subscription {
 	options.InFlight = cmp.Or(options.InFlight, 1000)
+	options.Logger = slog.New(calm{cmp.Or(options.Logger, slog.Default()).Handler()})
 	ctx, cancel := context.WithCancel(context.Background())
 	return &subscription{
 		db: db, name: topic + "/" + name, options: options,
@@ -74,6 +77,29 @@ type delivery struct {
 	answered chan error // one slot
 }
 
+// calm logs what a queue says at INFO as debug lines: a task that fails is a message that was refused, as its receiver knows.
+type calm struct{ slog.Handler }
+
+func calmer(level slog.Level) slog.Level {
+	if level == slog.LevelInfo {
+		return slog.LevelDebug
+	}
+	return level
+}
+
+func (c calm) Enabled(ctx context.Context, level slog.Level) bool {
+	return c.Handler.Enabled(ctx, calmer(level))
+}
+
+func (c calm) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = calmer(r.Level)
+	return c.Handler.Handle(ctx, r)
+}
+
+func (c calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{c.Handler.WithAttrs(attrs)} }
+
+func (c calm) WithGroup(name string) slog.Handler { return calm{c.Handler.WithGroup(name)} }
+
 var errNack = errors.New("gocloud: not acknowledged")
 
 // begin starts the worker, unless it runs.
@@ -100,7 +126,7 @@ func (s *subscription) begin() (running <-chan struct{}) {
 }
 
 func (s *subscription) work() error {
-	q, err := queue.New(s.db, s.name, queue.Options{})
+	q, err := queue.New(s.db, s.name, queue.Options{Logger: s.options.Logger})
 	if err != nil {
 		return err
 	}
@@ -144,7 +170,7 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			case <-ended:
 				err := s.failure()
 				if s.IsRetryable(err) { // whoever waits in Receive hears nothing of it
-					slog.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
+					s.options.Logger.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
 				}
 				return nil, err
 			case <-ctx.Done():

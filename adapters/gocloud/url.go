@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
+	"time"
 
 	"gocloud.dev/pubsub"
 	"gocloud.dev/pubsub/batcher"
@@ -23,18 +25,21 @@ func init() {
 }
 
 // URLOpener opens mysql://user:password@host:3306/database?topic=T and
-// ...&subscription=S; further parameters are the driver's. Each has a DB of its own.
+// ...&subscription=S. A subscription's URL may have visibility=DURATION and in_flight=NUMBER, as
+// in SubscriptionOptions; further parameters are the driver's. Each has a DB of its own.
 type URLOpener struct{}
 
 // OpenTopicURL implements [pubsub.TopicURLOpener].
 func (*URLOpener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, error) {
-	db, name, subscription, err := open(u)
+	parameters := u.Query()
+	for _, name := range []string{"subscription", "visibility", "in_flight"} {
+		if parameters.Has(name) {
+			return nil, fmt.Errorf("gocloud: %s is for a subscription's URL: %w", name, queue.ErrOptions)
+		}
+	}
+	db, name, err := open(u, parameters)
 	if err != nil {
 		return nil, err
-	}
-	if subscription != "" {
-		_ = db.Close()
-		return nil, fmt.Errorf("gocloud: a topic's URL names no subscription: %w", queue.ErrOptions)
 	}
 	t := &topic{db: db, name: name, owned: true, queues: make(map[string]*queue.Queue)}
 	return pubsub.NewTopic(t, &batcher.Options{MaxBatchSize: 1000, MaxHandlers: 4}), nil
@@ -42,15 +47,33 @@ func (*URLOpener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, er
 
 // OpenSubscriptionURL implements [pubsub.SubscriptionURLOpener].
 func (*URLOpener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Subscription, error) {
-	db, topic, name, err := open(u)
+	parameters := u.Query()
+	take := func(parameter string) (value string, there bool) {
+		value, there = parameters.Get(parameter), parameters.Has(parameter)
+		parameters.Del(parameter)
+		return value, there
+	}
+	name, _ := take("subscription")
+	if name == "" {
+		return nil, fmt.Errorf("gocloud: name the subscription: ...?topic=T&subscription=S: %w", queue.ErrOptions)
+	}
+	var options SubscriptionOptions
+	var err error
+	if text, there := take("visibility"); there {
+		if options.Visibility, err = time.ParseDuration(text); err != nil {
+			return nil, fmt.Errorf("gocloud: visibility=%q: a duration such as 30s: %w", text, queue.ErrOptions)
+		}
+	}
+	if text, there := take("in_flight"); there {
+		if options.InFlight, err = strconv.Atoi(text); err != nil || options.InFlight < 1 {
+			return nil, fmt.Errorf("gocloud: in_flight=%q: a number from 1 on: %w", text, queue.ErrOptions)
+		}
+	}
+	db, topic, err := open(u, parameters)
 	if err != nil {
 		return nil, err
 	}
-	if name == "" {
-		_ = db.Close()
-		return nil, fmt.Errorf("gocloud: name the subscription: ...?topic=T&subscription=S: %w", queue.ErrOptions)
-	}
-	s := newSubscription(db, topic, name, SubscriptionOptions{})
+	s := newSubscription(db, topic, name, options)
 	s.owned = true
 	return pubsub.NewSubscription(s,
 		&batcher.Options{MaxBatchSize: 100, MaxHandlers: 2}, &batcher.Options{MaxBatchSize: 1000, MaxHandlers: 2}), nil
@@ -58,16 +81,14 @@ func (*URLOpener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Su
 
 var errNoTopic = errors.New("gocloud: name the topic: mysql://user:password@host/database?topic=T")
 
-func open(u *url.URL) (db *notify.DB, topic, subscription string, err error) {
-	parameters := u.Query()
-	topic, subscription = parameters.Get("topic"), parameters.Get("subscription")
-	if topic == "" {
-		return nil, "", "", errNoTopic
+// open opens the database with those parameters that are left for the driver.
+func open(u *url.URL, parameters url.Values) (db *notify.DB, topic string, err error) {
+	if topic = parameters.Get("topic"); topic == "" {
+		return nil, "", errNoTopic
 	}
 	parameters.Del("topic")
-	parameters.Del("subscription")
 	rest := *u
 	rest.RawQuery = parameters.Encode()
 	db, err = notify.Open(rest.String())
-	return db, topic, subscription, err
+	return db, topic, err
 }

@@ -20,6 +20,14 @@
 // over when that dies. Without a group each subscription begins by itself, at From,
 // and goes on after a lost connection, but not after a restart.
 //
+// With SubscriberConfig.Transaction a message is handled exactly once, as far as the handler writes in the transaction that
+// [TxFromContext] returns: it is committed together with the group's offset. [Publisher.WithTx] publishes in a transaction of
+// the caller's.
+//
+// Messages with a delay of Watermill's package components/delay wait in PublisherConfig.DelayQueue, a queue of package
+// queue, and subscribers with the same DelayQueue bring each into its topic once, when it is due. Others need not wait for
+// them.
+//
 // The context of a publisher's message does not cross the database, so that Watermill's
 // suite runs with ContextPreserved false, which is the stricter.
 //

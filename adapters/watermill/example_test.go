@@ -35,11 +35,14 @@ func TestExamples(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE sale (total INT)")
 		stop := mysqltest.Until(t, &ctx, db.Pool().DB, "SELECT COUNT(*) = 1 FROM mqnotify_offset WHERE group_name = 'mailer' AND settled >= 1")
 		require.Equal(t, "mail for parcel 7\n", mysqltest.Output(t, Example))
 		stop()
 		stop = mysqltest.Until(t, &ctx, nil, "")
 		defer stop()
+		require.Equal(t, "stored and published\n", mysqltest.Output(t, ExamplePublisher_WithTx))
+		require.Equal(t, "stored with the offset\n", mysqltest.Output(t, ExampleTxFromContext))
 		require.Equal(t, "order 1\n", mysqltest.Output(t, ExampleSubscriber_SubscribeInitialize))
 	})
 }
@@ -112,4 +115,57 @@ func ExampleSubscriber_SubscribeInitialize() {
 	m := <-messages
 	fmt.Printf("%s\n", m.Payload)
 	m.Ack()
+}
+
+// An order and the message about it are there together, or not at all.
+func ExamplePublisher_WithTx() {
+	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, logger)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer publisher.Close()
+	tx, err := db.Pool().BeginTx(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, "INSERT INTO sale (total) VALUES (9)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := publisher.WithTx(tx).Publish("sales", message.NewMessage(watermill.NewUUID(), []byte("a sale of 9"))); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := tx.Commit(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("stored and published")
+}
+
+// What the handler writes is committed with the group's offset: once.
+func ExampleTxFromContext() {
+	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "totals", Transaction: true}, logger)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer subscriber.Close()
+	messages, err := subscriber.Subscribe(ctx, "sales")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	m := <-messages
+	tx, _ := adapter.TxFromContext(m.Context())
+	if _, err := tx.ExecContext(ctx, "INSERT INTO sale (total) VALUES (0)"); err != nil {
+		m.Nack()
+		fmt.Println(err)
+		return
+	}
+	m.Ack()
+	fmt.Println("stored with the offset")
 }

@@ -10,9 +10,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/queue"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -23,6 +25,10 @@ var ErrClosed = errors.New("watermill: closed")
 type PublisherConfig struct {
 	// InitializeSchema makes a topic's table when it is first published to.
 	InitializeSchema bool
+	// DelayQueue is the queue (package queue) where messages wait that are to come later, as Watermill's package
+	// components/delay says in their metadata. A Subscriber with the same DelayQueue brings them into their topics. Empty
+	// means that such messages are refused.
+	DelayQueue string
 	// Producer are the settings of the producers, one for each topic.
 	Producer producer.Options
 }
@@ -37,6 +43,7 @@ type Publisher struct {
 	closed    bool
 	publishes sync.WaitGroup
 	producers map[string]*producer.Producer
+	delayed   *queue.Queue // nil without a DelayQueue
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -50,16 +57,45 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 	if config.Producer.Logger == nil {
 		config.Producer.Logger = slogger(logger)
 	}
-	return &Publisher{
+	p := &Publisher{
 		db: db, config: config, producers: make(map[string]*producer.Producer),
-		tables: tables{db: db, init: config.InitializeSchema},
-	}, nil
+		tables: tables{db: db, init: config.InitializeSchema, delayQueue: config.DelayQueue},
+	}
+	if config.DelayQueue != "" {
+		var err error
+		if p.delayed, err = queue.New(db, config.DelayQueue, queue.Options{Logger: config.Producer.Logger}); err != nil {
+			return nil, fmt.Errorf("watermill: %w", err)
+		}
+	}
+	return p, nil
 }
 
 // Publish implements [message.Publisher]: the messages are all there or none, when it
 // returns. The context is that of the first message. Its errors are those of
 // producer.Publish: after producer.ErrUnknown nobody can tell whether they are there.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	return p.publish(nil, topic, messages)
+}
+
+// WithTx returns a publisher whose messages are published if the caller commits the transaction, and never were if not: an
+// outbox without a forwarder. Their listeners are woken by the topic's wake trigger, and find them by polling,
+// within a second, where there is none. Its Close does nothing; the Publisher must stay open. After an error of Publish the caller rolls
+// back.
+func (p *Publisher) WithTx(tx producer.Tx) message.Publisher { return txPublisher{p, tx} }
+
+type txPublisher struct {
+	publisher *Publisher
+	tx        producer.Tx
+}
+
+func (p txPublisher) Publish(topic string, messages ...*message.Message) error {
+	return p.publisher.publish(p.tx, topic, messages)
+}
+
+func (p txPublisher) Close() error { return nil }
+
+// publish publishes in the transaction, or in one of its own if that is nil.
+func (p *Publisher) publish(tx producer.Tx, topic string, messages []*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -72,16 +108,53 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.tables.ready(ctx, topic); err != nil {
 		return err
 	}
-	rows := make([]producer.Message, len(messages))
-	for i, m := range messages {
+	var rows []producer.Message
+	var later []queue.Entry
+	for _, m := range messages {
 		headers := make(map[string]string, len(m.Metadata)+1)
 		maps.Copy(headers, m.Metadata)
 		if m.UUID != "" {
 			headers[UUIDHeader] = m.UUID
 		}
-		rows[i] = producer.Message{Headers: headers, Payload: m.Payload}
+		row := producer.Message{Headers: headers, Payload: m.Payload}
+		wait, err := delayOf(m)
+		if err != nil {
+			return err
+		}
+		if wait <= 0 {
+			rows = append(rows, row)
+			continue
+		}
+		entry, err := delayedEntry(topic, row, wait)
+		if err != nil {
+			return err
+		}
+		later = append(later, entry)
 	}
-	if _, err := to.Publish(ctx, rows...); err != nil {
+	if len(later) > 0 && p.delayed == nil {
+		return errors.New("watermill: the message has a delay, and the publisher no DelayQueue where it could wait")
+	}
+	in := func(ctx context.Context, tx producer.Tx) error {
+		if _, err := to.PublishTx(ctx, tx, rows...); err != nil {
+			return err
+		}
+		if len(later) == 0 {
+			return nil
+		}
+		_, err := p.delayed.EnqueueTx(ctx, tx, later...)
+		return err
+	}
+	switch {
+	case tx != nil:
+		err = in(ctx, tx)
+	case len(later) == 0:
+		_, err = to.Publish(ctx, rows...)
+	default:
+		if err = to.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error { return in(ctx, tx) }); err == nil {
+			p.delayed.Notify(ctx)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("watermill: publish to %s: %w", topic, err)
 	}
 	return nil
@@ -118,13 +191,18 @@ func (p *Publisher) Close() error {
 		errs = append(errs, made.Close())
 		delete(p.producers, topic)
 	}
+	if p.delayed != nil {
+		errs = append(errs, p.delayed.Close())
+		p.delayed = nil
+	}
 	return errors.Join(errs...)
 }
 
-// tables makes the tables of topics, each once.
+// tables makes the tables of topics, each once, and the queue of delayed messages.
 type tables struct {
-	db   *notify.DB
-	init bool
+	db         *notify.DB
+	init       bool
+	delayQueue string
 
 	mu   sync.Mutex
 	made map[string]bool
@@ -141,6 +219,11 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 	}
 	if err := schema.Init(ctx, t.db.Pool(), topic); err != nil {
 		return fmt.Errorf("watermill: make topic %s: %w", topic, err)
+	}
+	if t.delayQueue != "" {
+		if err := queue.Create(ctx, t.db, t.delayQueue, queue.Settings{}); err != nil {
+			return fmt.Errorf("watermill: make the queue %s: %w", t.delayQueue, err)
+		}
 	}
 	if t.made == nil {
 		t.made = make(map[string]bool)

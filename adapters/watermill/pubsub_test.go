@@ -85,8 +85,8 @@ func restarts(t *testing.T, s *mysqltest.Server) (command []string) {
 	return []string{os.Args[0], restartCommand, listener.Addr().String()}
 }
 
-// suite is a private server, and what Watermill's tests want of it.
-func suite(t *testing.T, s *mysqltest.Server) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
+// suite is a private server, and what Watermill's tests want of it. Subscribers that name no group are in the given one.
+func suite(t *testing.T, s *mysqltest.Server, standard string, share bool) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
 	t.Helper()
 	own := s.Start(t, "--max-connections=2000")
 	db := open(t, own)
@@ -94,7 +94,9 @@ func suite(t *testing.T, s *mysqltest.Server) (tests.Features, tests.PubSubConst
 		t.Helper()
 		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
 		require.NoError(t, err)
-		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: group, InitializeSchema: true}, nil)
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{
+			ConsumerGroup: group, InitializeSchema: true, Consumer: consumer.Options{MembersShare: share},
+		}, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { // some of the suite's tests leave them open
 			require.NoError(t, publisher.Close())
@@ -106,14 +108,14 @@ func suite(t *testing.T, s *mysqltest.Server) (tests.Features, tests.PubSubConst
 		return publisher, subscriber
 	}
 	features := tests.Features{
-		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: true,
-		GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: standard == "", // a group has its offset
+		GuaranteedOrder: !share, GuaranteedOrderWithSingleSubscriber: !share,
 		ForceShort: !mysqltest.Long(),
 	}
 	if !racing {
 		features.RestartServiceCommand = restarts(t, own)
 	}
-	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, "") }, constructor
+	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, standard) }, constructor
 }
 
 // unhurried holds back the last of TestReconnect's messages, for that compares what came
@@ -165,7 +167,15 @@ func open(t *testing.T, s *mysqltest.Server) *notify.DB {
 // -race alone; in the long form with as many messages and subscribers as it has for everybody.
 func TestPubSub(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		features, constructor, groups := suite(t, s)
+		features, constructor, groups := suite(t, s, "", false)
+		tests.TestPubSub(t, features, constructor, groups)
+	})
+}
+
+// The same where every subscriber is in a group, and where the members of each group share its messages.
+func TestPubSubInGroups(t *testing.T) {
+	mysqltest.Rotate(t, []bool{false, true}, func(t *testing.T, s *mysqltest.Server, share bool) {
+		features, constructor, groups := suite(t, s, "all", share)
 		tests.TestPubSub(t, features, constructor, groups)
 	})
 }
@@ -176,7 +186,7 @@ func TestPubSubStress(t *testing.T) {
 		t.Skip("the long form: ./test --long")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		features, constructor, groups := suite(t, s)
+		features, constructor, groups := suite(t, s, "", false)
 		features.RestartServiceCommand = nil // others would be in the middle of something
 		tests.TestPubSubStressTest(t, features, constructor, groups)
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/cenkalti/backoff/v4"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/notify"
@@ -30,6 +31,13 @@ type SubscriberConfig struct {
 	// AckDeadline is how long a message may take: one that is neither acknowledged nor
 	// refused by then is handed out again, and its context ends. 0 means no end.
 	AckDeadline time.Duration
+	// Transaction hands out each message inside the transaction that stores the group's offset; TxFromContext has it from
+	// the message's context. What is written there is written exactly once. The transaction is committed after the
+	// message's Ack and rolled back after its Nack: neither must be done by the handler. It needs a ConsumerGroup.
+	Transaction bool
+	// DelayQueue is that of the publishers whose messages are to come later. The Subscriber brings them into their topics
+	// when they are due, from its first Subscribe to Close; several subscribers share the work. Empty means that it does not.
+	DelayQueue string
 	// InitializeSchema makes a topic's table when it is first subscribed to. Without it
 	// SubscribeInitialize does.
 	InitializeSchema bool
@@ -50,6 +58,7 @@ type Subscriber struct {
 
 	mu            sync.Mutex
 	closed        bool
+	delivers      bool // delayed messages
 	subscriptions sync.WaitGroup
 }
 
@@ -66,6 +75,9 @@ var errNack = errors.New("watermill: not acknowledged")
 func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if db == nil {
 		return nil, errors.New("watermill: no database")
+	}
+	if config.Transaction && config.ConsumerGroup == "" {
+		return nil, errors.New("watermill: Transaction needs a ConsumerGroup, whose offset is stored in the transaction")
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
@@ -87,14 +99,14 @@ func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.Logg
 	if options.Logger == nil {
 		options.Logger = slogger(logger)
 	}
-	s := &Subscriber{db: db, config: config, logger: logger, tables: tables{db: db, init: config.InitializeSchema}}
+	s := &Subscriber{db: db, config: config, logger: logger, tables: tables{db: db, init: config.InitializeSchema, delayQueue: config.DelayQueue}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // SubscribeInitialize implements [message.SubscribeInitializer]: it makes the topic's table.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	t := tables{db: s.db, init: true}
+	t := tables{db: s.db, init: true, delayQueue: s.config.DelayQueue}
 	return t.ready(s.ctx, topic)
 }
 
@@ -114,6 +126,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, fmt.Errorf("watermill: %w", err)
 	}
+	if s.config.DelayQueue != "" && !s.delivers {
+		s.delivers = true
+		s.subscriptions.Go(func() {
+			if err := s.deliver(s.ctx); err != nil && s.ctx.Err() == nil {
+				s.logger.Error("delayed messages stay where they are", err, watermill.LogFields{"queue": s.config.DelayQueue})
+			}
+		})
+	}
 	sub := &subscription{topic: topic, out: make(chan *message.Message), values: ctx}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -122,7 +142,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer close(sub.out)
 		defer cancel()
 		defer stop()
-		if err := c.Run(ctx, consumer.Each(sub.handle)); err != nil && ctx.Err() == nil {
+		handler := consumer.Each(func(ctx context.Context, row consumer.Message) error { return sub.handle(ctx, nil, row) })
+		if s.config.Transaction {
+			handler = consumer.EachTx(sub.handle)
+		}
+		if err := c.Run(ctx, handler); err != nil && ctx.Err() == nil {
 			s.logger.Error("subscription ended", err, watermill.LogFields{"topic": topic})
 		}
 	})
@@ -139,6 +163,15 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
+type txKey struct{}
+
+// TxFromContext returns the transaction that a message was handed out in, from its context, if
+// SubscriberConfig.Transaction is set.
+func TxFromContext(ctx context.Context) (*sqlx.Tx, bool) {
+	tx, ok := ctx.Value(txKey{}).(*sqlx.Tx)
+	return tx, ok
+}
+
 // subscription is one call of Subscribe.
 type subscription struct {
 	topic  string
@@ -148,9 +181,13 @@ type subscription struct {
 }
 
 // handle hands a row out, and returns when it was acknowledged.
-func (s *subscription) handle(ctx context.Context, row consumer.Message) error {
+func (s *subscription) handle(ctx context.Context, tx *sqlx.Tx, row consumer.Message) error {
 	m := s.message(row)
-	held, cancel := context.WithCancel(s.values)
+	values := s.values
+	if tx != nil {
+		values = context.WithValue(values, txKey{}, tx)
+	}
+	held, cancel := context.WithCancel(values)
 	defer cancel()
 	m.SetContext(held)
 	select {

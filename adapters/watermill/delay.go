@@ -1,0 +1,87 @@
+package watermill
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/queue"
+)
+
+// delayed is a message as a task's payload.
+type delayed struct {
+	Topic   string            `json:"topic"`
+	Headers map[string]string `json:"headers"`
+	Payload []byte            `json:"payload"`
+}
+
+func delayedEntry(topic string, m producer.Message, wait time.Duration) (queue.Entry, error) {
+	payload, err := json.Marshal(delayed{topic, m.Headers, m.Payload})
+	if err != nil {
+		return queue.Entry{}, fmt.Errorf("watermill: %w", err)
+	}
+	return queue.Entry{Payload: payload, Delay: wait, Retries: math.MaxInt32}, nil
+}
+
+// delayOf is how long the message is to wait from now on. Its metadata has the time in whole seconds, which holds when the
+// message is published again later, and the duration, which is exact when it is published for the first time.
+func delayOf(m *message.Message) (time.Duration, error) {
+	until := m.Metadata.Get(delay.DelayedUntilKey)
+	if until == "" {
+		return 0, nil
+	}
+	at, err := time.Parse(time.RFC3339, until)
+	if err != nil {
+		return 0, fmt.Errorf("watermill: the message's metadata %s: %w", delay.DelayedUntilKey, err)
+	}
+	left := time.Until(at)
+	if exact, err := time.ParseDuration(m.Metadata.Get(delay.DelayedForKey)); err == nil && (exact-left).Abs() <= time.Second {
+		return exact, nil
+	}
+	return left, nil
+}
+
+// deliver brings messages into their topics when they are due, each once, until ctx ends.
+func (s *Subscriber) deliver(ctx context.Context) error {
+	q, err := queue.New(s.db, s.config.DelayQueue, queue.Options{Logger: s.config.Consumer.Logger})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = q.Close() }()
+	publisher, err := NewPublisher(s.db, PublisherConfig{InitializeSchema: s.config.InitializeSchema}, s.logger)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = publisher.Close() }()
+	worker, err := queue.NewWorker(q, queue.WorkerOptions{Concurrency: 10})
+	if err != nil {
+		return err
+	}
+	return worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+		var m delayed
+		if err := json.Unmarshal(task.Payload, &m); err != nil {
+			return fmt.Errorf("%w: %w", queue.ErrDead, err)
+		}
+		to, err := publisher.producer(m.Topic)
+		if err != nil {
+			return err
+		}
+		defer publisher.publishes.Done()
+		if err := publisher.tables.ready(ctx, m.Topic); err != nil {
+			return err
+		}
+		return to.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+			if _, err := to.PublishTx(ctx, tx, producer.Message{Headers: m.Headers, Payload: m.Payload}); err != nil {
+				return err
+			}
+			return queue.FinishTx(ctx, tx, task)
+		})
+	})
+}

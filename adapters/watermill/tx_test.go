@@ -1,0 +1,178 @@
+package watermill_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// What is published in a transaction is there if it commits, and only then, delayed messages too.
+func TestWithTx(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true, DelayQueue: "later"}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		for _, commits := range []bool{false, true} {
+			tx, err := db.Pool().BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			in := publisher.WithTx(tx)
+			require.NoError(t, in.Publish("orders", message.NewMessage("now", nil), delayed("then", time.Hour)))
+			require.NoError(t, in.Close())
+			require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT (SELECT COUNT(*) FROM orders) + (SELECT COUNT(*) FROM mqnotify_task)"))
+			if !commits {
+				require.NoError(t, tx.Rollback())
+				continue
+			}
+			require.NoError(t, tx.Commit())
+			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"))
+			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'scheduled'"))
+		}
+		plain, err := adapter.NewPublisher(db, adapter.PublisherConfig{}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, plain.Close()) }()
+		require.ErrorContains(t, plain.Publish("orders", delayed("then", time.Hour)), "DelayQueue")
+		require.ErrorContains(t, plain.WithTx(publisherPool{db.Pool().DB}).Publish("orders", message.NewMessage("x", nil)), "pool")
+	})
+}
+
+type publisherPool struct{ *sql.DB }
+
+func delayed(uuid string, wait time.Duration) *message.Message {
+	m := message.NewMessage(uuid, nil)
+	delay.Message(m, delay.For(wait))
+	return m
+}
+
+// What a handler writes in the message's transaction is there once, however often connections are killed and messages refused.
+func TestTransaction(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		_, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{Transaction: true}, nil)
+		require.ErrorContains(t, err, "ConsumerGroup")
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE done (id INT)")
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		const count = 60
+		for i := range count {
+			require.NoError(t, publisher.Publish("orders", message.NewMessage(strconv.Itoa(i), nil)))
+		}
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "g", Transaction: true}, nil)
+		require.NoError(t, err)
+		messages, err := subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		random := mysqltest.Random(t)
+		for done := 0; done < count; {
+			m := mysqltest.Receive(t, messages)
+			tx, ok := adapter.TxFromContext(m.Context())
+			require.True(t, ok)
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO done VALUES (?)", m.UUID)
+			killed := false
+			switch random.IntN(5) {
+			case 0:
+				m.Nack()
+				continue
+			case 1:
+				var id uint64
+				if err == nil && tx.GetContext(m.Context(), &id, "SELECT CONNECTION_ID()") == nil {
+					mysqltest.KillSession(t, db.Pool().DB, id)
+					killed = true
+				}
+			}
+			if err != nil {
+				m.Nack()
+				continue
+			}
+			m.Ack()
+			if !killed {
+				mysqltest.Eventually(t, "it is committed or comes again", func() bool {
+					return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM done") > done
+				})
+				done++
+			}
+		}
+		require.NoError(t, subscriber.Close())
+		require.NoError(t, publisher.Close())
+		require.Equal(t, count, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM done"))
+		require.Equal(t, count, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT id) FROM done"))
+	})
+}
+
+// Messages come when Watermill's delays say, each once, with subscribers that are closed meanwhile. Other messages need not wait for them.
+func TestDelay(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true, DelayQueue: "later"}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		wrapped, err := delay.NewPublisher(publisher, delay.PublisherConfig{AllowNoDelay: true})
+		require.NoError(t, err)
+		const count, wait = 30, 700 * time.Millisecond
+		published := time.Now()
+		for i := range count {
+			m := message.NewMessage(fmt.Sprint("later ", i), []byte{0xff})
+			m.SetContext(delay.WithContext(t.Context(), delay.For(wait)))
+			require.NoError(t, wrapped.Publish("orders", m))
+		}
+		past := message.NewMessage("past", nil)
+		past.SetContext(delay.WithContext(t.Context(), delay.Until(time.Now().Add(-time.Hour))))
+		require.NoError(t, wrapped.Publish("orders", past, message.NewMessage("now", nil)))
+		var mu sync.Mutex
+		var order []string
+		var readers sync.WaitGroup
+		subscribe := func(ctx context.Context) *adapter.Subscriber {
+			subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "g", DelayQueue: "later"}, watermill.NopLogger{})
+			require.NoError(t, err)
+			messages, err := subscriber.Subscribe(ctx, "orders")
+			require.NoError(t, err)
+			readers.Go(func() {
+				for m := range messages {
+					mu.Lock()
+					if m.UUID != "past" && m.UUID != "now" {
+						assert.GreaterOrEqual(t, time.Since(published), wait, m.UUID)
+						assert.Equal(t, []byte{0xff}, []byte(m.Payload))
+					}
+					order = append(order, m.UUID)
+					mu.Unlock()
+					m.Ack()
+				}
+			})
+			return subscriber
+		}
+		came := func(n int) func() bool {
+			return func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(order) >= n
+			}
+		}
+		first := subscribe(t.Context())
+		mysqltest.Eventually(t, "some have come", came(5))
+		require.NoError(t, first.Close())
+		second := subscribe(t.Context())
+		mysqltest.Eventually(t, "all have come", came(count+2))
+		mysqltest.Eventually(t, "none waits", func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state <> 'done'") == 0
+		})
+		require.NoError(t, second.Close())
+		readers.Wait()
+		require.ElementsMatch(t, []string{"past", "now"}, order[:2])
+		require.Equal(t, count+2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"), "each was published once")
+		broken := message.NewMessage("x", nil)
+		broken.Metadata.Set(delay.DelayedUntilKey, "tomorrow")
+		require.ErrorAs(t, publisher.Publish("orders", broken), new(*time.ParseError))
+	})
+}
