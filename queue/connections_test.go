@@ -16,8 +16,8 @@ func connections(tb testing.TB, db *notify.DB) int {
 }
 
 // An idle worker has two connections, for its process's waiting. It keeps none of its own, and none of the pool. It
-// learns of every task all the same: of one that is entered, of one that falls due, and of one whose worker vanished
-// after it claimed the task unseen. It stops at once.
+// learns of every task all the same: of a new one, of one that becomes due, and of one whose worker vanished after it had
+// claimed the task without a hint. It stops at once.
 func TestIdleConnections(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

@@ -26,13 +26,13 @@ const (
 	gatherFor = 200 * time.Microsecond
 	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
 	waitBound = time.Minute
-	// keyAgain is how long an outcome waits whose unique key somebody has locked: each try keeps
-	// everything else waiting for 2 s.
+	// keyAgain is the wait before an outcome is tried again whose unique key another session has locked. Each try
+	// delays all else by 2 s.
 	keyAgain = time.Second
 )
 
-// busyLook is how often a worker looks that always finds tasks, for what fell due, or
-// whose waiter has not begun yet. Tests make it shorter, because they wait for such looks to be over.
+// busyLook is how often a worker looks for tasks that are due although it always finds others, or although its waiter has
+// not begun. Tests make it shorter, because they wait until such a look is over.
 var busyLook = time.Second
 
 // dispatcher is a worker while a session lives: one goroutine makes all statements, and
@@ -56,18 +56,17 @@ type dispatcher struct {
 	nextLook time.Time
 	due      time.Time     // when something does; zero for nothing
 	recurs   bool          // there are recurring tasks
-	alone    Task          // a task that waits until nothing is in hand, because it is handled alone,
-	aloneTo  time.Time     // but not for longer than that,
-	patience time.Duration // which is so long; it doubles each time in vain
+	alone    Task          // a task that is handled alone, and waits until the worker has no other
+	aloneTo  time.Time     // until when it waits
+	patience time.Duration // how long that is; it doubles each time that the wait was too short
 	renewed  time.Time     // when claims were renewed last; zero for not in this session, which begins with it
 	lapsing  bool          // there are cancelled tasks whose claims may lapse
 
-	// What another session has locked is tried again and again, and less and less often: it may be
-	// in hand for a moment, or for as long as somebody's transaction. Waits of who finds no task to
-	// claim though one is ready, and of who can't make ready what is overdue.
+	// Growing waits for what another session has locked, for a moment or for as long as a transaction lasts: contended
+	// when no task can be claimed though one is ready, blocked when a task that is due can't be made ready.
 	contended, blocked backoff.BackOff
 	overdue            time.Time // until when what is overdue is left alone
-	again              time.Time // when outcomes are tried again that had to wait for somebody's transaction
+	again              time.Time // when outcomes are tried again that had to wait for another session's transaction
 }
 
 // run works until ctx has ended and all is written down, or the session is lost.
@@ -131,7 +130,7 @@ func (d *dispatcher) mayRest(ctx context.Context, now handsState) bool {
 }
 
 // rest ends the session, because an idle connection costs the server a thread, and connects again when there may be
-// something to do. What nobody tells of, a claim that lapses above all, changes what the waiter polls.
+// something to do. Other workers' claims change what the waiter polls, so that a claim that lapses is noticed.
 func (d *dispatcher) rest(ctx, waits context.Context) error {
 	before := d.line.session.Capabilities().Version
 	_ = d.line.session.Close()
@@ -162,7 +161,7 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 	return nil
 }
 
-// errAnotherServer makes the worker find out anew what its server can do.
+// errAnotherServer makes the worker ask again what its server can do.
 var errAnotherServer = errors.New("the server is another one")
 
 // step does what it is time for; worked tells that there may be more.
@@ -241,8 +240,7 @@ func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		// The head was read before the last claim that found nothing: what came after it
-		// ends the wait.
+		// The head was read before the last claim, which found no task: a task that came after that claim ends the wait.
 		for woken := false; !woken; {
 			now, err := waiter.Wait(ctx, head, waitBound)
 			if err != nil {
@@ -428,8 +426,8 @@ func (d *dispatcher) lookAt(at time.Time) {
 	}
 }
 
-// briefly runs f, whose transactions, if brief, are not run again after a lock wait in vain: while they
-// waited, once more and once more, nobody would renew the claims.
+// briefly runs f. If brief is set, a transaction whose lock wait times out is not run again: the claims could not be
+// renewed meanwhile.
 func (d *dispatcher) briefly(brief bool, f func() error) (locked bool, err error) {
 	d.line.brief = brief
 	defer func() { d.line.brief = false }()

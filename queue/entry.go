@@ -152,7 +152,7 @@ func batches(rows []row, packet int) (all [][]row) {
 }
 
 // inserting are the rows' positions in the order in which they are inserted: those with a unique
-// key last, by their keys, so that whoever enters the same ones waits for them in that order.
+// key last, by their keys, so that all who enter the same keys wait for them in the same order.
 func inserting(rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {

@@ -52,7 +52,7 @@ type line struct {
 
 	conn *sqlx.Conn // while it keeps the session's turn
 
-	brief bool // a transaction whose lock wait ends in vain is not run again
+	brief bool // a transaction whose lock wait times out is not run again
 }
 
 // skipLocked finds out whether the server has it. The statements touch no row, and fail
@@ -322,7 +322,7 @@ func (l *line) claim(p *packet, want int, passed Task, claimed *[]Task) {
 	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
 }
 
-// claimQuery selects what is to be claimed, where the condition holds.
+// claimQuery selects the tasks to claim among those that meet the condition.
 func (l *line) claimQuery(want int, and string) string {
 	if l.ordered {
 		// The queue's row is locked: who reads this is alone.

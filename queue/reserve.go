@@ -15,11 +15,10 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// A busy worker that claims few tasks at a time reserves those that it comes to next: it writes into their
-// rows until when other workers that reserve pass them over. That excludes nobody: who finds nothing
-// else to do claims them too. But mostly the worker is the only one that tries, and so a claim needs no
-// search and no transaction around it: one UPDATE by ids makes the next task claimed, if it is ready
-// still, and the one before done. Workers do a third more tasks so than with a search for each (BenchmarkClaim).
+// A busy worker that claims few tasks at a time reserves the next ones: it writes a time into their rows, and until then
+// other workers that reserve skip them. A worker that finds no other task may claim them all the same. But mostly no other
+// worker tries, and so a claim needs no search and no transaction: one UPDATE by ids claims the next task, if it is still
+// ready, and marks the last one as done. Workers do a third more tasks than with a search for each (BenchmarkClaim).
 
 const (
 	// reserveBelow is the first batch for which a search costs too little to be saved.
@@ -27,9 +26,9 @@ const (
 	// reserveFor is for how long tasks are reserved; about as many as are claimed meanwhile, if those are
 	// several transactions.
 	reserveFor, reserveFrom = sweepEach, 8
-	// reserveMost bounds what the payloads of reserved tasks take, with reservePayload bytes for each. Where there
-	// are larger ones, which the server reads in vain, nothing is reserved for reserveRest, and then few: the
-	// bound grows from reserveFrom while none are met.
+	// reserveMost bounds the memory for the payloads of reserved tasks, of reservePayload bytes each. After a larger
+	// payload, which the server has read for nothing, the worker reserves no task for reserveRest, and then few: the
+	// number grows from reserveFrom until the next large payload.
 	reserveMost, reservePayload, reserveRest = 256, 4 << 10, time.Second
 )
 
@@ -42,7 +41,7 @@ const (
 // reservations are a worker's.
 type reservations struct {
 	tasks []Task
-	owner string    // theirs: who claims them, or makes them ready anew, changes it
+	owner string    // theirs: a claim changes it, and so does a task that becomes ready again
 	until time.Time // when they have run out on the server
 	rest  time.Time // until when nothing is reserved
 	most  int       // as many as the next may be, if it is more than reserveFrom
@@ -105,14 +104,15 @@ func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want, begi
 		return err
 	})
 	if err != nil {
-		r.tasks = nil // somebody may have locked one
+		r.tasks = nil // another session may have locked one
 		return nil, started, err
 	}
 	r.tasks = r.tasks[len(next):]
 	return claimed, started, nil
 }
 
-// claimThese tells whether all the tasks were claimed and all outcomes that are just done written down.
+// claimThese claims the tasks and writes down the outcomes that are simply done. It reports whether that held for all of
+// them.
 func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outcome, next []Task) (all bool, err error) {
 	done, ready := byAttempt{}, byAttempt{}
 	var others []outcome
@@ -183,9 +183,9 @@ func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task,
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !has[claim{t.ID, t.Attempt + 1}] }), nil
 }
 
-// reserve reserves the first n tasks that nobody has reserved, up to one with a large payload, which a search reads, or
-// one that has lapsed, which a search claims alone. It chooses them before it locks: MariaDB would keep all locked that
-// it has passed over.
+// reserve reserves the first n tasks that are not reserved, up to one with a large payload, which a search reads, or
+// one that has lapsed, which a search claims alone. It chooses them before it locks them, because MariaDB would keep the locks of
+// all rows that it has skipped.
 func (l *line) reserve(ctx context.Context, n int) error {
 	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var owner string

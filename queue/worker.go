@@ -97,7 +97,7 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 	defer stop(context.Canceled)
 	hands.start(working)
 	defer hands.close()
-	defer stop(context.Canceled) // first: nobody writes down any more what handlers do
+	defer stop(context.Canceled) // first: the results of handlers are not written down any more
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
@@ -150,7 +150,7 @@ func (w *Worker) tooLate(t Task) {
 
 var errNoAnswer = errors.New("the server did not answer in time")
 
-// permanent tells whether another try can't mend err.
+// permanent reports whether err would come again at the next try.
 func permanent(err error) bool {
 	if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrOptions) {
 		return true
@@ -177,11 +177,11 @@ func (w *Worker) linger(ctx context.Context) (context.Context, context.CancelCau
 	}
 }
 
-// life works over one session. worked tells whether it came as far as claiming; a nil
-// error, that ctx has ended and everything is written down.
+// life works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
+// all results are written down.
 func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error) {
 	connecting := ctx
-	if ctx.Err() != nil { // results are to be written down still
+	if ctx.Err() != nil { // there are results to write down
 		var cancel context.CancelFunc
 		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
 		defer cancel()
