@@ -87,12 +87,12 @@ CREATE TABLE IF NOT EXISTS mqnotify_notification (
   KEY created_at (created_at)
 ) ENGINE=InnoDB;
 
--- What guards remember. Keys and names are compared byte by byte. Times are the
--- server's, in UTC, as DATETIME: no session's time zone changes what they mean. A
--- taker is the random mark of the attempt that got through: who lost the connection
--- finds out by it whether it did.
+-- The state of guards. Keys and names are compared byte by byte. Times are the
+-- server's, in UTC, as DATETIME, which no session's time zone changes. taker is the
+-- random mark of the attempt that succeeded: a process that lost its connection
+-- learns from it whether its own attempt did.
 
--- Once: done_at is when somebody got through, NULL before.
+-- Once: done_at is when an attempt succeeded, NULL before.
 CREATE TABLE IF NOT EXISTS mqnotify_once (
   once_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   done_at  DATETIME(6) NULL,
@@ -100,8 +100,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_once (
   PRIMARY KEY (once_key)
 ) ENGINE=InnoDB;
 
--- Claims. One that follows another names it: each has one successor at most, and
--- none follows what was not claimed.
+-- Claims. A claim that follows another one names it. Each has one successor at most,
+-- and a claim that was not made has none.
 CREATE TABLE IF NOT EXISTS mqnotify_claim (
   claim_key  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   follows    VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
@@ -112,7 +112,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_claim (
   CONSTRAINT mqnotify_claim_follows FOREIGN KEY (follows) REFERENCES mqnotify_claim (claim_key)
 ) ENGINE=InnoDB;
 
--- At most once an interval: when somebody got through last, and how many have.
+-- At most once an interval: when an attempt last succeeded, and how many have.
 CREATE TABLE IF NOT EXISTS mqnotify_interval (
   interval_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   times        BIGINT UNSIGNED NOT NULL,
@@ -160,9 +160,9 @@ CREATE TABLE IF NOT EXISTS mqnotify_queue (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB;
 
--- The tasks of all queues. INSERT INTO it (queue, payload) VALUES (...) by any
--- program is a task. One index finds what is to be claimed, what falls due and what
--- is to be pruned: each is the beginning of a range of it.
+-- The tasks of all queues. Any program can add a task by INSERT INTO it (queue, payload)
+-- VALUES (...). One index finds the tasks to claim, those that become due and those to
+-- prune: each kind is the beginning of a range of the index.
 CREATE TABLE IF NOT EXISTS mqnotify_task (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   queue      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -199,7 +199,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task_key (
   PRIMARY KEY (queue, unique_key)
 ) ENGINE=InnoDB;
 
--- Recurring tasks: what is to be entered next, and when (UTC).
+-- Recurring tasks: which task is added next, and when (UTC).
 CREATE TABLE IF NOT EXISTS mqnotify_schedule (
   queue      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   name       VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,

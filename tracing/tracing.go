@@ -1,7 +1,7 @@
-// Package tracing carries an OpenTelemetry trace from who publishes a message to who
-// handles it, in the message's headers (traceparent and tracestate, as W3C Trace Context
-// has them). It uses the OpenTelemetry API alone: without an SDK in the program nothing
-// is recorded, and what comes in is passed on.
+// Package tracing carries an OpenTelemetry trace from the publisher of a message to its
+// handler, in the message's headers traceparent and tracestate (W3C Trace Context). It uses
+// the OpenTelemetry API alone: in a program without an SDK nothing is recorded, and the
+// headers that a message came with are passed on.
 package tracing
 
 import (
