@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -27,7 +28,7 @@ import (
 
 // webhookSink posts each message as a CloudEvent 1.0 in HTTP's binary mode: the body is
 // the payload, ce-id the MessageID. With a secret it is signed as Standard Webhooks
-// describe: webhook-signature is HMAC-SHA256 over "id.timestamp.body".
+// describe: webhook-signature is HMAC-SHA256 over "id.timestamp.body", once for every secret.
 //
 // Any 2xx confirms. 410 Gone, 401, 403 and a redirect to another host, or one that drops
 // the body, stop the bridge;
@@ -45,7 +46,7 @@ type webhookSink struct {
 // webhook is where to and how.
 type webhook struct {
 	url, name, source, kind string
-	key                     []byte // nil for no signature
+	keys                    [][]byte // none for no signature
 	timeout                 time.Duration
 	tls                     *tls.Config
 	secrets                 *strings.Replacer // takes the URL's parts out of a text
@@ -66,13 +67,14 @@ func parseWebhook(p *params) (*Destination, error) {
 	if w.timeout = p.duration("timeout", 15*time.Second); w.timeout == 0 {
 		p.note("timeout=: more than 0")
 	}
-	secret := p.text("secret", "")
-	if secret != "" {
-		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-		if err != nil || len(key) < 16 {
-			p.note("secret=: whsec_ and at least 16 bytes in base64")
+	p.used["secret"] = true
+	texts := p.query["secret"]
+	for _, text := range texts {
+		key, err := signingKey(text)
+		if err != nil {
+			p.note("secret=: %v", err)
 		}
-		w.key = key
+		w.keys = append(w.keys, key)
 	}
 	w.tls = p.tls(p.url.Scheme == "https", "write https://")
 	// What is left belongs to the receiver.
@@ -87,8 +89,28 @@ func parseWebhook(p *params) (*Destination, error) {
 	u := *p.url
 	u.RawQuery, u.Fragment = query.Encode(), ""
 	w.url = u.String()
-	w.secrets = urlSecrets(&u, secret)
+	w.secrets = urlSecrets(&u, texts...)
 	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}, p.err
+}
+
+// signingKey reads a secret of Standard Webhooks: whsec_ and base64, standard or URL-safe, with or without
+// padding. A space is a + that was written into a URL as it is. The error does not show the secret.
+func signingKey(text string) ([]byte, error) {
+	const least = 16 // bytes
+	digits := strings.NewReplacer(" ", "+", "-", "+", "_", "/").Replace(strings.TrimRight(strings.TrimPrefix(text, "whsec_"), "="))
+	key, err := base64.RawStdEncoding.DecodeString(digits)
+	var at base64.CorruptInputError
+	switch {
+	case strings.HasPrefix(text, "whsk_"), strings.HasPrefix(text, "whpk_"):
+		return nil, errors.New("it is an Ed25519 key; give a whsec_ secret, which signs with HMAC-SHA256")
+	case err != nil && len(digits)%4 == 1:
+		return nil, fmt.Errorf("it is not base64: a character is missing, or there is one too many (%d after whsec_)", len(digits))
+	case errors.As(err, &at):
+		return nil, fmt.Errorf("character %d after whsec_ is not base64", int(at)+1)
+	case len(key) < least:
+		return nil, fmt.Errorf("it has %d bytes; a secret has at least %d: make one with `echo whsec_$(openssl rand -base64 24)`", len(key), least)
+	}
+	return key, nil
 }
 
 // urlSecrets finds the parts of a URL that a receiver may repeat in its answer, one that says which
@@ -196,8 +218,8 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 			request.Header.Set(name, value)
 		}
 	}
-	if s.key != nil {
-		sign(request.Header, s.key, e.ID(), time.Now(), m.Payload)
+	if len(s.keys) > 0 {
+		sign(request.Header, s.keys, e.ID(), time.Now(), m.Payload)
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
@@ -250,7 +272,7 @@ func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
 	if json.Valid(m.Payload) {
 		kind = "application/json"
 	}
-	if own := m.Headers["content-type"]; own != "" && token("content-type", own) {
+	if own := m.Headers["content-type"]; mediaType(own) {
 		kind = own
 	}
 	for _, f := range fields(m, extension) {
@@ -283,7 +305,16 @@ func encoded(value string) string {
 	return b.String()
 }
 
-// extension reports whether a header may be an attribute of a CloudEvent.
+// mediaType reports whether a message's own content type may be the event's. One that announces a CloudEvent
+// would make a receiver read the payload as a whole event, in structured or batched mode, and believe the
+// attributes in it.
+func mediaType(value string) bool {
+	_, _, err := mime.ParseMediaType(value)
+	return err == nil && token("content-type", value) && !strings.Contains(strings.ToLower(value), "application/cloudevents")
+}
+
+// extension reports whether a header may be an attribute of a CloudEvent. Those that begin with mqnotify
+// are the bridge's.
 func extension(name, value string) bool {
 	switch name {
 	case "", "id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data":
@@ -294,17 +325,22 @@ func extension(name, value string) bool {
 			return false
 		}
 	}
-	return len(name) <= 20 && token(name, value)
+	return len(name) <= 20 && !strings.HasPrefix(name, "mqnotify") && token(name, value)
 }
 
-// sign adds the headers of Standard Webhooks (standardwebhooks.com).
-func sign(header http.Header, key []byte, id string, now time.Time, body []byte) {
+// sign adds the headers of Standard Webhooks (standardwebhooks.com): a signature for every key, so that a
+// receiver may change its secret at any time while the old one and the new one are given.
+func sign(header http.Header, keys [][]byte, id string, now time.Time, body []byte) {
 	timestamp := strconv.FormatInt(now.Unix(), 10)
-	mac := hmac.New(sha256.New, key)
-	_, _ = fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body) // a hash takes all
+	var signatures []string
+	for _, key := range keys {
+		mac := hmac.New(sha256.New, key)
+		_, _ = fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body) // a hash takes all
+		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	}
 	header.Set("webhook-id", id)
 	header.Set("webhook-timestamp", timestamp)
-	header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	header.Set("webhook-signature", strings.Join(signatures, " "))
 }
 
 // judge says what an answer means.
