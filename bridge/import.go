@@ -2,9 +2,11 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 
@@ -255,7 +257,7 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 				known[m.key()] = true
 				ids = append(ids, i.topic, i.from.Key, m.key())
 			}
-			messages, from = append(messages, utf8Headers(m.Message)), append(from, at)
+			messages, from = append(messages, topicHeaders(m.Message)), append(from, at)
 		}
 		if len(ids) > 0 {
 			rows := strings.TrimSuffix(strings.Repeat("(?,?,?),", len(ids)/3), ",")
@@ -273,13 +275,31 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 	return stored, err
 }
 
-// utf8Headers replaces in headers what is no UTF-8, which only a payload may be.
-func utf8Headers(m producer.Message) producer.Message {
+// topicHeaders makes a row's headers of a message's: valid UTF-8, which only a payload may lack, and with those
+// that a bridge has put into mqnotify-headers under their own names again. A name that is taken, or that the
+// bridge uses, stays in there: a row's header must not pass for the bridge's.
+func topicHeaders(m producer.Message) producer.Message {
 	headers := make(map[string]string, len(m.Headers))
 	for name, value := range m.Headers {
 		headers[strings.ToValidUTF8(name, "\ufffd")] = strings.ToValidUTF8(value, "\ufffd")
 	}
 	m.Headers = headers
+	packed := map[string]string{}
+	if json.Unmarshal([]byte(headers[fieldHeaders]), &packed) != nil {
+		return m // none, or another program's
+	}
+	delete(headers, fieldHeaders)
+	maps.DeleteFunc(packed, func(name, value string) bool {
+		_, taken := headers[name]
+		if taken || ours(name) {
+			return false
+		}
+		headers[name] = value
+		return true
+	})
+	if len(packed) > 0 {
+		headers[fieldHeaders] = packedHeaders(packed)
+	}
 	return m
 }
 

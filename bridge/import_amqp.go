@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,7 +20,13 @@ type amqpSource struct {
 	channel    *amqp.Channel
 	deliveries <-chan amqp.Delivery
 	last       uint64 // the last delivery tag
+	// ended is closed by Close, and with it the goroutine that reads ahead.
+	ended chan struct{}
+	once  sync.Once
 }
+
+// amqpAhead is how many messages are read ahead at most; others wait in the client.
+const amqpAhead = 1000
 
 func originAMQP(p *params) (*Origin, error) {
 	d := newAMQP(p)
@@ -37,9 +44,10 @@ func originAMQP(p *params) (*Origin, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &amqpSource{conn: conn, channel: channel}
+		s := &amqpSource{conn: conn, channel: channel, ended: make(chan struct{})}
+		var deliveries <-chan amqp.Delivery
 		if err = channel.Qos(prefetch, 0, false); err == nil {
-			s.deliveries, err = channel.Consume(queue, "", false, false, false, false, nil)
+			deliveries, err = channel.Consume(queue, "", false, false, false, false, nil)
 		}
 		if err != nil {
 			_ = conn.Close()
@@ -49,8 +57,27 @@ func originAMQP(p *params) (*Origin, error) {
 			}
 			return nil, amqpError(fmt.Sprintf("consume queue %q", queue), err)
 		}
+		s.deliveries = s.ahead(deliveries, min(prefetch, amqpAhead))
 		return s, nil
 	}}, p.err
+}
+
+// ahead reads up to room messages ahead, until the channel or the source is closed. The client gives its
+// deliveries one at a time: without the room, Receive would find the next one not there yet, and every
+// message would be a transaction of its own. What arrives while one batch is stored is the next batch.
+func (s *amqpSource) ahead(deliveries <-chan amqp.Delivery, room int) <-chan amqp.Delivery {
+	read := make(chan amqp.Delivery, room)
+	go func() {
+		defer close(read)
+		for d := range deliveries {
+			select {
+			case read <- d:
+			case <-s.ended:
+				return
+			}
+		}
+	}()
+	return read
 }
 
 func (s *amqpSource) Receive(ctx context.Context, most int) (all []Received, err error) {
@@ -107,6 +134,7 @@ func (s *amqpSource) Ack(context.Context) error {
 }
 
 func (s *amqpSource) Close() error {
+	s.once.Do(func() { close(s.ended) })
 	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // what was not acknowledged comes again, however it ends
 	return nil
 }

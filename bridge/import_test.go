@@ -213,6 +213,20 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	require.NoError(t, two.wait(t))
 	require.Equal(t, numbers(70), payloads(t, db))
 
+	// What waits at the broker comes in batches: a transaction for every message would take most of the time.
+	const waiting = 600
+	from.publish(t, 71, 70+waiting)
+	var stored, transactions atomic.Int32
+	three := runImport(t, db, origin, ImportOptions{Stored: func(n, _ int) {
+		transactions.Add(1)
+		stored.Add(int32(n))
+	}})
+	require.Eventually(t, func() bool { return stored.Load() >= waiting }, patience, time.Millisecond)
+	three.stop()
+	require.NoError(t, three.wait(t))
+	require.Equal(t, numbers(70+waiting), payloads(t, db))
+	require.Less(t, transactions.Load(), int32(waiting/10))
+
 	// Credentials that are refused, and a broker that is away, are errors at the start.
 	refused, err := ParseOrigin(strings.Replace(from.url, brokertest.Password, wrongPassword, 1), "orders")
 	require.NoError(t, err)

@@ -67,12 +67,15 @@ func fields(m consumer.Message, fits func(name, value string) bool) []field {
 		}
 	}
 	if rest != nil {
-		text, err := json.Marshal(rest)
-		if err == nil { // strings always can
-			all = append(all, field{fieldHeaders, ascii(text)})
-		}
+		all = append(all, field{fieldHeaders, packedHeaders(rest)})
 	}
 	return all
+}
+
+// packedHeaders is the value of mqnotify-headers.
+func packedHeaders(headers map[string]string) string {
+	text, _ := json.Marshal(headers) // strings never fail
+	return ascii(text)
 }
 
 // ascii escapes in a JSON text what is no visible ASCII: some brokers refuse the rest.

@@ -1,0 +1,36 @@
+package bridge
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/producer"
+)
+
+// Headers that a destination could not have under their own names are the row's again after an import. None of
+// them takes the place of a header that the message has, or of one of the bridge's.
+func TestImportHeaders(t *testing.T) {
+	mysqltest.Once(t)
+	row := map[string]string{"kind": "k", "cc": "all", "x-delay": "7", "größe": "ü", "mqnotify-id": "forged", "Mqnotify-Topic": "forged"}
+	sent := map[string]string{}
+	for _, f := range fields(consumer.Message{ID: 17, Topic: "orders", Headers: row}, amqpHeader) {
+		sent[f.name] = f.value
+	}
+	require.NotContains(t, sent, "cc")
+	got := topicHeaders(producer.Message{Headers: sent}).Headers
+	require.JSONEq(t, `{"mqnotify-id":"forged","Mqnotify-Topic":"forged"}`, got[fieldHeaders])
+	delete(got, fieldHeaders)
+	require.Equal(t, map[string]string{
+		"kind": "k", "cc": "all", "x-delay": "7", "größe": "ü", fieldID: "17", fieldTopic: "orders",
+	}, got)
+
+	taken := topicHeaders(producer.Message{Headers: map[string]string{"a": "own", fieldHeaders: `{"a":"packed","b":"2"}`}}).Headers
+	require.Equal(t, map[string]string{"a": "own", "b": "2", fieldHeaders: `{"a":"packed"}`}, taken)
+	for _, other := range []string{"", "x", `["a"]`, `{"a":1}`} {
+		m := producer.Message{Headers: map[string]string{fieldHeaders: other}}
+		require.Equal(t, m.Headers, topicHeaders(m).Headers, "not a bridge's: it stays as it is")
+	}
+}
