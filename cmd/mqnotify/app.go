@@ -42,12 +42,14 @@ type app struct {
 	logging    logging
 	connection connection
 	child      child
+	inheritDSN bool               // commands that mqnotify runs get the secret variables
 	started    bool               // the command line was understood
 	setDefault func(*slog.Logger) // for what the packages log
+	unsetenv   func(name string) error
 }
 
 func newApp(s streams) *app {
-	a := &app{streams: s, stderr: &redactor{to: s.err}, setDefault: func(*slog.Logger) {}}
+	a := &app{streams: s, stderr: &redactor{to: s.err}, setDefault: func(*slog.Logger) {}, unsetenv: func(string) error { return nil }}
 	a.log = slog.New(slog.NewTextHandler(a.stderr, nil))
 	return a
 }

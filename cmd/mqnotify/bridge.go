@@ -71,6 +71,7 @@ of the log every 10 s. It can be stopped and goes on there.`,
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
 	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it (always so for redis)")
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	a.registerInherit(cmd, "a program (exec:)")
 	completeNothing(cmd, "to", "group", "in-flight", "attempts")
 	completeWith(cmd, "from", fromBeginning, fromEnd)
 	return cmd

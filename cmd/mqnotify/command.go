@@ -118,13 +118,13 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = c.out, writes
-	cmd.Env = append(slices.Clip(c.environ), variables...)
+	cmd.Env = c.childEnv(variables)
 	cmd.WaitDelay = killAfter // for a program that has left the command's group and still has its stdout
 	ended, err := c.child.start(cmd)
 	_ = writes.Close() // the command has it
 	if err != nil {
 		_ = stderr.Close()
-		return err
+		return startError(err, c.args, cmd.Env)
 	}
 	defer ended()
 	said, read := &lastWords{to: c.err}, make(chan struct{})
@@ -151,7 +151,7 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s was ended: %w", c.args[0], context.Cause(ctx))
 		}
-		err = fmt.Errorf("%s: %w", c.args[0], err)
+		err = fmt.Errorf("%s: %w", c.args[0], startError(err, c.args, cmd.Env))
 		words := c.stderr.redact(said.words())
 		if words = bytes.TrimSpace(words[max(0, len(words)-mostWords):]); len(words) > 0 {
 			err = fmt.Errorf("%w: %s", err, words)

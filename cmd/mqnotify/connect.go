@@ -26,7 +26,7 @@ const envDSN = "MQNOTIFY_DSN"
 const dialPatience = 10 * time.Second
 
 var errNoServer = errors.New("no server is named: give --dsn mysql://user:password@host:3306/database, set " +
-	envDSN + ", give --defaults-file, or write a ~/.my.cnf")
+	envDSN + " (a command that mqnotify runs has it only with --inherit-dsn), give --defaults-file, or write a ~/.my.cnf")
 
 var errNoDatabase = errors.New("no database is named: give --database, or end the DSN with /DATABASE, " +
 	"or put database=... into the defaults file")

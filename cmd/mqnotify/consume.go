@@ -94,6 +94,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
 	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it")
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
 	completeWith(cmd, "format", formatJSON, formatPayload)

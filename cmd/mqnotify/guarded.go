@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
@@ -22,7 +21,7 @@ func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) 
 // never is.
 func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []string, lost <-chan struct{}) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
-	cmd.Env = append(slices.Clip(a.environ), variables...)
+	cmd.Env = a.childEnv(variables)
 	cmd.WaitDelay = killAfter
 	name := cmd.Args[0]
 	a.child.passOn()
@@ -36,9 +35,10 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 		}
 	}
 	defer signal.Stop(others)
+	args := cmd.Args
 	gone, err := a.child.start(cmd)
 	if err != nil {
-		return err
+		return startError(err, args, cmd.Env)
 	}
 	defer gone()
 	ended := make(chan struct{})
@@ -54,7 +54,7 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 		return &exitError{code: failed.Code}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, startError(err, args, cmd.Env))
 	}
 	return nil
 }

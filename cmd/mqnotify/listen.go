@@ -66,6 +66,7 @@ Ctrl-C lets the command in hand finish, for 30 s at most.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.limit, "limit", 0, "end after this many notifications; 0 is no limit")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if some before it were missed")
+	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "limit")
 	return cmd
 }

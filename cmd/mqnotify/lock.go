@@ -84,6 +84,7 @@ have by then, and before anybody can have it if it is a lease that was not renew
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for the lock; 0s is not at all (default for ever)")
 	flags.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long a lease outlives its holder")
 	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` when the lock was not got")
+	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "kind", kindAdvisory, kindLease)
 	completeNothing(cmd, "timeout", "ttl", "conflict-exit-code")
 	return cmd

@@ -21,7 +21,7 @@ func TestLockNested(t *testing.T) {
 		require.NoError(t, err)
 		for _, kind := range []string{kindAdvisory, kindLease} {
 			nested := func(inner string) []string {
-				return []string{"lock", "deploy", "--kind", kind, "--", "sh", "-c", `exec "$0" lock ` + inner + ` --kind ` + kind + ` -- echo ran`, path}
+				return []string{"lock", "deploy", "--inherit-dsn", "--kind", kind, "--", "sh", "-c", `exec "$0" lock ` + inner + ` --kind ` + kind + ` -- echo ran`, path}
 			}
 			p := launch(t, config, nil, nested("deploy")...)
 			require.Equal(t, exitFailed, p.code(t))
@@ -45,7 +45,7 @@ func TestLocksInOppositeOrders(t *testing.T) {
 			gate := filepath.Join(t.TempDir(), "gate")
 			var both []*process
 			for _, locks := range [][2]string{{"a", "b"}, {"b", "a"}} {
-				p := launch(t, config, nil, "lock", locks[0], "--kind", kind, "--", "sh", "-c", "echo got; while ! [ -e "+gate+" ]; do sleep 0.05; done; "+
+				p := launch(t, config, nil, "lock", locks[0], "--inherit-dsn", "--kind", kind, "--", "sh", "-c", "echo got; while ! [ -e "+gate+" ]; do sleep 0.05; done; "+
 					`exec "$0" lock `+locks[1]+" --kind "+kind+" -- echo ran", path)
 				p.out.contains(t, "got\n")
 				both = append(both, p)

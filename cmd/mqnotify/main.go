@@ -10,7 +10,7 @@ import (
 
 func main() {
 	a := newApp(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ()})
-	a.setDefault = slog.SetDefault
+	a.setDefault, a.unsetenv = slog.SetDefault, os.Unsetenv
 	ctx := a.stopOnSignals(context.Background())
 	os.Exit(a.run(ctx, os.Args[1:]))
 }

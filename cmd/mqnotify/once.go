@@ -74,6 +74,7 @@ It needs the tables that init makes.`,
 	flags.StringVar(&o.zone, "tz", "", "the time `zone` of the periods, such as Europe/Berlin (default this machine's)")
 	flags.BoolVar(&o.reset, "reset", false, "make KEY new, and run nothing")
 	flags.IntVarP(&o.notRun, "conflict-exit-code", "E", exitDone, "the exit `code` when the command is not run")
+	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "every", periods...)
 	completeNothing(cmd, "tz", "conflict-exit-code")
 	return cmd

@@ -44,6 +44,13 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 			}
 			a.log, a.started = log, true
 			a.setDefault(log)
+			if !a.inheritDSN { // a program of bridge's exec: has the process's own environment
+				for _, name := range secretVariables {
+					if err := a.unsetenv(name); err != nil {
+						return err
+					}
+				}
+			}
 			return a.awaitServer(cmd.Context())
 		},
 	}

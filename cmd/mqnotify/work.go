@@ -62,6 +62,7 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
 	flags.DurationVar(&o.HandlerTimeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
+	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
 	return cmd
 }
