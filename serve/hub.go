@@ -116,7 +116,7 @@ func (h *hub) read(ctx context.Context) error {
 	h.fresh, h.head = true, status.Head
 	h.mu.Unlock()
 	c, err := consumer.New(h.db, h.topic, consumer.Options{
-		From: consumer.Last(warm), Watch: h.watch, Woken: h.metrics.woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
+		From: consumer.Last(warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
 		Grace: h.options.Grace, Logger: h.options.Logger, // a consumer names its topic itself
 		Reconnect: func() backoff.BackOff {
 			return lostWaits{notify.Exponential(50*time.Millisecond, 5*time.Second), h}
@@ -196,7 +196,7 @@ func (h *hub) add(messages []consumer.Message) error {
 		lines[i] = line
 	}
 	now := time.Now()
-	h.metrics.delivered(messages, now)
+	h.metrics.Delivered(messages, now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rate.add(now, len(messages))

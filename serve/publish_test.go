@@ -233,7 +233,7 @@ func TestStateAndMetrics(t *testing.T) {
 		bury(t, db)
 		site := start(t, db, Options{Topics: []string{"orders"}, Commands: commands})
 		r := site.events(t, "/topics/orders/events").joined()
-		require.Eventually(t, func() bool { _, known := site.metrics.clock.ahead(); return known }, long, 10*time.Millisecond)
+		require.Eventually(t, func() bool { _, known := site.metrics.readers.Clock.Ahead(); return known }, long, 10*time.Millisecond)
 		site.ask(t, "POST", "/topics/orders/messages", "b")
 		r.payloads(1)
 		var state topicJSON

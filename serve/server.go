@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
@@ -27,7 +27,7 @@ type Server struct {
 	options  Options
 	log      *slog.Logger
 	topics   map[string]*topic
-	metrics  *metrics
+	metrics  *serverMetrics
 	pulse    *pulse
 	tracer   trace.Tracer
 	handler  http.Handler
@@ -72,11 +72,9 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /{$}", servePage)
 	mux.HandleFunc("GET /page.js", servePage)
 	mux.HandleFunc("GET /page.css", servePage)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]string{"status": "ok"})
-	})
+	mux.HandleFunc("GET /healthz", metrics.Health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.Handle("GET /metrics", s.anyTopic(promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", s.anyTopic(metrics.Handler(s.metrics.registry)))
 	mux.HandleFunc("GET /topics", s.list)
 	mux.Handle("GET /topics/{topic}", s.forTopic(Read, s.state))
 	mux.Handle("GET /topics/{topic}/events", s.forTopic(Read, s.stream))
@@ -241,7 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 		running.Go(func() { t.hub.run(ctx) })
 	}
 	running.Go(func() { s.begun(ctx) })
-	running.Go(func() { s.metrics.clock.run(ctx, s.db) })
+	running.Go(func() { s.metrics.readers.Clock.Run(ctx, s.db) })
 	running.Go(func() { s.forgetKeys(ctx) })
 	<-ctx.Done()
 	s.stop()

@@ -42,6 +42,8 @@ type app struct {
 	logging    logging
 	connection connection
 	child      child
+	metrics    string             // the address for them
+	commands   func() uint64      // that were sent to the database, if they are counted
 	inheritDSN bool               // commands that mqnotify runs get the secret variables
 	started    bool               // the command line was understood
 	setDefault func(*slog.Logger) // for what the packages log
@@ -49,7 +51,7 @@ type app struct {
 }
 
 func newApp(s streams) *app {
-	a := &app{streams: s, stderr: &redactor{to: s.err}, setDefault: func(*slog.Logger) {}, unsetenv: func(string) error { return nil }}
+	a := &app{streams: s, stderr: &redactor{to: s.err}, setDefault: func(*slog.Logger) {}, unsetenv: func(string) error { return nil }, commands: func() uint64 { return 0 }}
 	a.log = slog.New(slog.NewTextHandler(a.stderr, nil))
 	return a
 }

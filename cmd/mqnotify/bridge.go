@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
@@ -71,6 +73,7 @@ of the log every 10 s. It can be stopped and goes on there.`,
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
 	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it (always so for redis)")
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "a program (exec:)")
 	completeNothing(cmd, "to", "group", "in-flight", "attempts")
 	completeWith(cmd, "from", fromBeginning, fromEnd)
@@ -94,7 +97,21 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	setRedisLog(a.log)
 	shown := a.newProgress(topic, a.drawsProgress())
 	defer shown.end()
-	options.Report = shown.report
+	m, err := a.measure(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	var sent, dead atomic.Uint64
+	m.count("mqnotify_bridge_messages_total", "Messages that the destination has confirmed, and those that went to the dead letters.",
+		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
+	m.groups(db, topic, options.Consumer.Key)
+	options.Consumer.Woken = m.readers.Topic(topic).Woken
+	options.Report = func(p bridge.Progress) {
+		sent.Store(uint64(p.Sent))
+		dead.Store(uint64(p.Buried))
+		shown.report(p)
+	}
 	b, err := bridge.New(db, topic, to, options)
 	if err != nil {
 		return err

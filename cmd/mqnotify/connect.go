@@ -17,6 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/serve"
 )
 
 const envDSN = "MQNOTIFY_DSN"
@@ -109,6 +110,9 @@ func (a *app) openWith(dial dialer) (*notify.DB, error) {
 		return nil, errNoDatabase
 	}
 	config.DialFunc = dial
+	if a.metrics != "" {
+		a.commands = serve.CountCommands(config)
+	}
 	db, err := notify.OpenConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
 // fromEnd is --from's default.
@@ -94,6 +95,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
 	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it")
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
@@ -117,8 +119,11 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		}
 		options.FlushInterval = -1 // what a command does is often not to be done again
 		run := &command{args, killAfter, a}
-		return a.follow(ctx, topic, options, func(context.CancelCauseFunc) consumer.Handler {
-			return consumer.Each(run.handle)
+		return a.follow(ctx, topic, options, func(reader *metrics.Reader, _ context.CancelCauseFunc) consumer.Handler {
+			return consumer.Each(func(ctx context.Context, m consumer.Message) error {
+				reader.Delivered([]consumer.Message{m}, time.Now())
+				return run.handle(ctx, m)
+			})
 		})
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
@@ -127,9 +132,9 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 			once.Do(func() { a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there") })
 		}
 	}
-	return a.follow(ctx, topic, options, func(fail context.CancelCauseFunc) consumer.Handler {
+	return a.follow(ctx, topic, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
-		return p.handler()
+		return p.handler(reader)
 	})
 }
 
@@ -178,20 +183,28 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 // follow runs a consumer with the handler that is made of the function that ends
 // the run with a cause.
 func (a *app) follow(ctx context.Context, topic string, options consumer.Options,
-	handler func(fail context.CancelCauseFunc) consumer.Handler,
+	handler func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler,
 ) error {
 	db, err := a.open()
 	if err != nil {
 		return err
 	}
 	defer closeDB(db)
+	m, err := a.measure(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	m.groups(db, topic, options.Key)
+	reader := m.readers.Topic(topic)
+	options.Woken = reader.Woken
 	c, err := consumer.New(db, topic, options)
 	if err != nil {
 		return err
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	err = c.Run(ctx, handler(fail))
+	err = c.Run(ctx, handler(reader, fail))
 	if errors.Is(err, consumer.ErrBelowOffset) && options.Group == "" {
 		return fmt.Errorf("the ids of %s end below where reading was: it was truncated, its newest rows were deleted, "+
 			"or --from is past its end: start again", ident.Quote(topic))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
 
@@ -155,9 +156,14 @@ const poolIdle = 5 * time.Second
 
 // openQueue is access to a queue that is there; done closes it.
 func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
-	db, err := a.open()
-	if err != nil {
-		return nil, nil, err
+	q, _, done, err = a.openQueueDB(ctx, name)
+	return q, done, err
+}
+
+// openQueueDB is openQueue, and returns the database too.
+func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
+	if db, err = a.open(); err != nil {
+		return nil, nil, nil, err
 	}
 	db.Pool().SetConnMaxIdleTime(poolIdle) // a worker that waits does not need it
 	if q, err = queue.New(db, name, queue.Options{Logger: a.log}); err == nil {
@@ -168,9 +174,9 @@ func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done 
 			_ = q.Close()
 		}
 		closeDB(db)
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return q, func() {
+	return q, db, func() {
 		_ = q.Close() // it fails at nothing that matters any more
 		closeDB(db)
 	}, nil

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
@@ -51,6 +52,7 @@ A broker or a database that goes away is waited for.`,
 	flags.StringVar(&o.into, "into", "", "the `TOPIC`")
 	flags.IntVar(&o.batch, "batch", 500, "the most messages in one transaction")
 	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are remembered: a message that comes again later\nis stored twice")
+	a.registerMetrics(cmd)
 	completeNothing(cmd, "from", "into", "batch", "keep")
 	return cmd
 }
@@ -78,10 +80,22 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 		return err
 	}
 	defer closeDB(db)
+	m, err := a.measure(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	var stored, known atomic.Uint64
+	m.count("mqnotify_imported_messages_total", "Messages that came from the broker: those that were stored, and those that were there already.",
+		prometheus.Labels{"topic": o.into}, "outcome", []string{"stored", "known"}, func() []uint64 { return []uint64{stored.Load(), known.Load()} })
 	p := &imported{app: a, topic: o.into, last: time.Now()}
 	i, err := bridge.NewImport(db, origin, o.into, bridge.ImportOptions{
 		Batch: o.batch, Keep: o.keep, Logger: a.log,
-		Stored: p.stored,
+		Stored: func(now, there int) {
+			stored.Add(uint64(now))
+			known.Add(uint64(there))
+			p.stored(now, there)
+		},
 	})
 	if err != nil {
 		return err

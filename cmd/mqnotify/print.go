@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
 const (
@@ -28,8 +29,9 @@ type printer struct {
 }
 
 // handler prints messages, which count as handled once they are written out.
-func (p *printer) handler() consumer.Handler {
+func (p *printer) handler(reader *metrics.Reader) consumer.Handler {
 	return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+		reader.Delivered(messages, time.Now())
 		return p.print(messages...)
 	})
 }

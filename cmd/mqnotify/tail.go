@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
 // orderArrival is what the flag calls consumer.OrderArrival.
@@ -78,8 +79,8 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if o.order != orderArrival {
 		options.Order = consumer.Order(o.order)
 	}
-	return a.follow(ctx, name, options, func(fail context.CancelCauseFunc) consumer.Handler {
+	return a.follow(ctx, name, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}
-		return p.handler()
+		return p.handler(reader)
 	})
 }

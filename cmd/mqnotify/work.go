@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/queue"
@@ -62,6 +63,7 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
 	flags.DurationVar(&o.HandlerTimeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
+	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
 	return cmd
@@ -92,15 +94,25 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	if err := findCommand(args); err != nil {
 		return err
 	}
-	q, done, err := a.openQueue(ctx, name)
+	q, db, done, err := a.openQueueDB(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer done()
+	m, err := a.measure(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
 	worker, err := queue.NewWorker(q, o.WorkerOptions)
 	if err != nil {
 		return err
 	}
+	m.count("mqnotify_tasks_total", "Attempts at tasks, by their outcome. Lost ones came too late: the claim was lost by then.",
+		prometheus.Labels{"queue": name}, "outcome", []string{"done", "failed", "dead", "lost"}, func() []uint64 {
+			stats := worker.Stats()
+			return []uint64{stats.Done, stats.Failed, stats.Dead, stats.Lost}
+		})
 	// The claim is not trusted for the last tenth of its time, after which others may have it; half
 	// of that is for the kill itself.
 	run := &command{args, min(killAfter, o.Visibility/20), a}

@@ -1,4 +1,4 @@
-package serve
+package metrics
 
 import (
 	"context"
@@ -8,22 +8,23 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// clock knows how far the database's clock is ahead of this machine's.
-type clock struct {
+// Clock knows how far the database's clock is ahead of this machine's. The zero value is ready for use.
+type Clock struct {
 	mu    sync.Mutex
 	known bool
 	by    time.Duration
 	since time.Time // when it was known first, by this machine's
 }
 
-func (c *clock) ahead() (by time.Duration, known bool) {
+// Ahead returns by how much, and whether that is known yet.
+func (c *Clock) Ahead() (by time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.by, c.known
 }
 
-// run asks once a minute, until ctx ends.
-func (c *clock) run(ctx context.Context, db *notify.DB) {
+// Run asks once a minute, until ctx ends.
+func (c *Clock) Run(ctx context.Context, db *notify.DB) {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {

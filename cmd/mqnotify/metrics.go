@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/metrics"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// registerMetrics adds --metrics to a command that runs until it is stopped.
+func (a *app) registerMetrics(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.metrics, "metrics", "", "serve /metrics (Prometheus) and /healthz over HTTP on this `address`, such as\n127.0.0.1:9090; default none")
+	completeNothing(cmd, "metrics")
+}
+
+// measured is the metrics of a command, which are served if --metrics is given.
+type measured struct {
+	registry *prometheus.Registry
+	readers  *metrics.Readers
+	stop     func()
+}
+
+// measure begins to serve the metrics of a command that uses db. The caller calls stop at the command's end.
+func (a *app) measure(ctx context.Context, db *notify.DB) (*measured, error) {
+	m := &measured{registry: metrics.NewRegistry(a.commands)}
+	m.readers, m.stop = metrics.NewReaders(m.registry), func() {}
+	if a.metrics == "" {
+		return m, nil
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.metrics)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", metrics.Health)
+	mux.Handle("GET /metrics", metrics.Handler(m.registry))
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	// A command that finishes what is in hand is still asked.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { m.readers.Clock.Run(ctx, db) })
+	running.Go(func() { _ = server.Serve(listener) }) // until stop
+	m.stop = func() {
+		cancel()
+		_ = server.Close() // a scrape that is under way is worth no wait
+		running.Wait()
+	}
+	a.log.InfoContext(ctx, "metrics", "url", "http://"+listener.Addr().String()+"/metrics")
+	return m, nil
+}
+
+// count registers counters whose values are known elsewhere: f returns them in the order of the label's values.
+func (m *measured) count(name, help string, labels prometheus.Labels, label string, values []string, f func() []uint64) {
+	for i, value := range values {
+		all := prometheus.Labels{label: value}
+		for k, v := range labels {
+			all[k] = v
+		}
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: all},
+			func() float64 { return float64(f()[i]) }))
+	}
+}
+
+// groups adds how far the groups of a topic are, and its largest id.
+func (m *measured) groups(db *notify.DB, topic, key string) {
+	m.registry.MustRegister(&groupCollector{db: db, topic: topic, key: key})
+}
+
+// groupCollector asks the database, every 2 s at most.
+type groupCollector struct {
+	db         *notify.DB
+	topic, key string
+	mu         sync.Mutex
+	asked      time.Time
+	status     *consumer.TopicStatus // nil if the database did not tell
+}
+
+func (c *groupCollector) Describe(to chan<- *prometheus.Desc) { metrics.DescribeGroups(to) }
+
+func (c *groupCollector) Collect(to chan<- prometheus.Metric) {
+	const patience = 2 * time.Second // a scrape has little more
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.asked) > patience {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		c.status, _ = consumer.Status(ctx, c.db, c.topic, c.key) // without it they are missing
+		c.asked = time.Now()
+	}
+	if c.status != nil {
+		metrics.CollectGroups(to, c.topic, c.status)
+	}
+}
