@@ -11,8 +11,8 @@ import (
 // JSONExpression is SQL that writes columns of a row as an [Encoder] does, for a
 // trigger. row is what stands before a column's name: NEW or OLD.
 //
-// It differs in two places: a FLOAT is written as the DOUBLE that it is equal to
-// (1.100000023841858 for 1.1), and a TIMESTAMP is in UTC whatever the time_zone of
+// It differs in two places: a FLOAT is written with the digits of a DOUBLE
+// (1.100000023841858 for 1.1), which read back as the same FLOAT, and a TIMESTAMP is in UTC whatever the time_zone of
 // the session is. It wants sql_mode ALLOW_INVALID_DATES. Its value is NULL when
 // some part of it does not fit into max_allowed_packet; a column that is NULL does
 // not make it so.
@@ -55,7 +55,10 @@ func (c Column) jsonExpression(name string) string {
 	}
 	switch c.DataType {
 	case "float", "double":
-		return name + " * 1e0" // a DOUBLE with all its digits
+		// MySQL cuts an expression to 22 characters, but not a column; a FLOAT column has only six digits. The longer of the
+		// two texts has every digit that tells the number from all others of its type.
+		column, expression := "CONCAT("+name+")", "CONCAT("+name+" * 1e0)"
+		return "IF(LENGTH(" + column + ") > LENGTH(" + expression + "), " + column + ", " + expression + ")"
 	}
 	return "JSON_QUOTE(" + text + ")"
 }

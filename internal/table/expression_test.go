@@ -2,6 +2,9 @@ package table
 
 import (
 	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,4 +74,48 @@ func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
 			})
 		}
 	})
+}
+
+// Every DOUBLE and FLOAT that a trigger writes reads back as the same number, however many digits it has.
+func TestExpressionKeepsEveryDigit(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		conn := open(t, s.Database(t))
+		mysqltest.ExecAll(t, conn, "SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
+			"CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, d DOUBLE NOT NULL, f FLOAT NOT NULL)",
+			"CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL)")
+		mysqltest.Exec(t, conn, "CREATE TRIGGER i AFTER INSERT ON t FOR EACH ROW INSERT INTO captured (line) VALUES ("+
+			JSONExpression(describe(t, conn, "t").Columns, "NEW")+")")
+		doubles, floats := numbers(mysqltest.Random(t), mysqltest.Size(1_000, 4_000, 100_000))
+		for from := 0; from < len(doubles); from += 1000 {
+			var args []any
+			for i := from; i < min(from+1000, len(doubles)); i++ {
+				args = append(args, doubles[i], strconv.FormatFloat(float64(floats[i]), 'g', -1, 64))
+			}
+			mysqltest.Exec(t, conn, "INSERT INTO t (d, f) VALUES (?, ?)"+strings.Repeat(", (?, ?)", len(args)/2-1), args...)
+		}
+		lines := mysqltest.Values[string](t, conn, "SELECT line FROM captured ORDER BY id")
+		require.Len(t, lines, len(doubles))
+		for i, line := range lines {
+			var got struct {
+				D float64 `json:"d"`
+				F float64 `json:"f"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(line), &got), line)
+			require.Equal(t, math.Float64bits(doubles[i]), math.Float64bits(got.D), line)
+			require.Equal(t, math.Float32bits(floats[i]), math.Float32bits(float32(got.F)), line)
+		}
+	})
+}
+
+// numbers are n finite numbers of each size: the extremes, and random bits.
+func numbers(random *rand.Rand, n int) (doubles []float64, floats []float32) {
+	doubles = []float64{0, -math.MaxFloat64, math.MaxFloat64, -math.SmallestNonzeroFloat64, -2.2250738585072014e-308, -1.2345678901234567e-100, 1 << 53}
+	floats = []float32{0, -math.MaxFloat32, math.MaxFloat32, 1.1, 16777216, -1.17549435e-38, 1e-10}
+	for len(doubles) < n {
+		double, float := math.Float64frombits(random.Uint64()), math.Float32frombits(random.Uint32())
+		if !math.IsNaN(double) && !math.IsInf(double, 0) && !math.IsNaN(float64(float)) && !math.IsInf(float64(float), 0) {
+			doubles, floats = append(doubles, double), append(floats, float)
+		}
+	}
+	return doubles, floats
 }
