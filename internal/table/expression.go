@@ -30,8 +30,8 @@ func JSONExpression(columns []Column, row string) string {
 		name := row + "." + ident.Quote(c.Name)
 		key := func(name string) string { return string(AppendString([]byte(before), []byte(name))) + ":" }
 		if c.form() == asJSON { // the JSON value null is not NULL
-			fmt.Fprintf(&b, "IF(JSON_VALID(%s) AND JSON_TYPE(%s) = 'NULL', %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ",
-				name, name, ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, c.jsonExpression(name))
+			fmt.Fprintf(&b, "IF(%s AND JSON_TYPE(%s) = 'NULL', %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ", isJSON(name), name,
+				ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, c.jsonExpression(name))
 			continue
 		}
 		fmt.Fprintf(&b, "%s, IF(%s IS NULL, 'null', %s),\n        ", ident.Literal(key(c.Name)), name, c.jsonExpression(name))
@@ -40,28 +40,83 @@ func JSONExpression(columns []Column, row string) string {
 	return b.String()
 }
 
-// jsonExpression writes a value that is not NULL.
+// jsonExpression writes a value that is not NULL. A column whose type was changed since the trigger was made does not make
+// it fail: it is written by what it is now, as far as SQL shows that.
 func (c Column) jsonExpression(name string) string {
-	text := "CONVERT(" + name + " USING utf8mb4)"
+	numberOrTime, text := "COERCIBILITY("+name+") > 2", "CONCAT("+name+")"
+	shown := "IF(" + withZeros(name) + ", JSON_QUOTE(" + asUTF8(name) + "), " + text + ")" // a number without a sum
 	switch c.form() {
-	case asDigits, asBits:
-		return name + " + 0" // without the zeros of ZEROFILL, which JSON has not
+	case asDigits:
+		return anyExpression(name, number(name), true)
+	case asBits: // eight bytes at most, where bytes may have any length
+		return "IF(CHARSET(" + name + ") = 'binary' AND NOT " + numberOrTime + " AND LENGTH(" + name + ") <= 8, CONV(HEX(" + name + "), 16, 10), " +
+			anyExpression(name, number(name), false) + ")"
 	case asBase64:
-		return `CONCAT('"', REPLACE(TO_BASE64(` + name + `), CHAR(10 USING utf8mb4), ''), '"')`
-	case asJSON: // on MariaDB it is the text that was stored
-		return "IF(JSON_VALID(" + name + "), REPLACE(REPLACE(" + text + ", CHAR(10 USING utf8mb4), ''), CHAR(13 USING utf8mb4), ''), JSON_QUOTE(" + text + "))"
+		if strings.HasSuffix(c.DataType, "blob") || strings.HasSuffix(c.DataType, "binary") {
+			return anyExpression(name, shown, false)
+		}
+		return inBase64(name) // a geometry or a vector, of which MySQL makes no text
+	case asJSON:
+		return "IF(" + isJSON(name) + ", " + oneLine(name) + ", " + anyExpression(name, shown, false) + ")"
 	case asTime:
-		return c.timeExpression(name, text)
+		return "IF(" + numberOrTime + " AND " + text + " LIKE '____-__-__ __:__:__%', " + c.timeExpression(name, asUTF8(name)) + ", " +
+			anyExpression(name, shown, true) + ")"
 	}
 	switch c.DataType {
 	case "float", "double":
-		// MySQL cuts an expression to 22 characters, but not a column; a FLOAT column has only six digits. The longer of the
-		// two texts has every digit that tells the number from all others of its type.
-		column, expression := "CONCAT("+name+")", "CONCAT("+name+" * 1e0)"
-		return "IF(LENGTH(" + column + ") > LENGTH(" + expression + "), " + column + ", " + expression + ")"
+		return anyExpression(name, number(name), true)
+	case "decimal":
+		return "IF(" + numberOrTime + ", JSON_QUOTE(" + allDigits(name) + "), " + anyExpression(name, shown, true) + ")"
 	}
-	return "JSON_QUOTE(" + text + ")"
+	return anyExpression(name, shown, c.CharSet != "")
 }
+
+// anyExpression writes a column by the type that it has when the trigger runs: text is what has a character set, and numbers
+// and times have a higher coercibility than texts and bytes have. number writes a number: with a sum in it, it makes the
+// trigger fail if the column is a geometry or a UUID.
+func anyExpression(name, number string, maybeJSON bool) string {
+	text, quoted := "CONCAT("+name+")", "JSON_QUOTE("+asUTF8(name)+")"
+	json := ""
+	if maybeJSON {
+		json = " WHEN " + isJSON(name) + " THEN " + oneLine(name)
+	}
+	return "CASE WHEN CHARSET(" + name + ") <> 'binary' THEN " + quoted +
+		" WHEN COERCIBILITY(" + name + ") > 2 THEN IF(" + text + " LIKE '%:%' OR " + text + " LIKE '____-__-__', " + quoted + ", CONVERT(" + number + " USING utf8mb4))" + json +
+		" ELSE " + inBase64(name) + " END"
+}
+
+func inBase64(name string) string {
+	return `CONCAT('"', REPLACE(TO_BASE64(` + name + `), CHAR(10 USING utf8mb4), ''), '"')`
+}
+
+// isJSON reports whether a column is of MySQL's type JSON, which counts as bytes, or has valid JSON on MariaDB, where the type
+// is text, and bytes may be valid JSON, too.
+func isJSON(name string) string {
+	return "JSON_VALID(" + name + ") AND (CHARSET(" + name + ") <> 'binary') = JSON_VALID(BINARY '[]')"
+}
+
+// oneLine is JSON without its line breaks, which MariaDB stores.
+func oneLine(name string) string {
+	return "REPLACE(REPLACE(" + asUTF8(name) + ", CHAR(10 USING utf8mb4), ''), CHAR(13 USING utf8mb4), '')"
+}
+
+func withZeros(name string) string {
+	return "CONCAT(" + name + ") LIKE '0_%' AND CONCAT(" + name + ") NOT LIKE '0.%'"
+}
+
+// number writes a number without the zeros of ZEROFILL, which JSON has not.
+func number(name string) string {
+	return "IF(" + withZeros(name) + ", CONCAT(" + name + " + 0), " + allDigits(name) + ")"
+}
+
+// allDigits writes a number with every digit that tells it from all others of its type, which the longer of two texts has:
+// MySQL cuts an expression to 22 characters, and servers cut a FLOAT column to six digits.
+func allDigits(name string) string {
+	column, expression := "CONCAT("+name+")", "CONCAT("+name+" + 0)"
+	return "IF(LENGTH(" + column + ") > LENGTH(" + expression + "), " + column + ", " + expression + ")"
+}
+
+func asUTF8(name string) string { return "CONVERT(" + name + " USING utf8mb4)" }
 
 // timeExpression writes RFC 3339 in UTC, or the server's text where there is no such time.
 func (c Column) timeExpression(name, text string) string {
