@@ -52,7 +52,7 @@ var (
 
 // TriggerExistsError is an ErrTriggerExists with its names.
 type TriggerExistsError struct {
-	Trigger, Table string
+	Trigger, Table string // Table is the one that was to be captured
 	Op             Op
 	Ours           bool // it is a capture trigger of this table
 }
@@ -60,7 +60,7 @@ type TriggerExistsError struct {
 func (e *TriggerExistsError) Error() string {
 	remedy := "drop it, or let both stand (--beside)"
 	if e.Ours {
-		remedy = "remove the capture first (mqnotify capture remove " + e.Table + ")"
+		remedy = "remove the capture first (mqnotify capture remove " + e.Table + "), or make its triggers again (mqnotify capture repair " + e.Table + ")"
 	}
 	return fmt.Sprintf("capture: the trigger %s stands already after %s on %s: %s",
 		ident.Quote(e.Trigger), strings.ToUpper(string(e.Op)), ident.Quote(e.Table), remedy)
@@ -76,6 +76,11 @@ type Options struct {
 	// Columns are those that a message has, in this order; none means all that there
 	// are now.
 	Columns []string
+	// Without are columns to leave out, now and whenever the capture is repaired.
+	Without []string
+	// Tombstones makes each delete two messages: the second has the header tombstone, the row's key, and an empty payload. The
+	// table needs a primary key.
+	Tombstones bool
 	// Into is the message table, which is made if it is not there. Empty means the
 	// table's name with "_changes" after it.
 	Into string
@@ -110,6 +115,9 @@ type Plan struct {
 	Columns  []string
 	NewTopic bool // the topic is not there: Install makes it
 	Triggers []Trigger
+	// Cascades are the tables whose foreign keys' actions (CASCADE, SET NULL) change rows of this one: servers fire no triggers for
+	// these changes, so that they are not captured.
+	Cascades []string
 
 	db      *notify.DB
 	options Options
@@ -149,31 +157,62 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 		return nil, fmt.Errorf("capture: name a topic (--into): %w", err)
 	}
 	plan := &Plan{Table: t.Name, Topic: options.Into, db: db, options: options}
-	columns, err := chosen(t, options.Columns)
+	if err := plan.checkTopic(ctx); err != nil {
+		return nil, err
+	}
+	defined, columns, err := options.define(t, plan.Topic)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range columns {
 		plan.Columns = append(plan.Columns, c.Name)
 	}
-	if err := plan.checkTopic(ctx); err != nil {
+	if plan.Cascades, err = cascades(ctx, db, t.Name); err != nil {
 		return nil, err
 	}
 	for _, op := range Ops() {
 		if !slices.Contains(options.Ops, op) {
 			continue
 		}
-		trigger := schema.CaptureTrigger{
-			Table: t.Name, Topic: plan.Topic, Event: string(op),
-			Old: table.JSONExpression(columns, "OLD"), New: table.JSONExpression(columns, "NEW"),
-		}
-		statement, err := trigger.Statement()
+		trigger, err := defined.trigger(t, columns, op, "")
 		if err != nil {
 			return nil, err
 		}
-		plan.Triggers = append(plan.Triggers, Trigger{trigger.Name(), op, statement})
+		plan.Triggers = append(plan.Triggers, trigger)
 	}
 	return plan, plan.checkFree(ctx)
+}
+
+// define is the definition of a capture with these options.
+func (o Options) define(t *table.Table, topic string) (definition, []table.Column, error) {
+	named, err := chosen(t, o.Columns)
+	if err != nil {
+		return definition{}, nil, err
+	}
+	d := definition{Topic: topic, Chosen: len(o.Columns) > 0, Without: o.Without, Tombstones: o.Tombstones}
+	if _, err := chosen(t, o.Without); err != nil {
+		return d, nil, err
+	}
+	for _, c := range named {
+		d.Columns = append(d.Columns, column{Name: c.Name})
+	}
+	d.Split = len(t.PrimaryKey()) > 0 && !slices.ContainsFunc(Ops(), func(op Op) bool { return !slices.Contains(o.Ops, op) })
+	if o.Tombstones && len(t.PrimaryKey()) == 0 {
+		return d, nil, fmt.Errorf("capture: %w: %s has no primary key, and so no key for tombstones", ErrOptions, t)
+	}
+	return d.define(t)
+}
+
+// cascades are the tables whose foreign keys' actions change rows of a table.
+func cascades(ctx context.Context, db *notify.DB, name string) (parents []string, err error) {
+	err = db.Pool().SelectContext(ctx, &parents, `SELECT DISTINCT REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
+		WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?
+			AND (DELETE_RULE IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR UPDATE_RULE IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+		ORDER BY REFERENCED_TABLE_NAME`, db.Name(), name)
+	if err != nil {
+		return nil, fmt.Errorf("capture: read the foreign keys of %s: %w", ident.Quote(name), err)
+	}
+	return parents, nil
 }
 
 func describe(ctx context.Context, db *notify.DB, name string) (*table.Table, error) {
@@ -183,6 +222,9 @@ func describe(ctx context.Context, db *notify.DB, name string) (*table.Table, er
 	}
 	if t.IsView {
 		return nil, fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", t, ErrView)
+	}
+	if len(t.Columns) == 0 {
+		return nil, fmt.Errorf("capture: this account sees no column of %s: SELECT on the table lets it: %w", t, table.ErrNoColumn)
 	}
 	return t, nil
 }
@@ -236,17 +278,16 @@ func takesRows(topic *table.Table) bool {
 
 // checkFree sees to it that no other trigger is in the way.
 func (p *Plan) checkFree(ctx context.Context) error {
-	standing, err := triggers(ctx, p.db, p.Table)
+	all, err := triggers(ctx, p.db)
 	if err != nil {
 		return err
 	}
 	for _, wanted := range p.Triggers {
-		for _, s := range standing {
-			if strings.EqualFold(s.Name, waiting.TriggerName(s.Table, string(s.Event))) {
-				continue // it writes nothing
-			}
-			ours := strings.EqualFold(s.Name, wanted.Name)
-			if ours || s.Event == wanted.Op && !p.options.Beside {
+		for _, s := range all {
+			ours := s.Event == wanted.Op && s.madeFor(p.Table)
+			others := s.Event == wanted.Op && s.Table == p.Table && !p.options.Beside &&
+				!strings.EqualFold(s.Name, waiting.TriggerName(s.Table, string(s.Event))) // which writes nothing
+			if ours || others || strings.EqualFold(s.Name, wanted.Name) {
 				return &TriggerExistsError{s.Name, p.Table, wanted.Op, ours}
 			}
 		}

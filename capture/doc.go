@@ -10,13 +10,16 @@
 //
 // # The message
 //
-//	headers  {"op":"update","table":"orders"}
+//	headers  {"op":"update","table":"orders","key":"7"}
 //	payload  {"op":"update","table":"orders","old":{"id":7,"paid":0},"new":{"id":7,"paid":1}}
 //
 // old is null for an insert, new for a delete. A row is written as mqnotify tail writes
 // it, and every type comes out whole: integers, BIT and DECIMAL with every digit, times
 // in RFC 3339 and UTC whatever the writer's time zone, binary columns and geometry in
 // base64, JSON as it is. docs/capture.md has the table.
+//
+// The key is the primary key: the text of a single column, the JSON array of several. An
+// UPDATE that changes it is a delete and an insert.
 //
 // An UPDATE that changes none of the captured columns is no message.
 //
@@ -31,10 +34,10 @@
 //
 // A trigger that fails makes the write fail, and nothing is written: a row that is too
 // large for max_allowed_packet when written as JSON, a topic that was dropped, a
-// captured column that was dropped or renamed. Remove the capture before such an
-// ALTER TABLE and install it again after it; between the two, lock the table or accept
-// that changes pass unseen. A column that is added is not captured until then. [Status]
-// tells of both.
+// captured column that was dropped or renamed: repair the capture without that column
+// first. A column that is added is not captured, and one whose type was changed may be
+// written in another form, until [Repair]. [Status] tells of all of these, and of a table
+// that was swapped for another.
 //
 // The triggers run with the rights of the account that made them: it must stay.
 package capture

@@ -19,6 +19,7 @@ func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		for want, example := range map[string]func(){
 			`{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleInstall,
+			"3 triggers\n":       ExampleRepair,
 			"3 triggers, true\n": ExamplePrepare,
 			"insert of stock into stock_changes, works\nremoved [mqnotify_capture_insert_stock]\n": ExampleStatus,
 		} {
@@ -109,8 +110,13 @@ func ExampleStatus() {
 	}
 	for _, s := range states {
 		works := "works"
-		if s.Broken() {
+		switch {
+		case s.Broken():
 			works = "makes writes fail"
+		case s.Moved():
+			works = "went with the table when it was renamed"
+		case s.Stale():
+			works = "needs a repair"
 		}
 		fmt.Printf("%s of %s into %s, %s\n", s.Op, s.Table, s.Topic, works)
 	}
@@ -120,4 +126,33 @@ func ExampleStatus() {
 		return
 	}
 	fmt.Println("removed", removed)
+}
+
+// After an ALTER TABLE the triggers are made again, for the table's columns as they are now.
+func ExampleRepair() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Pool().ExecContext(ctx, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := capture.Install(ctx, db, "stock", capture.Options{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := db.Pool().ExecContext(ctx, "ALTER TABLE stock ADD place TEXT"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	made, err := capture.Repair(ctx, db, "stock", capture.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(len(made), "triggers")
 }

@@ -56,6 +56,7 @@ func changes(tb testing.TB, db *notify.DB, topic string) []string {
 		require.NoError(tb, json.Unmarshal([]byte(row.Payload), &c), row.Payload)
 		var headers map[string]string
 		require.NoError(tb, json.Unmarshal([]byte(row.Headers), &headers), row.Headers)
+		delete(headers, "key")
 		require.Equal(tb, map[string]string{"op": string(c.Op), "table": c.Table}, headers)
 		lines = append(lines, strings.Join([]string{string(c.Op), string(c.Old), string(c.New)}, " "))
 	}
@@ -64,3 +65,9 @@ func changes(tb testing.TB, db *notify.DB, topic string) []string {
 
 // quiet is for logs that no test reads.
 var quiet = slog.New(slog.DiscardHandler)
+
+// keys are the keys of a topic's messages, in their order.
+func keys(tb testing.TB, db *notify.DB, topic string) []string {
+	tb.Helper()
+	return mysqltest.Values[string](tb, db.Pool(), "SELECT JSON_UNQUOTE(JSON_EXTRACT(headers, '$.key')) FROM "+ident.Quote(topic)+" ORDER BY id")
+}

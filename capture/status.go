@@ -3,37 +3,51 @@ package capture
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // State is a capture trigger that stands.
 type State struct {
-	Table   string
+	Table   string // that the trigger stands on
 	Trigger string
 	Op      Op
 	Topic   string
 	Definer string   // the account whose rights it has
 	Columns []string // that it captures, in the message's order
+	// MadeFor is the table that the trigger was made for. It differs from Table after a RENAME TABLE: the trigger went with the
+	// old table, and changes of a table that took its place are not captured. Repair brings the trigger to that table.
+	MadeFor string
 	// Missed are columns that the table has and the trigger does not capture: left out,
 	// or added since.
 	Missed []string
 	// Gone are captured columns that the table has no more: every such write fails.
 	Gone []string
+	// Changed are captured columns whose type was changed so that their values are written in another form than the type's own, each
+	// with both types, and the primary key if it was changed. Repair makes the trigger for the new types.
+	Changed []string
+	// Reordered tells that the table has its columns in another order than the messages have them.
+	Reordered bool
 	// NoTopic tells that the topic is not there, or can't take every row: such writes fail.
 	NoTopic bool
+
+	made definition
 }
 
 // Broken reports whether the writes that fire the trigger fail.
 func (s State) Broken() bool { return len(s.Gone) > 0 || s.NoTopic }
 
-// Status reads which captures stand on a table, or on all tables of the database if
+// Moved reports whether the trigger stands on another table than it was made for.
+func (s State) Moved() bool { return s.MadeFor != s.Table }
+
+// Stale reports whether the trigger needs a repair: writes fail, or changes are captured wrong or not at all.
+func (s State) Stale() bool { return s.Broken() || s.Moved() || len(s.Changed) > 0 }
+
+// Status reads which captures stand on a table, or were made for it, or those of all tables of the database if
 // name is empty, in the order of their names. It takes what the account may see: TRIGGER
 // on a table shows its triggers.
 func Status(ctx context.Context, db *notify.DB, name string) (states []State, err error) {
@@ -44,12 +58,12 @@ func Status(ctx context.Context, db *notify.DB, name string) (states []State, er
 		}
 		name = t.Name
 	}
-	standing, err := triggers(ctx, db, name)
+	all, err := triggers(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range standing {
-		if !s.ours() {
+	for _, s := range all {
+		if s.made == nil || name != "" && s.Table != name && s.made.Table != name {
 			continue
 		}
 		state, err := s.state(ctx, db)
@@ -61,7 +75,7 @@ func Status(ctx context.Context, db *notify.DB, name string) (states []State, er
 	return states, nil
 }
 
-// Remove drops the capture triggers of a table and returns their names. The topic and
+// Remove drops the capture triggers of a table, and those that were made for it, and returns their names. The topic and
 // its messages stay. Its errors are Prepare's about the table, ErrBusy, and the server's.
 func Remove(ctx context.Context, db *notify.DB, name string, options Options) (removed []string, err error) {
 	states, err := Status(ctx, db, name)
@@ -87,20 +101,30 @@ type standing struct {
 	Table   string `db:"table_name"`
 	Event   Op     `db:"event"`
 	Definer string `db:"definer"`
+	Ours    bool   `db:"ours"`
+
+	made *definition // of a capture trigger
 }
 
-// triggers lists the triggers that run after changes of a table, or of all.
-func triggers(ctx context.Context, db *notify.DB, name string) (all []standing, err error) {
-	query := `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
-			DEFINER AS definer
-		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND ACTION_TIMING = 'AFTER'`
-	args := []any{db.Name()}
-	if name != "" {
-		query += " AND EVENT_OBJECT_TABLE = ?"
-		args = append(args, name)
-	}
-	if err := db.Pool().SelectContext(ctx, &all, query+" ORDER BY EVENT_OBJECT_TABLE, ACTION_ORDER", args...); err != nil {
+// madeFor reports whether it is a capture trigger that was made for a table, whatever its name is and wherever it stands.
+func (s standing) madeFor(name string) bool { return s.made != nil && s.made.Table == name }
+
+// triggers lists the triggers of the database that run after changes.
+func triggers(ctx context.Context, db *notify.DB) (all []standing, err error) {
+	err = db.Pool().SelectContext(ctx, &all, `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
+			DEFINER AS definer, ACTION_STATEMENT LIKE ? AS ours
+		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND ACTION_TIMING = 'AFTER' ORDER BY EVENT_OBJECT_TABLE, ACTION_ORDER`,
+		"%'"+definitionMark+"%", db.Name())
+	if err != nil {
 		return nil, fmt.Errorf("capture: list triggers: %w", err)
+	}
+	for i, s := range all {
+		if !s.Ours {
+			continue
+		}
+		if all[i].made, err = s.definition(ctx, db); err != nil {
+			return nil, err
+		}
 	}
 	slices.SortStableFunc(all, func(a, b standing) int {
 		if a.Table != b.Table {
@@ -111,69 +135,59 @@ func triggers(ctx context.Context, db *notify.DB, name string) (all []standing, 
 	return all, nil
 }
 
-func (s standing) ours() bool {
-	return strings.EqualFold(s.Name, schema.CaptureName(s.Table, string(s.Event)))
-}
-
-// inBody finds names in a trigger's body, and what stands before them. A literal is
-// passed over, whatever is in it.
-var inBody = regexp.MustCompile("'[^']*'|(INSERT INTO |NEW\\.|OLD\\.|)((?:`[^`]*`)+)")
-
-func unquote(name string) string {
-	return strings.ReplaceAll(name[1:len(name)-1], "``", "`")
-}
-
-// body is the statement that made the trigger: in information_schema MySQL spoils
-// names that have a backtick in them.
-func (s standing) body(ctx context.Context, db *notify.DB) (string, error) {
+// definition reads a capture trigger's definition from the statement that made it: in information_schema MySQL spoils
+// characters of it.
+func (s standing) definition(ctx context.Context, db *notify.DB) (*definition, error) {
 	row := make(map[string]any)
 	if err := db.Pool().QueryRowxContext(ctx, "SHOW CREATE TRIGGER "+ident.Quote(s.Name)).MapScan(row); err != nil {
-		return "", fmt.Errorf("capture: read trigger %s: %w", ident.Quote(s.Name), err)
+		return nil, fmt.Errorf("capture: read trigger %s: %w", ident.Quote(s.Name), err)
 	}
 	text, ok := row["SQL Original Statement"].([]byte)
 	if !ok {
-		return "", fmt.Errorf("capture: read trigger %s: this account may not see what it does: TRIGGER on the table lets it", ident.Quote(s.Name))
+		return nil, fmt.Errorf("capture: read trigger %s: this account may not see what it does: TRIGGER on the table lets it", ident.Quote(s.Name))
 	}
-	return string(text), nil
+	made, err := decodeDefinition(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("capture: read trigger %s: %w", ident.Quote(s.Name), err)
+	}
+	return &made, nil
 }
 
-// state reads from a trigger's body what it does.
+// state compares what the trigger was made for with the table as it is.
 func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
-	state := State{Table: s.Table, Trigger: s.Name, Op: s.Event, Definer: s.Definer}
-	body, err := s.body(ctx, db)
-	if err != nil {
-		return state, err
-	}
-	for _, match := range inBody.FindAllStringSubmatch(body, -1) {
-		if match[1] == "" {
-			continue
-		}
-		name := unquote(match[2])
-		if match[1] == "INSERT INTO " {
-			state.Topic = name
-		} else if !slices.Contains(state.Columns, name) {
-			state.Columns = append(state.Columns, name)
-		}
-	}
+	state := State{Table: s.Table, Trigger: s.Name, Op: s.Event, Definer: s.Definer, Topic: s.made.Topic, MadeFor: s.made.Table, made: *s.made}
 	t, err := describe(ctx, db, s.Table)
 	if err != nil {
 		return state, err
 	}
-	var there []string
+	last := -1
+	for _, c := range s.made.Columns {
+		state.Columns = append(state.Columns, c.Name)
+		at := slices.IndexFunc(t.Columns, func(now table.Column) bool { return strings.EqualFold(now.Name, c.Name) })
+		switch {
+		case at < 0:
+			state.Gone = append(state.Gone, c.Name)
+			continue
+		case c.changed(t.Columns[at]):
+			state.Changed = append(state.Changed, c.Name+" from "+c.Type+" to "+typeOf(t.Columns[at]))
+		}
+		state.Reordered = state.Reordered || at < last && !s.made.Chosen
+		last = at
+	}
 	for _, c := range t.Columns {
-		there = append(there, c.Name)
-		if !slices.ContainsFunc(state.Columns, func(name string) bool { return strings.EqualFold(name, c.Name) }) {
+		if !contains(state.Columns, c.Name) {
 			state.Missed = append(state.Missed, c.Name)
 		}
 	}
-	for _, name := range state.Columns {
-		if !slices.ContainsFunc(there, func(other string) bool { return strings.EqualFold(name, other) }) {
+	for _, name := range s.made.Key {
+		if _, err := t.Column(name); err != nil && !contains(state.Gone, name) {
 			state.Gone = append(state.Gone, name)
 		}
 	}
-	if ident.Check(state.Topic) == nil {
-		topic, err := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
-		state.NoTopic = err != nil || !takesRows(topic)
+	if key := t.PrimaryKey(); !slices.EqualFunc(key, s.made.Key, strings.EqualFold) {
+		state.Changed = append(state.Changed, "primary key from ("+strings.Join(s.made.Key, ", ")+") to ("+strings.Join(key, ", ")+")")
 	}
+	topic, noTopic := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
+	state.NoTopic = noTopic != nil || !takesRows(topic)
 	return state, nil
 }

@@ -1,14 +1,20 @@
 -- Writes a message for every UPDATE that changes something of a row, by whatever program, in the writer's own
--- transaction. What is too large for max_allowed_packet is NULL, which the topic refuses, and the writer is told.
+-- transaction. What is too large for max_allowed_packet is NULL, which the topic refuses, and the writer is told. The
+-- statement that is never run says what the trigger was made for: mqnotify reads it.
 CREATE TRIGGER {trigger} AFTER UPDATE ON {table} FOR EACH ROW
 BEGIN
-  DECLARE old_row, new_row LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+  DECLARE old_row, new_row, old_key, new_key LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+  IF FALSE THEN DO {definition}; END IF;
   SET old_row =
       {old};
   SET new_row =
       {new};
-  IF COALESCE(old_row <> new_row, TRUE) THEN
-    INSERT INTO {topic} (headers, payload) VALUES ({headers},
-      CONCAT({before}, old_row, ',"new":', new_row, '}'));
+  SET old_key = {old_key}, new_key = {new_key};
+  IF {split} AND COALESCE(old_key <> new_key, TRUE) THEN
+    INSERT INTO {topic} (headers, payload) VALUES
+    {moved};
+  ELSEIF COALESCE(old_row <> new_row, TRUE) THEN
+    INSERT INTO {topic} (headers, payload) VALUES
+    {messages};
   END IF;
 END;

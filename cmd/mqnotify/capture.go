@@ -27,9 +27,9 @@ written, what it costs the writer, and what no trigger sees.`,
   mqnotify consume orders_changes
   mqnotify capture status`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return usagef("install, status or remove?") },
+		RunE: func(*cobra.Command, []string) error { return usagef("install, status, repair or remove?") },
 	}
-	cmd.AddCommand(newCaptureInstall(a), newCaptureStatus(a), newCaptureRemove(a))
+	cmd.AddCommand(newCaptureInstall(a), newCaptureStatus(a), newCaptureRepair(a), newCaptureRemove(a))
 	return cmd
 }
 
@@ -41,8 +41,8 @@ func newCaptureInstall(a *app) *cobra.Command {
 		Use:   "install TABLE",
 		Short: "Make the triggers, and the topic if it is not there",
 		Long: `Makes a trigger for each of --ops that writes the old and the new row as JSON into the
-topic --into. The account needs TRIGGER on TABLE and INSERT on the topic, and must
-stay: triggers run with the rights of who made them. MySQL with a binary log wants
+topic --into. The account needs SELECT and TRIGGER on TABLE and INSERT on the topic, and
+must stay: triggers run with the rights of who made them. MySQL with a binary log wants
 SUPER too, or log_bin_trust_function_creators=1.
 
 A trigger can be made only between the transactions that use TABLE: it is tried for 2 s
@@ -69,12 +69,14 @@ stand.`,
 	flags := cmd.Flags()
 	flags.StringSliceVar(&ops, "ops", []string{"insert", "update", "delete"}, "the changes, with commas between them")
 	flags.StringSliceVar(&o.Columns, "columns", nil, "only these columns, and only updates that change one of them; default all")
+	flags.StringSliceVar(&o.Without, "without", nil, "leave these columns out, now and after every repair")
+	flags.BoolVar(&o.Tombstones, "tombstones", false, "write a second message for each delete, with the header tombstone and an empty payload")
 	flags.StringVar(&o.Into, "into", "", "the `topic` to write into; default TABLE_changes")
 	flags.BoolVar(&o.Beside, "beside", false, "let other triggers stand beside")
 	flags.BoolVar(&printed, "print", false, "write the SQL to stdout instead")
 	addPatience(cmd, &o)
 	completeWith(cmd, "ops", "insert", "update", "delete")
-	completeNothing(cmd, "columns", "into")
+	completeNothing(cmd, "columns", "without", "into")
 	return cmd
 }
 
@@ -100,10 +102,18 @@ func (a *app) captureInstall(ctx context.Context, name string, o capture.Options
 	if err != nil {
 		return captureError(err)
 	}
+	a.warnOfCascades(ctx, plan)
 	for _, t := range plan.Triggers {
 		a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
 	}
 	return nil
+}
+
+func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
+	if len(plan.Cascades) > 0 {
+		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: servers fire no triggers for rows that these change, and they are not captured",
+			"table", plan.Table, "parents", plan.Cascades)
+	}
 }
 
 // captureError makes a mistake in the options one of the command line.
@@ -119,9 +129,15 @@ func newCaptureStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [TABLE]",
 		Short: "Show which changes of TABLE, or of all tables, are captured",
-		Long: `Prints the capture triggers that this account may see. Of each it tells the columns
-that it misses, since they were left out or added later, and what makes the writes
-that fire it fail: a column that is gone, a topic that is gone. It exits with 1 then.`,
+		Long: `Prints the capture triggers that this account may see. It compares the columns of the table
+with those that each trigger was made for, and exits with 1 if
+
+  writes fail                 a captured column or the topic is gone
+  values are written wrong    a captured column has another type, or the primary key was changed
+  changes are not captured    the table was renamed, or swapped for another
+
+"mqnotify capture repair" puts all but a missing topic right. It also prints the columns that are not captured, since they
+were left out or added later.`,
 		Example: `  mqnotify capture status
   mqnotify capture status orders --json`,
 		Args:              cobra.MaximumNArgs(1),
@@ -159,8 +175,15 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 		return err
 	}
 	for _, s := range states {
-		if s.Broken() {
-			return fmt.Errorf("writes that fire %s fail: remove the capture and install it again", s.Trigger)
+		switch {
+		case s.NoTopic:
+			return fmt.Errorf("writes that fire %s fail: make the topic %s (mqnotify init), or remove the capture", s.Trigger, s.Topic)
+		case s.Broken():
+			return fmt.Errorf("writes that fire %s fail: mqnotify capture repair %s", s.Trigger, s.Table)
+		case s.Moved():
+			return fmt.Errorf("%s stands on %s: after a swap mqnotify capture repair %s, after a rename mqnotify capture repair %s", s.Trigger, s.Table, s.MadeFor, s.Table)
+		case s.Stale():
+			return fmt.Errorf("%s writes values of changed columns in the wrong form: mqnotify capture repair %s", s.Trigger, s.Table)
 		}
 	}
 	return nil
@@ -183,6 +206,14 @@ func captureTable(states []capture.State) (string, error) {
 			state = "BROKEN: no topic " + s.Topic
 		case len(s.Gone) > 0:
 			state = "BROKEN: gone are " + strings.Join(s.Gone, ", ")
+		case s.Moved():
+			state = "MOVED: made for " + s.MadeFor
+		case len(s.Changed) > 0:
+			state = "STALE: " + strings.Join(s.Changed, "; ")
+		case s.Reordered && len(s.Missed) > 0:
+			state = "in the earlier order, without " + strings.Join(s.Missed, ", ")
+		case s.Reordered:
+			state = "in the earlier order"
 		case len(s.Missed) > 0:
 			state = "without " + strings.Join(s.Missed, ", ")
 		}
@@ -198,6 +229,7 @@ func captureLines(states []capture.State) (string, error) {
 		line, err := json.Marshal(map[string]any{
 			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
 			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken(),
+			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale(),
 		})
 		if err != nil {
 			return "", err
@@ -215,13 +247,56 @@ func orNone(names []string) []string {
 	return names
 }
 
+func newCaptureRepair(a *app) *cobra.Command {
+	var o capture.Options
+	cmd := &cobra.Command{
+		Use:   "repair TABLE",
+		Short: "Make the capture triggers of TABLE again, for the columns it has now",
+		Long: `Makes the capture triggers again after an ALTER TABLE, and brings back those that went with
+another table when TABLE was renamed or swapped (pt-online-schema-change, gh-ost). Each
+keeps what install was told.
+
+The order of steps: add a column, or change a type, and then repair. Before a column is
+dropped or renamed, repair --without it; then change the table, and repair. No write fails
+then, and no value is written in a wrong form.
+
+While it changes the triggers it holds a lock on TABLE, so that each change is captured
+once. It tries for the lock for 2 s at a time, until --patience is over. The account needs
+LOCK TABLES on the database for that, besides what install needs.`,
+		Example: `  mqnotify capture repair orders
+  mqnotify capture repair orders --without paid`,
+		Args:              oneName("TABLE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := a.open()
+			if err != nil {
+				return err
+			}
+			defer closeDB(db)
+			o.Logger = a.log
+			made, err := capture.Repair(cmd.Context(), db, args[0], o)
+			if err != nil {
+				return captureError(err)
+			}
+			for _, t := range made {
+				a.log.InfoContext(cmd.Context(), "the trigger is ready", "trigger", t.Name, "table", args[0])
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, in place of those that were left out")
+	completeNothing(cmd, "without")
+	addPatience(cmd, &o)
+	return cmd
+}
+
 func newCaptureRemove(a *app) *cobra.Command {
 	var o capture.Options
 	cmd := &cobra.Command{
 		Use:   "remove TABLE",
 		Short: "Drop the capture triggers of TABLE; its topic stays",
-		Long: `Drops TABLE's capture triggers and leaves the topic and its messages as they are. Do it
-before you drop or rename a captured column, and install the capture again after it.`,
+		Long: `Drops TABLE's capture triggers, wherever a rename took them, and leaves the topic and its
+messages as they are.`,
 		Example:           `  mqnotify capture remove orders`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -278,7 +278,9 @@ var needs = []need{
 	{[]string{roleCapture}, "capture: mqnotify capture install, status and remove, for the table TOPIC into TOPIC_changes, which\n" +
 		"-- mqnotify init has made. The triggers run with these rights. MySQL with a binary log wants SUPER too, or\n" +
 		"-- log_bin_trust_function_creators=1",
-		[]grant{{privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
+		[]grant{{privileges: "SELECT"}, {privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
+	{[]string{roleCapture}, "capture, besides: mqnotify capture repair, which locks the table while it changes the triggers",
+		[]grant{{privileges: "LOCK TABLES", database: true}}},
 	{[]string{
 		roleProducer, roleTailer, roleConsumer, roleListener, roleServe, roleImporter,
 		roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing,

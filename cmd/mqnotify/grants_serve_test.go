@@ -46,6 +46,15 @@ func TestGrantsOfServe(t *testing.T) {
 				return status == http.StatusOK
 			})
 		}},
+		{"capture that repairs", []string{"capture:", "capture, besides"}, func(t *testing.T, a account) bool {
+			defer func() { mqnotify(t, a.root, "", "capture", "remove", "orders") }()
+			succeed(t, a.root, "capture", "install", "orders")
+			if !a.can(t, "capture", "repair", "orders") {
+				return false
+			}
+			_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // the trigger has this account's rights
+			return err == nil
+		}},
 		{"capture", []string{"capture:"}, func(t *testing.T, a account) bool {
 			defer func() { mqnotify(t, a.root, "", "capture", "remove", "orders") }()
 			if !a.can(t, "capture", "install", "orders") {

@@ -30,7 +30,7 @@ func JSONExpression(columns []Column, row string) string {
 		name := row + "." + ident.Quote(c.Name)
 		key := func(name string) string { return string(AppendString([]byte(before), []byte(name))) + ":" }
 		if c.form() == asJSON { // the JSON value null is not NULL
-			fmt.Fprintf(&b, "IF(%s AND JSON_TYPE(%s) = 'NULL', %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ", isJSON(name), name,
+			fmt.Fprintf(&b, "IF(IF(%s, JSON_TYPE(%s) = 'NULL', FALSE), %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ", isJSON(name), name,
 				ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, c.jsonExpression(name))
 			continue
 		}
@@ -44,12 +44,12 @@ func JSONExpression(columns []Column, row string) string {
 // it fail: it is written by what it is now, as far as SQL shows that.
 func (c Column) jsonExpression(name string) string {
 	numberOrTime, text := "COERCIBILITY("+name+") > 2", "CONCAT("+name+")"
-	shown := "IF(" + withZeros(name) + ", JSON_QUOTE(" + asUTF8(name) + "), " + text + ")" // a number without a sum
+	shown := "IF(" + withZeros(name) + ", JSON_QUOTE(" + asUTF8(name) + "), " + asUTF8(text) + ")" // a number without a sum
 	switch c.form() {
 	case asDigits:
 		return anyExpression(name, number(name), true)
 	case asBits: // eight bytes at most, where bytes may have any length
-		return "IF(CHARSET(" + name + ") = 'binary' AND NOT " + numberOrTime + " AND LENGTH(" + name + ") <= 8, CONV(HEX(" + name + "), 16, 10), " +
+		return "IF(CHARSET(" + name + ") = 'binary' AND NOT " + numberOrTime + " AND LENGTH(" + name + ") <= 8, " + asUTF8("CONV(HEX("+name+"), 16, 10)") + ", " +
 			anyExpression(name, number(name), false) + ")"
 	case asBase64:
 		if strings.HasSuffix(c.DataType, "blob") || strings.HasSuffix(c.DataType, "binary") {
@@ -81,7 +81,7 @@ func anyExpression(name, number string, maybeJSON bool) string {
 		json = " WHEN " + isJSON(name) + " THEN " + oneLine(name)
 	}
 	return "CASE WHEN CHARSET(" + name + ") <> 'binary' THEN " + quoted +
-		" WHEN COERCIBILITY(" + name + ") > 2 THEN IF(" + text + " LIKE '%:%' OR " + text + " LIKE '____-__-__', " + quoted + ", CONVERT(" + number + " USING utf8mb4))" + json +
+		" WHEN COERCIBILITY(" + name + ") > 2 THEN IF(" + text + " LIKE '%:%' OR " + text + " LIKE '____-__-__', " + quoted + ", " + number + ")" + json +
 		" ELSE " + inBase64(name) + " END"
 }
 
@@ -106,16 +106,17 @@ func withZeros(name string) string {
 
 // number writes a number without the zeros of ZEROFILL, which JSON has not.
 func number(name string) string {
-	return "IF(" + withZeros(name) + ", CONCAT(" + name + " + 0), " + allDigits(name) + ")"
+	return "IF(" + withZeros(name) + ", " + asUTF8("CONCAT("+name+" + 0)") + ", " + allDigits(name) + ")"
 }
 
 // allDigits writes a number with every digit that tells it from all others of its type, which the longer of two texts has:
 // MySQL cuts an expression to 22 characters, and servers cut a FLOAT column to six digits.
 func allDigits(name string) string {
-	column, expression := "CONCAT("+name+")", "CONCAT("+name+" + 0)"
+	column, expression := asUTF8("CONCAT("+name+")"), asUTF8("CONCAT("+name+" + 0)")
 	return "IF(LENGTH(" + column + ") > LENGTH(" + expression + "), " + column + ", " + expression + ")"
 }
 
+// asUTF8 converts each part by itself: MariaDB evaluates a part that it has to convert itself, even of a branch that is not taken.
 func asUTF8(name string) string { return "CONVERT(" + name + " USING utf8mb4)" }
 
 // timeExpression writes RFC 3339 in UTC, or the server's text where there is no such time.
@@ -130,11 +131,13 @@ func (c Column) timeExpression(name, text string) string {
 		} else {
 			format = "CONCAT(LEFT(" + format + `"%Y-%m-%dT%H:%i:%s.%f'), ` + strconv.Itoa(len(`"2006-01-02T15:04:05.`)+digits) + `), 'Z"')`
 		}
-		return "IF(" + name + " + 0, " + format + ", JSON_QUOTE(" + text + "))"
+		return "IF(CONCAT(" + name + ") NOT LIKE '0000%', " + format + ", JSON_QUOTE(" + text + "))"
 	}
+	// IF and not AND: MariaDB evaluates all that AND connects, and fails if the column has another type now.
 	day := "DAYOFMONTH(" + name + ")"
-	return "IF(MONTH(" + name + ") AND " + day + " AND " + day + " <= DAYOFMONTH(LAST_DAY(" + name + ")), " +
-		`CONCAT('"', REPLACE(` + text + `, ' ', 'T'), 'Z"'), JSON_QUOTE(` + text + "))"
+	rfc, asShown := `CONCAT('"', REPLACE(`+text+`, ' ', 'T'), 'Z"')`, "JSON_QUOTE("+text+")"
+	valid := "IF(" + day + " > 0, " + day + " <= DAYOFMONTH(LAST_DAY(" + name + ")), FALSE)"
+	return "IF(IF(MONTH(" + name + ") > 0, " + valid + ", FALSE), " + rfc + ", " + asShown + ")"
 }
 
 // fraction is how many digits of a second the column has: 3 of "timestamp(3)".
@@ -146,4 +149,28 @@ func (c Column) fraction() int {
 		return 0
 	}
 	return n
+}
+
+// KeyExpression is SQL that writes the values of a row's key columns as one JSON string: the text of a single value, and the JSON
+// array of several.
+func KeyExpression(columns []Column, row string) string {
+	values := make([]string, len(columns))
+	for i, c := range columns {
+		values[i] = c.jsonExpression(row + "." + ident.Quote(c.Name))
+	}
+	if len(values) == 1 {
+		return "JSON_QUOTE(JSON_UNQUOTE(" + values[0] + "))"
+	}
+	return "JSON_QUOTE(CONCAT('[', " + strings.Join(values, ", ',', ") + ", ']'))"
+}
+
+// TypedColumn is a column of a type as far as JSONExpression needs it: columnType is Column.ColumnType, or "json" for a column
+// that is JSON.
+func TypedColumn(name, columnType string) Column {
+	c := Column{Name: name, ColumnType: columnType, IsJSON: columnType == "json"}
+	c.DataType = strings.ToLower(columnType)
+	if end := strings.IndexAny(columnType, "( "); end >= 0 {
+		c.DataType = strings.ToLower(columnType[:end])
+	}
+	return c
 }

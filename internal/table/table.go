@@ -4,6 +4,7 @@ package table
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
@@ -98,4 +99,14 @@ func (c Column) IsInteger() bool {
 		return true
 	}
 	return false
+}
+
+// PrimaryKey is the names of the primary key's columns; none if there is no such key, or if it has the prefix of a column.
+func (t *Table) PrimaryKey() []string {
+	for _, index := range t.Indexes {
+		if index.Primary() && !slices.Contains(index.Columns, "") {
+			return index.Columns
+		}
+	}
+	return nil
 }

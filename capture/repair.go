@@ -1,0 +1,144 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// ErrNotCaptured means that no capture trigger stands on a table, and none was made for it.
+var ErrNotCaptured = errors.New("the table is not captured")
+
+// Repair makes the capture triggers of a table again, for the columns and types that it has now, and returns them. Triggers that
+// were made for the table and went with another one when it was renamed are brought back. Each keeps what Install was told,
+// but for Without: if there are any, they replace the columns that were left out. Of the other options only Patience and Logger count.
+//
+// While it changes the triggers, it holds a lock on the table, so that each change is captured once. The account needs LOCK TABLES for
+// that. If the connection is lost meanwhile, old and new triggers may both stand and write each change twice: repair again.
+//
+// Its errors are ErrNotCaptured, Install's about the table, ErrBusy, ErrOptions and the server's.
+func Repair(ctx context.Context, db *notify.DB, name string, options Options) (made []Trigger, err error) {
+	options, err = options.withPatience()
+	if err != nil {
+		return nil, err
+	}
+	t, err := describe(ctx, db, name)
+	if err != nil {
+		return nil, err
+	}
+	session, err := db.Session(ctx, notify.SessionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = session.Close() }() // which unlocks the tables
+	if err := execute(ctx, session, setMode); err != nil {
+		return nil, fmt.Errorf("capture: set sql_mode: %w", err)
+	}
+	states, err := Status(ctx, db, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	if len(states) == 0 {
+		return nil, fmt.Errorf("capture: %s: %w: mqnotify capture install %s", t, ErrNotCaptured, t.Name)
+	}
+	lock := "LOCK TABLES " + ident.Quote(t.Name) + " WRITE"
+	for _, s := range states {
+		if s.Table != t.Name {
+			lock = "LOCK TABLES " + ident.Quote(t.Name) + " WRITE, " + ident.Quote(s.Table) + " WRITE"
+		}
+	}
+	if err := options.patiently(ctx, session, t.Name, lock); err != nil {
+		return nil, fmt.Errorf("capture: lock %s: %w", t, err)
+	}
+	// From here on nothing changes the table or its triggers.
+	err = session.Do(ctx, func(conn *sqlx.Conn) error {
+		t, err = table.Describe(ctx, conn, db.Name(), t.Name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	made, err = again(t, states, options)
+	if err != nil {
+		return nil, err
+	}
+	return made, replace(ctx, session, states, made)
+}
+
+// again makes a trigger for each op, from the one that stands on the table or else from one that was made for it.
+func again(t *table.Table, states []State, options Options) (made []Trigger, err error) {
+	for _, op := range Ops() {
+		of := slices.DeleteFunc(slices.Clone(states), func(s State) bool { return s.Op != op })
+		if len(of) == 0 {
+			continue
+		}
+		defined := of[0].made
+		if at := slices.IndexFunc(of, func(s State) bool { return s.Table == t.Name }); at >= 0 {
+			defined = of[at].made
+		}
+		if len(options.Without) > 0 {
+			if _, err := chosen(t, options.Without); err != nil {
+				return nil, err
+			}
+			defined.Without = options.Without
+		}
+		defined.Columns = slices.DeleteFunc(slices.Clone(defined.Columns), func(c column) bool {
+			_, err := t.Column(c.Name)
+			return err != nil
+		})
+		if defined.Chosen && len(defined.Columns) == 0 {
+			return nil, fmt.Errorf("capture: %w: no captured column of %s is left: remove the capture and install it with others", ErrOptions, t)
+		}
+		defined, columns, err := defined.define(t)
+		if err != nil {
+			return nil, err
+		}
+		trigger, err := defined.trigger(t, columns, op, freeName(t.Name, op, states))
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, trigger)
+	}
+	return made, nil
+}
+
+// freeName is a name for a trigger that none of the standing ones has.
+func freeName(name string, op Op, states []State) string {
+	free := schema.CaptureName(name, string(op))
+	for n := 2; slices.ContainsFunc(states, func(s State) bool { return strings.EqualFold(s.Trigger, free) }); n++ {
+		free = ident.Derived(fmt.Sprintf("mqnotify_capture%d_%s_", n, op), name)
+	}
+	return free
+}
+
+// replace makes the new triggers and then drops the old ones, so that one stands at any time. The session has locked the tables.
+func replace(ctx context.Context, session *notify.Session, old []State, made []Trigger) error {
+	ctx = context.WithoutCancel(ctx) // half of it would be worse; nothing waits under the lock
+	for i, trigger := range made {
+		if err := execute(ctx, session, trigger.Statement); err != nil {
+			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(trigger.Name), err)
+			for _, earlier := range made[:i] {
+				err = errors.Join(err, execute(ctx, session, "DROP TRIGGER IF EXISTS "+ident.Quote(earlier.Name)))
+			}
+			return err
+		}
+	}
+	for _, s := range old {
+		if err := execute(ctx, session, "DROP TRIGGER IF EXISTS "+ident.Quote(s.Trigger)); err != nil {
+			return fmt.Errorf("capture: drop trigger %s: %w", ident.Quote(s.Trigger), err)
+		}
+	}
+	if err := execute(ctx, session, "UNLOCK TABLES"); err != nil {
+		return fmt.Errorf("capture: unlock: %w", err)
+	}
+	return nil
+}
