@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/private"
 )
 
 // fileSink appends lines of JSON to a file, and confirms when they are on the disk
@@ -25,8 +26,9 @@ import (
 // A file past its size becomes PATH.000001, PATH.000002 and so on, between two lines.
 type fileSink struct {
 	path   string
-	rotate int64 // 0 is never
-	keep   int   // of the rotated files; 0 is all
+	mode   fs.FileMode // of a file that is made, and the most that one that is there may have
+	rotate int64       // 0 is never
+	keep   int         // of the rotated files; 0 is all
 
 	mu     sync.Mutex
 	closed bool
@@ -46,6 +48,10 @@ func parseFile(p *params) (*Destination, error) {
 	if path == "" || strings.HasSuffix(path, "/") {
 		p.note("it names no file")
 	}
+	mode, err := strconv.ParseUint(p.text("mode", "600"), 8, 9)
+	if err != nil || mode&0o600 != 0o600 {
+		p.note("mode=: the file's permission, such as 600 or 640")
+	}
 	rotate, keep := p.size("rotate", 0), int(p.number("keep", 0, 0))
 	return &Destination{InFlight: 500, Open: func(context.Context) (Sink, error) {
 		// The file is not touched: the group's active member may be writing to it.
@@ -56,7 +62,13 @@ func parseFile(p *params) (*Destination, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &fileSink{path: path, rotate: rotate, keep: keep}, nil
+		if info, err = os.Stat(path); err == nil {
+			err = private.Check(path, info, fs.FileMode(mode))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w, or name the permission that it has: mode=640", err)
+		}
+		return &fileSink{path: path, mode: fs.FileMode(mode), rotate: rotate, keep: keep}, nil
 	}}, nil
 }
 
@@ -131,7 +143,7 @@ func (s *fileSink) begin() error {
 
 // open opens the file for writing and reads its end.
 func (s *fileSink) open() (ids map[string]string, err error) {
-	file, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, s.mode)
 	if err != nil {
 		return nil, err
 	}

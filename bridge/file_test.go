@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -200,6 +201,41 @@ func TestFileWithoutFolder(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Open(t.Context())
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A file is made for its owner alone, and one that others can read is refused, unless the URL says who may.
+func TestFileMode(t *testing.T) {
+	mysqltest.Once(t)
+	path := filepath.Join(t.TempDir(), "f")
+	open := func(query string) (Sink, error) {
+		d, err := Parse("file://"+path+query, "t")
+		require.NoError(t, err)
+		return d.Open(t.Context())
+	}
+	for _, mode := range []os.FileMode{0o600, 0o640} {
+		sink, err := open(fmt.Sprintf("?mode=%o", mode))
+		require.NoError(t, err)
+		_, err = sink.Send(t.Context(), []consumer.Message{{ID: 1, Topic: "t"}})
+		require.NoError(t, err)
+		require.NoError(t, sink.Close())
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, mode, info.Mode().Perm())
+		if mode == 0o640 {
+			_, err := open("")
+			require.ErrorContains(t, err, "run chmod 600 "+path)
+		}
+		require.NoError(t, os.Remove(path))
+	}
+	_, err := Parse("file://"+path+"?mode=rw", "t")
+	require.ErrorIs(t, err, ErrURL)
+	creds := filepath.Join(t.TempDir(), "shop.creds")
+	require.NoError(t, os.WriteFile(creds, nil, 0o600))
+	_, err = Parse("nats://host/?creds="+creds, "t")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(creds, 0o644))
+	_, err = Parse("nats://host/?creds="+creds, "t")
+	require.ErrorContains(t, err, "run chmod 600 "+creds)
 }
 
 // Headers that can't stand under their own names are whole, as ASCII.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/private"
 )
 
 // natsDestination is a JetStream stream.
@@ -67,6 +68,9 @@ func newNATS(p *params) (*natsDestination, error) {
 		}
 	}
 	if file := p.text("creds", ""); file != "" {
+		if _, err := private.ReadFile(file); errors.Is(err, private.ErrReadable) { // another error is that of the connection
+			p.note("creds=: %v", err)
+		}
 		d.options = append(d.options, nats.UserCredentials(file))
 	}
 	// A server that demands TLS gets it from a client of nats:// too.

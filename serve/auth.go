@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -10,8 +11,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/private"
 )
 
 // Scope is what a token allows.
@@ -43,14 +45,14 @@ const minToken = 16
 // ReadTokens reads a file of tokens: on each line a name, the token or
 // "sha256:" and the hexadecimal SHA-256 of it, and scopes such as
 // read:orders,invoices or admin:*. A line that begins with # is a comment. Its errors
-// name the line, and show nothing of a token.
+// name the line, and show nothing of a token. A file that other users can read is an error
+// that names the chmod.
 func ReadTokens(file string) (Tokens, error) {
-	f, err := os.Open(file)
+	text, err := private.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("serve: read tokens: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	tokens, err := ParseTokens(f)
+	tokens, err := ParseTokens(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("serve: read tokens: %s: %w", file, err)
 	}
@@ -96,7 +98,9 @@ func parseToken(fields []string) (Token, error) {
 		if err != nil || len(hash) != sha256.Size {
 			return Token{}, errors.New("sha256: is followed by 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
 		}
-		t.Hash = [sha256.Size]byte(hash)
+		if t.Hash = [sha256.Size]byte(hash); ofNothing(t.Hash) {
+			return Token{}, errors.New("it is the hash of an empty token: was a variable unset? (TOKEN=$(openssl rand -hex 24) makes a good one)")
+		}
 	} else if len(fields[1]) < minToken {
 		return Token{}, fmt.Errorf("the token has fewer than %d characters (openssl rand -hex 24 makes a good one)", minToken)
 	}
@@ -128,9 +132,18 @@ func (t *Token) Allows(scope Scope, topic string) bool {
 	return false
 }
 
+// ofNothing reports whether the hash is that of an empty token, as printf or echo prints an unset
+// variable, or no hash at all.
+func ofNothing(hash [sha256.Size]byte) bool {
+	return hash == [sha256.Size]byte{} || hash == sha256.Sum256(nil) || hash == sha256.Sum256([]byte("\n"))
+}
+
 // find returns the token that was shown, nil if it is none. It takes as long whichever
-// it is, and whether it is one.
+// it is, and whether it is one. A short token is none, whatever hash the file has.
 func (t Tokens) find(shown string) (found *Token) {
+	if len(shown) < minToken {
+		return nil
+	}
 	hash := sha256.Sum256([]byte(shown))
 	for i := range t {
 		if subtle.ConstantTimeCompare(hash[:], t[i].Hash[:]) == 1 {

@@ -108,14 +108,38 @@ func TestTokensFile(t *testing.T) {
 		"a " + secret + " read:a,,b":     "a topic is a name",
 		"a " + secret + " read:*a":       "a topic is a name",
 		"a sha256:" + secret + " read:x": "64 hexadecimal digits",
-		"a " + secret + " read:x\nb " + secret + " read:y": "line 2: the token is that of a",
+		fmt.Sprintf("a sha256:%x read:x", sha256.Sum256(nil)):          "line 1: it is the hash of an empty token",
+		fmt.Sprintf("a sha256:%x read:x", sha256.Sum256([]byte("\n"))): "line 1: it is the hash of an empty token",
+		"a " + secret + " read:x\nb " + secret + " read:y":             "line 2: the token is that of a",
 	} {
 		_, err := ParseTokens(strings.NewReader(text))
 		require.ErrorContains(t, err, want, text)
 		assert.NotContains(t, err.Error(), "secret")
 	}
-	_, err := ReadTokens(filepath.Join(t.TempDir(), "nosuch"))
+	file := filepath.Join(t.TempDir(), "tokens")
+	_, err := ReadTokens(file)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(file, []byte("a "+secret+" read:x"), 0o600))
+	_, err = ReadTokens(file)
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(file, 0o644))
+	_, err = ReadTokens(file)
+	require.ErrorContains(t, err, "run chmod 600 "+file)
+}
+
+// A request without a token, or with a short one, is refused, even if the program gave the hash of that to the server.
+func TestEmptyTokenNeverMatches(t *testing.T) {
+	short := "short"
+	tokens, err := ParseTokens(strings.NewReader(fmt.Sprintf("a sha256:%x admin:*", sha256.Sum256([]byte(short)))))
+	require.NoError(t, err) // a hash does not tell
+	assert.Nil(t, tokens.find(short))
+	all := map[Scope][]string{Admin: {"*"}}
+	for _, hash := range [][sha256.Size]byte{{}, sha256.Sum256(nil)} {
+		tokens := Tokens{{Name: "a", Hash: hash, Scopes: all}}
+		assert.Nil(t, tokens.find(""))
+		_, err := Options{Topics: []string{"orders"}, Tokens: tokens}.withDefaults()
+		require.ErrorIs(t, err, ErrOptions)
+	}
 }
 
 // Without tokens the server listens on this machine alone, answers to its name alone, and

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -92,6 +93,7 @@ func (o Options) withDefaults() (Options, error) {
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
 		{o.MaxBody < 0 || o.MaxConnections < 0, "MaxBody or MaxConnections is negative"},
+		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
 		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
 	} {
 		if wrong.is {

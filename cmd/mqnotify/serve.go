@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/private"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -38,8 +40,8 @@ func newServe(a *app) *cobra.Command {
 
 One reader reads each topic, however many clients there are. The file of --tokens has a
 line for each token: a name, the token or sha256: and its hash, and scopes such as
-read:orders,invoices publish:orders or admin:*. Without it the address must be one that
-this machine alone can reach. docs/serve.md has the rest.`,
+read:orders,invoices publish:orders or admin:*; only its owner may read it (chmod 600).
+Without it the address must be one that this machine alone can reach. docs/serve.md has the rest.`,
 		Example: `  mqnotify serve orders invoices
   curl -N http://127.0.0.1:8080/topics/orders/events
   mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,
@@ -79,7 +81,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	}
 	var secure *tls.Config
 	if o.cert != "" {
-		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+		pair, err := keyPair(o.cert, o.key)
 		if err != nil {
 			return fmt.Errorf("read the certificate: %w", err)
 		}
@@ -123,6 +125,19 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	}
 	url <- scheme + "://" + listener.Addr().String() + "/"
 	return service.Serve(ctx, listener, secure)
+}
+
+// keyPair reads a certificate and its key, whose file other users must not be able to read.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	chain, err := os.ReadFile(cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	secret, err := private.ReadFile(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(chain, secret)
 }
 
 // servable are the tables' names, as the server has them, each once.

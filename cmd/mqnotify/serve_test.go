@@ -71,6 +71,9 @@ func TestServeRefusals(t *testing.T) {
 	require.NoError(t, os.WriteFile(tokens, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
 	wrong := filepath.Join(t.TempDir(), "wrong")
 	require.NoError(t, os.WriteFile(wrong, []byte("a very-secret-0123456789 rad:orders\n"), 0o600))
+	open := filepath.Join(t.TempDir(), "open")
+	require.NoError(t, os.WriteFile(open, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
+	require.NoError(t, os.Chmod(open, 0o640))
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
@@ -84,6 +87,9 @@ func TestServeRefusals(t *testing.T) {
 		require.Contains(t, message, "line 1")
 		require.NotContains(t, message, "very-secret")
 		require.Contains(t, fail(t, exitFailed, config, "serve", "orders", "--tls-cert", tokens, "--tls-key", tokens), "certificate")
+		for _, open := range [][]string{{"--tokens", open}, {"--tls-cert", tokens, "--tls-key", open}} {
+			require.Contains(t, fail(t, exitFailed, config, append([]string{"serve", "orders"}, open...)...), "run chmod 600 ")
+		}
 
 		r := background(t, config, "serve", "orders", "--tokens", tokens, "--listen", "0.0.0.0:0", "--log-level", "debug")
 		url := strings.Replace(r.address(t), "[::]", "127.0.0.1", 1)
