@@ -50,8 +50,8 @@
 // # Connections
 //
 // The consumers of a DB share a handful of connections, however many topics they read; see
-// [Consumer.Run]. The DB's pool opens more while many handlers run at the same time, unless
-// its size is limited: db.Pool().SetMaxOpenConns. A consumer uses one connection of the
+// [Consumer.Run]. The DB's pool opens more while many handlers run at the same time, up to
+// its limit (50; db.Pool().SetMaxOpenConns changes it). A consumer uses one connection of the
 // pool at a time.
 //
 // # Members that share a group

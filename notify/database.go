@@ -88,6 +88,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	}
 	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), packets: sql.OpenDB(packets), waiting: waiting.New(config, slog.Default()),
 		awaits: waiting.New(config, slog.Default())}
+	db.pool.SetMaxOpenConns(poolConns)
 	db.packets.SetMaxOpenConns(packetConns)
 	db.packets.SetMaxIdleConns(packetConns)
 	db.notifications.db = db
@@ -123,8 +124,14 @@ func setSession(params map[string]string) {
 	params[first+"sql_select_limit"] = "9223372036854775807" // none
 }
 
+// poolConns is a third of the 151 connections that a server accepts by default, so that one busy process leaves
+// other applications theirs.
+const poolConns = 50
+
 // Pool is the pool for short statements and for transactions. It holds no lock
-// and nothing waits on it; its size may be changed. Producers whose topics have no
+// and nothing waits on it. It has at most 50 connections, and callers wait for a free one until
+// their context ends; Pool().SetMaxOpenConns changes that, 0 means no limit. A program in which 50
+// transactions at the same time each need a second connection must raise it. Producers whose topics have no
 // wake trigger use up to four connections outside the pool.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 

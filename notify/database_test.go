@@ -1,6 +1,7 @@
 package notify_test
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +12,25 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// However many statements run at the same time, a DB opens no more connections than its default limit.
+func TestPoolIsBounded(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, err := notify.OpenConfig(s.Database(t))
+		require.NoError(t, err)
+		defer db.Close()
+		var running sync.WaitGroup
+		for range 200 {
+			running.Go(func() {
+				var n int
+				assert.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT SLEEP(0.05)"))
+			})
+		}
+		mysqltest.Eventually(t, "a statement waits for a connection", func() bool { return db.Pool().Stats().WaitCount > 0 })
+		running.Wait()
+		assert.Equal(t, 50, db.Pool().Stats().MaxOpenConnections)
+	})
+}
 
 func TestOpenRefusals(t *testing.T) {
 	for _, dsn := range []string{

@@ -18,6 +18,7 @@ type serverMetrics struct {
 	published  *prometheus.CounterVec
 	reconnects *prometheus.CounterVec
 	backfills  *prometheus.CounterVec
+	busy       prometheus.Counter
 }
 
 func newMetrics(s *Server) *serverMetrics {
@@ -30,8 +31,9 @@ func newMetrics(s *Server) *serverMetrics {
 		published:  metrics.NewCounter("messages_published_total", "Messages that were published over HTTP."),
 		reconnects: metrics.NewCounter("reader_lost_total", "Times that the reader lost its connection and began again."),
 		backfills:  metrics.NewCounter("backfills_total", "Times that a client's missing messages were read from the table for it alone."),
+		busy:       prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_busy_total", Help: "Requests that were answered with 503 because too many others were under way."}),
 	}
-	m.registry.MustRegister(m.sent, m.ended, m.published, m.reconnects, m.backfills, &topicCollector{s})
+	m.registry.MustRegister(m.sent, m.ended, m.published, m.reconnects, m.backfills, m.busy, &topicCollector{s})
 	return m
 }
 

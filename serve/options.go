@@ -55,6 +55,10 @@ type Options struct {
 	// MaxConnections is how many connections are accepted at a time; more wait. 0 means
 	// 10,000.
 	MaxConnections int
+	// DatabaseRequests is how many requests that write, or ask for dead letters, use the database at the
+	// same time, with one connection each. More wait for 2 s at most, and are then answered with 503 and
+	// Retry-After. Keep it below the limit of the DB's pool, because the readers need connections too. 0 means 16.
+	DatabaseRequests int
 	// KeyAge is how long an Idempotency-Key is remembered. 0 means 24 h.
 	KeyAge time.Duration
 	// StopTimeout is how long requests in hand may take when Serve is to end. 0 means 10 s.
@@ -77,7 +81,9 @@ type Options struct {
 	Logger *slog.Logger
 
 	backfills chan struct{}
-	patience  time.Duration // how long a hub may be behind a client that comes from another server; for a test in a hurry
+	requests  chan struct{} // those that use the database now
+	crowded   time.Duration // how long a request may wait for another to end; for a test in a hurry
+	patience  time.Duration // how long a hub may be behind a client that comes from another server; for another
 	header    time.Duration // how long a client may take for its header; for another
 	body      time.Duration // how long a client may take for its body; for another
 	answer    time.Duration // how long a client may take to read an answer that is no stream; for another
@@ -92,7 +98,7 @@ func (o Options) withDefaults() (Options, error) {
 		{len(o.Topics) == 0, "no topics"},
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
-		{o.MaxBody < 0 || o.MaxConnections < 0, "MaxBody or MaxConnections is negative"},
+		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0, "MaxBody, MaxConnections or DatabaseRequests is negative"},
 		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
 		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
 	} {
@@ -117,6 +123,7 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.Retry, 2*time.Second)
 	set(&o.MaxBody, 1<<20)
 	set(&o.MaxConnections, 10_000)
+	set(&o.DatabaseRequests, 16)
 	set(&o.KeyAge, 24*time.Hour)
 	set(&o.StopTimeout, 10*time.Second)
 	if o.Commands == nil {
@@ -136,6 +143,8 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.body, 30*time.Second)
 	set(&o.asking, 5*time.Second)
 	set(&o.answer, time.Minute)
+	set(&o.crowded, 2*time.Second)
+	o.requests = make(chan struct{}, o.DatabaseRequests)
 	o.backfills = make(chan struct{}, 8)
 	return o, nil
 }

@@ -56,7 +56,13 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 	message := producer.Message{Payload: payload, Headers: messageHeaders(r.Header)}
 	digest := digestOf(message) // without the trace: another try is another span
 	tracing.Inject(ctx, &message)
+	leave, ok := s.useDatabase(w, r)
+	if !ok {
+		span.SetStatus(codes.Error, "not published")
+		return
+	}
 	id, replayed, err := s.store(ctx, t, message, key, digest)
+	leave()
 	if err != nil {
 		span.SetStatus(codes.Error, "not published")
 		s.publishFailed(w, r, t, err)

@@ -80,9 +80,9 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /topics/{topic}/events", s.forTopic(Read, s.stream))
 	mux.Handle("GET /topics/{topic}/messages", s.forTopic(Read, s.poll))
 	mux.Handle("POST /topics/{topic}/messages", s.forTopic(Publish, s.publish))
-	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(Admin, s.deadLetters))
-	mux.Handle("POST /topics/{topic}/dead-letters/{id}/retry", s.forTopic(Admin, s.retryDeadLetter))
-	mux.Handle("DELETE /topics/{topic}/dead-letters/{id}", s.forTopic(Admin, s.dropDeadLetter))
+	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(Admin, s.usesDatabase(s.deadLetters)))
+	mux.Handle("POST /topics/{topic}/dead-letters/{id}/retry", s.forTopic(Admin, s.usesDatabase(s.retryDeadLetter)))
+	mux.Handle("DELETE /topics/{topic}/dead-letters/{id}", s.forTopic(Admin, s.usesDatabase(s.dropDeadLetter)))
 	return s.guard(mux)
 }
 
