@@ -12,20 +12,13 @@ import (
 
 // item is a message for one client.
 type item struct {
-	sse    []byte // as an event
-	json   []byte // the data of it
+	json   []byte // shared with other clients, but for one that was read for this client alone
 	cursor string // of who has it and all before it
+	seq    uint64 // its place in the hub's order; 0 for one that was read from the table
 }
 
-func newItem(line []byte, cursor string) item {
-	sse := make([]byte, 0, len(line)+len(cursor)+len("id: \ndata: \n\n"))
-	sse = append(append(sse, "id: "...), cursor...)
-	sse = append(append(append(sse, "\ndata: "...), line...), "\n\n"...)
-	from := len(sse) - len(line) - 2
-	return item{sse, sse[from : from+len(line)], cursor}
-}
-
-func (i item) size() int { return len(i.sse) }
+// size is about how much memory it takes, and how many bytes its event has.
+func (i item) size() int { return len(i.json) + 2*len(i.cursor) + len("id: \ndata: \n\n") }
 
 // feed is what one client gets, each message once: first what it lacks, then what
 // comes.
@@ -50,6 +43,9 @@ type feed struct {
 	// read the table, unless this one may yet be refused. A nil often never does.
 	often <-chan time.Time
 	beat  func() error
+
+	held int64 // of Options.MaxMemory
+	poll bool  // it keeps what it was given until release
 }
 
 // cursorError is a cursor that can't be resumed from.
@@ -118,7 +114,7 @@ func (f *feed) missed(events []event, has *consumer.Progress, at *snapshot, give
 		var items []item
 		for size := 0; len(events) > 0 && size < piece; events = events[1:] {
 			advance(has, &at.progress, events[0].id)
-			items = append(items, newItem(events[0].json, has.Text(maxRuns)))
+			items = append(items, item{events[0].json, has.Text(maxRuns), events[0].seq})
 			size += events[0].size()
 		}
 		if err := give(items); err != nil {
@@ -139,7 +135,7 @@ func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 		return at, err
 	}
 	// Without a heartbeat: it may yet be refused.
-	err = f.read(ctx, nil, id, func([]consumer.Message) error { return consumer.ErrStop })
+	err = f.read(ctx, nil, id, func([]consumer.Message) error { return consumer.ErrStop }, func() error { return nil })
 	if !errors.Is(err, consumer.ErrBelowOffset) {
 		return at, err
 	}
@@ -170,8 +166,33 @@ func advance(has, hub *consumer.Progress, id uint64) {
 	has.Add(id)
 }
 
+// errFull ends what a poll is given.
+var errFull = errors.New("enough")
+
+// hold waits until there is memory for the items of this client, which release gives back. A poll that has
+// some already does not wait, because others may wait for what it has.
+func (f *feed) hold(ctx context.Context, size int) error {
+	memory := f.hub.options.memory
+	n := memory.bounded(int64(size))
+	if f.held > 0 && !memory.TryAcquire(n) {
+		return errFull
+	}
+	if f.held == 0 {
+		if err := memory.acquire(ctx, n, f.often, f.beat); err != nil {
+			return err
+		}
+	}
+	f.held += n
+	return nil
+}
+
+func (f *feed) release() {
+	f.hub.options.memory.Release(f.held)
+	f.held = 0
+}
+
 // portion is about how much is read from the table for a client at a time. It is given to the
-// client when others may read again, and so is in memory for each that is slow.
+// client when others may read again, and so is in memory for each that is slow: hold counts it.
 const portion = 4 * piece
 
 // backfill reads from the table what the hub has and the client lacks.
@@ -196,15 +217,18 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 					return err
 				}
 				advance(has, hub, m.ID)
-				items = append(items, newItem(line, has.Text(maxRuns)))
+				items = append(items, item{json: line, cursor: has.Text(maxRuns)})
 				size += items[len(items)-1].size()
 			}
 			return nil
-		})
-		if err != nil {
-			return err
+		}, func() error { return f.hold(ctx, size) })
+		if err == nil {
+			err = give(items)
 		}
-		if err := give(items); err != nil {
+		if !f.poll {
+			f.release()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -229,8 +253,9 @@ func (f *feed) turn(ctx context.Context, often <-chan time.Time) error {
 	}
 }
 
-// read gives the rows above an id, a page at a time, until take says consumer.ErrStop.
-func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error) error {
+// read gives the rows above an id, a page at a time, until take says consumer.ErrStop. It calls last before another
+// client may read, so that what clients have read and did not count yet is bounded.
+func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error, last func() error) error {
 	if err := f.turn(ctx, often); err != nil {
 		return err
 	}
@@ -249,6 +274,9 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 	}
 	if err == nil {
 		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = last()
 	}
 	if errors.Is(err, consumer.ErrBelowOffset) {
 		return cursorError{err}
@@ -295,5 +323,5 @@ func (f *feed) own(i item) (item, error) {
 		f.ahead = nil
 		return i, nil
 	}
-	return newItem(i.json, has.Text(maxRuns)), nil
+	return item{i.json, has.Text(maxRuns), i.seq}, nil
 }

@@ -29,8 +29,7 @@ const (
 // event is a message as every client gets it.
 type event struct {
 	item
-	seq uint64 // its place in the hub's order, from 1 on
-	id  uint64
+	id uint64
 }
 
 // hub has a topic's one reader, and the newest events for any number of clients. A
@@ -203,7 +202,7 @@ func (h *hub) add(messages []consumer.Message) error {
 	for i, m := range messages {
 		h.seq++
 		h.progress.Add(m.ID)
-		e := event{newItem(lines[i], h.progress.Text(maxRuns)), h.seq, m.ID}
+		e := event{item{lines[i], h.progress.Text(maxRuns), h.seq}, m.ID}
 		h.events = append(h.events, e)
 		h.bytes += e.size()
 	}
@@ -232,6 +231,12 @@ func (h *hub) since(seq uint64) (events []event, more <-chan struct{}, err error
 		events = h.events[len(h.events)-int(behind) : len(h.events) : len(h.events)] // which is appended to alone
 	}
 	return events, h.changed, nil
+}
+
+// keeps reports whether the event is among those that are kept.
+func (h *hub) keeps(seq uint64) bool {
+	_, _, err := h.since(seq - 1)
+	return err == nil
 }
 
 // snapshot is a hub at one moment.

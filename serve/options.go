@@ -40,7 +40,7 @@ type Options struct {
 	// Buffer is how many of a topic's newest messages are kept: a client that is further
 	// behind is disconnected, and reads them from the table when it comes back. 0 means 8192.
 	Buffer int
-	// BufferBytes bounds their size. 0 means 32 MiB.
+	// BufferBytes bounds their size. 0 means 32 MiB, or an equal share of 128 MiB if there are more than four topics.
 	BufferBytes int
 	// Heartbeat is how often a stream says something when there is nothing to say. 0
 	// means 15 s.
@@ -59,6 +59,10 @@ type Options struct {
 	// same time, with one connection each. More wait for 2 s at most, and are then answered with 503 and
 	// Retry-After. Keep it below the limit of the DB's pool, because the readers need connections too. 0 means 16.
 	DatabaseRequests int
+	// MaxMemory is how many bytes of messages requests hold at the same time: bodies that are published, answers to polls,
+	// and rows that were read from the table for one client. More wait: streams with heartbeats, others for 2 s
+	// before they are answered with 503; clients that read slowly are cut off meanwhile. 0 means 64 MiB.
+	MaxMemory int64
 	// KeyAge is how long an Idempotency-Key is remembered. 0 means 24 h.
 	KeyAge time.Duration
 	// StopTimeout is how long requests in hand may take when Serve is to end. 0 means 10 s.
@@ -81,6 +85,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	backfills chan struct{}
+	memory    *memory
 	requests  chan struct{} // those that use the database now
 	crowded   time.Duration // how long a request may wait for another to end; for a test in a hurry
 	patience  time.Duration // how long a hub may be behind a client that comes from another server; for another
@@ -98,7 +103,7 @@ func (o Options) withDefaults() (Options, error) {
 		{len(o.Topics) == 0, "no topics"},
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
-		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0, "MaxBody, MaxConnections or DatabaseRequests is negative"},
+		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0, "MaxBody, MaxConnections, DatabaseRequests or MaxMemory is negative"},
 		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
 		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
 	} {
@@ -117,13 +122,14 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	set(&o.Buffer, 8192)
-	set(&o.BufferBytes, 32<<20)
+	set(&o.BufferBytes, min(32<<20, 128<<20/len(o.Topics)))
 	set(&o.Heartbeat, 15*time.Second)
 	set(&o.WriteTimeout, 10*time.Second)
 	set(&o.Retry, 2*time.Second)
 	set(&o.MaxBody, 1<<20)
 	set(&o.MaxConnections, 10_000)
 	set(&o.DatabaseRequests, 16)
+	set(&o.MaxMemory, 64<<20)
 	set(&o.KeyAge, 24*time.Hour)
 	set(&o.StopTimeout, 10*time.Second)
 	if o.Commands == nil {
@@ -144,6 +150,7 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.asking, 5*time.Second)
 	set(&o.answer, time.Minute)
 	set(&o.crowded, 2*time.Second)
+	o.memory = newMemory(o.MaxMemory)
 	o.requests = make(chan struct{}, o.DatabaseRequests)
 	o.backfills = make(chan struct{}, 8)
 	return o, nil

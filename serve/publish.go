@@ -38,7 +38,12 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 	ctx, span := s.tracer.Start(ctx, "publish "+t.name, trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(attribute.String("messaging.destination.name", t.name)))
 	defer span.End()
-	payload, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.options.MaxBody))
+	release, ok := s.holdBody(w, r)
+	if !ok {
+		return
+	}
+	defer release()
+	payload, err := readBody(http.MaxBytesReader(w, r.Body, s.options.MaxBody), r.ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -77,6 +82,37 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	reply(w, status, map[string]any{"id": id})
+}
+
+// holdBody waits until there is memory for a request's body, and for what the driver makes of it. It reports false after an
+// answer. The caller calls release.
+func (s *Server) holdBody(w http.ResponseWriter, r *http.Request) (release func(), ok bool) {
+	size := r.ContentLength
+	if size < 0 {
+		size = s.options.MaxBody
+	}
+	if size > s.options.MaxBody {
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("a message has %d bytes at most", s.options.MaxBody))
+		return nil, false
+	}
+	n := s.options.memory.bounded(2 * size)
+	ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
+	defer cancel()
+	if s.options.memory.acquire(ctx, n, nil, nil) != nil {
+		s.busy(w, "too many messages are under way: try again")
+		return nil, false
+	}
+	return func() { s.options.memory.Release(n) }, true
+}
+
+// readBody reads a body of size bytes, or of a size that is not known (-1).
+func readBody(from io.Reader, size int64) ([]byte, error) {
+	if size < 0 {
+		return io.ReadAll(from)
+	}
+	body := make([]byte, size)
+	_, err := io.ReadFull(from, body)
+	return body, err
 }
 
 // messageHeaders are the message's own headers among the request's.

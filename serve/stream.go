@@ -30,6 +30,7 @@ type sse struct {
 	control *http.ResponseController
 	timeout time.Duration
 	buffer  bytes.Buffer
+	stays   func(item) bool // reports whether a client that reads slowly may go on with a message
 }
 
 // piece is about how much goes to a client at a time: what a slow one reads in
@@ -38,13 +39,13 @@ const piece = 64 << 10
 
 // send writes what is in the buffer.
 func (c *sse) send() error {
-	err := c.write(c.buffer.Bytes())
+	err := c.write(c.buffer.Bytes(), nil)
 	c.buffer.Reset()
 	return err
 }
 
-// write writes a text, in pieces, each with its time.
-func (c *sse) write(text []byte) error {
+// write writes a text, in pieces, each with its time, until stays says no.
+func (c *sse) write(text []byte, stays func() bool) error {
 	for part := range slices.Chunk(text, piece) {
 		if err := c.within(c.timeout); err != nil {
 			return err
@@ -54,6 +55,9 @@ func (c *sse) write(text []byte) error {
 		}
 		if err := c.control.Flush(); err != nil {
 			return err
+		}
+		if stays != nil && !stays() {
+			return fmt.Errorf("%w: other clients need the memory", os.ErrDeadlineExceeded)
 		}
 	}
 	return c.within(0) // over HTTP/2 it would end the stream in the silence that follows
@@ -74,21 +78,29 @@ func (c *sse) within(d time.Duration) error {
 // items writes messages, until the context ends.
 func (c *sse) items(ctx context.Context, items []item) error {
 	for _, i := range items {
-		if c.buffer.Len()+len(i.sse) > piece {
+		if c.buffer.Len() > 0 && c.buffer.Len()+i.size() > piece {
 			if err := c.send(); err != nil {
 				return err
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			if !c.stays(i) {
+				return errBehind
+			}
 		}
-		if len(i.sse) > piece { // which is all clients': no copy for each
-			if err := c.write(i.sse); err != nil {
+		_, _ = fmt.Fprintf(&c.buffer, "id: %s\ndata: ", i.cursor) // a Buffer takes all
+		if len(i.json) > piece {                                  // which is all clients': no copy for each
+			if err := c.send(); err != nil {
 				return err
 			}
-			continue
+			if err := c.write(i.json, func() bool { return c.stays(i) }); err != nil {
+				return err
+			}
+		} else {
+			c.buffer.Write(i.json)
 		}
-		c.buffer.Write(i.sse)
+		c.buffer.WriteString("\n\n")
 	}
 	return c.send()
 }
@@ -134,8 +146,16 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 			c.w.WriteHeader(http.StatusOK)
 		}
 	}
+	var given time.Time // when the client was given what it has in hand
+	c.stays = func(i item) bool {
+		if i.seq != 0 {
+			return t.hub.keeps(i.seq)
+		}
+		return time.Since(given) < c.timeout || !s.options.memory.crowded()
+	}
 	give := func(items []item) error {
 		start()
+		given = time.Now()
 		sent.Add(float64(len(items)))
 		return c.items(ctx, items)
 	}
@@ -237,8 +257,11 @@ func startOf(r *http.Request) (*consumer.Progress, error) {
 	return &p, nil
 }
 
-// maxPoll is the most messages of an answer.
-const maxPoll = 1000
+// maxPoll is the most messages of an answer, and maxPage about the most of its bytes: it has one message at least.
+const (
+	maxPoll = 1000
+	maxPage = 4 << 20
+)
 
 // poll is GET /topics/{topic}/messages, for clients that know no streams.
 func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
@@ -269,7 +292,9 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 	}
 	t.hub.enter()
 	defer t.hub.leave()
-	items, cursor, err := s.collect(r.Context(), t, from, wait, limit)
+	f := &feed{hub: t.hub, poll: true}
+	defer f.release()
+	items, cursor, err := s.collect(r.Context(), f, from, wait, limit)
 	switch {
 	case errors.As(err, &cursorError{}):
 		fail(w, http.StatusConflict, err.Error())
@@ -282,35 +307,54 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 		return
 	}
 	s.metrics.sent.WithLabelValues(t.name, "poll").Add(float64(len(items)))
-	var body bytes.Buffer
-	body.WriteString(`{"messages":[`)
-	for i, item := range items {
-		if i > 0 {
-			body.WriteByte(',')
-		}
-		body.Write(item.json)
-	}
-	fmt.Fprintf(&body, "],\"next\":%q}\n", cursor)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
-	_, _ = w.Write(body.Bytes()) // a client that is gone comes back with the cursor it had
+	_ = s.page(w, items, cursor) // a client that is gone comes back with the cursor it had
 }
 
-// What ends a collection.
-var (
-	errFull = errors.New("enough")
-	errLate = errors.New("it takes too long")
-)
+// page writes a poll's answer: a piece at a time, because the client may be slow and the answer is in memory meanwhile.
+func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error {
+	began := time.Now()
+	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
+	stays := func() bool { return time.Since(began) < c.timeout || !s.options.memory.crowded() }
+	c.buffer.WriteString(`{"messages":[`)
+	for i, item := range items {
+		if i > 0 {
+			c.buffer.WriteByte(',')
+		}
+		if c.buffer.Len()+len(item.json) > piece {
+			if err := c.send(); err != nil {
+				return err
+			}
+			if err := c.write(item.json, stays); err != nil {
+				return err
+			}
+			continue
+		}
+		c.buffer.Write(item.json)
+	}
+	_, _ = fmt.Fprintf(&c.buffer, "],\"next\":%q}\n", cursor) // a Buffer takes all
+	return c.send()
+}
+
+// errLate ends a collection.
+var errLate = errors.New("it takes too long")
 
 // collect returns what there is, or waits for the first.
-func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
+func (s *Server) collect(ctx context.Context, f *feed, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
+	size := 0
 	give := func(items []item) error {
-		room := limit - len(all)
-		if len(items) > room {
-			all = append(all, items[:room]...)
-			return errFull
+		for _, i := range items {
+			if len(all) == limit || len(all) > 0 && size+i.size() > maxPage {
+				return errFull
+			}
+			if i.seq != 0 { // of what was read from the table backfill has counted it
+				if err := f.hold(ctx, i.size()); err != nil {
+					return err
+				}
+			}
+			all = append(all, i)
+			size += i.size()
 		}
-		all = append(all, items...)
 		return nil
 	}
 	defer func() {
@@ -324,7 +368,6 @@ func (s *Server) collect(ctx context.Context, t *topic, from *consumer.Progress,
 	defer cancel()
 	joining, giveUp := context.WithTimeoutCause(joining, wait+2*s.options.patience, errLate) // the second is the join's own
 	defer giveUp()
-	f := feed{hub: t.hub}
 	cursor, err = f.join(joining, from, give)
 	if err != nil && len(all) > 0 {
 		return all, "", nil // the cursor is that of the last

@@ -1,0 +1,81 @@
+package serve
+
+import (
+	"bufio"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// controls is a payload whose JSON is six times as long.
+var controls = strings.Repeat("\x01", 1<<20)
+
+// heap is how much memory is in use.
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// An answer to a poll has a limit in bytes, from memory and from the table, and the next one goes on where it ended.
+func TestPageIsBoundedInBytes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		for range 3 {
+			insert(t, db, "orders", controls)
+		}
+		insert(t, db, "orders", strings.Repeat("x", 3<<20), strings.Repeat("x", 3<<20), "last")
+		for name, buffer := range map[string]int{"kept": 0, "table": 1} {
+			t.Run(name, func(t *testing.T) {
+				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer})
+				var ids []string
+				for after := "beginning"; len(ids) < 6; {
+					status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?after="+strings.ReplaceAll(after, "+", "%2B"), "")
+					require.Equal(t, http.StatusOK, status, answer)
+					require.Less(t, len(answer), 7<<20)
+					require.Equal(t, 1, strings.Count(answer, `"next":`))
+					for n := len(ids) + 1; strings.Contains(answer, `{"id":`+strconv.Itoa(n)+","); n++ {
+						ids = append(ids, strconv.Itoa(n))
+					}
+					_, after, _ = strings.Cut(answer, `"next":"`)
+					after, _, _ = strings.Cut(after, `"`)
+				}
+				assert.True(t, site.options.memory.TryAcquire(site.options.memory.size), "memory is still held")
+			})
+		}
+	})
+}
+
+// Clients that read large messages slowly hold no more memory than they may together, and keep no other client from the table.
+func TestSlowClientsHoldBoundedMemory(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { // of the package's other tests, which use memory too
+		mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
+			db := openDB(t, s.Database(t), "orders")
+			for range 3 {
+				insert(t, db, "orders", controls)
+			}
+			insert(t, db, "orders", "last")
+			site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, MaxMemory: 16 << 20, WriteTimeout: 300 * time.Millisecond})
+			before := heap()
+			var slow []*bufio.Reader
+			for range 40 {
+				slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning", pace{}))
+			}
+			site.client.Timeout = long
+			got := site.events(t, "/topics/orders/events?after=beginning").payloads(4)
+			assert.Equal(t, "last", got[3])
+			used := heap() - before
+			t.Logf("%d MiB for %d slow clients", used>>20, len(slow))
+			assert.Less(t, used, uint64(16<<20+64<<20), "without a limit it is 160 MiB")
+		})
+	})
+}
