@@ -17,30 +17,78 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
-// More connections than MaxConnections wait until one ends.
+// More requests than MaxConnections are turned away, over HTTP/1 and over HTTP/2, and served when one ends. Health checks
+// are answered meanwhile.
 func TestMaxConnections(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2})
-		first := site.events(t, "/topics/orders/events").joined()
-		site.events(t, "/topics/orders/events").joined()
-		third := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		ask := func(patience time.Duration) error {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, site.url+"/healthz", nil)
-			require.NoError(t, err)
-			response, err := third.Do(request)
-			if err == nil {
-				err = response.Body.Close()
-			}
-			return err
+		for name, begin := range map[string]func(testing.TB, *notify.DB, Options) *site{"HTTP/1": start, "HTTP/2": startTLS} {
+			t.Run(name, func(t *testing.T) {
+				site := begin(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2, crowded: 10 * time.Millisecond})
+				first := site.events(t, "/topics/orders/events").joined()
+				site.events(t, "/topics/orders/events").joined()
+				for range 20 {
+					status, answer, header := site.askAll(t, http.MethodGet, "/topics/orders/events", "")
+					require.Equal(t, http.StatusServiceUnavailable, status, answer)
+					require.Equal(t, "2", header.Get("Retry-After"))
+				}
+				status, _ := site.ask(t, http.MethodGet, "/healthz", "")
+				require.Equal(t, http.StatusOK, status)
+				first.cancel()
+				mysqltest.Eventually(t, "a place is free", func() bool {
+					status, _ := site.ask(t, http.MethodGet, "/topics/orders", "")
+					return status == http.StatusOK
+				})
+			})
 		}
-		require.ErrorIs(t, ask(200*time.Millisecond), context.DeadlineExceeded)
-		first.cancel()
-		require.NoError(t, ask(long))
+	})
+}
+
+// One address can't take all places; this machine's own can.
+func TestMaxPerClient(t *testing.T) {
+	mysqltest.Once(t)
+	q := newRequests(4, 2)
+	for address, allowed := range map[string]int{"192.0.2.1": 2, "2001:db8::1": 2, "127.0.0.1": 100, "::1": 100} {
+		for range allowed {
+			assert.True(t, q.enter(address), address)
+		}
+		assert.Equal(t, allowed == 100, q.enter(address), address)
+		if allowed == 2 {
+			q.leave(address)
+			assert.True(t, q.enter(address), address)
+		}
+	}
+}
+
+// Sockets that send nothing keep no client out, however many there are, and end soon.
+func TestIdleSockets(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2, header: time.Second})
+		site.client.Timeout = long
+		stream := site.events(t, "/topics/orders/events").joined()
+		var last net.Conn
+		for range 200 {
+			idle, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
+			require.NoError(t, err)
+			defer idle.Close()
+			last = idle
+		}
+		fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: long}
+		for _, path := range []string{"/healthz", "/topics/orders"} {
+			response, err := fresh.Get(site.url + path)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, http.StatusOK, response.StatusCode)
+		}
+		insert(t, db, "orders", "1")
+		require.Equal(t, []string{"1"}, stream.payloads(1))
+		require.NoError(t, last.SetReadDeadline(time.Now().Add(long)))
+		_, err := last.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
 	})
 }
 

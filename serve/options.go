@@ -52,9 +52,14 @@ type Options struct {
 	Retry time.Duration
 	// MaxBody is the largest message that can be published, in bytes. 0 means 1 MiB.
 	MaxBody int64
-	// MaxConnections is how many connections are accepted at a time; more wait. 0 means
-	// 10,000.
+	// MaxConnections is how many requests are served at a time, streams among them, each with a connection of its own or,
+	// over HTTP/2, several on one. More wait for 2 s at most, and are then answered with 503 and Retry-After. Some
+	// more connections are accepted, for health checks; when all are taken, the oldest without a request is closed.
+	// 0 means 10,000.
 	MaxConnections int
+	// MaxPerClient is how many of them one address may have; more are answered with 429 and Retry-After. The loopback addresses
+	// have no limit, because a proxy connects from there; raise it for a proxy on another machine. 0 means half of MaxConnections.
+	MaxPerClient int
 	// DatabaseRequests is how many requests that write, or ask for dead letters, use the database at the
 	// same time, with one connection each. More wait for 2 s at most, and are then answered with 503 and
 	// Retry-After. Keep it below the limit of the DB's pool, because the readers need connections too. 0 means 16.
@@ -85,6 +90,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	backfills chan struct{}
+	underWay  *requests
 	memory    *memory
 	requests  chan struct{} // those that use the database now
 	crowded   time.Duration // how long a request may wait for another to end; for a test in a hurry
@@ -103,7 +109,7 @@ func (o Options) withDefaults() (Options, error) {
 		{len(o.Topics) == 0, "no topics"},
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
-		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0, "MaxBody, MaxConnections, DatabaseRequests or MaxMemory is negative"},
+		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0 || o.MaxPerClient < 0, "MaxBody, MaxConnections, MaxPerClient, DatabaseRequests or MaxMemory is negative"},
 		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
 		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
 	} {
@@ -128,6 +134,7 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.Retry, 2*time.Second)
 	set(&o.MaxBody, 1<<20)
 	set(&o.MaxConnections, 10_000)
+	set(&o.MaxPerClient, max(1, o.MaxConnections/2))
 	set(&o.DatabaseRequests, 16)
 	set(&o.MaxMemory, 64<<20)
 	set(&o.KeyAge, 24*time.Hour)
@@ -150,6 +157,7 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.asking, 5*time.Second)
 	set(&o.answer, time.Minute)
 	set(&o.crowded, 2*time.Second)
+	o.underWay = newRequests(o.MaxConnections, o.MaxPerClient)
 	o.memory = newMemory(o.MaxMemory)
 	o.requests = make(chan struct{}, o.DatabaseRequests)
 	o.backfills = make(chan struct{}, 8)

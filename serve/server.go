@@ -96,7 +96,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	for _, origin := range s.options.Origins {
 		_ = cross.AddTrustedOrigin(origin) // withDefaults has tried it
 	}
-	next = cross.Handler(next)
+	next = s.limited(cross.Handler(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)  // a test's recorder has no deadlines
 		_ = control.SetWriteDeadline(time.Time{}) // that of the connection's request before
@@ -280,6 +280,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 		TLSConfig:         secure,
 		ReadHeaderTimeout: s.options.header,
 		IdleTimeout:       2 * time.Minute,
+		ConnState:         connState,
 		MaxHeaderBytes:    64 << 10, // a cursor, and what browsers send
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -290,7 +291,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 	running.Go(func() { ran = s.Run(reading) })
 	serving := make(chan error, 1)
 	go func() {
-		limited := &limitListener{Listener: listener, room: make(chan struct{}, s.options.MaxConnections)}
+		limited := newLimitListener(listener, s.options.MaxConnections+reserve(s.options.MaxConnections))
 		if secure != nil {
 			serving <- server.ServeTLS(limited, "", "")
 		} else {
@@ -330,32 +331,6 @@ func CheckAddress(address string, tokens Tokens) error {
 		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)
 	}
 	return nil
-}
-
-// limitListener accepts so many connections at a time; others wait in the system.
-type limitListener struct {
-	net.Listener
-	room chan struct{}
-}
-
-func (l *limitListener) Accept() (net.Conn, error) {
-	l.room <- struct{}{}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
-	}
-	return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.room })}, nil
-}
-
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *limitedConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
 }
 
 // reply writes JSON.

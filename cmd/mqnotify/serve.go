@@ -59,12 +59,13 @@ Without it the address must be one that this machine alone can reach. docs/serve
 	flags.StringVar(&o.key, "tls-key", "", "a `file` with its key")
 	flags.StringSliceVar(&o.Origins, "cors", nil, "`origins` whose pages may use the server, with commas between them; default none")
 	flags.Int64Var(&o.MaxBody, "max-body", 1<<20, "the largest message that can be published, in `bytes`")
-	flags.IntVar(&o.MaxConnections, "max-connections", 10_000, "how many connections are served at a time")
+	flags.IntVar(&o.MaxConnections, "max-connections", 10_000, "how many requests are served at a time, streams among them; more wait for 2s, then get 503")
+	flags.IntVar(&o.MaxPerClient, "max-per-client", 0, "how many of them one address may have; default half; this machine has no limit")
 	flags.IntVar(&o.DatabaseRequests, "max-database-requests", 16, "how many requests use the database at a time, with a connection each; more wait, then get 503")
 	flags.Int64Var(&o.MaxMemory, "max-memory", 64<<20, "how many `bytes` of messages requests hold at a time; slow clients are cut off for it")
 	flags.IntVar(&o.Buffer, "buffer", 8192, "how many `messages` a client may be behind before it is disconnected")
 	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often a stream says something; default 15s")
-	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "max-database-requests", "max-memory", "buffer", "heartbeat")
+	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "max-per-client", "max-database-requests", "max-memory", "buffer", "heartbeat")
 	return cmd
 }
 

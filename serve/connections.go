@@ -1,0 +1,190 @@
+package serve
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// limitListener accepts so many connections at a time. For one more it closes the oldest that has no request under way, so
+// that idle clients keep no others out; while all are busy, others wait in the system.
+type limitListener struct {
+	net.Listener
+	most int
+
+	mu      sync.Mutex
+	all     int
+	idle    *list.List    // of *limitedConn that have no request, the oldest first
+	changed chan struct{} // closed when a connection ends, becomes idle, or the listener is closed
+	closed  bool
+}
+
+func newLimitListener(listener net.Listener, most int) *limitListener {
+	return &limitListener{Listener: listener, most: most, idle: list.New(), changed: make(chan struct{})}
+}
+
+type limitedConn struct {
+	net.Conn
+	listener *limitListener
+	place    *list.Element // among the idle; nil while a request is under way
+	leave    func()
+}
+
+// Accept waits for a connection, and for its place.
+func (l *limitListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		l.mu.Lock()
+		oldest, changed := l.idle.Front(), l.changed
+		switch {
+		case l.closed:
+			l.mu.Unlock()
+			_ = conn.Close() // it was never served
+			return nil, net.ErrClosed
+		case l.all < l.most:
+			c := &limitedConn{Conn: conn, listener: l}
+			c.leave = sync.OnceFunc(c.end)
+			c.place = l.idle.PushBack(c)
+			l.all++
+			l.mu.Unlock()
+			return c, nil
+		}
+		l.mu.Unlock()
+		if oldest != nil {
+			_ = oldest.Value.(*limitedConn).Close() // its client had not asked for anything
+			continue
+		}
+		<-changed
+	}
+}
+
+// Close also ends an Accept that waits for a place.
+func (l *limitListener) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.tell()
+	l.mu.Unlock()
+	return l.Listener.Close()
+}
+
+// tell wakes Accept. The caller has the lock.
+func (l *limitListener) tell() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Close gives the connection's place to another.
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+func (c *limitedConn) end() {
+	c.setIdle(false)
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.all--
+	c.listener.tell()
+}
+
+func (c *limitedConn) setIdle(idle bool) {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case idle && c.place == nil:
+		c.place = l.idle.PushBack(c)
+		l.tell()
+	case !idle && c.place != nil:
+		l.idle.Remove(c.place)
+		c.place = nil
+	}
+}
+
+// connState is for http.Server.ConnState.
+func connState(conn net.Conn, state http.ConnState) {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
+		conn = secure.NetConn()
+	}
+	if c, ok := conn.(*limitedConn); ok && (state == http.StateActive || state == http.StateIdle) {
+		c.setIdle(state == http.StateIdle)
+	}
+}
+
+// reserve is how many connections there may be beyond those whose requests are served: enough for health checks.
+func reserve(most int) int { return max(16, most/16) }
+
+// requests are those under way: over HTTP/2 a connection has many.
+type requests struct {
+	places    chan struct{}
+	perClient int
+
+	mu      sync.Mutex
+	clients map[string]int // by address
+}
+
+func newRequests(most, perClient int) *requests {
+	return &requests{places: make(chan struct{}, most), perClient: perClient, clients: make(map[string]int)}
+}
+
+// enter counts a client's request in, and reports false when it has too many. This machine's own addresses, which are
+// those of a proxy, have no limit.
+func (q *requests) enter(address string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ip := net.ParseIP(address); q.clients[address] >= q.perClient && (ip == nil || !ip.IsLoopback()) {
+		return false
+	}
+	q.clients[address]++
+	return true
+}
+
+func (q *requests) leave(address string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.clients[address]--; q.clients[address] == 0 {
+		delete(q.clients, address)
+	}
+}
+
+// limited serves so many requests at a time. Health checks are always served.
+func (s *Server) limited(next http.Handler) http.Handler {
+	q := s.options.underWay
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		address := clientAddress(r)
+		if !q.enter(address) {
+			s.metrics.busy.Inc()
+			w.Header().Set("Retry-After", "2")
+			fail(w, http.StatusTooManyRequests, "this address has too many requests under way: try again")
+			return
+		}
+		defer q.leave(address)
+		ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
+		defer cancel()
+		select {
+		case q.places <- struct{}{}:
+			defer func() { <-q.places }()
+			next.ServeHTTP(w, r)
+		case <-ctx.Done():
+			s.busy(w, "too many requests are under way: try again")
+		}
+	})
+}
+
+// clientAddress is the address that a request comes from, without the port.
+func clientAddress(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
