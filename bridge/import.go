@@ -275,9 +275,11 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 	return stored, err
 }
 
-// topicHeaders makes a row's headers of a message's: valid UTF-8, which only a payload may lack, and with those
-// that a bridge has put into mqnotify-headers under their own names again. A name that is taken, or that the
-// bridge uses, stays in there: a row's header must not pass for the bridge's.
+// imported stands in front of a header's name that is reserved here: a broker's clients must not decide which groups get a message.
+const imported = "imported-"
+
+// topicHeaders makes a row's headers of a message's: valid UTF-8, which only a payload may lack, and with those that a
+// bridge has put into mqnotify-headers under their own names again, unless the name is taken or reserved.
 func topicHeaders(m producer.Message) producer.Message {
 	headers := make(map[string]string, len(m.Headers))
 	for name, value := range m.Headers {
@@ -285,20 +287,25 @@ func topicHeaders(m producer.Message) producer.Message {
 	}
 	m.Headers = headers
 	packed := map[string]string{}
-	if json.Unmarshal([]byte(headers[fieldHeaders]), &packed) != nil {
-		return m // none, or another program's
-	}
-	delete(headers, fieldHeaders)
-	maps.DeleteFunc(packed, func(name, value string) bool {
-		_, taken := headers[name]
-		if taken || ours(name) {
-			return false
+	if json.Unmarshal([]byte(headers[fieldHeaders]), &packed) == nil { // else there are none, or they are another program's
+		delete(headers, fieldHeaders)
+		maps.DeleteFunc(packed, func(name, value string) bool {
+			_, taken := headers[name]
+			if taken || ours(name) {
+				return false
+			}
+			headers[name] = value
+			return true
+		})
+		if len(packed) > 0 {
+			headers[fieldHeaders] = packedHeaders(packed)
 		}
-		headers[name] = value
-		return true
-	})
-	if len(packed) > 0 {
-		headers[fieldHeaders] = packedHeaders(packed)
+	}
+	for name, value := range maps.Clone(headers) {
+		if ours(name) {
+			delete(headers, name)
+			headers[imported+name] = value
+		}
 	}
 	return m
 }

@@ -305,6 +305,22 @@ func TestImportForgets(t *testing.T) {
 	})
 }
 
+// A broker's message can't decide which groups get it: headers whose names are reserved here come under others.
+func TestImportReserved(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		i, err := NewImport(db, &Origin{Name: "x", Key: "x"}, "orders", ImportOptions{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
+		headers := map[string]string{"Mqnotify-Retry": "other/1", fieldID: "17", "kind": "paid"}
+		_, err = i.store(t.Context(), []Received{{ID: "a", Message: producer.Message{Headers: headers}}})
+		require.NoError(t, err)
+		var stored string
+		require.NoError(t, db.Pool().GetContext(t.Context(), &stored, "SELECT headers FROM orders"))
+		require.JSONEq(t, `{"imported-Mqnotify-Retry":"other/1","imported-mqnotify-id":"17","kind":"paid"}`, stored)
+	})
+}
+
 // numbersSQL are 121 numbers.
 var numbersSQL = "SELECT x.i * 11 + y.i AS i FROM (SELECT 0 AS i" + eleven + ") x, (SELECT 0 AS i" + eleven + ") y"
 

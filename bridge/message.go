@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/header"
 )
 
 // MessageID names a message wherever it goes: its topic and the row's id, such as
@@ -94,7 +95,7 @@ func ascii(text []byte) string {
 }
 
 // ours reports whether a header would pass for one of the fields above.
-func ours(name string) bool { return hasPrefixFold(name, "mqnotify-") }
+func ours(name string) bool { return header.Reserved(name) }
 
 func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/mqnotify/mqnotify/internal/header"
 )
 
 // row is a message as it is stored.
@@ -29,6 +31,10 @@ func encode(messages []Message) ([]row, error) {
 			if !utf8.ValidString(name) || !utf8.ValidString(value) { // Marshal would change it without a word
 				return nil, fmt.Errorf("message %d of %d: header %q is not UTF-8: move it into the payload",
 					i+1, len(messages), name)
+			}
+			if header.Reserved(name) {
+				return nil, fmt.Errorf("message %d of %d: header %q: %w: names that begin with %s are mqnotify's; take another",
+					i+1, len(messages), name, ErrReserved, header.Prefix)
 			}
 		}
 		headers, err := json.Marshal(m.Headers)

@@ -34,6 +34,9 @@ var (
 	// ErrTooLarge means that a message fits into no packet. errors.As with a
 	// *TooLargeError tells more, if it was found before anything was sent.
 	ErrTooLarge = errors.New("the message is too large")
+	// ErrReserved means that a header's name begins with "mqnotify-", in capitals or not. Such headers decide
+	// which groups get a message.
+	ErrReserved = errors.New("the header's name is reserved")
 	// ErrClosed means that the producer was closed.
 	ErrClosed = errors.New("the producer is closed")
 	// ErrNotRunning means that the Run of a Handshake has not begun or has ended.

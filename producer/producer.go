@@ -33,7 +33,8 @@ import (
 // Message is what a producer writes: any bytes, and headers with them.
 type Message struct {
 	// Headers are stored as a JSON object, NULL when there are none. Names and
-	// values are UTF-8: other bytes belong into the payload.
+	// values are UTF-8: other bytes belong into the payload. Names that begin with "mqnotify-", in capitals or
+	// not, are reserved: ErrReserved.
 	Headers map[string]string
 	// Payload may be any bytes. nil and empty are the same: an empty payload.
 	Payload []byte

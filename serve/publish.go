@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -58,7 +59,12 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 		fail(w, http.StatusBadRequest, fmt.Sprintf("Idempotency-Key: %d bytes of UTF-8 at most", maxKey))
 		return
 	}
-	message := producer.Message{Payload: payload, Headers: messageHeaders(r.Header)}
+	headers, err := messageHeaders(r.Header)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	message := producer.Message{Payload: payload, Headers: headers}
 	digest := digestOf(message) // without the trace: another try is another span
 	tracing.Inject(ctx, &message)
 	leave, ok := s.useDatabase(w, r)
@@ -115,20 +121,26 @@ func readBody(from io.Reader, size int64) ([]byte, error) {
 	return body, err
 }
 
-// messageHeaders are the message's own headers among the request's.
-func messageHeaders(from http.Header) map[string]string {
-	var headers map[string]string
+// messageHeaders returns the message's own headers among the request's, or an error that says which can't be one.
+func messageHeaders(from http.Header) (headers map[string]string, err error) {
 	for name, values := range from {
 		own, ok := strings.CutPrefix(name, headerPrefix)
 		if !ok || own == "" {
 			continue
 		}
+		value := strings.Join(values, ", ")
+		switch {
+		case header.Reserved(own):
+			return nil, fmt.Errorf("%s: names that begin with %s are mqnotify's: take another", name, header.Prefix)
+		case !utf8.ValidString(value):
+			return nil, fmt.Errorf("%s: the value is not UTF-8: move it into the body", name)
+		}
 		if headers == nil {
 			headers = make(map[string]string)
 		}
-		headers[strings.ToLower(own)] = strings.Join(values, ", ")
+		headers[strings.ToLower(own)] = value
 	}
-	return headers
+	return headers, nil
 }
 
 // digestOf tells a message from another under the same key.

@@ -46,6 +46,29 @@ func TestPublish(t *testing.T) {
 	})
 }
 
+// A header that can't be a message's is refused with the reason, and trying again would not help.
+func TestHeadersThatAreRefused(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		for header, want := range map[string]string{
+			"Mqnotify-Header-Mqnotify-Retry: other/1": "names that begin with mqnotify- are mqnotify's",
+			"mqnotify-header-MQNOTIFY-X: 1":           "names that begin with mqnotify- are mqnotify's",
+			"Mqnotify-Header-Kind: \xff":              "not UTF-8",
+			"Idempotency-Key: \xff":                   "UTF-8",
+			"traceparent: 00-\xff":                    "",
+		} {
+			status, answer := site.ask(t, "POST", "/topics/orders/messages", "x", header)
+			if want == "" {
+				assert.Equal(t, http.StatusCreated, status, answer)
+				continue
+			}
+			assert.Equal(t, http.StatusBadRequest, status, header)
+			assert.Contains(t, answer, want)
+		}
+	})
+}
+
 // The same key publishes once, however many try at the same time, in whatever server.
 func TestIdempotencyKey(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	"github.com/mqnotify/mqnotify/queue"
@@ -113,6 +114,7 @@ func (p *Publisher) publish(tx producer.Tx, topic string, messages []*message.Me
 	for _, m := range messages {
 		headers := make(map[string]string, len(m.Metadata)+1)
 		maps.Copy(headers, m.Metadata)
+		maps.DeleteFunc(headers, func(name, _ string) bool { return header.Reserved(name) }) // of a message that was consumed
 		if m.UUID != "" {
 			headers[UUIDHeader] = m.UUID
 		}

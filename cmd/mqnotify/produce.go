@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
@@ -217,6 +218,9 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 		name, value, found := strings.Cut(pair, "=")
 		if !found || name == "" {
 			return nil, usagef("--header %q: write name=value", pair)
+		}
+		if header.Reserved(name) {
+			return nil, usagef("--header %q: names that begin with %s are mqnotify's: take another", pair, header.Prefix)
 		}
 		headers[name] = value
 	}

@@ -1,0 +1,40 @@
+package producer
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Headers that decide which groups get a message can't be set by a program, in whatever way it publishes.
+func TestReservedHeaders(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, err := notify.OpenConfig(s.Database(t))
+		require.NoError(t, err)
+		defer db.Close()
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		p, err := New(db, "orders", Options{})
+		require.NoError(t, err)
+		defer p.Close()
+		for _, name := range []string{"mqnotify-retry", "Mqnotify-Retry", "MQNOTIFY-anything"} {
+			m := Message{Headers: map[string]string{name: "other/1"}, Payload: []byte("x")}
+			_, err := p.Publish(t.Context(), m)
+			require.ErrorIs(t, err, ErrReserved)
+			require.ErrorContains(t, err, name)
+			require.True(t, SafeToRetry(err))
+			require.ErrorIs(t, p.Transact(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+				_, err := p.PublishTx(ctx, tx, m)
+				return err
+			}), ErrReserved)
+		}
+		var n int
+		require.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders"))
+		require.Zero(t, n)
+	})
+}
