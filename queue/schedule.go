@@ -145,6 +145,9 @@ type Scheduling struct {
 
 // parseCron reads a cron expression, whose times are UTC unless it says otherwise.
 func parseCron(text string) (cron.Schedule, error) {
+	if (strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ=")) && !strings.Contains(text, " ") { // the library panics
+		return nil, errors.New("after the zone comes a schedule: TZ=Europe/Berlin 0 3 * * *")
+	}
 	times, err := cron.ParseStandard(text)
 	if err != nil {
 		return nil, err
