@@ -121,10 +121,16 @@ func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int,
 	return len(messages), nil
 }
 
+// tombstone is the header of the message that capture writes after a delete.
+const tombstone = "tombstone"
+
 func (s *kafkaSink) record(m consumer.Message) *kgo.Record {
 	r := &kgo.Record{Topic: s.topic, Key: []byte(m.Topic), Value: m.Payload, Timestamp: m.CreatedAt}
 	if s.key != "" {
 		r.Key = []byte(m.Headers[s.key])
+	}
+	if len(m.Payload) == 0 && m.Headers[tombstone] == "true" {
+		r.Value = nil // by which a compacted topic forgets the key
 	}
 	r.Headers = append(r.Headers, kgo.RecordHeader{Key: fieldMessageID, Value: []byte(MessageID(m))})
 	for _, f := range fields(m, func(string, string) bool { return true }) {

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
+	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	ports "github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -204,4 +205,13 @@ func TestKafkaAway(t *testing.T) {
 
 func kafkaLogin() []kgo.Opt {
 	return []kgo.Opt{kgo.SASL(plain.Auth{User: brokertest.User, Pass: brokertest.Password}.AsMechanism())}
+}
+
+// Only what capture marks as a tombstone has no value; another empty message has an empty one.
+func TestKafkaTombstone(t *testing.T) {
+	sink := &kafkaSink{topic: "t", key: "key"}
+	r := sink.record(consumer.Message{Headers: map[string]string{"key": "7", "tombstone": "true"}, Payload: []byte{}})
+	require.Nil(t, r.Value)
+	require.Equal(t, "7", string(r.Key))
+	require.NotNil(t, sink.record(consumer.Message{Headers: map[string]string{"key": "7"}, Payload: []byte{}}).Value)
 }

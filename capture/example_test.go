@@ -20,6 +20,7 @@ func TestExamples(t *testing.T) {
 		for want, example := range map[string]func(){
 			`{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleInstall,
 			"3 triggers\n":       ExampleRepair,
+			"[shop_stock]\n":     ExampleTables,
 			"3 triggers, true\n": ExamplePrepare,
 			"insert of stock into stock_changes, works\nremoved [mqnotify_capture_insert_stock]\n": ExampleStatus,
 		} {
@@ -155,4 +156,31 @@ func ExampleRepair() {
 		return
 	}
 	fmt.Println(len(made), "triggers")
+}
+
+// The tables of a shop, each captured by itself.
+func ExampleTables() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Pool().ExecContext(ctx, "CREATE TABLE shop_stock (id INT PRIMARY KEY, pieces INT)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	names, err := capture.Tables(ctx, db, "shop%")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, name := range names {
+		if _, err := capture.Install(ctx, db, name, capture.Options{}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println(names)
 }

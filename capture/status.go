@@ -187,7 +187,12 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 	if key := t.PrimaryKey(); !slices.EqualFunc(key, s.made.Key, strings.EqualFold) {
 		state.Changed = append(state.Changed, "primary key from ("+strings.Join(s.made.Key, ", ")+") to ("+strings.Join(key, ", ")+")")
 	}
-	topic, noTopic := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
-	state.NoTopic = noTopic != nil || !takesRows(topic)
+	state.NoTopic = !hasTopic(ctx, db, state.Topic)
 	return state, nil
+}
+
+// hasTopic reports whether this account sees a topic of that name that can take every row.
+func hasTopic(ctx context.Context, db *notify.DB, name string) bool {
+	topic, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+	return err == nil && takesRows(topic)
 }

@@ -49,9 +49,13 @@ A trigger can be made only between the transactions that use TABLE: it is tried 
 at a time, during which those who come wait behind it, until --patience is over.
 
 A trigger that stands already after the same changes is an error. With --beside both
-stand.`,
+stand.
+
+With a % in it, TABLE is a pattern, as LIKE has it, of the tables to capture, each by itself:
+message tables, mqnotify's own tables and those that are captured already are left out.`,
 		Example: `  mqnotify capture install orders
   mqnotify capture install orders --ops update,delete --columns id,status --into order_status
+  mqnotify capture install 'shop\_%'
   mqnotify capture install orders --print`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -85,26 +89,41 @@ func addPatience(cmd *cobra.Command, o *capture.Options) {
 	completeNothing(cmd, "patience")
 }
 
-func (a *app) captureInstall(ctx context.Context, name string, o capture.Options, printed bool) error {
+func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Options, printed bool) error {
 	db, err := a.open()
 	if err != nil {
 		return err
 	}
 	defer closeDB(db)
-	if printed {
-		plan, err := capture.Prepare(ctx, db, name, o)
-		if err != nil {
+	names, err := capture.Tables(ctx, db, pattern)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		var plan *capture.Plan
+		if printed {
+			plan, err = capture.Prepare(ctx, db, name, o)
+		} else {
+			plan, err = capture.Install(ctx, db, name, o)
+		}
+		var exists *capture.TriggerExistsError
+		switch {
+		case errors.As(err, &exists) && exists.Ours && name != pattern:
+			a.log.InfoContext(ctx, "the table is captured already", "table", name)
+			continue
+		case err != nil:
 			return captureError(err)
 		}
-		return ignoreBrokenPipe(writeAll(a.out, plan.Script()))
-	}
-	plan, err := capture.Install(ctx, db, name, o)
-	if err != nil {
-		return captureError(err)
-	}
-	a.warnOfCascades(ctx, plan)
-	for _, t := range plan.Triggers {
-		a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
+		a.warnOfCascades(ctx, plan)
+		if printed {
+			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script())); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, t := range plan.Triggers {
+			a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
+		}
 	}
 	return nil
 }

@@ -85,3 +85,27 @@ func TestCapturePrint(t *testing.T) {
 		require.Equal(t, printed, mysqltest.Values[string](t, db, triggers))
 	})
 }
+
+// A pattern is all tables that match it, but for those that can't be captured, or are already; foreign keys that cascade are warned of.
+func TestCapturePattern(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		for _, statement := range []string{
+			"CREATE TABLE shop_orders (id INT PRIMARY KEY)", "CREATE VIEW shop_view AS SELECT * FROM shop_orders", "CREATE TABLE other (id INT)",
+			"CREATE TABLE shop_items (id INT PRIMARY KEY, o INT, FOREIGN KEY (o) REFERENCES shop_orders (id) ON DELETE CASCADE)",
+		} {
+			mysqltest.Exec(t, db, statement)
+		}
+		succeed(t, config, "init", "shop_topic")
+		succeed(t, config, "capture", "install", "shop_orders")
+		r := mqnotify(t, config, "", "capture", "install", "shop%", "--ops", "insert")
+		require.Equal(t, exitDone, r.code, r.err)
+		assert.Contains(t, r.err, "captured already")
+		assert.Contains(t, r.err, "mqnotify_capture_insert_shop_items")
+		assert.Contains(t, r.err, "fire no triggers")
+		assert.NotContains(t, r.err, "shop_topic_changes")
+		assert.Equal(t, []string{"shop_items", "shop_orders"}, mysqltest.Values[string](t, db,
+			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
+		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "none%"), "no table like")
+	})
+}

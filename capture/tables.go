@@ -1,0 +1,37 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Tables returns the names of the tables that match a pattern of LIKE (% is any text, _ any letter), in order: all that Install
+// could capture, but for message tables and mqnotify's own. A name without % is that one table. The error is ErrNoTable if there is none.
+func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string, err error) {
+	if !strings.Contains(pattern, "%") {
+		return []string{pattern}, nil
+	}
+	var all []string
+	err = db.Pool().SelectContext(ctx, &all, `SELECT TABLE_NAME FROM information_schema.TABLES
+		WHERE TABLE_SCHEMA = ? AND TABLE_TYPE = 'BASE TABLE' AND TABLE_NAME LIKE ? ORDER BY TABLE_NAME`, db.Name(), pattern)
+	if err != nil {
+		return nil, fmt.Errorf("capture: list the tables like %q: %w", pattern, err)
+	}
+	for _, name := range all {
+		t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+		if err != nil {
+			return nil, err
+		}
+		if !t.IsMessageTable() && !strings.HasPrefix(strings.ToLower(name), "mqnotify_") {
+			names = append(names, t.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("capture: no table like %q can be captured: %w", pattern, ErrNoTable)
+	}
+	return names, nil
+}
