@@ -61,17 +61,31 @@ func (d definition) trigger(t *table.Table, columns []table.Column, op Op, name 
 	}
 	trigger := schema.CaptureTrigger{
 		Table: t.Name, Topic: d.Topic, Event: string(op), Trigger: name, Definition: encoded,
-		Old: table.JSONExpression(columns, "OLD"), New: table.JSONExpression(columns, "NEW"), Split: d.Split, Tombstones: d.Tombstones,
+		Split: d.Split, Tombstones: d.Tombstones,
 	}
-	if len(d.Key) > 0 {
-		key, err := chosen(t, d.Key)
-		if err != nil {
-			return Trigger{}, err
-		}
-		trigger.OldKey, trigger.NewKey = table.KeyExpression(key, "OLD"), table.KeyExpression(key, "NEW")
+	key, err := keyColumns(t, d.Key)
+	if err != nil {
+		return Trigger{}, err
 	}
+	trigger.Old, trigger.New = rowOf(columns, key, "OLD"), rowOf(columns, key, "NEW")
+	trigger.Same = table.SameTypes(append(slices.Clone(columns), key...), map[Op]string{Insert: "NEW", Update: "NEW", Delete: "OLD"}[op])
 	statement, err := trigger.Statement()
 	return Trigger{trigger.Name(), op, statement}, err
+}
+
+func keyColumns(t *table.Table, names []string) ([]table.Column, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return chosen(t, names)
+}
+
+func rowOf(columns, key []table.Column, row string) schema.CaptureRow {
+	r := schema.CaptureRow{Row: table.JSONExpression(columns, row), AnyRow: table.AnyJSONExpression(columns, row)}
+	if len(key) > 0 {
+		r.Key, r.AnyKey = table.KeyExpression(key, row), table.AnyKeyExpression(key, row)
+	}
+	return r
 }
 
 // typeOf is a column's type, from which table.TypedColumn makes its column again.

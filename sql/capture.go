@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -14,14 +15,21 @@ import (
 // is none, which is in the table already, is no reason to refuse a write.
 const CaptureMode = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES"
 
+// CaptureRow is SQL that writes the row before (Old) or after a change (New).
+type CaptureRow struct {
+	// Row writes it as JSON, and AnyRow does when a column's type was changed.
+	Row, AnyRow string
+	// Key writes the row's key as a JSON string, and so does AnyKey. Empty means that messages have no key.
+	Key, AnyKey string
+}
+
 // CaptureTrigger is what a capture trigger is made of.
 type CaptureTrigger struct {
 	Table, Topic string
 	Event        string // "INSERT", "UPDATE" or "DELETE", in any case
-	// Old and New are SQL that writes the row before and after as JSON.
-	Old, New string
-	// OldKey and NewKey are SQL that writes the row's key before and after as a JSON string. Empty means that messages have no key.
-	OldKey, NewKey string
+	Old, New     CaptureRow
+	// Same is SQL that is true while the columns have the types that Row and Key are for. Empty means always.
+	Same string
 	// Split makes an UPDATE of the key a delete and an insert, each with its own key.
 	Split bool
 	// Tombstones makes each delete two messages: the second has the header tombstone and an empty payload.
@@ -48,48 +56,51 @@ func CaptureName(table, event string) string {
 // Statement is the commented statement that makes the trigger.
 func (c CaptureTrigger) Statement() (string, error) {
 	event := strings.ToLower(c.Event)
+	same := cmp.Or(c.Same, "TRUE")
 	common := []string{
 		"trigger", ident.Quote(c.Name()), "event", strings.ToUpper(event), "table", ident.Quote(c.Table),
-		"topic", ident.Quote(c.Topic), "definition", ident.Literal(c.Definition),
+		"topic", ident.Quote(c.Topic), "definition", ident.Literal(c.Definition), "same", same,
 	}
 	with := func(file string, pairs ...string) string { return fill(read(file), append(common, pairs...)...) }
 	switch event {
 	case "insert":
-		return with("capture_row.sql", "messages", c.inserted(c.NewKey, c.New)), nil
+		return with("capture_row.sql", "row", "new", "value", c.New.Row, "any_value", c.New.any(c.New.AnyRow, c.New.Row),
+			"key", c.New.any(c.New.Key), "any_key", c.New.any(c.New.AnyKey, c.New.Key), "messages", c.inserted()), nil
 	case "delete":
-		return with("capture_row.sql", "messages", c.deleted(c.OldKey, c.Old)), nil
+		return with("capture_row.sql", "row", "old", "value", c.Old.Row, "any_value", c.Old.any(c.Old.AnyRow, c.Old.Row),
+			"key", c.Old.any(c.Old.Key), "any_key", c.Old.any(c.Old.AnyKey, c.Old.Key), "messages", c.deleted()), nil
 	case "update":
 	default:
 		return "", fmt.Errorf("schema: a trigger cannot fire on %q: insert, update or delete", c.Event)
 	}
-	oldKey, newKey, split := "NULL", "NULL", "FALSE"
-	key := func(string) string { return "" }
-	if c.NewKey != "" {
-		oldKey, newKey, split = c.OldKey, c.NewKey, strings.ToUpper(strconv.FormatBool(c.Split))
-		key = func(variable string) string { return variable }
-	}
 	return with("capture_update.sql",
-		"old", c.Old, "new", c.New, "old_key", oldKey, "new_key", newKey, "split", split,
-		"messages", c.message("update", key("new_key"), "CONCAT("+c.payload("update", `,"old":`)+", old_row, ',\"new\":', new_row, '}')"),
-		"moved", c.deleted(key("old_key"), "old_row")+",\n    "+c.inserted(key("new_key"), "new_row")), nil
+		"old", c.Old.Row, "new", c.New.Row, "any_old", c.Old.any(c.Old.AnyRow, c.Old.Row), "any_new", c.New.any(c.New.AnyRow, c.New.Row),
+		"old_key", c.Old.any(c.Old.Key), "new_key", c.New.any(c.New.Key),
+		"any_old_key", c.Old.any(c.Old.AnyKey, c.Old.Key), "any_new_key", c.New.any(c.New.AnyKey, c.New.Key),
+		"split", strings.ToUpper(strconv.FormatBool(c.Split && c.New.Key != "")),
+		"messages", c.message("update", "new_key", "CONCAT("+c.payload("update", `,"old":`)+", old_row, ',\"new\":', new_row, '}')"),
+		"moved", c.deleted()+",\n    "+c.inserted()), nil
 }
 
-func (c CaptureTrigger) inserted(key, row string) string {
-	return c.message("insert", key, "CONCAT("+c.payload("insert", `,"old":null,"new":`)+",\n      "+row+",\n      '}')")
+// any is the first of the expressions that is there, or NULL.
+func (CaptureRow) any(expressions ...string) string { return cmp.Or(append(expressions, "NULL")...) }
+
+func (c CaptureTrigger) inserted() string {
+	return c.message("insert", "new_key", "CONCAT("+c.payload("insert", `,"old":null,"new":`)+", new_row, '}')")
 }
 
-func (c CaptureTrigger) deleted(key, row string) string {
-	message := c.message("delete", key, "CONCAT("+c.payload("delete", `,"old":`)+",\n      "+row+",\n      ',\"new\":null}')")
+func (c CaptureTrigger) deleted() string {
+	message := c.message("delete", "old_key", "CONCAT("+c.payload("delete", `,"old":`)+", old_row, ',\"new\":null}')")
 	if !c.Tombstones {
 		return message
 	}
-	return message + ",\n    (CONCAT(" + ident.Literal(c.fields("delete")+`,"tombstone":"true","key":`) + ", " + key + ", '}'), '')"
+	return message + ",\n    (CONCAT(" + ident.Literal(c.fields("delete")+`,"tombstone":"true","key":`) + ", old_key, '}'), '')"
 }
 
 // message is a row of the topic.
 func (c CaptureTrigger) message(op, key, payload string) string {
 	headers := ident.Literal(c.fields(op) + "}")
-	if key != "" {
+	if c.Old.Key != "" || c.New.Key != "" {
 		headers = "CONCAT(" + ident.Literal(c.fields(op)+`,"key":`) + ", " + key + ", '}')"
 	}
 	return "(" + headers + ",\n    " + payload + ")"

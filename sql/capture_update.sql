@@ -1,15 +1,22 @@
 -- Writes a message for every UPDATE that changes something of a row, by whatever program, in the writer's own
 -- transaction. What is too large for max_allowed_packet is NULL, which the topic refuses, and the writer is told. The
--- statement that is never run says what the trigger was made for: mqnotify reads it.
+-- statement that is never run says what the trigger was made for: mqnotify reads it. Columns whose types were changed
+-- since then take the long way.
 CREATE TRIGGER {trigger} AFTER UPDATE ON {table} FOR EACH ROW
 BEGIN
   DECLARE old_row, new_row, old_key, new_key LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
   IF FALSE THEN DO {definition}; END IF;
-  SET old_row =
-      {old};
-  SET new_row =
+  IF {same} THEN
+    SET old_key = {old_key}, new_key = {new_key}, old_row =
+      {old},
+    new_row =
       {new};
-  SET old_key = {old_key}, new_key = {new_key};
+  ELSE
+    SET old_key = {any_old_key}, new_key = {any_new_key}, old_row =
+      {any_old},
+    new_row =
+      {any_new};
+  END IF;
   IF {split} AND COALESCE(old_key <> new_key, TRUE) THEN
     INSERT INTO {topic} (headers, payload) VALUES
     {moved};

@@ -95,7 +95,7 @@ func ExampleCaptureName() {
 // What capture.Install makes, with an SQL expression for each row.
 func ExampleCaptureTrigger() {
 	trigger := schema.CaptureTrigger{
-		Table: "stock", Topic: "stock_changes", Event: "delete", Old: "JSON_OBJECT('id', OLD.id)",
+		Table: "stock", Topic: "stock_changes", Event: "delete", Old: schema.CaptureRow{Row: "JSON_OBJECT('id', OLD.id)"},
 	}
 	statement, err := trigger.Statement()
 	fmt.Println(trigger.Name(), strings.Contains(statement, "JSON_OBJECT('id', OLD.id)"), err)

@@ -9,7 +9,8 @@ import (
 )
 
 // JSONExpression is SQL that writes columns of a row as an [Encoder] does, for a
-// trigger. row is what stands before a column's name: NEW or OLD.
+// trigger. row is what stands before a column's name: NEW or OLD. It holds while SameTypes does: servers set up each expression
+// anew for each row, which costs more than to evaluate it, so that it must be short.
 //
 // It differs in two places: a FLOAT is written with the digits of a DOUBLE
 // (1.100000023841858 for 1.1), which read back as the same FLOAT, and a TIMESTAMP is in UTC whatever the time_zone of
@@ -17,6 +18,16 @@ import (
 // some part of it does not fit into max_allowed_packet; a column that is NULL does
 // not make it so.
 func JSONExpression(columns []Column, row string) string {
+	return rowExpression(columns, row, Column.jsonExpression)
+}
+
+// AnyJSONExpression is JSONExpression for columns whose types were changed since the trigger was made: each is written by the type that it has when
+// the trigger runs, as far as SQL shows that. It never fails, and takes ten times as long.
+func AnyJSONExpression(columns []Column, row string) string {
+	return rowExpression(columns, row, Column.anyTypeExpression)
+}
+
+func rowExpression(columns []Column, row string, expression func(c Column, name string) string) string {
 	if len(columns) == 0 {
 		return "'{}'"
 	}
@@ -31,18 +42,76 @@ func JSONExpression(columns []Column, row string) string {
 		key := func(name string) string { return string(AppendString([]byte(before), []byte(name))) + ":" }
 		if c.form() == asJSON { // the JSON value null is not NULL
 			fmt.Fprintf(&b, "IF(IF(%s, JSON_TYPE(%s) = 'NULL', FALSE), %s, CONCAT(%s, IF(%s IS NULL, 'null', %s))),\n        ", isJSON(name), name,
-				ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, c.jsonExpression(name))
+				ident.Literal(key(c.Name+"_json")+`"null"`), ident.Literal(key(c.Name)), name, expression(c, name))
 			continue
 		}
-		fmt.Fprintf(&b, "%s, IF(%s IS NULL, 'null', %s),\n        ", ident.Literal(key(c.Name)), name, c.jsonExpression(name))
+		fmt.Fprintf(&b, "%s, IF(%s IS NULL, 'null', %s),\n        ", ident.Literal(key(c.Name)), name, expression(c, name))
 	}
 	b.WriteString("'}')")
 	return b.String()
 }
 
-// jsonExpression writes a value that is not NULL. A column whose type was changed since the trigger was made does not make
-// it fail: it is written by what it is now, as far as SQL shows that.
+// SameTypes is SQL that is true while each column is of the kind that it is of now: a text, bytes, or a number or time. A text is what
+// has a character set, and numbers and times have a higher coercibility than texts and bytes have.
+func SameTypes(columns []Column, row string) string {
+	var texts, bytes, others, all []string
+	for _, c := range columns {
+		name := row + "." + ident.Quote(c.Name)
+		switch {
+		case c.CharSet != "":
+			texts = append(texts, "CHARSET("+name+")")
+		case c.form() == asBits || c.form() == asBase64 || c.DataType == "json":
+			bytes = append(bytes, "CHARSET("+name+") <> 'binary'", "COERCIBILITY("+name+") > 2")
+		case c.isNumberOrTime():
+			others = append(others, "COERCIBILITY("+name+") <= 2")
+		}
+	}
+	if len(texts) > 0 {
+		all = append(all, "'binary' IN ("+strings.Join(texts, ", ")+")")
+	}
+	all = append(append(all, bytes...), others...)
+	if len(all) == 0 {
+		return "TRUE"
+	}
+	return "NOT (" + strings.Join(all, " OR ") + ")"
+}
+
+func (c Column) isNumberOrTime() bool {
+	switch c.DataType {
+	case "float", "double", "decimal", "date", "time":
+		return true
+	}
+	return c.form() == asDigits || c.form() == asTime
+}
+
+// jsonExpression writes a value that is not NULL, of a column of the same kind of type.
 func (c Column) jsonExpression(name string) string {
+	quoted := "JSON_QUOTE(" + asUTF8(name) + ")"
+	switch c.form() {
+	case asDigits:
+		return name + " + 0" // without the zeros of ZEROFILL, which JSON has not
+	case asBits: // eight bytes at most, where bytes may have any length
+		return "IF(LENGTH(" + name + ") <= 8, " + asUTF8("CONV(HEX("+name+"), 16, 10)") + ", " + inBase64(name) + ")"
+	case asBase64:
+		return inBase64(name)
+	case asJSON: // on MariaDB it is the text that was stored
+		if c.DataType == "json" {
+			return "IF(JSON_VALID(" + name + "), " + oneLine(name) + ", " + inBase64(name) + ")"
+		}
+		return "IF(JSON_VALID(" + name + "), " + oneLine(name) + ", " + quoted + ")"
+	case asTime:
+		return "IF(CONCAT(" + name + ") LIKE '____-__-__ __:__:__%', " + c.timeExpression(name, asUTF8(name)) + ", " + quoted + ")"
+	}
+	if c.DataType == "float" || c.DataType == "double" {
+		text := "CONCAT(" + name + ")"
+		return "IF(" + text + " LIKE '%:%' OR " + text + " LIKE '____-__-__' OR " + withZeros(name) + ", " + text[:len(text)-1] + " + 0), " + allDigits(name) + ")"
+	}
+	return quoted
+}
+
+// anyTypeExpression writes a value that is not NULL. A column whose type was changed since the trigger was made does not make
+// it fail: it is written by what it is now, as far as SQL shows that.
+func (c Column) anyTypeExpression(name string) string {
 	numberOrTime, text := "COERCIBILITY("+name+") > 2", "CONCAT("+name+")"
 	shown := "IF(" + withZeros(name) + ", JSON_QUOTE(" + asUTF8(name) + "), " + asUTF8(text) + ")" // a number without a sum
 	switch c.form() {
@@ -152,14 +221,23 @@ func (c Column) fraction() int {
 }
 
 // KeyExpression is SQL that writes the values of a row's key columns as one JSON string: the text of a single value, and the JSON
-// array of several.
+// array of several. AnyKeyExpression is to it what AnyJSONExpression is to JSONExpression.
 func KeyExpression(columns []Column, row string) string {
+	return keyExpression(columns, row, Column.jsonExpression)
+}
+
+// AnyKeyExpression is KeyExpression for columns whose types were changed since the trigger was made.
+func AnyKeyExpression(columns []Column, row string) string {
+	return keyExpression(columns, row, Column.anyTypeExpression)
+}
+
+func keyExpression(columns []Column, row string, expression func(c Column, name string) string) string {
 	values := make([]string, len(columns))
 	for i, c := range columns {
-		values[i] = c.jsonExpression(row + "." + ident.Quote(c.Name))
+		values[i] = expression(c, row+"."+ident.Quote(c.Name))
 	}
 	if len(values) == 1 {
-		return "JSON_QUOTE(JSON_UNQUOTE(" + values[0] + "))"
+		return "JSON_QUOTE(JSON_UNQUOTE(CONCAT(" + values[0] + ")))"
 	}
 	return "JSON_QUOTE(CONCAT('[', " + strings.Join(values, ", ',', ") + ", ']'))"
 }

@@ -152,7 +152,7 @@ func TestExpressionOfChangedTypes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
 		mysqltest.ExecAll(t, conn, "SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
-			"CREATE TABLE captured (line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")
+			"CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")
 		for _, now := range changedTypes() {
 			var columns, changes, values []string
 			for i, was := range changedTypes() {
@@ -161,21 +161,27 @@ func TestExpressionOfChangedTypes(t *testing.T) {
 				values = append(values, now.value)
 			}
 			mysqltest.ExecAll(t, conn, "DELETE FROM captured", "DROP TABLE IF EXISTS t", "CREATE TABLE t ("+strings.Join(columns, ", ")+") CHARACTER SET utf8mb4")
-			before := describe(t, conn, "t")
-			mysqltest.ExecAll(t, conn, "CREATE TRIGGER i AFTER INSERT ON t FOR EACH ROW INSERT INTO captured VALUES ("+JSONExpression(before.Columns, "NEW")+")",
-				"CREATE TRIGGER d AFTER DELETE ON t FOR EACH ROW BEGIN DECLARE line LONGTEXT CHARACTER SET utf8mb4; SET line = "+
-					JSONExpression(before.Columns, "OLD")+"; INSERT INTO captured VALUES (line); END",
+			body := "DECLARE line LONGTEXT CHARACTER SET utf8mb4;"
+			for _, c := range describe(t, conn, "t").Columns {
+				one := []Column{c}
+				body += " IF " + SameTypes(one, "OLD") + " THEN SET line = " + JSONExpression(one, "OLD") + "; ELSE SET line = " + AnyJSONExpression(one, "OLD") +
+					"; END IF; INSERT INTO captured (line) VALUES (line);"
+			}
+			mysqltest.ExecAll(t, conn, "CREATE TRIGGER d AFTER DELETE ON t FOR EACH ROW BEGIN "+body+" END",
 				"ALTER TABLE t "+strings.Join(changes, ", "), "INSERT INTO t VALUES ("+strings.Join(values, ", ")+")")
-			want := readAll(t, conn, describe(t, conn, "t"))[0]
-			mysqltest.Exec(t, conn, "DELETE FROM t")
-			line := mysqltest.Value[string](t, conn, "SELECT DISTINCT CONVERT(line USING binary) FROM captured")
 			after := describe(t, conn, "t")
+			want := readAll(t, conn, after)[0]
+			mysqltest.Exec(t, conn, "DELETE FROM t")
+			lines := mysqltest.Values[string](t, conn, "SELECT line FROM captured ORDER BY id")
 			for i, c := range after.Columns {
 				was := changedTypes()[i].column
 				if was == "BIT(9)" && (c.IsJSON || c.IsBinary()) {
 					continue // eight bytes or fewer are written as the number that they would be in a BIT
 				}
-				assert.Equal(t, sameValue(t, want, c), sameValue(t, line, c), "%s that became %s", was, now.column)
+				if strings.Contains(was, "INT") && c.DataType == "double" {
+					continue // MySQL cuts the sum to 22 characters
+				}
+				assert.Equal(t, sameValue(t, want, c), sameValue(t, lines[i], c), "%s that became %s", was, now.column)
 			}
 		}
 	})
@@ -188,8 +194,8 @@ func sameValue(t *testing.T, line string, c Column) string {
 	switch c.form() {
 	case asDigits:
 		return strings.TrimLeft(value, "0")
-	case asTime: // with a T and a Z, or as the server shows it
-		return strings.TrimRight(strings.NewReplacer("T", " ", "Z", "").Replace(value), "0")
+	case asTime: // with a T and a Z, or as the server shows it, or as a number
+		return digits(value)
 	case asBits: // or as bytes
 		return strings.Replace(value, base64.StdEncoding.EncodeToString([]byte{1, 1}), "257", 1)
 	case asJSON: // itself, or its text, or its text's bytes
@@ -198,10 +204,22 @@ func sameValue(t *testing.T, line string, c Column) string {
 		}
 		return strings.NewReplacer(`map[a:1]`, `{"a":1}`, ": ", ":").Replace(value)
 	}
+	if c.isNumberOrTime() && (c.DataType == "date" || c.DataType == "time") {
+		value = digits(value)
+	}
 	if f, err := strconv.ParseFloat(value, 64); err == nil && c.DataType == "float" {
 		return fmt.Sprint(float32(f))
 	} else if err == nil && c.DataType == "double" {
 		return fmt.Sprint(f)
 	}
 	return value
+}
+
+func digits(value string) string {
+	return strings.Trim(strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' {
+			return -1
+		}
+		return r
+	}, value), "0")
 }
