@@ -45,7 +45,7 @@ func TestScopes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders", "invoices")
 		var log mysqltest.Text
-		site := start(t, db, Options{Topics: []string{"orders", "invoices"}, Tokens: testTokens(t), Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		site := start(t, db, Options{Topics: []string{"orders", "invoices"}, Tokens: testTokens(t), penalty: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		const none, wrong = "", "wrong-0123456789"
 		for _, test := range []struct {
 			method, path string
@@ -140,6 +140,100 @@ func TestEmptyTokenNeverMatches(t *testing.T) {
 		_, err := Options{Topics: []string{"orders"}, Tokens: tokens}.withDefaults()
 		require.ErrorIs(t, err, ErrOptions)
 	}
+}
+
+// A wrong token is counted, logged with the client's address and not with the token, seldom, and answered late. The access log names
+// the token of those that are right.
+func TestWrongTokens(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		var log mysqltest.Text
+		site := start(t, db, Options{
+			Topics: []string{"orders"}, Tokens: testTokens(t), penalty: 100 * time.Millisecond, MaxConnections: 16,
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+		began := time.Now()
+		for range 5 {
+			status, _ := site.ask(t, "GET", "/topics/orders", "", "Authorization: Bearer wrong-0123456789")
+			assert.Equal(t, http.StatusUnauthorized, status)
+		}
+		took := time.Since(began)
+		assert.GreaterOrEqual(t, took, 500*time.Millisecond)
+		site.options.penalties <- struct{}{} // another is late
+		status, _, header := site.askAll(t, "GET", "/topics/orders", "", "Authorization: Bearer wrong-0123456789")
+		<-site.options.penalties
+		assert.Equal(t, http.StatusTooManyRequests, status)
+		assert.Equal(t, "2", header.Get("Retry-After"))
+		_, text := site.ask(t, "GET", "/metrics", "", "Authorization: Bearer "+adminToken)
+		assert.Contains(t, text, "mqnotify_wrong_tokens_total 6\n")
+		lines := strings.Count(log.String(), "a wrong token was shown")
+		assert.Positive(t, lines)
+		assert.LessOrEqual(t, lines, int(time.Since(began).Seconds())+1)
+		assert.Contains(t, log.String(), "client=127.0.0.1")
+		assert.NotContains(t, log.String(), "0123456789")
+
+		site.ask(t, "GET", "/topics/orders", "", "Authorization: Bearer "+readerToken)
+		site.ask(t, "DELETE", "/topics/orders/dead-letters/1", "", "Authorization: Bearer "+adminToken)
+		mysqltest.Eventually(t, "the access log names the tokens", func() bool {
+			return strings.Contains(log.String(), "status=200 token=reader") && strings.Contains(log.String(), "level=INFO msg=request method=DELETE path=/topics/orders/dead-letters/1 status=404 token=admin")
+		})
+	})
+}
+
+// Only an admin sees the names of members, which tell of accounts and hosts.
+func TestStateWithoutAccounts(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_offset (topic, group_name, settled, delivered, fence, version, member) VALUES ('orders', 'mailer', 0, '', 1, 1, 'root@host')")
+		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: testTokens(t)})
+		for _, path := range []string{"/topics", "/topics/orders"} {
+			_, answer := site.ask(t, "GET", path, "", "Authorization: Bearer "+readerToken)
+			assert.Contains(t, answer, `"group":"mailer"`)
+			assert.NotContains(t, answer, "root")
+			_, answer = site.ask(t, "GET", path, "", "Authorization: Bearer "+adminToken)
+			assert.Contains(t, answer, "root")
+		}
+	})
+}
+
+// What makes no sense is refused with the reason, as JSON, and not with an error that says to try again.
+func TestRequestsThatMakeNoSense(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}})
+		runs := "1" + strings.Repeat("+100000000000000", 2000)
+		for _, test := range []struct{ method, path, header string }{
+			{"GET", "/topics/orders/events", "Last-Event-ID: " + runs},
+			{"GET", "/topics/orders/messages?after=" + strings.ReplaceAll(runs, "+", "%2B"), ""},
+			{"GET", "/topics/orders/events", "Last-Event-ID: \xff"},
+			{"GET", "/topics/orders/dead-letters?group=%ff", ""},
+		} {
+			status, answer := site.ask(t, test.method, test.path, "", test.header)
+			assert.Equal(t, http.StatusBadRequest, status, "%.60s %.30s", test.path, test.header)
+			assert.Contains(t, answer, `{"error":"`)
+		}
+		status, answer, header := site.askAll(t, "POST", "/topics/orders/messages", "x", "Origin: https://other.example", "Sec-Fetch-Site: cross-site")
+		assert.Equal(t, http.StatusForbidden, status)
+		assert.Contains(t, answer, `{"error":"`)
+		assert.Contains(t, header.Get("Content-Type"), "application/json")
+	})
+}
+
+// Browsers are told to stay with HTTPS, but for this machine's own name.
+func TestStrictTransportSecurity(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		options := Options{Topics: []string{"orders"}, Tokens: testTokens(t)}
+		secure, plain := startTLS(t, db, options), start(t, db, options)
+		for _, test := range []struct {
+			site *site
+			host string
+			want string
+		}{{secure, "shop.example", "max-age=31536000"}, {secure, "localhost", ""}, {plain, "shop.example", ""}} {
+			_, _, header := test.site.askAll(t, "GET", "/healthz", "", "Host: "+test.host)
+			assert.Equal(t, test.want, header.Get("Strict-Transport-Security"))
+		}
+	})
 }
 
 // Without tokens the server listens on this machine alone, answers to its name alone, and

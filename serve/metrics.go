@@ -11,29 +11,31 @@ import (
 
 // serverMetrics are the server's, in a registry of its own.
 type serverMetrics struct {
-	registry   *prometheus.Registry
-	readers    *metrics.Readers
-	sent       *prometheus.CounterVec
-	ended      *prometheus.CounterVec
-	published  *prometheus.CounterVec
-	reconnects *prometheus.CounterVec
-	backfills  *prometheus.CounterVec
-	busy       prometheus.Counter
+	registry    *prometheus.Registry
+	readers     *metrics.Readers
+	sent        *prometheus.CounterVec
+	ended       *prometheus.CounterVec
+	published   *prometheus.CounterVec
+	reconnects  *prometheus.CounterVec
+	backfills   *prometheus.CounterVec
+	busy        prometheus.Counter
+	wrongTokens prometheus.Counter
 }
 
 func newMetrics(s *Server) *serverMetrics {
 	registry := metrics.NewRegistry(s.options.Commands)
 	m := &serverMetrics{
-		registry:   registry,
-		readers:    metrics.NewReaders(registry),
-		sent:       metrics.NewCounter("messages_sent_total", "Messages that were sent to clients.", "kind"),
-		ended:      metrics.NewCounter("streams_ended_total", "Event streams that ended, and why.", "reason"),
-		published:  metrics.NewCounter("messages_published_total", "Messages that were published over HTTP."),
-		reconnects: metrics.NewCounter("reader_lost_total", "Times that the reader lost its connection and began again."),
-		backfills:  metrics.NewCounter("backfills_total", "Times that a client's missing messages were read from the table for it alone."),
-		busy:       prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_busy_total", Help: "Requests that were answered with 503 because too many others were under way."}),
+		registry:    registry,
+		readers:     metrics.NewReaders(registry),
+		sent:        metrics.NewCounter("messages_sent_total", "Messages that were sent to clients.", "kind"),
+		ended:       metrics.NewCounter("streams_ended_total", "Event streams that ended, and why.", "reason"),
+		published:   metrics.NewCounter("messages_published_total", "Messages that were published over HTTP."),
+		reconnects:  metrics.NewCounter("reader_lost_total", "Times that the reader lost its connection and began again."),
+		backfills:   metrics.NewCounter("backfills_total", "Times that a client's missing messages were read from the table for it alone."),
+		busy:        prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_busy_total", Help: "Requests that were answered with 503 because too many others were under way."}),
+		wrongTokens: prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_wrong_tokens_total", Help: "Requests that showed a token that the server does not know."}),
 	}
-	m.registry.MustRegister(m.sent, m.ended, m.published, m.reconnects, m.backfills, m.busy, &topicCollector{s})
+	m.registry.MustRegister(m.sent, m.ended, m.published, m.reconnects, m.backfills, m.busy, m.wrongTokens, &topicCollector{s})
 	return m
 }
 

@@ -90,6 +90,8 @@ type Options struct {
 	Logger *slog.Logger
 
 	backfills chan struct{}
+	penalties chan struct{} // requests with a wrong token that wait for their answer
+	penalty   time.Duration // how late the answer to a wrong token is; for a test in a hurry
 	underWay  *requests
 	memory    *memory
 	requests  chan struct{} // those that use the database now
@@ -157,6 +159,8 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.asking, 5*time.Second)
 	set(&o.answer, time.Minute)
 	set(&o.crowded, 2*time.Second)
+	set(&o.penalty, 500*time.Millisecond)
+	o.penalties = make(chan struct{}, max(1, o.MaxConnections/16))
 	o.underWay = newRequests(o.MaxConnections, o.MaxPerClient)
 	o.memory = newMemory(o.MaxMemory)
 	o.requests = make(chan struct{}, o.DatabaseRequests)

@@ -33,6 +33,8 @@ type Server struct {
 	handler  http.Handler
 	stopping chan struct{} // closed when streams are to end
 	stopOnce sync.Once
+
+	wrongTokens seldom // of the log's lines
 }
 
 // topic is a table that is served.
@@ -67,6 +69,12 @@ func New(db *notify.DB, options Options) (*Server, error) {
 	return s, nil
 }
 
+// The addresses that change dead letters.
+const (
+	retryPattern = "POST /topics/{topic}/dead-letters/{id}/retry"
+	dropPattern  = "DELETE /topics/{topic}/dead-letters/{id}"
+)
+
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", servePage)
@@ -81,8 +89,8 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /topics/{topic}/messages", s.forTopic(Read, s.poll))
 	mux.Handle("POST /topics/{topic}/messages", s.forTopic(Publish, s.publish))
 	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(Admin, s.usesDatabase(s.deadLetters)))
-	mux.Handle("POST /topics/{topic}/dead-letters/{id}/retry", s.forTopic(Admin, s.usesDatabase(s.retryDeadLetter)))
-	mux.Handle("DELETE /topics/{topic}/dead-letters/{id}", s.forTopic(Admin, s.usesDatabase(s.dropDeadLetter)))
+	mux.Handle(retryPattern, s.forTopic(Admin, s.usesDatabase(s.retryDeadLetter)))
+	mux.Handle(dropPattern, s.forTopic(Admin, s.usesDatabase(s.dropDeadLetter)))
 	return s.guard(mux)
 }
 
@@ -96,6 +104,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	for _, origin := range s.options.Origins {
 		_ = cross.AddTrustedOrigin(origin) // withDefaults has tried it
 	}
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusForbidden, "another site's page may not do this: name the site with --cors, or send no Origin")
+	}))
 	next = s.limited(cross.Handler(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)  // a test's recorder has no deadlines
@@ -109,6 +120,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")
+		if r.TLS != nil && !loopbackHost(r.Host) { // where other programs of the developer's may speak HTTP
+			header.Set("Strict-Transport-Security", "max-age=31536000")
+		}
 		if len(s.options.Tokens) == 0 && !loopbackHost(r.Host) {
 			fail(w, http.StatusForbidden, "without tokens this server answers to localhost alone")
 			return
@@ -125,7 +139,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		next.ServeHTTP(&answer{w, s.options.answer, false}, r)
+		a := &answer{ResponseWriter: w, within: s.options.answer}
+		began := time.Now()
+		next.ServeHTTP(a, r)
+		s.access(r, a, time.Since(began))
 	})
 }
 
@@ -149,6 +166,8 @@ type answer struct {
 	http.ResponseWriter
 	within time.Duration
 	begun  bool
+	status int
+	token  string // the name of the one that was shown
 }
 
 func (a *answer) begin() {
@@ -161,6 +180,7 @@ func (a *answer) begin() {
 // WriteHeader begins the answer.
 func (a *answer) WriteHeader(status int) {
 	a.begin()
+	a.status = status
 	a.ResponseWriter.WriteHeader(status)
 }
 
@@ -176,10 +196,9 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("topic")
-		token := s.token(r)
+		token := s.authenticate(w, r)
 		switch {
 		case token == nil:
-			s.unauthorized(w)
 		case !token.Allows(scope, name):
 			fail(w, http.StatusForbidden, fmt.Sprintf("the token does not have %s of this topic", scope))
 		case s.topics[name] == nil:
@@ -193,21 +212,15 @@ func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *htt
 // anyTopic lets in who may read all topics.
 func (s *Server) anyTopic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token := s.token(r)
+		token := s.authenticate(w, r)
 		switch {
 		case token == nil:
-			s.unauthorized(w)
 		case !token.Allows(Read, "*"):
 			fail(w, http.StatusForbidden, "the token does not have read of all topics (read:*)")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
-}
-
-func (s *Server) unauthorized(w http.ResponseWriter) {
-	w.Header().Set("WWW-Authenticate", `Bearer realm="mqnotify"`)
-	fail(w, http.StatusUnauthorized, "show a token: Authorization: Bearer TOKEN")
 }
 
 // ready answers whether all topics are being read.

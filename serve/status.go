@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/waiting"
@@ -83,7 +84,7 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 
 type groupJSON struct {
 	Group       string  `json:"group"`
-	Member      string  `json:"member"`
+	Member      string  `json:"member,omitempty"` // for admin
 	Session     uint64  `json:"session"`
 	Offset      uint64  `json:"offset"`
 	DoneAbove   uint64  `json:"done_above"`
@@ -130,12 +131,17 @@ func (t *topic) describe(token *Token, state *topicState) topicJSON {
 	}
 	out.Head = &state.Groups.Head
 	most := consumer.Count{}
+	named := token.Allows(Admin, t.name) // a member's name tells of its host, or of its account
 	for _, s := range state.Groups.Groups {
+		member := ""
+		if named {
+			member = s.Member
+		}
 		if s.Waiting.N > most.N || s.Waiting.More {
 			most = s.Waiting
 		}
 		out.Groups = append(out.Groups, groupJSON{
-			s.Group, s.Member, s.Session, s.Settled, s.Done, s.Gaps, s.Waiting.String(), s.Moved.Seconds(), s.DeadLetters.String(), s.BelowOffset,
+			s.Group, member, s.Session, s.Settled, s.Done, s.Gaps, s.Waiting.String(), s.Moved.Seconds(), s.DeadLetters.String(), s.BelowOffset,
 		})
 	}
 	lag := most.String()
@@ -145,9 +151,8 @@ func (t *topic) describe(token *Token, state *topicState) topicJSON {
 
 // list is GET /topics: what the token lets one see.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	token := s.token(r)
+	token := s.authenticate(w, r)
 	if token == nil {
-		s.unauthorized(w)
 		return
 	}
 	// For all of them together: a database that does not answer for one does not for the next.
@@ -210,7 +215,12 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 			attempts, error, DATE_FORMAT(failed_at, '%Y-%m-%d %H:%i:%s') AS failed_at
 		FROM ` + schema.DeadLetterTable + " WHERE topic = ?"
 	args := []any{t.name}
-	if group := r.URL.Query().Get("group"); group != "" {
+	group := r.URL.Query().Get("group")
+	if !utf8.ValidString(group) {
+		fail(w, http.StatusBadRequest, "group: a group's name is UTF-8")
+		return
+	}
+	if group != "" {
 		query += " AND group_name = ?"
 		args = append(args, group)
 	}

@@ -237,6 +237,9 @@ func (s *Server) untilStop(ctx context.Context) (context.Context, context.Cancel
 	return ctx, func() { cancel(nil) }
 }
 
+// maxCursor is more than a cursor of ours takes: maxRuns runs of two numbers each.
+const maxCursor = 16 << 10
+
 // startOf is where a client wants to begin; nil means now. A browser's Last-Event-ID,
 // which it sends when it comes back, goes before what the address says.
 func startOf(r *http.Request) (*consumer.Progress, error) {
@@ -246,6 +249,9 @@ func startOf(r *http.Request) (*consumer.Progress, error) {
 	}
 	if text == "" {
 		return nil, nil //nolint:nilnil // no progress is one
+	}
+	if len(text) > maxCursor {
+		return nil, fmt.Errorf("the cursor is too long (after, Last-Event-ID): one has at most %d bytes", maxCursor)
 	}
 	if text == "beginning" {
 		return &consumer.Progress{}, nil

@@ -49,11 +49,20 @@ async function refresh() {
     if (!state.topics.length) sign("health", "bad", "this token reads no topic");
     else if (away.length) sign("health", "bad", "not being read: " + away.join(", "));
     else sign("health", "good", "all topics are being read");
-    if (!state.topics.some((t) => t.topic === state.topic)) choose(location.hash.slice(1) && decodeURIComponent(location.hash.slice(1)));
+    if (!state.topics.some((t) => t.topic === state.topic)) choose(wanted());
     show();
     await showDead();
   } catch (error) {
     sign("health", "bad", "the server does not answer");
+  }
+}
+
+// The topic that the address names, if it does.
+function wanted() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch (error) {
+    return ""; // such as #%
   }
 }
 
@@ -86,7 +95,7 @@ function show() {
   if (!topic) return;
   const groups = (topic.groups || []).map((g) => row(
     [g.group], [g.lag, "number"], [g.dead_letters, isMore(g.dead_letters) ? "number warn" : "number"], [String(g.offset), "number"], [String(g.gaps), "number"],
-    [since(g.stored_seconds_ago) + (g.stored_seconds_ago < 1 ? "" : " ago"), "number"], [g.session ? g.member : "none active, last " + g.member, g.session ? "" : "warn"]));
+    [since(g.stored_seconds_ago) + (g.stored_seconds_ago < 1 ? "" : " ago"), "number"], [g.session ? g.member || "active" : "none active" + (g.member ? ", last " + g.member : ""), g.session ? "" : "warn"]));
   byId("groups").replaceChildren(...(groups.length ? groups : [none(7, "No group consumes this topic.")]));
   const gate = topic.gate;
   if (!gate) return;
@@ -114,7 +123,7 @@ async function follow() {
   while (!control.signal.aborted) {
     try {
       const response = await ask(path("events"), { signal: control.signal, headers: state.cursor ? { "Last-Event-ID": state.cursor } : {} });
-      if (response.status === 409) state.cursor = ""; // the table was emptied
+      if ([400, 409, 431].includes(response.status)) state.cursor = ""; // the table was emptied, or it is no cursor
       if (!response.ok) throw new Error(response.status);
       await read(response.body.getReader(), () => {
         wait = 250;
