@@ -46,9 +46,12 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	if m.IsRow {
 		return m.Payload, nil
 	}
-	out := make([]byte, 0, len(m.Payload)+256)
-	out = append(out, `{"id":`...)
-	out = strconv.AppendUint(out, m.ID, 10)
+	var out bytes.Buffer // which takes all
+	out.Grow(len(m.Payload) + len(m.Payload)/8 + 256)
+	out.WriteString(`{"id":`)
+	out.WriteString(strconv.FormatUint(m.ID, 10))
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
 	fields := []struct {
 		name  string
 		value any
@@ -65,14 +68,14 @@ func (m Message) MarshalJSON() ([]byte, error) {
 		fields[3].name, fields[3].value = "payload_base64", m.Payload
 	}
 	for _, field := range fields {
-		value, err := marshal(field.value)
-		if err != nil {
+		out.WriteString(`,"` + field.name + `":`)
+		if err := encoder.Encode(field.value); err != nil {
 			return nil, err
 		}
-		out = append(out, `,"`+field.name+`":`...)
-		out = append(out, value...)
+		out.Truncate(out.Len() - 1) // the newline after each value
 	}
-	return append(out, '}'), nil
+	out.WriteByte('}')
+	return out.Bytes(), nil
 }
 
 // marshal is json.Marshal without its detour for HTML.

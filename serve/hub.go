@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -191,6 +192,9 @@ func (h *hub) add(messages []consumer.Message) error {
 		line, err := m.MarshalJSON()
 		if err != nil {
 			return err
+		}
+		if cap(line) > len(line)+len(line)/4 { // it is kept, and counted by its length
+			line = bytes.Clone(line)
 		}
 		lines[i] = line
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,16 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(loadEnv); dsn != "" {
+		if err := serveForLoad(dsn); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	mysqltest.Main(m)
+}
 
 // long is how long a test waits for what must come.
 const long = time.Minute

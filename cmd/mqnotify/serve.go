@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -69,6 +70,9 @@ Without it the address must be one that this machine alone can reach. docs/serve
 	return cmd
 }
 
+// memoryLimit is when the garbage of large messages is collected sooner than usual. It limits no message.
+const memoryLimit = 400 << 20
+
 func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if (o.cert == "") != (o.key == "") {
 		return usagef("--tls-cert and --tls-key: give both")
@@ -98,6 +102,9 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errNoDatabase
 	}
 	o.Commands = serve.CountCommands(config)
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
 	db, err := notify.OpenConfig(config)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
