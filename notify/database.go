@@ -72,7 +72,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 		// What the driver would print on stderr, it returns as errors too.
 		config.Logger = &mysql.NopLogger{}
 	}
-	connector, err := mysql.NewConnector(config)
+	connector, err := server.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
@@ -82,7 +82,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 		// After a KILL between two statements of a packet the server sends no further answer. Longer than an INSERT waits.
 		several.ReadTimeout = 2 * time.Minute
 	}
-	packets, err := mysql.NewConnector(several)
+	packets, err := server.NewConnector(several)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}

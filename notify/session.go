@@ -106,7 +106,7 @@ func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, er
 			return socket, nil
 		}
 	}
-	connector, err := mysql.NewConnector(config)
+	connector, err := server.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}

@@ -45,6 +45,7 @@ type app struct {
 	metrics    string             // the address for them
 	commands   func() uint64      // that were sent to the database, if they are counted
 	inheritDSN bool               // commands that mqnotify runs get the secret variables
+	warned     bool               // that the server is not verified
 	started    bool               // the command line was understood
 	setDefault func(*slog.Logger) // for what the packages log
 	unsetenv   func(name string) error

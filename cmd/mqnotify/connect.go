@@ -35,6 +35,7 @@ var errNoDatabase = errors.New("no database is named: give --database, or end th
 // connection is which server and database.
 type connection struct {
 	dsn, defaultsFile, database string
+	tls                         string
 	wait                        time.Duration // for a server that does not answer yet
 }
 
@@ -43,9 +44,10 @@ func (c *connection) register(root *cobra.Command) {
 	flags.StringVar(&c.dsn, "dsn", "", "server and database; better in "+envDSN+", for the password's sake")
 	flags.StringVar(&c.defaultsFile, "defaults-file", "", "a my.cnf to connect with; ~/.my.cnf if nothing is given")
 	flags.StringVar(&c.database, "database", "", "the database, instead of the DSN's or the file's")
+	flags.StringVar(&c.tls, "tls", "", "how to verify the server: true, ca:/path.pem or sha256:FINGERPRINT;\ninstead of the DSN's tls= or the file's ssl-mode")
 	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION for ever")
 	flags.Lookup("wait").NoOptDefVal = (365 * 24 * time.Hour).String()
-	completeNothing(root, "dsn", "database", "wait")
+	completeNothing(root, "dsn", "database", "tls", "wait")
 }
 
 // config is how to connect. Its database may be missing.
@@ -60,12 +62,21 @@ func (a *app) config() (*mysql.Config, error) {
 		}
 		config.DBName = a.connection.database
 	}
+	if a.connection.tls != "" {
+		if err := dsn.SetTLS(config, a.connection.tls); err != nil {
+			return nil, usagef("--tls: %w", err)
+		}
+	}
 	if config.Timeout == 0 {
 		config.Timeout = dialPatience
 	}
 	config.Logger = driverLog{a.log}
 	if config.Passwd != "" {
 		a.stderr.hide(":"+config.Passwd+"@", ":***@")
+	}
+	if why := dsn.Unverified(config); why != "" && !a.warned {
+		a.warned = true
+		a.log.WarnContext(context.Background(), "another server could take this one's place and get the password: "+why, "remedy", "--tls, or tls= in the DSN, with true, ca:/path.pem or sha256:FINGERPRINT")
 	}
 	return config, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/internal/doctor"
+	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
@@ -54,6 +55,10 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 			return usageError{err}
 		}
 	}
+	config, err := a.config()
+	if err != nil {
+		return err
+	}
 	db, err := a.open()
 	if err != nil {
 		return err
@@ -64,7 +69,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 		show = showJSON
 	}
 	count := map[doctor.Level]int{}
-	for r := range doctor.Examine(ctx, db, doctor.Options{Topics: topics, Timeout: o.timeout}) {
+	for r := range doctor.Examine(ctx, db, doctor.Options{Topics: topics, Timeout: o.timeout, Unverified: dsn.Unverified(config)}) {
 		count[r.Level]++
 		if err := show(a.out, r); err != nil {
 			return ignoreBrokenPipe(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,8 @@ import (
 func (a *app) explain(err error) error {
 	var dial *net.OpError
 	var open *bridge.OpenError
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
 	var remedy string
 	switch {
 	case errors.As(err, &open):
@@ -28,6 +31,8 @@ func (a *app) explain(err error) error {
 		errors.Is(err, queue.ErrNoState), errors.Is(err, queue.ErrDenied):
 	case errors.As(err, &dial) && dial.Op == "dial":
 		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
+	case errors.As(err, &authority), errors.As(err, &name):
+		remedy = "name its authority with --tls ca:/path.pem, or its own certificate with --tls sha256:FINGERPRINT"
 	case server.Is(err, server.ErrAccessDenied):
 		remedy = "check user and password"
 	case server.Is(err, server.ErrBadDatabase):

@@ -33,8 +33,13 @@ func connection(ctx context.Context, e *exam) ([]Result, error) {
 	if err := e.get(ctx, &at, "SELECT CURRENT_USER() AS account, @@hostname AS host, @@port AS port"); err != nil {
 		return nil, err
 	}
-	return []Result{ok("connected to database %s on %s as %s, in %v", ident.Quote(e.db.Name()),
-		net.JoinHostPort(at.Host, strconv.Itoa(at.Port)), at.Account, took.Round(100*time.Microsecond))}, nil
+	results := []Result{ok("connected to database %s on %s as %s, in %v", ident.Quote(e.db.Name()),
+		net.JoinHostPort(at.Host, strconv.Itoa(at.Port)), at.Account, took.Round(100*time.Microsecond))}
+	if why := e.options.Unverified; why != "" {
+		results = append(results, warning("have the server verified with --tls, or tls= in the DSN: true, ca:/path.pem or sha256:FINGERPRINT",
+			"another server could take this one's place and get the password: %s", why))
+	}
+	return results, nil
 }
 
 // unreachable says why there is no connection.

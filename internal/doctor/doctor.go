@@ -50,6 +50,8 @@ type Options struct {
 	// Old is how long a transaction may be open before it is worth a warning. 0
 	// means 1 minute.
 	Old time.Duration
+	// Unverified is why another server could take this one's place, as dsn.Unverified says it.
+	Unverified string
 
 	only []string // names of checks; nil means all
 }

@@ -21,13 +21,17 @@ func parseDriverForm(s string) (*mysql.Config, error) {
 		return nil, &SyntaxError{"there is an @ behind the last slash: if the slash is part of the password, " +
 			"end the string with /database; in a database or a parameter write %40 for @" + otherScheme(s)}
 	}
+	params, secure, err := takeTLS(params)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkParams(params); err != nil {
 		return nil, err
 	}
 	if _, err := url.PathUnescape(database); err != nil {
 		return nil, &SyntaxError{"the database is not percent-encoded: write % as %25"}
 	}
-	cfg, err := mysql.ParseDSN(s)
+	cfg, err := mysql.ParseDSN(s[:slash+1] + database + "?" + params)
 	if err != nil || !validAddress(cfg.Net, cfg.Addr) {
 		return nil, &SyntaxError{"the address between the password and the database is neither tcp(host:port), " +
 			"with brackets around an IPv6 address, nor unix(/path)" + otherScheme(s)}
@@ -35,7 +39,7 @@ func parseDriverForm(s string) (*mysql.Config, error) {
 	if strings.ContainsRune(cfg.DBName, 0) {
 		return nil, &SyntaxError{"the database has a NUL character"}
 	}
-	return cfg, nil
+	return cfg, setTLS(cfg, secure)
 }
 
 // validAddress refuses other networks than these, although a Go program could

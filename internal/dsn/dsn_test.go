@@ -164,7 +164,7 @@ func TestParseErrorsNameThePartAndNoPassword(t *testing.T) {
 		"u@tcp(db:1)/?timeout=s3cret":            "of the parameters, timeout takes a duration with its unit",
 		"u@tcp(db:1)/?parseTime=s3cret":          "parseTime takes true or false",
 		"mysql://db/?maxAllowedPacket=s3cret":    "maxAllowedPacket takes a number of bytes",
-		"mysql://db/?tls=s3cret":                 "tls takes true, false, skip-verify or preferred",
+		"mysql://db/?tls=s3cret":                 "tls takes true (the system",
 		"mysql://db/?loc=s3cret":                 "loc takes a time zone",
 		"mysql://db/?serverPubKey=s3cret":        "serverPubKey takes the name of a key",
 		"mysql://db/?connectionAttributes=s3%":   "connectionAttributes takes key:value pairs",

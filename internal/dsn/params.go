@@ -36,7 +36,7 @@ var known = map[string]string{
 	"serverPubKey":             "the name of a key that the program has registered",
 	"timeTruncate":             wantDuration,
 	"timeout":                  wantDuration,
-	"tls":                      "true, false, skip-verify or preferred; for a CA of your own use a defaults file with ssl-ca",
+	"tls":                      TLSForms,
 	"writeTimeout":             wantDuration,
 }
 

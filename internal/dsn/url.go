@@ -42,6 +42,10 @@ func parseURL(s string) (*mysql.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	params, secure, err := takeTLS(params)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkParams(params); err != nil {
 		return nil, err
 	}
@@ -77,7 +81,7 @@ func parseURL(s string) (*mysql.Config, error) {
 		return nil, err
 	}
 	setAddress(cfg, host, port, socket)
-	return cfg, nil
+	return cfg, setTLS(cfg, secure)
 }
 
 // takeSocket takes socket=... out of the query. The other parameters are as the

@@ -53,7 +53,7 @@ func connect(ctx context.Context, config *mysql.Config, isolation string, settin
 			return s.socket, err
 		}
 	}
-	connector, err := mysql.NewConnector(config)
+	connector, err := server.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("waiting: %w", err)
 	}
