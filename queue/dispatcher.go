@@ -445,15 +445,25 @@ func (d *dispatcher) count(outcomes []outcome) {
 		case wasFailed:
 			d.failed.Add(1)
 			d.log.Info("a task failed and will be tried again", "task", o.held.task.ID, "attempt", o.held.task.Attempt,
-				"wait", o.wait, "error", firstLine(o.text))
+				"wait", o.wait, "error", shortError{firstLine(o.text), o.err})
 		case wasCancelled:
 			d.log.Info("the handler of a cancelled task has ended", "task", o.held.task.ID, "attempt", o.held.task.Attempt)
 		case wasFatal:
 			d.dead.Add(1)
-			d.log.Warn("a task failed for the last time", "task", o.held.task.ID, "attempt", o.held.task.Attempt, "error", firstLine(o.text))
+			d.log.Warn("a task failed for the last time", "task", o.held.task.ID, "attempt", o.held.task.Attempt, "error", shortError{firstLine(o.text), o.err})
 		}
 	}
 }
+
+// shortError is a handler's error with the first line alone as its text. It stays an error in the log, so that a
+// slog.Handler can tell one kind from another.
+type shortError struct {
+	line string
+	err  error
+}
+
+func (e shortError) Error() string { return e.line }
+func (e shortError) Unwrap() error { return e.err }
 
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")

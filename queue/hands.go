@@ -215,7 +215,7 @@ func (h *hands) outcomeOf(claim *held, err error) outcome {
 	if err == nil {
 		return outcome{held: claim, kind: wasDone}
 	}
-	o := outcome{held: claim, kind: wasFailed, text: lastError(err)}
+	o := outcome{held: claim, kind: wasFailed, text: lastError(err), err: err}
 	if claim.task.Retries <= 0 || errors.Is(err, ErrDead) {
 		o.kind = wasFatal
 		return o

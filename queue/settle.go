@@ -19,6 +19,7 @@ type outcome struct {
 	held *held
 	kind outcomeKind
 	text string        // last_error
+	err  error         // the handler's, of which text is the beginning
 	wait time.Duration // until the next attempt
 }
 

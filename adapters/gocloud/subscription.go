@@ -31,7 +31,7 @@ type SubscriptionOptions struct {
 	Visibility time.Duration
 	// InFlight is how many messages are received and not answered at most. 0 means 1000.
 	InFlight int
-	// Logger gets what goes wrong; that a message was refused is no more than a debug line. nil means slog.Default.
+	// Logger gets what the worker says; that a message was refused is a debug line. nil means slog.Default.
 	Logger *slog.Logger
 }
 
@@ -77,22 +77,19 @@ type delivery struct {
 	answered chan error // one slot
 }
 
-// calm logs what a queue says at INFO as debug lines: a task that fails is a message that was refused, as its receiver knows.
+// calm logs that a task failed as a debug line if it was refused, because its receiver knows that.
 type calm struct{ slog.Handler }
 
-func calmer(level slog.Level) slog.Level {
-	if level == slog.LevelInfo {
-		return slog.LevelDebug
-	}
-	return level
-}
-
-func (c calm) Enabled(ctx context.Context, level slog.Level) bool {
-	return c.Handler.Enabled(ctx, calmer(level))
-}
-
 func (c calm) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = calmer(r.Level)
+	r.Attrs(func(a slog.Attr) bool {
+		if err, is := a.Value.Any().(error); is && errors.Is(err, errNack) {
+			r.Level = slog.LevelDebug
+		}
+		return true
+	})
+	if !c.Enabled(ctx, r.Level) {
+		return nil
+	}
 	return c.Handler.Handle(ctx, r)
 }
 
