@@ -179,7 +179,9 @@ func TestLoad(t *testing.T) {
 		used := resident(t, program.Process.Pid)
 		t.Logf("%d streams, %d posts, %d idle, %d of 16 MiB: %d MiB, %d connections, /healthz within %v, a server that does nothing else %v",
 			streams, posts, idle, large, used, most, slowest, floor)
-		assert.Less(t, used, 512)
+		if !racing { // the detector takes several times the memory
+			assert.Less(t, used, 512)
+		}
 		assert.LessOrEqual(t, most, 50+10+4, "the pool, the readers' own, and the test's")
 		assert.Less(t, slowest, max(time.Second, 10*floor), "on a machine that other tests use too")
 		var n int

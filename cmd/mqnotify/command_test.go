@@ -60,6 +60,7 @@ func TestLastWords(t *testing.T) {
 	a := newApp(streams{out: &out, err: &out, environ: []string{envDSN + "=me:secret word@tcp(h:1)/db"}})
 	_, err := a.config()
 	require.NoError(t, err)
+	a.inheritDSN = true
 	run := func(script string) string {
 		t.Helper()
 		err := (&command{[]string{"sh", "-c", script}, killAfter, a}).run(t.Context(), nil, nil)

@@ -29,7 +29,7 @@ func TestGrantsAllowNoMore(t *testing.T) {
 		roleEnqueuer: {insertTaskID, "SELECT * FROM orders", "UPDATE mqnotify_task SET payload = 'x'", "DELETE FROM mqnotify_task"},
 		roleWorker:   {insertTaskID, "SELECT * FROM orders"},
 		roleTasks:    {insertTaskID, "INSERT INTO mqnotify_task (queue, payload) VALUES ('mail', 'x')", "SELECT * FROM orders"},
-		roleCapture:  {"SELECT * FROM orders", "SELECT * FROM orders_changes", "INSERT INTO orders (payload) VALUES ('x')"},
+		roleCapture:  {"SELECT * FROM orders_changes", "INSERT INTO orders (payload) VALUES ('x')", "UPDATE orders SET payload = 'x'"},
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders", "orders_changes", "secrets")
