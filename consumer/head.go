@@ -45,6 +45,29 @@ func (r *reader) checkHead(ctx context.Context) error {
 	return checkHead(ctx, r.rows, r.wm.settled)
 }
 
+// checkLeast returns ErrNoKey for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
+// that is a program's mistake, or was inserted with NO_AUTO_VALUE_ON_ZERO. With AcceptAnyKey it only warns.
+func (r *reader) checkLeast(ctx context.Context) error {
+	var below bool
+	err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		return conn.GetContext(ctx, &below, "SELECT EXISTS (SELECT 1 FROM "+ident.Quote(r.rows.table.Name)+" WHERE "+r.rows.key+" <= 0"+r.rows.where+")")
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("consumer: look for ids below 1: %w", err)
+	case !below:
+		return nil
+	case r.rows.anyKey:
+		if !r.warned {
+			r.warned = true
+			r.log.WarnContext(ctx, "rows whose key is 0 or less are not read", "key", r.rows.keyName)
+		}
+		return nil
+	}
+	return fmt.Errorf("consumer: %s has rows whose %s is 0 or less, which would never be read: give them other ids, or delete them; "+
+		"Options.AcceptAnyKey (--any-key) reads the others: %w", r.rows.table, r.rows.key, ErrNoKey)
+}
+
 func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	head, exists, err := largest(ctx, r)
 	if err != nil || head >= settled {

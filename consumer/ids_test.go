@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,6 +68,46 @@ func TestKeys(t *testing.T) {
 		do(t, db, "INSERT INTO negative VALUES (-4, 0), (7, 1)")
 		got.waitFor(t, `{"id":7,"x":1}`)
 		require.NoError(t, k.end(t))
+	})
+}
+
+// A row with an id that no consumer reads is an error, at the start and while it runs, and a warning for who accepts it.
+func TestIdsBelowOne(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for name, insert := range map[string]string{
+			"zero":     "INSERT INTO zero (id, x) VALUES (0, 1)",
+			"negative": "INSERT INTO negative (id, x) VALUES (-7, 1)",
+		} {
+			db := openTopic(t, s)
+			do(t, db, "CREATE TABLE "+name+" (id INT AUTO_INCREMENT PRIMARY KEY, x INT)", "INSERT INTO "+name+" (x) VALUES (1)")
+			odd, err := db.Pool().Connx(t.Context())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, odd.Close()) }()
+			mysqltest.Exec(t, odd, "SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
+			var got collected
+			c := run(t, db, name, Options{From: Beginning(), originWait: time.Nanosecond}, got.handler())
+			got.waitFor(t, `{"id":1,"x":1}`)
+			mysqltest.Exec(t, odd, insert)
+			mysqltest.Eventually(t, "a consumer that reads others finds it", func() bool {
+				do(t, db, "INSERT INTO "+name+" (x) VALUES (1)")
+				select {
+				case <-c.done:
+					return true
+				default:
+					return false
+				}
+			})
+			require.ErrorIs(t, c.wait(t), ErrNoKey)
+			err = run(t, db, name, Options{From: End()}, got.handler()).wait(t)
+			require.ErrorIs(t, err, ErrNoKey)
+			require.ErrorContains(t, err, "0 or less")
+			var log mysqltest.Text
+			all := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM "+name+" WHERE id > 0 ORDER BY id")
+			require.Equal(t, all, consumed(t, db, name, Options{From: Beginning(), AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+			require.Contains(t, log.String(), "0 or less are not read")
+			do(t, db, "DELETE FROM "+name+" WHERE id <= 0")
+			require.Equal(t, all, consumed(t, db, name, Options{From: Beginning()}))
+		}
 	})
 }
 

@@ -125,11 +125,11 @@ type Options struct {
 	Poll backoff.BackOff
 
 	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
-	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are not
-	// read.
+	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are
+	// ErrNoKey unless AcceptAnyKey is set.
 	Key string
-	// AcceptAnyKey reads a table whose key is not AUTO_INCREMENT, which is ErrNoKey otherwise: ids that programs make, or
-	// that come from a sequence. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
+	// AcceptAnyKey reads a table that has rows whose key is 0 or less, without these, and a table whose key is not
+	// AUTO_INCREMENT: ids that programs make, or that come from a sequence. Both are ErrNoKey otherwise. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
 	// row that is inserted with a smaller key than one that was read before is LOST to this consumer, without a word.
 	AcceptAnyKey bool
 	// Columns are those of the rows, for a table that is no message table or is to

@@ -101,6 +101,9 @@ func (r *reader) checkOrigin(ctx context.Context) error {
 		return nil
 	}
 	r.unchecked = false
+	if err := r.checkLeast(ctx); err != nil {
+		return err
+	}
 	began := time.Now()
 	now, known, err := readOrigin(ctx, r.rows)
 	if err != nil {

@@ -74,6 +74,7 @@ type reader struct {
 	end       uint64        // the head at the beginning
 	unchecked bool          // rows came since the table's origin was checked
 	checked   time.Time     // when the head was compared with the watermark
+	warned    bool          // of rows that are not read
 }
 
 // run reads until the context ends or something is lost.
@@ -107,7 +108,7 @@ func (r *reader) run(ctx context.Context) error {
 			return errDrained
 		}
 		if !found && (moved || time.Since(r.checked) > checkWait) { // moved to where nothing is: back, perhaps
-			if err := r.checkHead(ctx); err != nil {
+			if err := errors.Join(r.checkHead(ctx), r.checkLeast(ctx)); err != nil {
 				return err
 			}
 		}

@@ -31,6 +31,7 @@ type rows struct {
 	where    string   // " AND (...)", or nothing
 	columns  string   // the key first
 	names    []string // theirs, where they are all of the table's
+	anyKey   bool     // the user accepts a key that loses rows
 	messages bool     // it is a message table
 	shares   *shares  // nil unless members share the group
 	decode   func(values []driver.Value, page *page) (Message, error)
@@ -75,7 +76,7 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 		return nil, fmt.Errorf("consumer: column %s of %s has no unique index of its own, so that rows of the same key can't be told apart: add one, or name another column: %w",
 			ident.Quote(key.Name), t, ErrNoKey)
 	}
-	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name)}
+	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name), anyKey: options.AcceptAnyKey}
 	if options.Where != "" {
 		// On lines of its own: a comment in it must not swallow what follows.
 		r.where = " AND (\n" + options.Where + "\n)"

@@ -30,7 +30,8 @@ func (s *selection) register(cmd *cobra.Command) {
 // registerAnyKey is for commands that must not lose a row without a word.
 func (s *selection) registerAnyKey(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.anyKey, "any-key", false, "read a table though its key is not AUTO_INCREMENT: a row that is inserted\n"+
-		"later with a smaller key is LOST (capture has no such loss)")
+		"later with a smaller key is LOST (capture has no such loss); and a table\n"+
+		"with keys of 0 or less, whose rows are left out")
 }
 
 func (s *selection) options(a *app) consumer.Options {

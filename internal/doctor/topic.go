@@ -92,6 +92,14 @@ func key(ctx context.Context, t *topic) ([]Result, error) {
 		return []Result{problem("mqnotify capture install "+t.name+", or consume --any-key if no row ever comes with a smaller key than an earlier one",
 			"key %s (%s) is not AUTO_INCREMENT: a row that is inserted later with a smaller key is lost to consumers", name, column.ColumnType)}, nil
 	}
+	var below bool
+	if err := t.get(ctx, &below, "SELECT EXISTS (SELECT 1 FROM "+ident.Quote(t.table.Name)+" WHERE "+name+" <= 0)"); err != nil {
+		return nil, err
+	}
+	if below {
+		return []Result{problem("give these rows other ids, or delete them; consume --any-key reads the others",
+			"key %s (%s) is 0 or less in some rows: no consumer reads them", name, column.ColumnType)}, nil
+	}
 	var largest sql.Null[uint64]
 	if err := t.get(ctx, &largest, "SELECT MAX("+name+") FROM "+ident.Quote(t.table.Name)); err != nil {
 		return nil, err
