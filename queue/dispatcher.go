@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -120,50 +118,6 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) err
 	}
 }
 
-// mayRest reports whether there was nothing to do for long, and nothing is about to come that no hint tells of.
-func (d *dispatcher) mayRest(ctx context.Context, now handsState) bool {
-	if now.claims > 0 || now.outcomes > 0 || now.aside > 0 || d.alone.ID != 0 || d.ready {
-		d.worked = time.Now()
-	}
-	return ctx.Err() == nil && d.empty && d.heard.Load() && time.Since(d.worked) >= waiting.Unused &&
-		(d.due.IsZero() || time.Until(d.due) > waiting.Unused)
-}
-
-// rest ends the session, because an idle connection costs the server a thread, and connects again when there may be
-// something to do. Other workers' claims change what the waiter polls, so that a claim that lapses is noticed.
-func (d *dispatcher) rest(ctx, waits context.Context) error {
-	before := d.line.session.Capabilities().Version
-	_ = d.line.session.Close()
-	due := make(<-chan time.Time)
-	if !d.due.IsZero() {
-		timer := time.NewTimer(time.Until(d.due))
-		defer timer.Stop()
-		due = timer.C
-	}
-	poke(d.idle)
-	select {
-	case <-d.wakes:
-		d.empty, d.woken = false, true
-	case <-due:
-	case <-ctx.Done():
-		return nil
-	case <-waits.Done():
-		return context.Cause(waits)
-	}
-	session, err := d.queue.db.Session(ctx, notify.SessionOptions{IdleTimeout: d.Worker.idle})
-	if err != nil {
-		return err
-	}
-	d.line.session, d.worked = session, time.Now()
-	if session.Capabilities().Version != before {
-		return errAnotherServer
-	}
-	return nil
-}
-
-// errAnotherServer makes the worker ask again what its server can do.
-var errAnotherServer = errors.New("the server is another one")
-
 // step does what it is time for; worked tells that there may be more.
 func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	stopping := ctx.Err() != nil
@@ -224,90 +178,6 @@ func (d *dispatcher) gather() {
 		}
 		now = d.hands.state(d.options.Batch)
 	}
-}
-
-// wait wakes the dispatcher, while it is idle, when what the worker polls has changed.
-func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
-	head, err := waiter.Head(ctx)
-	if err != nil {
-		return err
-	}
-	d.heard.Store(true)
-	poke(d.wakes)
-	for {
-		select {
-		case <-d.idle:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		// The head was read before the last claim, which found no task: a task that came after that claim ends the wait.
-		for woken := false; !woken; {
-			now, err := waiter.Wait(ctx, head, waitBound)
-			if err != nil {
-				return err
-			}
-			woken = now != head
-			head = now
-		}
-		poke(d.wakes)
-	}
-}
-
-// pause returns when there may be something to do.
-func (d *dispatcher) pause(ctx, waits context.Context, now handsState) error {
-	stopping := ctx.Err() != nil
-	next := d.nextLook
-	if stopping { // it looks for nothing more
-		next = time.Now().Add(d.options.Look)
-	}
-	if rests := d.worked.Add(waiting.Unused); rests.After(time.Now()) && rests.Before(next) {
-		next = rests
-	}
-	earlier := func(t time.Time) {
-		if t.Before(next) {
-			next = t
-		}
-	}
-	if d.empty && !stopping {
-		poke(d.idle)
-	}
-	if !d.due.IsZero() && !stopping {
-		earlier(d.due)
-	}
-	if now.outcomes > 0 {
-		earlier(now.oldest.Add(settleAfter))
-	}
-	if now.aside > 0 {
-		earlier(d.again)
-	}
-	if d.alone.ID != 0 {
-		earlier(d.aloneTo)
-	}
-	if now.claims > 0 {
-		earlier(d.renewed.Add(d.options.Visibility / 3))
-	}
-	timer := time.NewTimer(max(0, time.Until(next)))
-	defer timer.Stop()
-	stop, failed := ctx.Done(), waits.Done()
-	if stopping {
-		stop, failed = nil, nil
-	}
-	select {
-	case <-d.wakes:
-		d.empty, d.woken = false, true
-	case <-d.hands.changed:
-	case <-d.cancels:
-		poke(d.cancels) // for the next step
-	case <-timer.C:
-	case <-d.line.session.Lost():
-		return d.line.session.Err()
-	case <-stop:
-	case <-failed: // the waiter has ended, or ctx
-		if ctx.Err() == nil {
-			return context.Cause(waits)
-		}
-	}
-	return nil
 }
 
 // round writes down outcomes and claims tasks, if it is time for either.

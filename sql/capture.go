@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// CaptureMode is the sql_mode under which the capture triggers are to be made, and then
+// CaptureMode is the sql_mode that the capture triggers must be made with, and then
 // run, whatever the writer's is: nothing is cut short without an error, and a day that
 // is none, which is in the table already, is no reason to refuse a write.
 const CaptureMode = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES"

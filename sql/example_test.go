@@ -64,7 +64,7 @@ func ExampleTopic() {
 	// ) ENGINE=InnoDB
 }
 
-// The flag of a table is set at each change, whoever makes it.
+// The flag of a table is set at each change by any program.
 func ExampleTrigger() {
 	statement, err := schema.Trigger("customers", schema.TriggerCounter, "update")
 	if err != nil {

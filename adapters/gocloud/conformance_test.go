@@ -28,11 +28,19 @@ func TestMain(m *testing.M) {
 
 func database(t *testing.T, s *mysqltest.Server) *notify.DB {
 	t.Helper()
-	db, err := notify.OpenConfig(s.Database(t))
+	db, _ := databaseURL(t, s)
+	return db
+}
+
+// databaseURL is a database with its tables, and its URL.
+func databaseURL(t *testing.T, s *mysqltest.Server) (db *notify.DB, url string) {
+	t.Helper()
+	config := s.Database(t)
+	db, err := notify.OpenConfig(config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	require.NoError(t, schema.Init(t.Context(), db.Pool()))
-	return db
+	return db, fmt.Sprintf("mysql://%s:%s@%s/%s", config.User, config.Passwd, config.Addr, config.DBName)
 }
 
 // harness is what the conformance tests want.
@@ -124,11 +132,7 @@ func (asTest) AfterSend(func(any) bool) error  { return nil }
 // A subscription's URL says how many messages it takes at a time, and for how long.
 func TestURLOptions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		db, err := notify.OpenConfig(config)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, db.Close()) }()
-		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		db, server := databaseURL(t, s)
 		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
 		require.NoError(t, CreateSubscription(t.Context(), db, "orders", "mailer"))
 		topic := OpenTopic(db, "orders")
@@ -136,8 +140,7 @@ func TestURLOptions(t *testing.T) {
 		for range 2 {
 			require.NoError(t, topic.Send(t.Context(), &pubsub.Message{Body: []byte("x")}))
 		}
-		sub, err := pubsub.OpenSubscription(t.Context(), fmt.Sprintf("mysql://%s:%s@%s/%s?topic=orders&subscription=mailer&visibility=1h&in_flight=1",
-			config.User, config.Passwd, config.Addr, config.DBName))
+		sub, err := pubsub.OpenSubscription(t.Context(), server+"?topic=orders&subscription=mailer&visibility=1h&in_flight=1")
 		require.NoError(t, err)
 		defer func() { require.NoError(t, sub.Shutdown(context.WithoutCancel(t.Context()))) }()
 		for left := 1; left >= 0; left-- {
@@ -177,14 +180,10 @@ func TestNackIsNotLogged(t *testing.T) {
 // By URLs, as a program opens them, with metadata and any bytes.
 func TestURLs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		db, err := notify.OpenConfig(config)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, db.Close()) }()
-		require.NoError(t, schema.Init(t.Context(), db.Pool()))
+		db, server := databaseURL(t, s)
 		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
 		require.NoError(t, CreateSubscription(t.Context(), db, "orders", "mailer"))
-		url := fmt.Sprintf("mysql://%s:%s@%s/%s?topic=orders", config.User, config.Passwd, config.Addr, config.DBName)
+		url := server + "?topic=orders"
 		topic, err := pubsub.OpenTopic(t.Context(), url)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, topic.Shutdown(context.WithoutCancel(t.Context()))) }()

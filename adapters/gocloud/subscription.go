@@ -166,7 +166,7 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			case d = <-s.come:
 			case <-ended:
 				err := s.failure()
-				if s.IsRetryable(err) { // whoever waits in Receive hears nothing of it
+				if s.IsRetryable(err) { // Receive does not return it
 					s.options.Logger.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
 				}
 				return nil, err
@@ -183,7 +183,7 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			}
 		}
 		metadata, body, err := unwrap(d.task.Payload)
-		if err != nil { // nobody could ever answer it
+		if err != nil { // no receiver could answer it
 			d.answered <- fmt.Errorf("%w: %w", queue.ErrDead, err)
 			continue
 		}

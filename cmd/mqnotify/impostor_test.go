@@ -203,7 +203,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// A server that asks for the password in clear text does not get it, and the error advises nobody to give it.
+// A server that asks for the password in clear text does not get it, and the error does not advise to give it.
 func TestCleartextPassword(t *testing.T) {
 	mysqltest.Once(t)
 	for _, withTLS := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 
 // JSONExpression is SQL that writes columns of a row as an [Encoder] does, for a
 // trigger. row is what stands before a column's name: NEW or OLD. It holds while SameTypes does: servers set up each expression
-// anew for each row, which costs more than to evaluate it, so that it must be short.
+// again for each row, which costs more than to evaluate it, so that it must be short.
 //
 // It differs in two places: a FLOAT is written with the digits of a DOUBLE
 // (1.100000023841858 for 1.1), which read back as the same FLOAT, and a TIMESTAMP is in UTC whatever the time_zone of

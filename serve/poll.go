@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/mqnotify/mqnotify/consumer"
+)
+
+// maxPoll is the most messages of an answer, and maxPage about the most of its bytes: it has one message at least.
+const (
+	maxPoll = 1000
+	maxPage = 4 << 20
+)
+
+// poll is GET /topics/{topic}/messages, for clients that know no streams.
+func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
+	from, err := startOf(r)
+	query := r.URL.Query()
+	wait, limit := time.Duration(0), maxPoll
+	if text := query.Get("wait"); text != "" && err == nil {
+		if wait, err = time.ParseDuration(text); err == nil && (wait < 0 || wait > 5*time.Minute) {
+			err = errors.New("out of range")
+		}
+		if err != nil {
+			err = errors.New("wait: write 30s, 5m at most")
+		}
+	}
+	if text := query.Get("limit"); text != "" && err == nil {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPoll {
+			err = fmt.Errorf("limit: write 1 to %d", maxPoll)
+		}
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if err := t.hub.open(); err != nil {
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
+		return
+	}
+	t.hub.enter()
+	defer t.hub.leave()
+	f := &feed{hub: t.hub, poll: true}
+	defer f.release()
+	items, cursor, err := s.collect(r.Context(), f, from, wait, limit)
+	switch {
+	case errors.As(err, &cursorError{}):
+		fail(w, http.StatusConflict, err.Error())
+		return
+	case errors.Is(err, errBehind):
+	case err != nil:
+		s.log.WarnContext(r.Context(), "a poll failed", "topic", t.name, "error", err)
+		w.Header().Set("Retry-After", "2")
+		fail(w, http.StatusServiceUnavailable, "the messages can't be read now")
+		return
+	}
+	s.metrics.sent.WithLabelValues(t.name, "poll").Add(float64(len(items)))
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	_ = s.page(w, items, cursor) // a client that is gone comes back with the cursor it had
+}
+
+// page writes a poll's answer: a piece at a time, because the client may be slow and the answer is in memory meanwhile.
+func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error {
+	began := time.Now()
+	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
+	stays := func() bool { return time.Since(began) < c.timeout || !s.options.memory.crowded() }
+	c.buffer.WriteString(`{"messages":[`)
+	for i, item := range items {
+		if i > 0 {
+			c.buffer.WriteByte(',')
+		}
+		if c.buffer.Len()+len(item.json) > piece {
+			if err := c.send(); err != nil {
+				return err
+			}
+			if err := c.write(item.json, stays); err != nil {
+				return err
+			}
+			continue
+		}
+		c.buffer.Write(item.json)
+	}
+	_, _ = fmt.Fprintf(&c.buffer, "],\"next\":%q}\n", cursor) // a Buffer takes all
+	return c.send()
+}
+
+// errLate ends a collection.
+var errLate = errors.New("it takes too long")
+
+// collect returns what there is, or waits for the first.
+func (s *Server) collect(ctx context.Context, f *feed, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
+	size := 0
+	give := func(items []item) error {
+		for _, i := range items {
+			if len(all) == limit || len(all) > 0 && size+i.size() > maxPage {
+				return errFull
+			}
+			if i.seq != 0 { // of what was read from the table backfill has counted it
+				if err := f.hold(ctx, i.size()); err != nil {
+					return err
+				}
+			}
+			all = append(all, i)
+			size += i.size()
+		}
+		return nil
+	}
+	defer func() {
+		if len(all) > 0 {
+			cursor = all[len(all)-1].cursor
+		}
+	}()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	joining, cancel := s.untilStop(ctx)
+	defer cancel()
+	joining, giveUp := context.WithTimeoutCause(joining, wait+2*s.options.patience, errLate) // the second is the join's own
+	defer giveUp()
+	cursor, err = f.join(joining, from, give)
+	if err != nil && len(all) > 0 {
+		return all, "", nil // the cursor is that of the last
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for {
+		items, more, err := f.next()
+		if err != nil {
+			return all, cursor, err
+		}
+		if err := give(items); err != nil || len(all) > 0 {
+			return all, cursor, nil
+		}
+		select {
+		case <-more:
+		case <-late.C:
+			return all, cursor, nil
+		case <-s.stopping:
+			return all, cursor, nil
+		case <-ctx.Done():
+			return all, cursor, context.Cause(ctx)
+		}
+	}
+}
