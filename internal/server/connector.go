@@ -4,12 +4,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
 
 // NewConnector is mysql.NewConnector, whose errors do not advise to send passwords in an unsafe way, as the
-// driver's own do.
+// driver's own do, and come after the end of their context where that is their reason.
 func NewConnector(config *mysql.Config) (driver.Connector, error) {
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
@@ -22,6 +23,10 @@ type safeConnector struct{ driver.Connector }
 
 func (c safeConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
+	// The network's timer may be the first to know of the deadline, and the caller asks ctx what the error means.
+	if deadline, ok := ctx.Deadline(); err != nil && ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 	switch {
 	case errors.Is(err, mysql.ErrCleartextPassword):
 		return nil, &authenticationError{"the server asks for the password in clear text (mysql_clear_password), and does not get it: " +
