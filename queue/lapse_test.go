@@ -164,6 +164,7 @@ func TestLapse(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 3, inState(t, db, Ready))
 			for i := range 3 {
+				l.passed = Task{} // on a slow machine a claim may look only behind the last one
 				claimed, _, err := l.round(t.Context(), nil, 4)
 				require.NoError(t, err)
 				require.Equal(t, idsOf(tasks[i:i+1]), idsOf(claimed), "alone")

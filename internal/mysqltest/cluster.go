@@ -153,12 +153,18 @@ func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	return all
 }
 
-// Bootstrap makes a node of Galera that has lost the others a cluster again.
+// Bootstrap makes a node of Galera that has lost the others a cluster again, and returns when it can be used.
 func (s *Server) Bootstrap(tb testing.TB) {
 	tb.Helper()
 	if _, err := s.admin.ExecContext(context.Background(), "SET GLOBAL wsrep_provider_pc_bootstrap = ON"); err != nil {
 		s.exec(tb, "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES'") // before MariaDB 11
 	}
+	Eventually(tb, "the node answers", func() bool {
+		var ready bool
+		err := s.admin.QueryRowContext(context.Background(), `SELECT VARIABLE_VALUE = 'ON' FROM information_schema.GLOBAL_STATUS
+			WHERE VARIABLE_NAME = 'wsrep_ready'`).Scan(&ready)
+		return err == nil && ready
+	})
 }
 
 // copyNode stops the first node of a cluster, copies its data for the other nodes, and starts it again.
