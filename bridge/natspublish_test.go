@@ -81,7 +81,7 @@ func TestNATSLateAnswers(t *testing.T) {
 func TestNATSManyAtOnce(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
-	all := messages("t", 1, 4*maxAwaited)
+	all := messages("t", 1, maxAwaited+1000)
 	send(t, natsTarget(b, "").open(t, "t"), all, len(all))
 	require.Equal(t, wanted(all), readStream(t, b, "t"))
 }

@@ -155,7 +155,7 @@ func tailAll(tb testing.TB, db *notify.DB, options Options) (n int) {
 func TestBacklogMemory(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		n := fill(t, db, mysqltest.Size(30_000, 60_000, 300_000))
+		n := fill(t, db, mysqltest.Many(30_000, 60_000, 300_000))
 		_, err := db.Pool().ExecContext(t.Context(), "UPDATE orders SET payload = REPEAT('x', 20000) WHERE id % 1500 < 20")
 		require.NoError(t, err)
 		var peak atomic.Uint64
@@ -176,6 +176,6 @@ func TestBacklogMemory(t *testing.T) {
 		require.Equal(t, n, seen)
 		grown := int64(peak.Load()) - int64(before.HeapInuse)
 		t.Logf("%d rows: the heap grew by %.1f MiB at most", n, float64(grown)/(1<<20))
-		require.Less(t, grown, int64(mysqltest.Size(8, 12, 64)<<20), "all of them would be twice that")
+		require.Less(t, grown, int64(mysqltest.Many(8, 12, 64)<<20), "all of them would be twice that")
 	})
 }

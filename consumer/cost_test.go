@@ -112,7 +112,7 @@ func TestHugeGap(t *testing.T) {
 func sparseTable(t *testing.T, s *mysqltest.Server) {
 	config := s.Database(t)
 	db := openConfig(t, config, "orders")
-	rows := mysqltest.Size(3000, 12_000, 30_000)
+	rows := mysqltest.Many(3000, 12_000, 30_000)
 	fill(t, db, rows)
 	far, commands := counted(t, config)
 	require.Equal(t, uint64(rows), mysqltest.Value[uint64](t, db.Pool(), "SELECT COUNT(*) FROM orders"))

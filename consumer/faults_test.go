@@ -177,7 +177,7 @@ func serverKilledUnderLoad(t *testing.T, own *mysqltest.Server) {
 	}
 	defer load.Wait()
 	defer cancel()
-	for range mysqltest.Size(1, 2, 2) {
+	for range mysqltest.Many(1, 2, 2) {
 		before := committed.Load()
 		eventually(t, func() bool { return committed.Load() > before+150 }, "nothing is written")
 		own.Kill()
@@ -238,7 +238,7 @@ func TestCutAtTheCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
-		for range mysqltest.Size(20, 30, 60) {
+		for range mysqltest.Many(20, 30, 60) {
 			insert(t, db, "orders", "x", "x", "x", "x", "x")
 		}
 		cutter := &cutter{every: 9}
@@ -298,7 +298,7 @@ func TestConnectionsCutUnderLoad(t *testing.T) {
 		defer func() { require.NoError(t, far.Close()) }()
 		names, stop := workers(t, far, db)
 		rows := 0
-		for round := range mysqltest.Size(2, 6, 6) {
+		for round := range mysqltest.Many(2, 6, 6) {
 			for range 10 {
 				insert(t, db, "orders", "x", "x", "x", "x", "x")
 			}

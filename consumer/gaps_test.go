@@ -243,7 +243,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers Writers) {
 	for n := range 4 {
 		conn := newConn(t, db)
 		load.Go(func() {
-			for i := range mysqltest.Size(15, 40, 40) {
+			for i := range mysqltest.Many(15, 40, 40) {
 				end := "COMMIT"
 				if i%5 == n {
 					end = "ROLLBACK"

@@ -290,7 +290,7 @@ func TestHandlerNeverTwiceAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			return len(handled)
 		}
-		for round := range mysqltest.Size(2, 8, 16) {
+		for round := range mysqltest.Many(2, 8, 16) {
 			for range 20 {
 				insert(t, db, "orders", "x")
 			}

@@ -113,7 +113,7 @@ func TestProgressOfTwo(t *testing.T) {
 		return p, has
 	}
 	has := func(p *progress, id uint64) bool { return id <= p.settled || p.done.contains(id) }
-	for range mysqltest.Size(200, 2000, 20_000) {
+	for range mysqltest.Many(200, 2000, 20_000) {
 		a, inA := of()
 		b, inB := of()
 		union, common := a.union(&b), a.common(&b)

@@ -64,7 +64,7 @@ func TestShareProcesses(t *testing.T) {
 		told, err := json.Marshal(shareMember{config.FormatDSN(), way})
 		require.NoError(t, err)
 		var members []*process
-		shareMembers := mysqltest.Size(2, 4, 4)
+		shareMembers := mysqltest.Many(2, 4, 4)
 		start := func() { members = append(members, startMember(t, string(told))) }
 		for range shareMembers {
 			start()
@@ -83,7 +83,7 @@ func TestShareProcesses(t *testing.T) {
 		fairly(t, db, "tx", shareMembers)
 		handled := func() int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM work") }
 		kills, ends := 0, 0
-		for range mysqltest.Size(1, 3, 60) {
+		for range mysqltest.Many(1, 3, 60) {
 			pick := random.IntN(len(members))
 			if random.IntN(3) == 0 {
 				members[pick].end(t)

@@ -104,7 +104,7 @@ func torture(t *testing.T, s *mysqltest.Server, reader tortureReader) (lost []ui
 		crew = append(crew, &tortureWriter{t: t, config: config, jump: &jump, n: n, random: random})
 	}
 	var committed []uint64
-	more, rows := mysqltest.Size(500*time.Millisecond, 2500*time.Millisecond, time.Minute), mysqltest.Size(200, 1000, 1000)
+	more, rows := mysqltest.Many(500*time.Millisecond, 2500*time.Millisecond, time.Minute), mysqltest.Many(200, 1000, 1000)
 	for ; len(committed) <= rows && !t.Failed(); more = time.Second { // what would show nothing goes on
 		until := time.Now().Add(more)
 		var writers sync.WaitGroup

@@ -97,7 +97,7 @@ func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 func TestWatermarkSimulated(t *testing.T) {
 	t.Parallel()
 	first := mysqltest.Random(t).Uint64()
-	for seed := first; seed != first+mysqltest.Size[uint64](40, 400, 5000); seed++ {
+	for seed := first; seed != first+mysqltest.Many[uint64](40, 400, 5000); seed++ {
 		for _, strict := range []bool{false, true} {
 			random := rand.New(rand.NewPCG(seed, 7))
 			s := &simulation{random: random, next: 1, taken: make(map[writer][]uint64), shown: make(map[writer]bool)}

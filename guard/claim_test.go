@@ -98,7 +98,7 @@ func TestChain(t *testing.T) {
 		_, err := claims.Claim(t.Context(), "step 0")
 		require.NoError(t, err)
 		before := guard.Retried()
-		for step := range mysqltest.Size(5, 20, 20) {
+		for step := range mysqltest.Many(5, 20, 20) {
 			var took atomic.Int32
 			var all sync.WaitGroup
 			for n := range 16 {

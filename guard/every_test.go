@@ -106,7 +106,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 // Processes that are killed in the middle, and lose their connections, get through once an
 // interval, all of them together.
 func TestEveryProcesses(t *testing.T) {
-	rounds := mysqltest.Size(2, 3, 60)
+	rounds := mysqltest.Many(2, 3, 60)
 	const racers, interval = 8, 100 * time.Millisecond
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)

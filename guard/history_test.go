@@ -263,7 +263,7 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, faul
 // in the middle and lose their connections, are those of one lease: a linearizability
 // checker says so.
 func TestLeaseLinearizable(t *testing.T) {
-	most, kills, cuts := mysqltest.Size(60, 120, 3000), mysqltest.Size(1, 2, 20), mysqltest.Size(2, 4, 60)
+	most, kills, cuts := mysqltest.Many(60, 120, 3000), mysqltest.Many(1, 2, 20), mysqltest.Many(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		for _, ttl := range []time.Duration{time.Hour, 60 * time.Millisecond} {

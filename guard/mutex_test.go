@@ -112,7 +112,7 @@ func TestMutexExcludes(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
 		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO counter VALUES (?, 0, 0)", kind)
-		workers, rounds := 6, mysqltest.Size(3, 8, 8)
+		workers, rounds := 6, mysqltest.Many(3, 8, 8)
 		var all sync.WaitGroup
 		for range workers {
 			all.Go(func() {

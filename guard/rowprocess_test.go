@@ -100,7 +100,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 // it by one key and another, are killed with kill -9 in the middle, and half of them lose
 // their connections. What was said to be done is done, once.
 func TestRowProcesses(t *testing.T) {
-	rounds, each := mysqltest.Size(1, 2, 30), mysqltest.Size(4, 6, 40)
+	rounds, each := mysqltest.Many(1, 2, 30), mysqltest.Many(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, kind := range []string{lockRow, twoStep} {
 			t.Run(kind, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestRowProcesses(t *testing.T) {
 				random := mysqltest.Random(t)
 				calls := filepath.Join(t.TempDir(), "calls")
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "row", Kind: kind, Name: calls, TTL: 6 * time.Second}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
+				w := startWorkers(t, s, told{Role: "row", Kind: kind, Name: calls, TTL: 6 * time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
 					victim := random.IntN(len(w.all))

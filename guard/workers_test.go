@@ -277,14 +277,14 @@ func (w *workers) stop() {
 // killed with kill -9 in the middle, and half of them lose their connections. A mutex
 // without an end is broken by a process that knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
-	rounds, each := mysqltest.Size(1, 2, 30), mysqltest.Size(4, 6, 40)
+	rounds, each := mysqltest.Many(1, 2, 30), mysqltest.Many(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind := range mutexes {
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
 				random := mysqltest.Random(t)
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
+				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
 					victim := random.IntN(len(w.all))
@@ -327,11 +327,11 @@ func TestMutexProcessesShowTwo(t *testing.T) {
 // Holders of a lease that are stopped past its end, or cut off from the server, come back
 // and write: the resource rejects them by their tokens, and no holder's work is lost.
 func TestLeaseFaults(t *testing.T) {
-	rounds := mysqltest.Size(2, 4, 60)
+	rounds := mysqltest.Many(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
-		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Size(3, 4, 4))
+		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 		for round := range rounds {
 			w.goOn(3)
 			switch round % 4 {

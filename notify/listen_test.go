@@ -195,7 +195,7 @@ func TestListenLeaves(t *testing.T) {
 			}
 			return 0
 		})
-		for range mysqltest.Size(10, 20, 200) {
+		for range mysqltest.Many(10, 20, 200) {
 			listening, stop := context.WithCancel(t.Context())
 			got, err := notify.Listen(listening, db, "n")
 			require.NoError(t, err)

@@ -55,20 +55,20 @@ func TestHandshakeOfProcesses(t *testing.T) {
 		killConsumer := start("consumer")
 		require.Eventually(t, func() bool { return count(lock) != 0 }, patience, tick)
 		killProducer := start("producer")
-		more(turns, mysqltest.Size(10, 30, 30))
+		more(turns, mysqltest.Many(10, 30, 30))
 
 		killProducer()
 		all := count(rows)
 		require.Eventually(t, func() bool { return count("SELECT COALESCE(MAX(last_id), 0) FROM turns") >= all }, patience, tick)
 		killProducer = start("producer")
-		more(turns, mysqltest.Size(10, 30, 30))
+		more(turns, mysqltest.Many(10, 30, 30))
 		// Of most turns: while a consumer that has let the lock go is held up the producer goes on alone.
 		assert.Equal(t, 1, count("SELECT 2 * SUM(found < 5) > COUNT(*) FROM turns"))
 
 		killConsumer()
-		more(rows, mysqltest.Size(10, 30, 30))
+		more(rows, mysqltest.Many(10, 30, 30))
 		killConsumer = start("consumer")
-		more(turns, mysqltest.Size(10, 30, 30))
+		more(turns, mysqltest.Many(10, 30, 30))
 
 		killProducer()
 		require.Eventually(t, func() bool {

@@ -46,7 +46,7 @@ func TestServerKilledInTheMiddle(t *testing.T) {
 				}
 			})
 		}
-		for range mysqltest.Size(50, 200, 200) {
+		for range mysqltest.Many(50, 200, 200) {
 			<-succeeded
 		}
 		own.Kill()

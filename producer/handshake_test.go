@@ -153,7 +153,7 @@ func TestHandshakeAlternates(t *testing.T) {
 // it is the consumer's turn.
 func TestHandshakeTurnsDoNotOverlap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		n := mysqltest.Size(50, 200, 200)
+		n := mysqltest.Many(50, 200, 200)
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
 		r := newReader(t, db, "x")

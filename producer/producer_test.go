@@ -109,7 +109,7 @@ func TestIDs(t *testing.T) {
 			var wg sync.WaitGroup
 			for publisher := range 6 {
 				wg.Go(func() {
-					for round := range mysqltest.Size(10, 30, 30) {
+					for round := range mysqltest.Many(10, 30, 30) {
 						messages := make([]Message, 1+(publisher*37+round*11)%60) // one, one statement, two
 						for i := range messages {
 							messages[i].Payload = fmt.Appendf(nil, "%d %d %d", publisher, round, i)

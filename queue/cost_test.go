@@ -19,7 +19,7 @@ import (
 // tasks are done.
 func TestFinishedTasksCostNothing(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		sizes := []int{1_000, mysqltest.Size(5_000, 20_000, 1_000_000)}
+		sizes := []int{1_000, mysqltest.Many(5_000, 20_000, 1_000_000)}
 		for _, skip := range []bool{true, false} {
 			var reads []map[string]int
 			for _, n := range sizes {

@@ -29,7 +29,7 @@ func TestBacklogOfAnotherQueue(t *testing.T) {
 		require.Equal(t, "first", <-handled)
 
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
-			" SELECT 'bulk', 'x' FROM n a, (SELECT 1 FROM n LIMIT ?) b", mysqltest.Size(30, 60, 300))
+			" SELECT 'bulk', 'x' FROM n a, (SELECT 1 FROM n LIMIT ?) b", mysqltest.Many(30, 60, 300))
 		w := work(t, bulk, WorkerOptions{Concurrency: 4, Batch: 100}, func(context.Context, Task) error { return nil })
 		eventually(t, func() bool { return w.Stats().Done > 0 }, "the backlog is not worked on")
 		for range 20 {

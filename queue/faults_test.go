@@ -165,7 +165,7 @@ func TestAnswerLost(t *testing.T) {
 // server was killed and came back; every task is done, and none by two at once.
 func TestReconnects(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		tasks := mysqltest.Size(60, 300, 3000)
+		tasks := mysqltest.Many(60, 300, 3000)
 		own := s.Start(t)
 		proxy := own.Proxy(t)
 		type reconnecting struct {

@@ -138,8 +138,8 @@ func TestOrderedHeadDies(t *testing.T) {
 			lapse int // seconds until the head's claim lapses
 			die   func(q *Queue, head uint64) error
 		}{
-			"lapse":  {mysqltest.Size(4, 8, 8), func(*Queue, uint64) error { return nil }},
-			"cancel": {mysqltest.Size(4, 8, 8), func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
+			"lapse":  {mysqltest.Many(4, 8, 8), func(*Queue, uint64) error { return nil }},
+			"cancel": {mysqltest.Many(4, 8, 8), func(q *Queue, head uint64) error { return second(q.Cancel(t.Context(), Filter{IDs: []uint64{head}})) }},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -23,7 +23,7 @@ func TestAmong(t *testing.T) {
 		db, _ := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{"x"}, rows)...)
 		random := mysqltest.Random(t)
-		for range mysqltest.Size(15, 50, 500) {
+		for range mysqltest.Many(15, 50, 500) {
 			var chosen, others []uint64
 			for id, in := uint64(1), false; id <= rows; id++ {
 				if random.IntN(runFrom) == 0 {

@@ -213,8 +213,8 @@ func overlaps(t *testing.T, db *notify.DB, before string) string {
 func TestProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		r := race{
-			workers: mysqltest.Size(4, 8, 8), enqueuers: 2,
-			tasks: mysqltest.Size(40, 100, 10_000), kills: mysqltest.Size(2, 3, 60),
+			workers: mysqltest.Many(4, 8, 8), enqueuers: 2,
+			tasks: mysqltest.Many(40, 100, 10_000), kills: mysqltest.Many(2, 3, 60),
 		}
 		db, all := r.run(t, s, mode)
 		requireDone(t, db, all)
@@ -224,7 +224,7 @@ func TestProcesses(t *testing.T) {
 // The same of processes whose tasks take no time, so that they reserve those that they come to next.
 func TestReservingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		r := race{workers: mysqltest.Size(3, 4, 4), tasks: mysqltest.Size(300, 1500, 60_000), kills: mysqltest.Size(1, 3, 60), quick: true}
+		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 1500, 60_000), kills: mysqltest.Many(1, 3, 60), quick: true}
 		db, all := r.run(t, s, ClaimSkipLocked)
 		requireDone(t, db, all)
 	})
@@ -245,8 +245,8 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 func TestOrderedProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		r := race{
-			workers: mysqltest.Size(3, 4, 4), enqueuers: 2, ordered: true,
-			tasks: mysqltest.Size(15, 40, 1000), kills: mysqltest.Size(1, 3, 30),
+			workers: mysqltest.Many(3, 4, 4), enqueuers: 2, ordered: true,
+			tasks: mysqltest.Many(15, 40, 1000), kills: mysqltest.Many(1, 3, 30),
 		}
 		db, all := r.run(t, s, mode)
 		assert.Equal(t, all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT task) FROM runs"))
@@ -346,11 +346,11 @@ func TestScheduleProcesses(t *testing.T) {
 		proxy := s.Proxy(t)
 		configs := []*mysql.Config{config, proxy.Config(config)}
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
-		schedulers := make([]*process, mysqltest.Size(4, 8, 8))
+		schedulers := make([]*process, mysqltest.Many(4, 8, 8))
 		for i := range schedulers {
 			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: configs[i%2].FormatDSN()})
 		}
-		for i := range mysqltest.Size(2, 4, 8) {
+		for i := range mysqltest.Many(2, 4, 8) {
 			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
 			schedulers[i].kill()
 			proxy.Down()

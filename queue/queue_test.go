@@ -78,7 +78,7 @@ func TestUnique(t *testing.T) {
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		entered := 0
-		many := mysqltest.Size(24, 64, 64) // of which most would meet a deadlock if the key came before its neighbours
+		many := mysqltest.Many(24, 64, 64) // of which most would meet a deadlock if the key came before its neighbours
 		for range many {
 			all.Go(func() {
 				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: NoRetries}, Entry{Payload: []byte("b")})
@@ -191,7 +191,7 @@ func TestOrdered(t *testing.T) {
 				})
 		}
 		const entering = 4
-		pairs := mysqltest.Size(4, 15, 15) // of each
+		pairs := mysqltest.Many(4, 15, 15) // of each
 		var writers sync.WaitGroup
 		for range entering {
 			writers.Go(func() {

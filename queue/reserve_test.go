@@ -333,7 +333,7 @@ func TestWorkersReserve(t *testing.T) {
 						return nil
 					})
 				}
-				entered := mysqltest.Size(200, 1000, 2000)
+				entered := mysqltest.Many(200, 1000, 2000)
 				mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS"+
 					" (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT 'mail', a.i FROM n a, (SELECT 1 FROM n LIMIT 2) b LIMIT ?", entered)
 				q.Notify(t.Context())

@@ -138,7 +138,7 @@ func TestRingShorter(t *testing.T) {
 func TestRingAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const writers, size = 4, 50
-		each := mysqltest.Size(30, 100, 100)
+		each := mysqltest.Many(30, 100, 100)
 		db, config := ringOf(t, s, size)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 		defer cancel()

@@ -40,7 +40,7 @@ func writeMain(db *notify.DB, told processTold) error {
 func TestRingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const size, writers = 2000, 4
-		kills := mysqltest.Size(2, 6, 20)
+		kills := mysqltest.Many(2, 6, 20)
 		random := mysqltest.Random(t)
 		db, config := ringOf(t, s, size)
 		proxy := s.Proxy(t)

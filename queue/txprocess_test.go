@@ -56,7 +56,7 @@ func finish(ctx context.Context, db, record *notify.DB, task Task) error {
 // killed, and of others the connections are cut. What was acknowledged is done, and nothing is done twice.
 func TestTransactionProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
-		tasks, kills := mysqltest.Size(15, 60, 3000), mysqltest.Size(1, 3, 30)
+		tasks, kills := mysqltest.Many(15, 60, 3000), mysqltest.Many(1, 3, 30)
 		db, config := database(t, s)
 		for _, table := range []string{"acked", "effect", "twice"} {
 			mysqltest.Exec(t, db.Pool(), "CREATE TABLE "+table+" (id BIGINT PRIMARY KEY) ENGINE=InnoDB")

@@ -158,7 +158,7 @@ func cpuTime(tb testing.TB) time.Duration {
 // Every client gets every message once and in order, and the database is asked no more
 // for many clients than for one. 2,000 clients in the long form.
 func TestFanOut(t *testing.T) {
-	many, messages := mysqltest.Size(20, 100, 2000), mysqltest.Size(20, 100, 1000)
+	many, messages := mysqltest.Many(20, 100, 2000), mysqltest.Many(20, 100, 1000)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		one, all := runFanOut(t, s, 1, messages, 100), runFanOut(t, s, many, messages, 100)
 		for _, r := range []fanOut{one, all} {

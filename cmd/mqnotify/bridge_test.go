@@ -61,7 +61,7 @@ func TestBridgeRefused(t *testing.T) {
 func TestBridgeProgress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
-		all := mysqltest.Size(2_000, 10_000, 10_000)
+		all := mysqltest.Many(2_000, 10_000, 10_000)
 		rows := strings.TrimSuffix(strings.Repeat("('x'),", all), ",")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES "+rows)
 		args := []string{"bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end"}

@@ -65,10 +65,12 @@ func TestRotate(t *testing.T) {
 func TestSize(t *testing.T) {
 	t.Setenv(envLong, "1")
 	require.Equal(t, "long", Size("short", "normal", "long"))
+	require.Equal(t, "long", Many("short", "normal", "long"))
 	t.Setenv(envLong, "")
 	if testing.Short() {
 		require.Equal(t, "short", Size("short", "normal", "long"))
 	} else {
 		require.Equal(t, "normal", Size("short", "normal", "long"))
 	}
+	require.Equal(t, raced || testing.Short(), Many("short", "normal", "long") == "short")
 }

@@ -23,3 +23,12 @@ func Size[T any](short, normal, long T) T {
 		return normal
 	}
 }
+
+// Many is Size for how often a test does something, and with how much. With -race it is short as well: races show in
+// few rounds, and each costs several times as much.
+func Many[T any](short, normal, long T) T {
+	if raced && !Long() {
+		return short
+	}
+	return Size(short, normal, long)
+}

@@ -30,7 +30,7 @@ func TestKilledSessions(t *testing.T) {
 		own := mysqltest.Values[uint64](t, db, "SELECT id FROM information_schema.PROCESSLIST WHERE db = DATABASE() AND id <> CONNECTION_ID()")
 		require.Greater(t, len(own), 6) // two in a gate, and one that reads
 		leader := waiting.LeaderLock(config.DBName, "orders")
-		for n := range mysqltest.Size(10, 25, 1000) {
+		for n := range mysqltest.Many(10, 25, 1000) {
 			var victims []uint64
 			if n%2 == 0 { // the leader
 				victims = mysqltest.Values[uint64](t, db, "SELECT IS_USED_LOCK(?) FROM DUAL WHERE IS_USED_LOCK(?) IS NOT NULL", leader, leader)
@@ -71,7 +71,7 @@ func TestWritersMeetNoDeadlock(t *testing.T) {
 				makeTopic(t, db, config, "orders", true)
 				random := mysqltest.Random(t)
 				_, stop := watch(t, config, 2, 0, random)
-				ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Size(3*time.Second, 5*time.Second, 5*time.Minute))
+				ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(3*time.Second, 5*time.Second, 5*time.Minute))
 				defer cancel()
 				var writers sync.WaitGroup
 				var done [8]int
@@ -151,7 +151,7 @@ func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 		makeTopic(t, db, config, "orders", true)
 		random := mysqltest.Random(t)
 		watchers, stop := watch(t, config, 2, 0, random)
-		ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Size(3*time.Second, 5*time.Second, 5*time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(3*time.Second, 5*time.Second, 5*time.Minute))
 		defer cancel()
 		leader := waiting.LeaderLock(config.DBName, "orders")
 		var all sync.WaitGroup

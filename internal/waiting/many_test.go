@@ -76,7 +76,7 @@ func TestManyWaits(t *testing.T) {
 		insert()
 		seen(processes)
 		waits := 0
-		for most := mysqltest.Size(500, 1500, 500_000); waits < most; waits += len(processes) {
+		for most := mysqltest.Many(500, 1500, 500_000); waits < most; waits += len(processes) {
 			if random.IntN(mysqltest.Size(25, 25, 200)) == 0 {
 				fault := faults[random.IntN(len(faults))]
 				fault.f(random.IntN(len(processes)))

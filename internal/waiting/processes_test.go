@@ -107,7 +107,7 @@ func TestKilledProcesses(t *testing.T) {
 			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
 			return mysqltest.Value[uint64](t, db, "SELECT MAX(id) FROM orders")
 		}
-		for range mysqltest.Size(3, 6, 500) {
+		for range mysqltest.Many(3, 6, 500) {
 			for _, p := range processes {
 				sees(p, mysqltest.Value[uint64](t, db, "SELECT MAX(id) FROM orders"))
 			}

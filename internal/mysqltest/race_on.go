@@ -1,0 +1,5 @@
+//go:build race
+
+package mysqltest
+
+const raced = true
