@@ -7,6 +7,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -23,11 +24,8 @@ type ConsumeOptions = consumer.Options
 // Beginning is where a new group begins that wants every message that there is: ConsumeOptions{From: mqnotify.Beginning()}.
 func Beginning() consumer.Position { return consumer.Beginning() }
 
-// Tx is a transaction of the caller's: a *sql.Tx, a *sqlx.Tx, or a connection on which one has begun.
-type Tx = producer.Tx
-
 // Publish stores the values as messages of the topic, all or none of them, in a transaction of its own. Its errors are those of
-// [producer.Producer.Publish]; after producer.ErrUnknown the messages may be stored or not.
+// [producer.Producer.Publish]; after notify.ErrUnknown the messages may be stored or not.
 func Publish[T any](ctx context.Context, db *DB, topic string, values ...T) error {
 	p, messages, err := publishing(db, topic, values)
 	if err != nil {
@@ -40,7 +38,7 @@ func Publish[T any](ctx context.Context, db *DB, topic string, values ...T) erro
 // PublishTx stores the values inside the caller's transaction. They are messages if it commits, and never were otherwise.
 // The topic's wake trigger wakes consumers at the commit. Without the trigger they find the messages within a second, or at
 // once if the caller calls db.Core().Wake after the commit.
-func PublishTx[T any](ctx context.Context, db *DB, tx Tx, topic string, values ...T) error {
+func PublishTx[T any](ctx context.Context, db *DB, tx notify.Tx, topic string, values ...T) error {
 	p, messages, err := publishing(db, topic, values)
 	if err != nil {
 		return err
@@ -113,7 +111,7 @@ func consume[T any](ctx context.Context, db *DB, topic, group string, options []
 		return err
 	}
 	if o.Group != "" {
-		return fmt.Errorf("mqnotify: %w: the group is an argument: leave Options.Group empty", ErrOptions)
+		return fmt.Errorf("mqnotify: %w: the group is an argument: leave Options.Group empty", notify.ErrOptions)
 	}
 	o.Group = group
 	c, err := consumer.New(db.core, topic, o)
@@ -134,7 +132,7 @@ func one[O any](options []O) (o O, err error) {
 	case 1:
 		o = options[0]
 	default:
-		err = fmt.Errorf("mqnotify: %w: more than one value of options", ErrOptions)
+		err = fmt.Errorf("mqnotify: %w: more than one value of options", notify.ErrOptions)
 	}
 	return o, err
 }

@@ -51,14 +51,10 @@ import (
 
 // ErrDead is for handlers of [Consume] and [Work] to return, alone or wrapped: the message or the task is not tried again. It
 // goes to the dead letters at once.
-var ErrDead = queue.ErrDead
+var ErrDead = notify.ErrDead
 
 // ErrStop is for handlers of [Consume] to return, alone or wrapped: the message is handled, and Consume returns nil.
 var ErrStop = consumer.ErrStop
-
-// ErrOptions is the error for arguments of this package's functions that do not fit together. Its text says which. Wrong
-// settings are a consumer.ErrOptions or a queue.ErrOptions.
-var ErrOptions = errors.New("wrong use")
 
 // DB is a database of MySQL or MariaDB. It connects when it is used. Safe for concurrent use.
 type DB struct {
@@ -111,7 +107,7 @@ func (db *DB) Init(ctx context.Context, topics ...string) error {
 			return err
 		}
 		if !t.IsMessageTable() {
-			return fmt.Errorf("mqnotify: %w: a table of another kind has the name %s: Consume reads it as it is, and Publish can't write to it", ErrOptions, t)
+			return fmt.Errorf("mqnotify: %w: a table of another kind has the name %s: Consume reads it as it is, and Publish can't write to it", notify.ErrNotTopic, t)
 		}
 		messages = append(messages, t.Name)
 	}
@@ -150,7 +146,7 @@ func Await[T any](ctx context.Context, db *DB, table, query string, args ...any)
 }
 
 // Lock calls f while it holds the lock of the name, which one process of all that use the database has at a time. It waits
-// until the lock is free or ctx has ended; then the error is [guard.ErrNotAcquired]. The lock is lost with its connection:
+// until the lock is free or ctx has ended; then the error is [notify.ErrNotAcquired]. The lock is lost with its connection:
 // then f's context ends, and the error is [notify.ErrLockLost]. `mqnotify lock NAME` takes the same lock.
 func (db *DB) Lock(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	mutex, err := guard.NewAdvisory(db.core, name, notify.SessionOptions{})

@@ -14,8 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify"
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
@@ -56,7 +54,7 @@ func TestValues(t *testing.T) {
 		require.NoError(t, mqnotify.Publish(ctx, db, "structs", Order{"Ada", 3}, Order{}))
 		require.NoError(t, mqnotify.Publish(ctx, db, "maps", map[string]int{"a": 1}))
 		require.NoError(t, mqnotify.Publish[Order](ctx, db, "structs"), "none is fine")
-		require.ErrorIs(t, mqnotify.Publish(ctx, db, "structs", func() {}), mqnotify.ErrOptions)
+		require.ErrorIs(t, mqnotify.Publish(ctx, db, "structs", func() {}), notify.ErrOptions)
 
 		texts := consumed[string](t, db, "texts", "g", 3)
 		require.Equal(t, "é😀", texts[0].Value)
@@ -194,7 +192,7 @@ func TestDeadLetters(t *testing.T) {
 		err := stopAtEnd[struct {
 			B int `db:"b"`
 		}](ctx, db, "rows_", "none")
-		require.ErrorIs(t, err, mqnotify.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, `db tag "b"`)
 
 		// Tasks.
@@ -265,7 +263,7 @@ func TestLock(t *testing.T) {
 			defer cancel()
 			err := two.Lock(ctx, "x", func(context.Context) error { panic("both have it") })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			if !errors.Is(err, guard.ErrNotAcquired) { // on a loaded machine it may not even have connected
+			if !errors.Is(err, notify.ErrNotAcquired) { // on a loaded machine it may not even have connected
 				t.Log(err)
 			}
 			return sql.ErrNoRows
@@ -283,15 +281,15 @@ func TestLock(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	_, err := mqnotify.Open("user:secret@tcp(127.0.0.1)/")
-	require.ErrorIs(t, err, notify.ErrNoDatabase)
+	require.ErrorIs(t, err, notify.ErrOptions)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		mysqltest.Exec(t, db.Core().Pool(), "CREATE TABLE other (id INT PRIMARY KEY)")
-		require.ErrorIs(t, db.Init(t.Context(), "other"), mqnotify.ErrOptions)
+		require.ErrorIs(t, db.Init(t.Context(), "other"), notify.ErrNotTopic)
 		handle := func(context.Context, mqnotify.Message[string]) error { return nil }
-		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{}, mqnotify.ConsumeOptions{}), mqnotify.ErrOptions)
-		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{Group: "h"}), mqnotify.ErrOptions)
-		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "nothing", "g", handle), consumer.ErrNoTable)
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{}, mqnotify.ConsumeOptions{}), notify.ErrOptions)
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "x", "g", handle, mqnotify.ConsumeOptions{Group: "h"}), notify.ErrOptions)
+		require.ErrorIs(t, mqnotify.Consume(t.Context(), db, "nothing", "g", handle), notify.ErrNoTable)
 		require.NoError(t, db.Close())
 		require.NoError(t, db.Close(), "twice")
 	})

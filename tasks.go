@@ -3,6 +3,7 @@ package mqnotify
 import (
 	"context"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
 
@@ -28,7 +29,7 @@ func Enqueue[T any](ctx context.Context, db *DB, name string, values ...T) error
 }
 
 // EnqueueTx enters the values inside the caller's transaction. They are tasks if it commits, and never were otherwise.
-func EnqueueTx[T any](ctx context.Context, db *DB, tx Tx, name string, values ...T) error {
+func EnqueueTx[T any](ctx context.Context, db *DB, tx notify.Tx, name string, values ...T) error {
 	q, entries, err := entering(db, name, values)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func encode(value any) ([]byte, error) {
 	}
 	payload, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("mqnotify: %w: a %T has no JSON: %w", ErrOptions, value, err)
+		return nil, fmt.Errorf("mqnotify: %w: a %T has no JSON: %w", notify.ErrOptions, value, err)
 	}
 	return payload, nil
 }
@@ -56,8 +56,8 @@ func decode[T any](payload []byte) (value T, err error) {
 
 // dead makes consumers understand ErrDead.
 func dead(err error) error {
-	if errors.Is(err, ErrDead) && !errors.Is(err, consumer.ErrDead) {
-		return fmt.Errorf("%w: %w", consumer.ErrDead, err)
+	if errors.Is(err, ErrDead) && !errors.Is(err, notify.ErrDead) {
+		return fmt.Errorf("%w: %w", notify.ErrDead, err)
 	}
 	return err
 }
@@ -107,7 +107,7 @@ func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, col
 	}
 	for name := range d.fields {
 		if !slices.Contains(columns, name) {
-			return fmt.Errorf("mqnotify: %w: %T has the db tag %q, and the rows of %s have no such column", ErrOptions, *new(T), name, topic)
+			return fmt.Errorf("mqnotify: %w: %T has the db tag %q, and the rows of %s have no such column", notify.ErrOptions, *new(T), name, topic)
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // amqpDestination is an exchange, or with the default exchange a queue.
@@ -238,7 +239,7 @@ func (s *amqpSink) watch(closed <-chan *amqp.Error, returns <-chan amqp.Return) 
 
 func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	if s.closed.Load() {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(messages))
@@ -318,7 +319,7 @@ func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return,
 // the broker is poison; if several were sent, it is unknown which of them it was.
 func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	if s.closed.Load() {
-		return ErrClosed
+		return notify.ErrClosed
 	}
 	select {
 	case <-s.gone:

@@ -58,10 +58,10 @@ type Bridge struct {
 // New prepares a bridge. It does not connect. The caller keeps and closes the DB.
 func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge, error) {
 	if options.Consumer.Group == "" {
-		return nil, fmt.Errorf("bridge: %w: it needs a Group, whose offset says what was sent", consumer.ErrOptions)
+		return nil, fmt.Errorf("bridge: %w: it needs a Group, whose offset says what was sent", notify.ErrOptions)
 	}
 	if options.InFlight < 0 || options.Attempts < 0 || options.SendTimeout < 0 {
-		return nil, fmt.Errorf("bridge: %w: InFlight, Attempts or SendTimeout is negative", consumer.ErrOptions)
+		return nil, fmt.Errorf("bridge: %w: InFlight, Attempts or SendTimeout is negative", notify.ErrOptions)
 	}
 	if options.InFlight == 0 {
 		options.InFlight = max(1, to.InFlight)

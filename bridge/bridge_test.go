@@ -327,6 +327,6 @@ func TestOptions(t *testing.T) {
 		{Consumer: consumer.Options{Group: "g", Mode: "fast"}},
 	} {
 		_, err := New(db, "orders", to, options)
-		require.ErrorIs(t, err, consumer.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // execSink runs a program that lives as long as the sink: a line of JSON a message
@@ -119,7 +120,7 @@ func (s *execSink) wait(read <-chan struct{}) {
 func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error) {
 	select {
 	case <-s.closed:
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	default:
 	}
 	// Writing runs together with reading, so that a program that answers before it has read all does not block.
@@ -149,7 +150,7 @@ func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confi
 		case <-s.ended:
 			return confirmed, fmt.Errorf("the program ended: %v", s.cmd.ProcessState)
 		case <-s.closed:
-			return confirmed, ErrClosed
+			return confirmed, notify.ErrClosed
 		case <-ctx.Done():
 			return confirmed, context.Cause(ctx)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/private"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // fileSink appends lines of JSON to a file, and confirms when they are on the disk
@@ -76,7 +77,7 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)

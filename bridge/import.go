@@ -13,7 +13,6 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -62,7 +61,7 @@ const importPatience = 30 * time.Second
 // NewImport prepares an import. It does not connect. The caller keeps and closes the DB.
 func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions) (*Import, error) {
 	if options.Batch < 0 {
-		return nil, fmt.Errorf("bridge: %w: Batch is negative", consumer.ErrOptions)
+		return nil, fmt.Errorf("bridge: %w: Batch is negative", notify.ErrOptions)
 	}
 	if options.Batch == 0 {
 		options.Batch = 500
@@ -87,8 +86,8 @@ func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions)
 
 // Run imports until the context ends, and then returns nil. A broker that is away at
 // the start, or refuses the credentials, is an OpenError at once; one that goes away
-// later is waited for, and so is the database. Other errors are consumer.ErrNoState,
-// producer.ErrNoTopic, ErrNotTopic, ErrDenied, ErrReadOnly and ErrTooLarge, a
+// later is waited for, and so is the database. Other errors are notify.ErrNoState,
+// notify.ErrNoTable, ErrNotTopic, ErrDenied, ErrReadOnly and ErrTooLarge, a
 // PermanentError, or the server's. Run may be called once.
 func (i *Import) Run(ctx context.Context) error {
 	defer func() { _ = i.producer.Close() }() // it fails at nothing that matters any more
@@ -150,14 +149,14 @@ func (i *Import) Run(ctx context.Context) error {
 func (i *Import) check(ctx context.Context) error {
 	t, err := table.Describe(ctx, i.db.Pool(), i.db.Name(), i.topic)
 	if errors.Is(err, table.ErrNoTable) {
-		return fmt.Errorf("bridge: %w: %w", producer.ErrNoTopic, err)
+		return fmt.Errorf("bridge: %w: %w", notify.ErrNoTable, err)
 	}
 	if err != nil {
 		return fmt.Errorf("bridge: look at the topic: %w", err)
 	}
 	for _, name := range []string{"headers", "payload"} {
 		if _, err := t.Column(name); err != nil {
-			return fmt.Errorf("bridge: %w: %w", producer.ErrNotTopic, err)
+			return fmt.Errorf("bridge: %w: %w", notify.ErrNotTopic, err)
 		}
 	}
 	return nil
@@ -172,14 +171,15 @@ func (i *Import) open(ctx context.Context) (Source, error) {
 // unmendable reports whether another try can't mend err.
 func unmendable(err error) bool {
 	for _, known := range []error{
-		consumer.ErrNoState, producer.ErrNoTopic, producer.ErrNotTopic, producer.ErrDenied, producer.ErrTooLarge,
+		notify.ErrNoState, notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied,
 	} {
 		if errors.Is(err, known) {
 			return true
 		}
 	}
 	var permanent *PermanentError
-	return errors.As(err, &permanent)
+	var large *notify.TooLargeError
+	return errors.As(err, &permanent) || errors.As(err, &large)
 }
 
 // pass takes what the source has over. What was received is stored even when the
@@ -267,8 +267,8 @@ func (i *Import) store(ctx context.Context, got []Received) (stored int, err err
 		}
 		stored = len(messages)
 		_, err = i.producer.PublishTx(ctx, tx, messages...)
-		if large := (&producer.TooLargeError{}); errors.As(err, &large) {
-			err = &oversized{from[large.Message], got[from[large.Message]].ID, err}
+		if large := (&notify.TooLargeError{}); errors.As(err, &large) && large.Size > 0 {
+			err = &oversized{from[large.Index], got[from[large.Index]].ID, err}
 		}
 		return err
 	})
@@ -362,7 +362,7 @@ func (i *Import) stateError(verb string, err error) error {
 	case err == nil:
 		return nil
 	case server.Is(err, server.ErrNoSuchTable):
-		err = consumer.ErrNoState
+		err = notify.ErrNoState
 	case server.NoPrivilege(err):
 		err = fmt.Errorf("the account lacks a privilege that `mqnotify grants` names: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A message that the server can't take ends the import, which names it, each time; what is
@@ -35,7 +35,7 @@ func TestImportTooLarge(t *testing.T) {
 		db := openTopic(t, own)
 		for range 2 {
 			err := runImport(t, db, origin, ImportOptions{}).wait(t)
-			require.ErrorIs(t, err, producer.ErrTooLarge)
+			require.ErrorAs(t, err, new(*notify.TooLargeError))
 			require.ErrorContains(t, err, `the message "3-0" is too large: it stays at the broker`)
 			require.ErrorContains(t, err, "max_allowed_packet is 32768")
 			require.Equal(t, []string{"1", "2"}, payloads(t, db))

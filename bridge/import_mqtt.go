@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 	"github.com/eclipse/paho.golang/paho/session/state"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -87,7 +88,7 @@ func (s *mqttSource) Receive(ctx context.Context, most int) (all []Received, err
 			case <-s.gone:
 				return nil, s.why
 			case <-s.closed:
-				return nil, ErrClosed
+				return nil, notify.ErrClosed
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -173,9 +174,9 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jets
 	switch {
 	case closing: // Close may have given these back a moment ago
 		giveBack(got)
-		return nil, ErrClosed
+		return nil, notify.ErrClosed
 	case s.conn.IsClosed():
-		return nil, ErrClosed
+		return nil, notify.ErrClosed
 	case len(got) > 0 || errors.Is(batch.Error(), context.DeadlineExceeded), errors.Is(batch.Error(), nats.ErrTimeout):
 		return got, nil
 	}

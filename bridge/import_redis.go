@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -75,7 +76,7 @@ func (s *redisSource) Receive(ctx context.Context, most int) ([]Received, error)
 		}
 		if err != nil {
 			if errors.Is(err, redis.ErrClosed) {
-				return nil, ErrClosed
+				return nil, notify.ErrClosed
 			}
 			return nil, redisError("XREADGROUP", err)
 		}

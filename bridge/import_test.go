@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
@@ -252,17 +251,17 @@ func TestImportIntoNothing(t *testing.T) {
 		_, err = db.Pool().ExecContext(t.Context(), "DROP TABLE orders")
 		require.NoError(t, err)
 		err = runImport(t, db, origin, ImportOptions{}).wait(t)
-		require.ErrorIs(t, err, producer.ErrNoTopic)
+		require.ErrorIs(t, err, notify.ErrNoTable)
 		// It is told before there is a message.
 		away, err := ParseOrigin("redis://127.0.0.1:1?stream=in", "orders")
 		require.NoError(t, err)
-		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), producer.ErrNoTopic)
+		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), notify.ErrNoTable)
 		_, err = db.Pool().ExecContext(t.Context(), "CREATE TABLE orders (id INT PRIMARY KEY, payload INT)")
 		require.NoError(t, err)
-		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), producer.ErrNotTopic)
+		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), notify.ErrNotTopic)
 		_, err = db.Pool().ExecContext(t.Context(), "DROP TABLE mqnotify_import")
 		require.NoError(t, err)
-		require.ErrorIs(t, runImport(t, db, origin, ImportOptions{}).wait(t), consumer.ErrNoState)
+		require.ErrorIs(t, runImport(t, db, origin, ImportOptions{}).wait(t), notify.ErrNoState)
 
 		db = openTopic(t, s)
 		r := runImport(t, db, origin, ImportOptions{Keep: -1})

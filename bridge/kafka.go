@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // kafkaSink produces idempotently and with acks from all replicas. All messages have
@@ -88,7 +89,7 @@ func kafkaError(verb string, err error) error {
 func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	select {
 	case <-s.closed:
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	default:
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -107,7 +108,7 @@ func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		switch {
 		case err == nil:
 		case errors.Is(err, kgo.ErrClientClosed):
-			return i, ErrClosed
+			return i, notify.ErrClosed
 		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge):
 			// It is unknown which message of a batch was refused; if it was sent alone, it is this one.
 			if len(messages) == 1 {

@@ -19,6 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/paho/session/state"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // mqttDestination is a topic of an MQTT 5 broker.
@@ -177,7 +178,7 @@ func (s *ackSession) AddToSession(ctx context.Context, packet session.Packet, re
 func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	select {
 	case <-s.closed:
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	default:
 	}
 	defer context.AfterFunc(ctx, s.end)() // which ends a write that hangs
@@ -206,7 +207,7 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		case <-s.gone:
 			return i, s.explain(s.why)
 		case <-s.closed:
-			return i, ErrClosed
+			return i, notify.ErrClosed
 		case <-ctx.Done():
 			return i, context.Cause(ctx)
 		}
@@ -223,7 +224,7 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 func (s *mqttSink) explain(err error) error {
 	select {
 	case <-s.closed:
-		return ErrClosed
+		return notify.ErrClosed
 	default:
 		return err
 	}

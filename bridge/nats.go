@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/private"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // natsDestination is a JetStream stream.
@@ -233,7 +234,7 @@ func (s *natsSink) fetch(ctx context.Context, reader jetstream.Consumer, most in
 
 func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	if s.closed.Load() {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
 	if !s.looked {                                           // here and not before: another member may have been writing
@@ -261,7 +262,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 	}
 	if refused != nil && s.closed.Load() {
-		refused = ErrClosed
+		refused = notify.ErrClosed
 	}
 	return sent, refused
 }
@@ -322,7 +323,7 @@ func (s *natsSink) explain(m consumer.Message, err error) error {
 	case errors.As(err, &api) && api.ErrorCode == codeTooLarge:
 		return poison(m, "the stream does not take it: %w", err)
 	case s.closed.Load():
-		return ErrClosed
+		return notify.ErrClosed
 	}
 	return err
 }

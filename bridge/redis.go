@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // redisSink writes entries to a Redis stream. The entry's id is the row's id, so that
@@ -99,7 +100,7 @@ func redisError(verb string, err error) error {
 
 func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	if s.closed.Load() {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	for i, m := range messages {
 		if len(m.Payload) <= s.most {
@@ -173,7 +174,7 @@ func (s *redisSink) run(ctx context.Context, p pipeline) (int, error) {
 		return len(p.messages), nil
 	}
 	if s.closed.Load() {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	for i, m := range p.messages {
 		err := p.added[i].Err()

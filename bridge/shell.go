@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // shell is the reconnect shell around sinks: it lives as long as a Run, each sink as
@@ -183,7 +184,7 @@ func (s *shell) bury(ctx context.Context, m consumer.Message, err error) (bool, 
 	s.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
 	if err := consumer.Bury(ctx, s.db.Pool(), s.options.Consumer.Group, m, s.tries, err); err != nil {
 		s.tries-- // tried again once the database is back
-		if errors.Is(err, consumer.ErrNoState) {
+		if errors.Is(err, notify.ErrNoState) {
 			return false, &endError{err}
 		}
 		return false, err

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -55,7 +54,7 @@ type Destination struct {
 //   - Send is called by one goroutine at a time. It neither changes the messages nor
 //     keeps them after it returned.
 //   - Close ends the connection, and a Send that is under way. It may be called at any
-//     time, by several goroutines at once, and twice. Send after it is ErrClosed.
+//     time, by several goroutines at once, and twice. Send after it is notify.ErrClosed.
 //   - no error has a credential in it.
 //
 // The caller who opened the Sink closes it. Package sinktest tests all this on a Sink of yours, as it does on
@@ -64,9 +63,6 @@ type Sink interface {
 	Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error)
 	Close() error
 }
-
-// ErrClosed is returned by Send after Close.
-var ErrClosed = errors.New("the sink is closed")
 
 // PoisonError is a message that the destination will never take.
 type PoisonError struct {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 func parseStdout(*params) (*Destination, error) { return Writer(os.Stdout), nil }
@@ -27,7 +28,7 @@ type writerSink struct {
 
 func (s *writerSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	if s.closed.Load() {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)

@@ -24,6 +24,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // webhookSink posts each message as a CloudEvent 1.0 in HTTP's binary mode: the body is
@@ -184,17 +185,17 @@ func (w *webhook) open(context.Context) (Sink, error) {
 func (s *webhookSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	for i, m := range messages {
 		if s.closed.Load() {
-			return i, ErrClosed
+			return i, notify.ErrClosed
 		}
 		if err := s.post(ctx, m); err != nil {
 			if s.closed.Load() {
-				err = ErrClosed
+				err = notify.ErrClosed
 			}
 			return i, err
 		}
 	}
 	if s.closed.Load() && len(messages) == 0 {
-		return 0, ErrClosed
+		return 0, notify.ErrClosed
 	}
 	return len(messages), nil
 }
@@ -202,7 +203,7 @@ func (s *webhookSink) Send(ctx context.Context, messages []consumer.Message) (in
 func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.life, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(s.life, func() { cancel(notify.ErrClosed) })()
 	e, err := s.event(m)
 	if err != nil {
 		return poison(m, "it makes no CloudEvent: %w", err)
@@ -384,7 +385,7 @@ func retryAfter(response *http.Response, now time.Time) time.Duration {
 
 func (s *webhookSink) Close() error {
 	s.closed.Store(true)
-	s.end(ErrClosed)
+	s.end(notify.ErrClosed)
 	s.client.CloseIdleConnections()
 	return nil
 }

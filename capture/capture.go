@@ -37,17 +37,8 @@ var (
 	// ErrTriggerExists means that the table already has a trigger for an event. errors.As
 	// with a *TriggerExistsError tells which.
 	ErrTriggerExists = errors.New("a trigger stands there already")
-	// ErrNotTopic means that the table to write into is no message table, or can't hold
-	// every row.
-	ErrNotTopic = errors.New("not a message table that can take any row")
 	// ErrBusy means that transactions which use the table did not end in time.
 	ErrBusy = table.ErrBusy
-	// ErrOptions is what an error about an option is.
-	ErrOptions = errors.New("wrong option")
-	// ErrNoTable and ErrView tell that there is no such table, or that it is a view,
-	// which can't have triggers.
-	ErrNoTable = table.ErrNoTable
-	ErrView    = table.ErrView
 )
 
 // TriggerExistsError is an ErrTriggerExists with its names.
@@ -97,7 +88,7 @@ type Options struct {
 
 func (o Options) withPatience() (Options, error) {
 	if o.Patience < 0 {
-		return o, fmt.Errorf("capture: %w: Patience is negative", ErrOptions)
+		return o, fmt.Errorf("capture: %w: Patience is negative", notify.ErrOptions)
 	}
 	if o.Patience == 0 {
 		o.Patience = 30 * time.Second
@@ -131,7 +122,7 @@ type Trigger struct {
 }
 
 // Prepare finds out what Install would make, and changes nothing. Its errors are
-// ErrNoTable, ErrView, ErrTriggerExists, ErrNotTopic, ErrOptions, table.ErrNoColumn
+// notify.ErrNoTable, notify.ErrNotTopic, ErrTriggerExists, notify.ErrNotTopic, notify.ErrOptions, table.ErrNoColumn
 // and the server's.
 func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
 	if len(options.Ops) == 0 {
@@ -139,7 +130,7 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 	}
 	for _, op := range options.Ops {
 		if !slices.Contains(Ops(), op) {
-			return nil, fmt.Errorf("capture: %w: no op %q: insert, update or delete", ErrOptions, op)
+			return nil, fmt.Errorf("capture: %w: no op %q: insert, update or delete", notify.ErrOptions, op)
 		}
 	}
 	options, err := options.withPatience()
@@ -198,7 +189,7 @@ func (o Options) define(t *table.Table, topic string) (definition, []table.Colum
 	}
 	d.Split = len(t.PrimaryKey()) > 0 && !slices.ContainsFunc(Ops(), func(op Op) bool { return !slices.Contains(o.Ops, op) })
 	if o.Tombstones && len(t.PrimaryKey()) == 0 {
-		return d, nil, fmt.Errorf("capture: %w: %s has no primary key, and so no key for tombstones", ErrOptions, t)
+		return d, nil, fmt.Errorf("capture: %w: %s has no primary key, and so no key for tombstones", notify.ErrOptions, t)
 	}
 	return d.define(t)
 }
@@ -221,7 +212,7 @@ func describe(ctx context.Context, db *notify.DB, name string) (*table.Table, er
 		return nil, err
 	}
 	if t.IsView {
-		return nil, fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", t, ErrView)
+		return nil, fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", t, notify.ErrNotTopic)
 	}
 	if len(t.Columns) == 0 {
 		return nil, fmt.Errorf("capture: this account sees no column of %s: SELECT on the table lets it: %w", t, table.ErrNoColumn)
@@ -240,7 +231,7 @@ func chosen(t *table.Table, names []string) (columns []table.Column, err error) 
 			return nil, err
 		}
 		if slices.Contains(columns, c) {
-			return nil, fmt.Errorf("capture: %w: column %s is there twice", ErrOptions, ident.Quote(c.Name))
+			return nil, fmt.Errorf("capture: %w: column %s is there twice", notify.ErrOptions, ident.Quote(c.Name))
 		}
 		columns = append(columns, c)
 	}
@@ -250,7 +241,7 @@ func chosen(t *table.Table, names []string) (columns []table.Column, err error) 
 // checkTopic sees to it that the topic can take every row.
 func (p *Plan) checkTopic(ctx context.Context) error {
 	topic, err := table.Describe(ctx, p.db.Pool(), p.db.Name(), p.Topic)
-	if errors.Is(err, ErrNoTable) {
+	if errors.Is(err, notify.ErrNoTable) {
 		p.NewTopic = true
 		return nil
 	}
@@ -260,11 +251,11 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 	payload, err := topic.Column("payload")
 	switch {
 	case topic.Name == p.Table:
-		return fmt.Errorf("capture: %w: a table can't take its own changes: name another (--into)", ErrOptions)
+		return fmt.Errorf("capture: %w: a table can't take its own changes: name another (--into)", notify.ErrOptions)
 	case err != nil, !topic.IsMessageTable():
-		return fmt.Errorf("capture: %s: %w: name another (--into), or let install make it", topic, ErrNotTopic)
+		return fmt.Errorf("capture: %s: %w: name another (--into), or let install make it", topic, notify.ErrNotTopic)
 	case !takesRows(topic):
-		return fmt.Errorf("capture: %s: %w: its payload is a %s, a LONGBLOB is needed", topic, ErrNotTopic, payload.ColumnType)
+		return fmt.Errorf("capture: %s: %w: its payload is a %s, a LONGBLOB is needed", topic, notify.ErrNotTopic, payload.ColumnType)
 	}
 	p.Topic = topic.Name
 	return nil

@@ -359,15 +359,15 @@ func TestRefusals(t *testing.T) {
 			want  error
 			text  string
 		}{
-			{"order", Options{}, ErrNoTable, "did you mean `orders`"},
-			{"v", Options{}, ErrView, "is a view"},
-			{"orders", Options{Ops: []Op{"truncate"}}, ErrOptions, "insert, update or delete"},
+			{"order", Options{}, notify.ErrNoTable, "did you mean `orders`"},
+			{"v", Options{}, notify.ErrNotTopic, "is a view"},
+			{"orders", Options{Ops: []Op{"truncate"}}, notify.ErrOptions, "insert, update or delete"},
 			{"orders", Options{Columns: []string{"nam"}}, table.ErrNoColumn, "did you mean `name`"},
-			{"orders", Options{Columns: []string{"id", "ID"}}, ErrOptions, "twice"},
-			{"orders", Options{Patience: -1}, ErrOptions, "negative"},
-			{"orders", Options{Into: "v"}, ErrNotTopic, "--into"},
-			{"orders", Options{Into: "small"}, ErrNotTopic, "LONGBLOB"},
-			{"topic", Options{Into: "topic"}, ErrOptions, "its own changes"},
+			{"orders", Options{Columns: []string{"id", "ID"}}, notify.ErrOptions, "twice"},
+			{"orders", Options{Patience: -1}, notify.ErrOptions, "negative"},
+			{"orders", Options{Into: "v"}, notify.ErrNotTopic, "--into"},
+			{"orders", Options{Into: "small"}, notify.ErrNotTopic, "LONGBLOB"},
+			{"topic", Options{Into: "topic"}, notify.ErrOptions, "its own changes"},
 		} {
 			_, err := Install(t.Context(), db, test.table, test.o)
 			require.ErrorIs(t, err, test.want, "%+v", test)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // The primary key is the messages' key, whatever its type is, and an UPDATE of it is a delete and an insert, each with its own key.
@@ -58,7 +59,7 @@ func TestKeyOfSomeOps(t *testing.T) {
 		assert.Equal(t, []string{`insert null {"id":1}`, `update {"id":1} {"id":2}`}, changes(t, db, "bare_changes"))
 		assert.Equal(t, 2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM bare_changes WHERE JSON_EXTRACT(headers, '$.key') IS NULL"))
 		_, err = Install(t.Context(), db, "bare", Options{Tombstones: true})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	})
 }
 

@@ -25,7 +25,7 @@ var ErrNotCaptured = errors.New("the table is not captured")
 // While it changes the triggers, it holds a lock on the table, so that each change is captured once. The account needs LOCK TABLES for
 // that. If the connection is lost meanwhile, old and new triggers may both stand and write each change twice: repair again.
 //
-// Its errors are ErrNotCaptured, Install's about the table, ErrBusy, ErrOptions and the server's.
+// Its errors are ErrNotCaptured, Install's about the table, ErrBusy, notify.ErrOptions and the server's.
 func Repair(ctx context.Context, db *notify.DB, name string, options Options) (made []Trigger, err error) {
 	options, err = options.withPatience()
 	if err != nil {
@@ -96,7 +96,7 @@ func again(t *table.Table, states []State, options Options) (made []Trigger, err
 			return err != nil
 		})
 		if defined.Chosen && len(defined.Columns) == 0 {
-			return nil, fmt.Errorf("capture: %w: no captured column of %s is left: remove the capture and install it with others", ErrOptions, t)
+			return nil, fmt.Errorf("capture: %w: no captured column of %s is left: remove the capture and install it with others", notify.ErrOptions, t)
 		}
 		defined, columns, err := defined.define(t)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // Tables returns the names of the tables that match a pattern of LIKE (% is any text, _ any letter), in order: all that Install
-// could capture, but for message tables and mqnotify's own. A name without % is that one table. The error is ErrNoTable if there is none.
+// could capture, but for message tables and mqnotify's own. A name without % is that one table. The error is notify.ErrNoTable if there is none.
 func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string, err error) {
 	if !strings.Contains(pattern, "%") {
 		return []string{pattern}, nil
@@ -31,7 +31,7 @@ func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string,
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("capture: no table like %q can be captured: %w", pattern, ErrNoTable)
+		return nil, fmt.Errorf("capture: no table like %q can be captured: %w", pattern, notify.ErrNoTable)
 	}
 	return names, nil
 }

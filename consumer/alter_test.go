@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -74,7 +75,7 @@ func TestAlterRows(t *testing.T) {
 		do(t, db, "ALTER TABLE shop DROP COLUMN n")
 		insertRow := "INSERT INTO shop (id) VALUES (20)"
 		do(t, db, insertRow)
-		require.ErrorIs(t, k.wait(t), ErrNoColumn, "a column that was asked for is gone")
+		require.ErrorIs(t, k.wait(t), table.ErrNoColumn, "a column that was asked for is gone")
 	})
 }
 

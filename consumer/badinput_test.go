@@ -11,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -34,17 +35,17 @@ func TestBadTables(t *testing.T) {
 			want    error
 			says    string
 		}{
-			{"order", Options{}, ErrNoTable, "did you mean `orders`"},
-			{"orders_view", Options{}, ErrView, "name the table behind it"},
-			{"orders", Options{Columns: []string{"id", "paylod"}}, ErrNoColumn, "did you mean `payload`"},
-			{"orders", Options{Key: "created_at"}, ErrNoKey, "is no integer"},
-			{"orders", Options{Where: "id > ?"}, ErrOptions, "Where"},
+			{"order", Options{}, notify.ErrNoTable, "did you mean `orders`"},
+			{"orders_view", Options{}, table.ErrView, "name the table behind it"},
+			{"orders", Options{Columns: []string{"id", "paylod"}}, table.ErrNoColumn, "did you mean `payload`"},
+			{"orders", Options{Key: "created_at"}, table.ErrNoKey, "is no integer"},
+			{"orders", Options{Where: "id > ?"}, notify.ErrOptions, "Where"},
 			{"orders", Options{From: Last(1), Where: "id > ?"}, nil, ""},
 			{"orders", Options{Where: "nothing = 1"}, nil, "nothing"},
 			{"orders", Options{Where: "id >"}, nil, "1064"},
 			{"orders", Options{Where: "1) UNION SELECT (1"}, nil, ""},
 			{"orders", Options{Where: "1); DROP TABLE orders; SELECT (1"}, nil, ""},
-			{"orders", Options{From: Since(time.Now()), TimeColumn: "at"}, ErrNoColumn, "`at`"},
+			{"orders", Options{From: Since(time.Now()), TimeColumn: "at"}, table.ErrNoColumn, "`at`"},
 		} {
 			for _, err := range runs(t, db, c.topic, c.options) {
 				require.Error(t, err, c)
@@ -75,7 +76,7 @@ func TestBadOptions(t *testing.T) {
 		"StopTimeout is negative":    {StopTimeout: -1},
 	} {
 		_, err := New(nil, "orders", options)
-		require.ErrorIs(t, err, ErrOptions, says)
+		require.ErrorIs(t, err, notify.ErrOptions, says)
 		require.ErrorContains(t, err, says)
 	}
 	for _, name := range []string{"", strings.Repeat("x", 65), "a\x00b", "orders "} {
@@ -101,7 +102,7 @@ func TestNoState(t *testing.T) {
 		for _, options := range []Options{{Group: "g"}, {Flag: FlagCounter}, {Flag: FlagRow}} {
 			var got collected
 			err := run(t, db, "orders", options, got.handler()).wait(t)
-			require.ErrorIs(t, err, ErrNoState)
+			require.ErrorIs(t, err, notify.ErrNoState)
 			require.ErrorContains(t, err, "mqnotify init")
 		}
 	})
@@ -169,7 +170,7 @@ func TestLeastPrivileges(t *testing.T) {
 		}
 		for _, way := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
 			err = run(t, reader, "orders", Options{Writers: way}, got.handler()).wait(t)
-			require.ErrorIs(t, err, ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, string(way))
 		}
 		// Of the offset's row, reading alone is not enough.

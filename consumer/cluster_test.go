@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Where several servers take writes, each has advisory locks of its own: of the members of a group on two of them one is
@@ -53,7 +54,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 
 		shared, err := New(other, "orders", Options{Group: "s", MembersShare: true})
 		require.NoError(t, err)
-		require.ErrorIs(t, shared.Run(t.Context(), second.handler()), ErrOptions)
+		require.ErrorIs(t, shared.Run(t.Context(), second.handler()), notify.ErrOptions)
 
 		nodes[0].Kill()
 		retries := 0

@@ -50,8 +50,8 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // Run reads and handles rows until the context ends, the handler says ErrStop,
 // Options.Limit is reached, or with Options.StopAtEnd the end: then it returns nil,
 // with the offset stored. It reconnects after a loss of its connections, without a limit. It returns
-// the errors that another try can't mend: a first connection that fails, ErrNoTable and the other
-// errors about the table, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, a
+// the errors that another try can't mend: a first connection that fails, notify.ErrNoTable and the other
+// errors about the table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, notify.ErrOptions, a
 // HandlerError, and errors of the server such as a missing privilege.
 //
 // All the consumers of a DB share the connections that wait for new rows (see
@@ -62,10 +62,10 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // time.
 func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	if handler.handle == nil {
-		return fmt.Errorf("consumer: %w: no handler", ErrOptions)
+		return fmt.Errorf("consumer: %w: no handler", notify.ErrOptions)
 	}
 	if handler.tx && c.options.Group == "" {
-		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", ErrOptions)
+		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", notify.ErrOptions)
 	}
 	waits := c.options.Reconnect()
 	l := &life{Consumer: c, options: c.options, handler: handler}
@@ -105,8 +105,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent reports whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
-		ErrNoTable, ErrView, ErrNoKey, ErrNoColumn, ErrBelowOffset, ErrNoState, ErrOptions, ErrShare, errIDSet, errTxEnded,
-		notify.ErrLockName,
+		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, errIDSet, errTxEnded,
 	} {
 		if errors.Is(err, known) {
 			return true
@@ -116,7 +115,7 @@ func permanent(err error) bool {
 	if errors.As(err, &failed) {
 		return true
 	}
-	// If the table is gone, the next try describes it again and returns the clearer error, ErrNoTable.
+	// If the table is gone, the next try describes it again and returns the clearer error, notify.ErrNoTable.
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
 		server.Busy(err) || server.Is(err, server.ErrNoSuchTable)
 	return server.Number(err) != 0 && !transient

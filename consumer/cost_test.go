@@ -233,7 +233,7 @@ func TestTruncate(t *testing.T) {
 		c = run(t, db, "orders", Options{From: Beginning()}, dropped.handler())
 		dropped.waitFor(t, "new")
 		do(t, db, "DROP TABLE orders")
-		require.ErrorIs(t, c.wait(t), ErrNoTable)
+		require.ErrorIs(t, c.wait(t), notify.ErrNoTable)
 	})
 }
 

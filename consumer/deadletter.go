@@ -16,8 +16,8 @@ const maxError = 8 << 10
 // Bury writes a message to a group's dead letters: for a handler that knows that no
 // further attempt would help, and passes the message by. One that is there already
 // is replaced, so a message that comes again after a crash or a reset is no second
-// letter. The error is ErrNoState or the server's.
-func Bury(ctx context.Context, db notify.Execer, group string, m Message, attempts int, cause error) error {
+// letter. The error is notify.ErrNoState or the server's.
+func Bury(ctx context.Context, db notify.Tx, group string, m Message, attempts int, cause error) error {
 	var headers any
 	if m.Headers != nil {
 		text, err := marshal(m.Headers)

@@ -193,7 +193,7 @@ func TestDeadLettersWithoutTheirTable(t *testing.T) {
 		start := time.Now()
 		err := run(t, db, "orders", Options{Group: "g", From: Beginning(), MaxAttempts: 1},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t)
-		require.ErrorIs(t, err, ErrNoState)
+		require.ErrorIs(t, err, notify.ErrNoState)
 		require.ErrorContains(t, err, "mqnotify init")
 		require.Less(t, time.Since(start), patience)
 	})

@@ -90,7 +90,7 @@ func NewDeadLetters(db *notify.DB, topic, key string) (*DeadLetters, error) {
 // where is the filter as a condition on the dead letters, which are l.
 func (f DeadFilter) where(topic string) (where string, args []any, err error) {
 	if f.Limit < 0 {
-		return "", nil, fmt.Errorf("consumer: %w: Limit is negative", ErrOptions)
+		return "", nil, fmt.Errorf("consumer: %w: Limit is negative", notify.ErrOptions)
 	}
 	where, args = " WHERE l.topic = ? AND l.id > ?", []any{topic, f.After}
 	if f.Group != "" {
@@ -109,7 +109,7 @@ func (f DeadFilter) where(topic string) (where string, args []any, err error) {
 }
 
 // List returns the dead letters that the filter chooses, by their ids, with the first 4 KiB of each payload. The error is
-// ErrNoTable, ErrNoState, ErrOptions or the server's.
+// notify.ErrNoTable, notify.ErrNoState, notify.ErrOptions or the server's.
 func (d *DeadLetters) List(ctx context.Context, f DeadFilter) ([]DeadLetter, error) {
 	if f.Limit == 0 {
 		f.Limit = 100

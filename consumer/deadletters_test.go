@@ -127,9 +127,9 @@ func TestRetryOfAMessage(t *testing.T) {
 		_, err = letters.Get(t.Context(), all[0].ID)
 		require.ErrorIs(t, err, ErrNoDeadLetter)
 		_, err = letters.Retry(t.Context(), DeadFilter{Limit: -1})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		_, err = openLetters(t, db, "nothing").List(t.Context(), DeadFilter{})
-		require.ErrorIs(t, err, ErrNoTable)
+		require.ErrorIs(t, err, notify.ErrNoTable)
 	})
 }
 
@@ -284,7 +284,7 @@ func TestDeadLettersWithoutState(t *testing.T) {
 		db := openTopic(t, s)
 		do(t, db, "DROP TABLE mqnotify_retry")
 		_, err := openLetters(t, db, "orders").List(t.Context(), DeadFilter{})
-		require.ErrorIs(t, err, ErrNoState)
+		require.ErrorIs(t, err, notify.ErrNoState)
 		shop(t, db, "a")
 		var got collected // and a consumer does without
 		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))

@@ -56,7 +56,7 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if saved := d.save(last); saved != nil {
-			if errors.Is(err, ErrFenced) {
+			if errors.Is(err, errFenced) {
 				err = nil // said below
 			}
 			err = errors.Join(err, fmt.Errorf("%w: %w", errUnsaved, saved))
@@ -165,7 +165,7 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 		return &HandlerError{m.Topic, m.ID, attempts, err}
 	}
 	d.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "id", m.ID, "attempts", attempts, "error", err)
-	if !errors.Is(err, ErrDead) { // which is about this message alone
+	if !errors.Is(err, notify.ErrDead) { // which is about this message alone
 		d.dead++
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
@@ -223,7 +223,7 @@ func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder b
 		if ctx.Err() != nil || hands.Err() != nil { // no further attempt, and no verdict on the message
 			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
 		}
-		if errors.Is(err, ErrDead) {
+		if errors.Is(err, notify.ErrDead) {
 			return messages, attempts, err
 		}
 		if waits == nil {

@@ -25,7 +25,7 @@ import (
 // that writes the ids it handles to a table of its name.
 func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, stop func()) {
 	tb.Helper()
-	note := func(ctx context.Context, db notify.Execer, table string, messages []Message) error {
+	note := func(ctx context.Context, db notify.Tx, table string, messages []Message) error {
 		values := strings.TrimSuffix(strings.Repeat("(?),", len(messages)), ",")
 		var args []any
 		for _, m := range messages {

@@ -35,7 +35,7 @@ func TestFence(t *testing.T) {
 		second, again := claim("second", false)
 		require.Equal(t, begun, again, "the second goes on where the first was")
 		require.NotEqual(t, first.fence, second.fence)
-		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), errFenced)
 		err = first.store(ctx, tx, progress{settled: 100})
 		require.Error(t, err)
 		require.False(t, permanent(err), "the member must stand by: %v", err)
@@ -46,15 +46,15 @@ func TestFence(t *testing.T) {
 
 		// Deleting the row fences every member off, also after the row was made again.
 		do(t, db, "DELETE FROM mqnotify_offset")
-		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), errFenced)
 		third, anew := claim("third", false)
 		require.Equal(t, uint64(7), anew.settled)
-		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
-		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.ErrorIs(t, first.store(ctx, db.Pool(), progress{settled: 100}), errFenced)
+		require.ErrorIs(t, second.store(ctx, db.Pool(), progress{settled: 100}), errFenced)
 		require.NoError(t, third.store(ctx, db.Pool(), progress{settled: 30}))
 		fourth, reset := claim("fourth", true)
 		require.Equal(t, uint64(7), reset.settled)
-		require.ErrorIs(t, third.store(ctx, db.Pool(), progress{settled: 100}), ErrFenced)
+		require.ErrorIs(t, third.store(ctx, db.Pool(), progress{settled: 100}), errFenced)
 		require.NoError(t, fourth.store(ctx, db.Pool(), reset))
 	})
 }

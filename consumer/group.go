@@ -90,12 +90,12 @@ func (l *life) lease(ctx context.Context, name string) (*membership, error) {
 		return nil, l.notJoined(err)
 	}
 	held, err := lease.TryLock(ctx)
-	if errors.Is(err, guard.ErrNotAcquired) {
+	if errors.Is(err, notify.ErrNotAcquired) {
 		l.standsBy(ctx)
 		held, err = lease.Lock(ctx)
 	}
-	if errors.Is(err, guard.ErrNoState) {
-		err = ErrNoState
+	if errors.Is(err, notify.ErrNoState) {
+		err = notify.ErrNoState
 	}
 	if err != nil {
 		return nil, l.notJoined(err)
@@ -103,7 +103,7 @@ func (l *life) lease(ctx context.Context, name string) (*membership, error) {
 	return &membership{held, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 		defer cancel()
-		if err := held.Release(ctx); err != nil && !errors.Is(err, guard.ErrLockLost) {
+		if err := held.Release(ctx); err != nil && !errors.Is(err, notify.ErrLockLost) {
 			return err
 		}
 		return nil

@@ -13,10 +13,6 @@ import (
 // in hand are done: they count as handled, and Run returns nil.
 var ErrStop = errors.New("stop consuming")
 
-// ErrDead is returned by a handler, alone or wrapped, when another attempt would fail as well: the message goes to the group's
-// dead letters at once. Without a group Run returns a HandlerError.
-var ErrDead = errors.New("not to be tried again")
-
 // Handler is what is done with messages: made by Each, Batch, EachTx or BatchTx.
 // It is called by one goroutine at a time. An error, or a panic, means that the
 // messages were not handled: they are tried again.
@@ -80,7 +76,7 @@ func (e *partialError) Error() string { return e.err.Error() }
 func (e *partialError) Unwrap() error { return e.err }
 
 // HandlerError is a handler's last failure with a message, when it was tried
-// Options.MaxAttempts times, or failed with ErrDead, and there is no group whose dead
+// Options.MaxAttempts times, or failed with notify.ErrDead, and there is no group whose dead
 // letters could take it.
 type HandlerError struct {
 	Topic    string

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 var errHandler = errors.New("this handler fails")
@@ -219,9 +220,9 @@ func TestHandlerRefused(t *testing.T) {
 		db := openTopic(t, s)
 		c, err := New(db, "orders", Options{})
 		require.NoError(t, err)
-		require.ErrorIs(t, c.Run(t.Context(), Handler{}), ErrOptions)
+		require.ErrorIs(t, c.Run(t.Context(), Handler{}), notify.ErrOptions)
 		err = c.Run(t.Context(), BatchTx(func(context.Context, *sqlx.Tx, []Message) error { return nil }))
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, "Group")
 	})
 }

@@ -45,7 +45,7 @@ func (r *reader) checkHead(ctx context.Context) error {
 	return checkHead(ctx, r.rows, r.wm.settled)
 }
 
-// checkLeast returns ErrNoKey for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
+// checkLeast returns table.ErrNoKey for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
 // that is a program's mistake, or was inserted with NO_AUTO_VALUE_ON_ZERO. With AcceptAnyKey it only warns.
 func (r *reader) checkLeast(ctx context.Context) error {
 	var below bool
@@ -65,7 +65,7 @@ func (r *reader) checkLeast(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("consumer: %s has rows whose %s is 0 or less, which would never be read: give them other ids, or delete them; "+
-		"Options.AcceptAnyKey (--any-key) reads the others: %w", r.rows.table, r.rows.key, ErrNoKey)
+		"Options.AcceptAnyKey (--any-key) reads the others: %w", r.rows.table, r.rows.key, table.ErrNoKey)
 }
 
 func checkHead(ctx context.Context, r *rows, settled uint64) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/table"
 )
 
 // Ids use all of their 64 bits.
@@ -97,9 +98,9 @@ func TestIdsBelowOne(t *testing.T) {
 					return false
 				}
 			})
-			require.ErrorIs(t, c.wait(t), ErrNoKey)
+			require.ErrorIs(t, c.wait(t), table.ErrNoKey)
 			err = run(t, db, name, Options{From: End()}, got.handler()).wait(t)
-			require.ErrorIs(t, err, ErrNoKey)
+			require.ErrorIs(t, err, table.ErrNoKey)
 			require.ErrorContains(t, err, "0 or less")
 			var log mysqltest.Text
 			all := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM "+name+" WHERE id > 0 ORDER BY id")
@@ -138,17 +139,17 @@ func TestKeysRefused(t *testing.T) {
 			want         error
 			says         string
 		}{
-			{"name VARCHAR(20) NOT NULL PRIMARY KEY", "", ErrNoKey, "no integer key"},
-			{"id INT NOT NULL", "", ErrNoKey, "no integer key"},
-			{"id INT NOT NULL, KEY (id)", "id", ErrNoKey, "no unique index"},
-			{"id INT NULL UNIQUE", "id", ErrNoKey, "may be NULL"},
-			{"id DECIMAL(20) NOT NULL PRIMARY KEY", "id", ErrNoKey, "is no integer but decimal(20,0)"},
-			{"id VARCHAR(20) NOT NULL PRIMARY KEY", "id", ErrNoKey, "is no integer but varchar(20)"},
-			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "id", ErrNoKey, "not the first column"},
-			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "a", ErrNoKey, "no unique index"},
-			{"id BIGINT NOT NULL PRIMARY KEY", "", ErrNoKey, "is not AUTO_INCREMENT: a row that is inserted later"},
-			{"id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL UNIQUE", "n", ErrNoKey, "AcceptAnyKey (--any-key)"},
-			{"id INT NOT NULL PRIMARY KEY", "ids", ErrNoColumn, "did you mean `id`"},
+			{"name VARCHAR(20) NOT NULL PRIMARY KEY", "", table.ErrNoKey, "no integer key"},
+			{"id INT NOT NULL", "", table.ErrNoKey, "no integer key"},
+			{"id INT NOT NULL, KEY (id)", "id", table.ErrNoKey, "no unique index"},
+			{"id INT NULL UNIQUE", "id", table.ErrNoKey, "may be NULL"},
+			{"id DECIMAL(20) NOT NULL PRIMARY KEY", "id", table.ErrNoKey, "is no integer but decimal(20,0)"},
+			{"id VARCHAR(20) NOT NULL PRIMARY KEY", "id", table.ErrNoKey, "is no integer but varchar(20)"},
+			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "id", table.ErrNoKey, "not the first column"},
+			{"a INT NOT NULL, id INT NOT NULL, PRIMARY KEY (a, id)", "a", table.ErrNoKey, "no unique index"},
+			{"id BIGINT NOT NULL PRIMARY KEY", "", table.ErrNoKey, "is not AUTO_INCREMENT: a row that is inserted later"},
+			{"id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL UNIQUE", "n", table.ErrNoKey, "AcceptAnyKey (--any-key)"},
+			{"id INT NOT NULL PRIMARY KEY", "ids", table.ErrNoColumn, "did you mean `id`"},
 		} {
 			do(t, db, "DROP TABLE IF EXISTS shop", "CREATE TABLE shop ("+c.columns+")")
 			var got collected

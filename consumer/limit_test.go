@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A limit counts every message, also one that goes to the dead letters, and none more is touched.
@@ -54,7 +55,7 @@ func TestLimit(t *testing.T) {
 		require.Equal(t, "1 3 4 5 6 7", strings.Join(got, " "))
 		require.Equal(t, 1, pages)
 		_, err := New(db, "orders", Options{Limit: -1})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	})
 }
 
@@ -75,7 +76,7 @@ func TestDeadLettersInARowPause(t *testing.T) {
 			case "good":
 				return nil
 			case "dead":
-				return ErrDead
+				return notify.ErrDead
 			}
 			return errors.New("broken")
 		})))

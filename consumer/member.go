@@ -101,7 +101,7 @@ func look(ctx context.Context, db sqlx.QueryerContext, of sharing, prefix string
 		return s, stateError("read partitions", err)
 	}
 	if len(rows) != of.parts {
-		return s, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(rows), of.parts, ErrFenced)
+		return s, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(rows), of.parts, errFenced)
 	}
 	s.settled, s.coordinator = rows[0].Settled, rows[0].Coordinator
 	for _, row := range rows {

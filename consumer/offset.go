@@ -11,21 +11,17 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-var (
-	// ErrFenced is returned when another member took the group over: this one can't
-	// move the offset any more. Run goes back to standing by.
-	ErrFenced = errors.New("another member took the group over")
-	// ErrNoState is returned when the tables of offsets are not there.
-	ErrNoState = errors.New("the tables of mqnotify are not in this database: make them with `mqnotify init`")
-)
+// errFenced is returned when another member took the group over: this one can't
+// move the offset any more. Run goes back to standing by.
+var errFenced = errors.New("another member took the group over")
 
 // ledger is where a member stores its progress, until another member sets the fence.
 type ledger interface {
-	// store writes the progress, unless another member has set the fence since: ErrFenced.
-	store(ctx context.Context, db notify.Execer, p progress) error
+	// store writes the progress, unless another member has set the fence since: errFenced.
+	store(ctx context.Context, db notify.Tx, p progress) error
 	// storeOf is store of as much as these messages being handled needs; whole tells that
 	// this was all.
-	storeOf(ctx context.Context, db notify.Execer, p progress, messages []Message) (whole bool, err error)
+	storeOf(ctx context.Context, db notify.Tx, p progress, messages []Message) (whole bool, err error)
 }
 
 // offset is a group's row, of which this member holds the fence.
@@ -35,7 +31,7 @@ type offset struct {
 }
 
 // store writes the progress, unless another member has set the fence since.
-func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error {
+func (o *offset) store(ctx context.Context, db notify.Tx, p progress) error {
 	// The version changes at each store, so that a row that was found always counts
 	// as affected, whatever the driver was told to count.
 	result, err := db.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
@@ -49,12 +45,12 @@ func (o *offset) store(ctx context.Context, db notify.Execer, p progress) error 
 		return fmt.Errorf("consumer: store offset: %w", err)
 	}
 	if rows != 1 {
-		return fmt.Errorf("consumer: store offset of group %q: %w", o.group, ErrFenced)
+		return fmt.Errorf("consumer: store offset of group %q: %w", o.group, errFenced)
 	}
 	return nil
 }
 
-func (o *offset) storeOf(ctx context.Context, db notify.Execer, p progress, _ []Message) (whole bool, err error) {
+func (o *offset) storeOf(ctx context.Context, db notify.Tx, p progress, _ []Message) (whole bool, err error) {
 	return true, o.store(ctx, db, p)
 }
 
@@ -62,7 +58,7 @@ func (o *offset) storeOf(ctx context.Context, db notify.Execer, p progress, _ []
 func stateError(verb string, err error) error {
 	switch {
 	case server.Is(err, server.ErrNoSuchTable):
-		err = ErrNoState
+		err = notify.ErrNoState
 	case server.ReadOnly(err):
 		err = fmt.Errorf("this server takes no writes: connect to its primary, or read without a group: %w", err)
 	case server.NoPrivilege(err):
@@ -80,7 +76,7 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 		return nil, progress{}, err
 	}
 	if _, shared, _ := decodeSharing(topic, group, row.Delivered); shared {
-		return nil, progress{}, fmt.Errorf("consumer: the members of group %q share it: set MembersShare (--members-share): %w", group, ErrShare)
+		return nil, progress{}, fmt.Errorf("consumer: the members of group %q share it: set MembersShare (--members-share): %w", group, notify.ErrOptions)
 	}
 	if len(row.Delivered) == 0 || reset {
 		p, err := start()
@@ -124,7 +120,7 @@ func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) 
 	err = tx.GetContext(ctx, &row, "SELECT settled, delivered, fence FROM "+schema.OffsetTable+
 		" WHERE topic = ? AND group_name = ?", topic, group)
 	if errors.Is(err, sql.ErrNoRows) { // deleted just now
-		return nil, p, fmt.Errorf("consumer: take fence of group %q: %w", group, ErrFenced)
+		return nil, p, fmt.Errorf("consumer: take fence of group %q: %w", group, errFenced)
 	}
 	if err != nil {
 		return nil, p, stateError("take fence", err)

@@ -13,16 +13,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
-)
-
-// What can be wrong with a table. The errors' texts name the thing and the remedy.
-var (
-	ErrNoTable  = table.ErrNoTable
-	ErrView     = table.ErrView
-	ErrNoKey    = table.ErrNoKey
-	ErrNoColumn = table.ErrNoColumn
 )
 
 // Mode is how a consumer waits for new rows.
@@ -92,7 +83,7 @@ type Options struct {
 	MembersShare bool
 	// Partitions is how many partitions a new group has, 256 at most, and so how many
 	// members can be active. 0 means what the group has, 64 for a new one. It is kept with
-	// the group: another number is ErrShare, unless Reset is set.
+	// the group: another number is notify.ErrOptions, unless Reset is set.
 	Partitions int
 	// PartitionBy is the key that partitions go by: a column of the table, compared byte by
 	// byte, or else the header of this name. A message without it is its own key. Empty
@@ -126,10 +117,10 @@ type Options struct {
 
 	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are
-	// ErrNoKey unless AcceptAnyKey is set.
+	// table.ErrNoKey unless AcceptAnyKey is set.
 	Key string
 	// AcceptAnyKey reads a table that has rows whose key is 0 or less, without these, and a table whose key is not
-	// AUTO_INCREMENT: ids that programs make, or that come from a sequence. Both are ErrNoKey otherwise. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
+	// AUTO_INCREMENT: ids that programs make, or that come from a sequence. Both are table.ErrNoKey otherwise. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
 	// row that is inserted with a smaller key than one that was read before is LOST to this consumer, without a word.
 	AcceptAnyKey bool
 	// Columns are those of the rows, for a table that is no message table or is to
@@ -230,7 +221,7 @@ func (o Options) withDefaults() (Options, error) {
 		{o.StopTimeout < 0, "StopTimeout is negative"},
 	} {
 		if wrong.is {
-			return o, fmt.Errorf("consumer: %w: %s", ErrOptions, wrong.text)
+			return o, fmt.Errorf("consumer: %w: %s", notify.ErrOptions, wrong.text)
 		}
 	}
 	if o.Key != "" {
@@ -275,5 +266,5 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// ErrOptions is what an error about an option is.
+// notify.ErrOptions is what an error about an option is.
 var ErrOptions = errors.New("wrong option")

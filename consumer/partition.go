@@ -19,10 +19,6 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// ErrShare is returned when a group's members share it and this one would not, or would
-// with other partitions.
-var ErrShare = errors.New("the group is shared in another way")
-
 const (
 	maxPartitions     = 256
 	defaultPartitions = 64
@@ -75,16 +71,16 @@ func asked(t *table.Table, options Options) sharing {
 
 const byColumn, byHeader = "column ", "header "
 
-// agrees returns ErrShare for options that want the group to be shared in another way.
+// agrees returns notify.ErrOptions for options that want the group to be shared in another way.
 func (s sharing) agrees(t *table.Table, options Options) error {
 	want := asked(t, options)
 	switch {
 	case options.Partitions != 0 && options.Partitions != s.parts:
 		return fmt.Errorf("consumer: group %q has %d partitions, not %d: leave the number out, or begin anew with Reset (--reset): %w",
-			s.group, s.parts, options.Partitions, ErrShare)
+			s.group, s.parts, options.Partitions, notify.ErrOptions)
 	case options.PartitionBy != "" && want.by != s.by:
 		return fmt.Errorf("consumer: group %q is partitioned by %s, not by %s: leave it out, or begin anew with Reset (--reset): %w",
-			s.group, byText(s.by), byText(want.by), ErrShare)
+			s.group, byText(s.by), byText(want.by), notify.ErrOptions)
 	}
 	return nil
 }
@@ -108,7 +104,7 @@ func (s sharing) expression(t *table.Table, key string) (string, error) {
 		value = "COALESCE(" + ident.Quote(column.Name) + ", " + key + ")"
 	} else if name, ok := strings.CutPrefix(s.by, byHeader); ok {
 		if !t.IsMessageTable() {
-			return "", fmt.Errorf("consumer: %s has no column %s to partition by, and no headers: %w", t, ident.Quote(name), ErrNoColumn)
+			return "", fmt.Errorf("consumer: %s has no column %s to partition by, and no headers: %w", t, ident.Quote(name), table.ErrNoColumn)
 		}
 		value = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(headers, " + ident.Literal(`$."`+name+`"`) + ")), " + key + ")"
 	}
@@ -156,7 +152,7 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 	}
 	// Only now, with the rows locked: another member may have reset the group before.
 	if now, err := readGroup(ctx, tx, s.topic, s.group); err != nil || string(now.Delivered) != string(s.encode()) {
-		return nil, begun, errors.Join(err, fmt.Errorf("consumer: group %q has changed: %w", s.group, ErrFenced))
+		return nil, begun, errors.Join(err, fmt.Errorf("consumer: group %q has changed: %w", s.group, errFenced))
 	}
 	if err := tx.Commit(); err != nil {
 		return nil, begun, stateError("take fence", err)
@@ -202,11 +198,11 @@ func (s *shares) partOf(id uint64, column []driver.Value) (int, error) {
 }
 
 // store implements ledger, for all partitions.
-func (s *shares) store(ctx context.Context, db notify.Execer, p progress) error {
+func (s *shares) store(ctx context.Context, db notify.Tx, p progress) error {
 	return s.storeParts(ctx, db, p, s.own)
 }
 
-func (s *shares) storeOf(ctx context.Context, db notify.Execer, p progress, messages []Message) (whole bool, err error) {
+func (s *shares) storeOf(ctx context.Context, db notify.Tx, p progress, messages []Message) (whole bool, err error) {
 	var parts []int
 	for _, m := range messages {
 		parts = append(parts, m.part)
@@ -218,7 +214,7 @@ func (s *shares) storeOf(ctx context.Context, db notify.Execer, p progress, mess
 
 // storeParts stores with one statement what is the same for all, once the member has come as
 // far as any of them was.
-func (s *shares) storeParts(ctx context.Context, db notify.Execer, p progress, parts []int) error {
+func (s *shares) storeParts(ctx context.Context, db notify.Tx, p progress, parts []int) error {
 	var together []int
 	for _, part := range parts {
 		base := s.base[part]
@@ -233,16 +229,16 @@ func (s *shares) storeParts(ctx context.Context, db notify.Execer, p progress, p
 	return s.storeSame(ctx, db, p, together)
 }
 
-func (s *shares) storeSame(ctx context.Context, db notify.Execer, p progress, parts []int) error {
+func (s *shares) storeSame(ctx context.Context, db notify.Tx, p progress, parts []int) error {
 	if len(parts) == 0 {
 		return nil
 	}
 	return s.update(ctx, db, "settled = ?, delivered = ?", "fence = "+strconv.FormatUint(s.fence, 10), parts, p.settled, p.done.encode(p.settled))
 }
 
-// update changes rows of partitions, all of them or it is ErrFenced. They are named, so that
+// update changes rows of partitions, all of them or it is errFenced. They are named, so that
 // no other is locked.
-func (s *shares) update(ctx context.Context, db notify.Execer, set, condition string, parts []int, args ...any) error {
+func (s *shares) update(ctx context.Context, db notify.Tx, set, condition string, parts []int, args ...any) error {
 	result, err := db.ExecContext(ctx, "UPDATE "+schema.PartitionTable+" SET "+set+", version = version + 1 WHERE topic = ? AND group_name = ?"+
 		" AND part IN ("+list(parts)+") AND "+condition, append(args, s.topic, s.group)...)
 	if err != nil {
@@ -253,7 +249,7 @@ func (s *shares) update(ctx context.Context, db notify.Execer, set, condition st
 		return fmt.Errorf("consumer: store partitions: %w", err)
 	}
 	if rows != int64(len(parts)) {
-		return fmt.Errorf("consumer: store partitions of group %q: %w", s.group, ErrFenced)
+		return fmt.Errorf("consumer: store partitions of group %q: %w", s.group, errFenced)
 	}
 	return nil
 }

@@ -61,6 +61,6 @@ func TestPartitionBy(t *testing.T) {
 			}
 		}
 		err := run(t, db, "customers", Options{Group: "x", MembersShare: true, PartitionBy: "nope"}, Each(func(context.Context, Message) error { return nil })).wait(t)
-		require.ErrorIs(t, err, ErrNoColumn)
+		require.ErrorIs(t, err, table.ErrNoColumn)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/table"
 )
 
 // Position is where to begin in a topic. The zero value is End.
@@ -150,7 +151,7 @@ func (p Position) search(ctx context.Context, r *rows, timeColumn string) (uint6
 	}
 	if column.DataType != "timestamp" && column.DataType != "datetime" {
 		return 0, fmt.Errorf("consumer: column %s of %s is no TIMESTAMP or DATETIME: begin at an id instead: %w",
-			ident.Quote(column.Name), r.table, ErrNoColumn)
+			ident.Quote(column.Name), r.table, table.ErrNoColumn)
 	}
 	name, of := ident.Quote(column.Name), " FROM "+ident.Quote(r.table.Name)
 	early := p.time.Add(-disorder).UTC().Format("2006-01-02 15:04:05.000000")

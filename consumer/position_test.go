@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -176,7 +177,7 @@ func TestSince(t *testing.T) {
 			require.Zero(t, first(begin.Add(1000*time.Hour), column), "after the last")
 			require.Zero(t, first(time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), column), "long after")
 		}
-		for column, want := range map[string]error{"day": ErrNoColumn, "none": ErrNoColumn, "": ErrNoColumn} {
+		for column, want := range map[string]error{"day": table.ErrNoColumn, "none": table.ErrNoColumn, "": table.ErrNoColumn} {
 			var got collected
 			err := run(t, db, "shop", Options{From: Since(begin), TimeColumn: column}, got.handler()).wait(t)
 			require.ErrorIs(t, err, want, column)
@@ -230,7 +231,7 @@ func TestParsePosition(t *testing.T) {
 // found does no harm, and Reset without a group is refused.
 func TestResetNeedsAGroup(t *testing.T) {
 	_, err := New(nil, "orders", Options{Reset: true})
-	require.ErrorIs(t, err, ErrOptions)
+	require.ErrorIs(t, err, notify.ErrOptions)
 }
 
 // Without a group, too, a consumer goes on where it was when its connections are

@@ -142,7 +142,7 @@ func (t *retries) end(ctx context.Context, session *notify.Session, m Message, r
 }
 
 // endRetry deletes the request to try a message again.
-func endRetry(ctx context.Context, db notify.Execer, group string, m Message) error {
+func endRetry(ctx context.Context, db notify.Tx, group string, m Message) error {
 	_, err := db.ExecContext(ctx, "DELETE FROM "+schema.RetryTable+" WHERE topic = ? AND group_name = ? AND message_id = ?", m.Topic, group, m.ID)
 	if err != nil {
 		return stateError("end a retry", err)

@@ -51,7 +51,7 @@ func newRows(session *notify.Session, t *table.Table, options Options) (*rows, e
 	}
 	if !t.Unique(key.Name) {
 		return nil, fmt.Errorf("consumer: column %s of %s has no unique index of its own, so that rows of the same key can't be told apart: add one, or name another column: %w",
-			ident.Quote(key.Name), t, ErrNoKey)
+			ident.Quote(key.Name), t, table.ErrNoKey)
 	}
 	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name), anyKey: options.AcceptAnyKey}
 	if options.Where != "" {
@@ -228,7 +228,7 @@ func (r *rows) prepare(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("consumer: prepare to read %s: %w", r.table, err)
 	case r.next.NumInput() != 2:
-		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", ErrOptions)
+		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", notify.ErrOptions)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		return errReplica
 	case caps.Galera || caps.MultiPrimary:
 		return fmt.Errorf("consumer: %w: the members of a group can't share it where several servers take writes, because each has "+
-			"advisory locks of its own: leave MembersShare (--members-share) out, and one member at a time is active", ErrOptions)
+			"advisory locks of its own: leave MembersShare (--members-share) out, and one member at a time is active", notify.ErrOptions)
 	}
 	sharing, err := l.sharing(ctx, session, t)
 	if err != nil {
@@ -154,7 +154,7 @@ func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
 			return err
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("consumer: group %q has active members: stop them before Reset (--reset): %w", s.group, ErrOptions)
+			return fmt.Errorf("consumer: group %q has active members: stop them before Reset (--reset): %w", s.group, notify.ErrOptions)
 		}
 		select {
 		case <-time.After(waits.NextBackOff()):

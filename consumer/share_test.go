@@ -128,19 +128,19 @@ func TestShareDisagreement(t *testing.T) {
 			"MembersShare (":                    {Reset: true},
 		} {
 			err := end(o)
-			require.ErrorIs(t, err, ErrShare)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, want)
 		}
 
 		// A reset fails while a member is active.
 		a := run(t, db, "orders", Options{Group: "g", MembersShare: true}, nothing)
 		fairly(t, db, "g", 1)
-		require.ErrorIs(t, end(Options{MembersShare: true, Reset: true, Partitions: 3}), ErrOptions)
+		require.ErrorIs(t, end(Options{MembersShare: true, Reset: true, Partitions: 3}), notify.ErrOptions)
 		require.NoError(t, a.end(t))
 		eventually(t, func() bool { return len(sceneOf(t, db, "g").fair()) == 0 }, "the member does not leave")
 		require.NoError(t, end(Options{MembersShare: true, Reset: true, Partitions: 3, PartitionBy: "kind"}))
 		require.Len(t, sceneOf(t, db, "g").owners, 3)
-		require.ErrorIs(t, end(Options{MembersShare: true, Partitions: 8}), ErrShare)
+		require.ErrorIs(t, end(Options{MembersShare: true, Partitions: 8}), notify.ErrOptions)
 
 		for _, o := range []Options{
 			{MembersShare: true}, {Group: "g", Partitions: 2}, {Group: "g", PartitionBy: "k"},
@@ -149,7 +149,7 @@ func TestShareDisagreement(t *testing.T) {
 			{Group: "g", MembersShare: true, Mode: ModeHandshake}, {Group: "g", MembersShare: true, Flag: FlagRow},
 		} {
 			_, err := New(db, "orders", o)
-			require.ErrorIs(t, err, ErrOptions, "%+v", o)
+			require.ErrorIs(t, err, notify.ErrOptions, "%+v", o)
 		}
 	})
 }

@@ -114,7 +114,7 @@ func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []par
 		parts = append(parts, part{progress{row.Settled, done}, row.Member, now.owners[n]})
 	}
 	if len(parts) != of.parts {
-		return now, nil, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(parts), of.parts, ErrFenced)
+		return now, nil, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(parts), of.parts, errFenced)
 	}
 	return now, parts, nil
 }

@@ -88,9 +88,9 @@ type GroupStatus struct {
 
 // Status reads how far the groups of a topic are. key is the column that they read
 // by, as in Options.Key. It takes a connection of its own for a moment and writes
-// nothing; it counts 10,000 rows a group at most. Its errors are ErrNoTable and the
+// nothing; it counts 10,000 rows a group at most. Its errors are notify.ErrNoTable and the
 // other errors about the table, errors of the server such as a missing privilege,
-// and ErrNoState, with which it returns what it knows without those tables.
+// and notify.ErrNoState, with which it returns what it knows without those tables.
 func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStatus, err error) {
 	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
 	if err != nil {
@@ -107,7 +107,7 @@ func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStat
 	}
 	// The offsets first, so that none is ahead of the head for having moved since.
 	stored, missing := storedGroups(ctx, session, t)
-	if missing != nil && !errors.Is(missing, ErrNoState) {
+	if missing != nil && !errors.Is(missing, notify.ErrNoState) {
 		return nil, missing
 	}
 	if caps := session.Capabilities(); caps.Galera || caps.MultiPrimary {

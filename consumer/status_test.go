@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -164,7 +165,7 @@ func TestStatusErrors(t *testing.T) {
 		insert(t, db, "orders", "x")
 		do(t, db, "CREATE TABLE plain (a VARCHAR(9), n INT NOT NULL UNIQUE)", "CREATE VIEW v AS SELECT * FROM orders",
 			"INSERT INTO plain VALUES ('x', 7)")
-		for topic, want := range map[string]error{"nothing": ErrNoTable, "v": ErrView, "plain": ErrNoKey} {
+		for topic, want := range map[string]error{"nothing": notify.ErrNoTable, "v": table.ErrView, "plain": table.ErrNoKey} {
 			_, err := Status(t.Context(), db, topic, "")
 			require.ErrorIs(t, err, want)
 		}
@@ -172,7 +173,7 @@ func TestStatusErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, &TopicStatus{Topic: "plain", Head: 7}, status)
 		_, err = Status(t.Context(), db, "plain", "m")
-		require.ErrorIs(t, err, ErrNoColumn)
+		require.ErrorIs(t, err, table.ErrNoColumn)
 
 		keep(t, db, "g", progress{})
 		do(t, db, "UPDATE mqnotify_offset SET delivered = 'nonsense'")
@@ -181,7 +182,7 @@ func TestStatusErrors(t *testing.T) {
 
 		do(t, db, "DROP TABLE mqnotify_offset")
 		status, err = Status(t.Context(), db, "orders", "")
-		require.ErrorIs(t, err, ErrNoState)
+		require.ErrorIs(t, err, notify.ErrNoState)
 		require.Equal(t, &TopicStatus{Topic: "orders", Head: 1}, status)
 	})
 }

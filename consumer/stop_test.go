@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // The end of Run's context lets the message in hand be done: it counts, is stored,
@@ -204,7 +205,7 @@ func TestStopUnsaved(t *testing.T) {
 			close(release)
 			err := c.wait(t)
 			require.ErrorIs(t, err, errUnsaved, how)
-			require.ErrorIs(t, err, ErrNoState, how)
+			require.ErrorIs(t, err, notify.ErrNoState, how)
 		}
 	})
 }

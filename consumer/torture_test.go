@@ -202,7 +202,7 @@ func tortureReaderMain(told string) error {
 	if err != nil {
 		return err
 	}
-	note := func(ctx context.Context, db notify.Execer, table string, messages []Message) error {
+	note := func(ctx context.Context, db notify.Tx, table string, messages []Message) error {
 		values := strings.TrimSuffix(strings.Repeat("(?),", len(messages)), ",")
 		args := make([]any, len(messages))
 		for i, m := range messages {

@@ -95,7 +95,7 @@ func refuse(asked bool, err error) error {
 	case unfit(err) != nil:
 		return err
 	case asked:
-		return fmt.Errorf("%w: %w", ErrOptions, err)
+		return fmt.Errorf("%w: %w", notify.ErrOptions, err)
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
 	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
 	require.NoError(t, err)
 	_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
-	require.ErrorIs(t, err, ErrOptions)
+	require.ErrorIs(t, err, notify.ErrOptions)
 	chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
 	require.NoError(t, err)
 	require.Equal(t, WritersInnoDBTrx, chosen.name())

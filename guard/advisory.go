@@ -70,7 +70,7 @@ func (a *Advisory) explain(ctx context.Context, asked time.Duration, err error) 
 	switch {
 	case ctx.Err() == nil:
 	case asked > 0:
-		err = fmt.Errorf("%w: %w", ErrNotAcquired, context.Cause(ctx))
+		err = fmt.Errorf("%w: %w", notify.ErrNotAcquired, context.Cause(ctx))
 	default:
 		err = context.Cause(ctx)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -30,7 +31,7 @@ func (c *Claims) Claim(ctx context.Context, key string) (bool, error) {
 
 // Follow claims key as the successor of the claim of previous: true once for all
 // callers, and false also if another key follows previous already.
-// ErrNoPredecessor says that previous is not claimed; ErrOptions that it is key itself.
+// ErrNoRow says that previous is not claimed; notify.ErrOptions that it is key itself.
 func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error) {
 	if err := checkStep(previous, key); err != nil {
 		return false, err
@@ -73,20 +74,20 @@ func (c *Claims) claim(ctx context.Context, key string, follows any) (bool, erro
 // ClaimTx is Claim inside a transaction of the caller's: it counts if that commits.
 // Others who claim the key meanwhile wait for its end. After an error the caller
 // rolls back.
-func (c *Claims) ClaimTx(ctx context.Context, tx Tx, key string) (bool, error) {
+func (c *Claims) ClaimTx(ctx context.Context, tx notify.Tx, key string) (bool, error) {
 	return c.claimTx(ctx, tx, key, nil)
 }
 
 // FollowTx is Follow inside a transaction of the caller's, as ClaimTx is Claim: the
 // step and what it does are committed together.
-func (c *Claims) FollowTx(ctx context.Context, tx Tx, previous, key string) (bool, error) {
+func (c *Claims) FollowTx(ctx context.Context, tx notify.Tx, previous, key string) (bool, error) {
 	if err := checkStep(previous, key); err != nil {
 		return false, err
 	}
 	return c.claimTx(ctx, tx, key, previous)
 }
 
-func (c *Claims) claimTx(ctx context.Context, tx Tx, key string, follows any) (bool, error) {
+func (c *Claims) claimTx(ctx context.Context, tx notify.Tx, key string, follows any) (bool, error) {
 	if err := checkName("key", key); err != nil {
 		return false, err
 	}
@@ -97,14 +98,14 @@ func (c *Claims) claimTx(ctx context.Context, tx Tx, key string, follows any) (b
 	return ours, explain("claim", key, err)
 }
 
-func (c *Claims) insert(ctx context.Context, q Tx, key string, follows any, taker string) (bool, error) {
+func (c *Claims) insert(ctx context.Context, q notify.Tx, key string, follows any, taker string) (bool, error) {
 	_, err := q.ExecContext(ctx, "INSERT INTO "+schema.ClaimTable+
 		" (claim_key, follows, taker, claimed_at) VALUES (?, ?, ?, UTC_TIMESTAMP(6))", key, follows, taker)
 	switch {
 	case server.Is(err, server.ErrDuplicate):
 		return false, nil
 	case server.Is(err, server.ErrNoReferencedRow):
-		return false, errors.Join(ErrNoPredecessor, err)
+		return false, fmt.Errorf("what it is to follow was not claimed: %w: %w", ErrNoRow, err)
 	}
 	return err == nil, err
 }

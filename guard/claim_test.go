@@ -32,7 +32,7 @@ func TestClaims(t *testing.T) {
 			try(false)(claims.Claim(t.Context(), "order 1"))
 			try(true)(claims.Claim(t.Context(), "Order 1"))
 			_, err := claims.Follow(t.Context(), "order 2", "pay 2")
-			require.ErrorIs(t, err, guard.ErrNoPredecessor)
+			require.ErrorIs(t, err, guard.ErrNoRow)
 
 			next, err := claims.Next(t.Context(), "order 1")
 			require.NoError(t, err)
@@ -69,23 +69,23 @@ func TestClaims(t *testing.T) {
 			try(false)(claims.Claim(t.Context(), "order 3"))
 			for _, key := range []string{"", "x ", "a\x00"} {
 				_, err := claims.Claim(t.Context(), key)
-				require.ErrorIs(t, err, guard.ErrOptions)
+				require.ErrorIs(t, err, notify.ErrOptions)
 				_, err = claims.Follow(t.Context(), key, "k")
-				require.ErrorIs(t, err, guard.ErrOptions)
+				require.ErrorIs(t, err, notify.ErrOptions)
 			}
 			_, err = claims.ClaimTx(t.Context(), db.Pool(), "k")
-			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 
 			// Nothing follows itself. What differs in a byte is another key.
 			_, err = claims.Follow(t.Context(), "k", "k")
-			require.ErrorIs(t, err, guard.ErrOptions)
-			err = inTx(t, db, func(tx guard.Tx) error {
+			require.ErrorIs(t, err, notify.ErrOptions)
+			err = inTx(t, db, func(tx notify.Tx) error {
 				_, err := claims.FollowTx(t.Context(), tx, "k", "k")
 				return err
 			})
-			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			_, err = claims.Follow(t.Context(), "k", "K")
-			require.ErrorIs(t, err, guard.ErrNoPredecessor)
+			require.ErrorIs(t, err, guard.ErrNoRow)
 		})
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // kind is what a key column compares.
@@ -41,7 +42,7 @@ func (c *column) transactional() error {
 
 // describe looks at a table of the database, over q: the key, which must be unique by
 // itself, and the other columns, "" for none, which must be there and take NULL.
-func describe(ctx context.Context, q Tx, database, table, key string, nullable ...string) (*column, error) {
+func describe(ctx context.Context, q notify.Tx, database, table, key string, nullable ...string) (*column, error) {
 	c, err := describeKey(ctx, q, database, table, key)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func describe(ctx context.Context, q Tx, database, table, key string, nullable .
 	return c, nil
 }
 
-func describeKey(ctx context.Context, q Tx, database, table, key string) (*column, error) {
+func describeKey(ctx context.Context, q notify.Tx, database, table, key string) (*column, error) {
 	typ, _, err := columnType(ctx, q, database, table, key)
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func describeKey(ctx context.Context, q Tx, database, table, key string) (*colum
 	return nil, wrongf("column %s of %s is of type %s: name an integer or a string as the key", ident.Quote(key), ident.Quote(table), typ)
 }
 
-func columnType(ctx context.Context, q Tx, database, table, name string) (typ string, null bool, err error) {
+func columnType(ctx context.Context, q notify.Tx, database, table, name string) (typ string, null bool, err error) {
 	// The server compares a column's name as it does in statements, in any case.
 	err = q.QueryRowContext(ctx, `SELECT DATA_TYPE, IS_NULLABLE = 'YES' FROM information_schema.COLUMNS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND COLUMN_NAME = ?`, database, table, name).Scan(&typ, &null)

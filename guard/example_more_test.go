@@ -97,7 +97,7 @@ func ExampleLease_Resume() {
 
 	held, err := lease.Resume(ctx, token)
 	switch {
-	case errors.Is(err, guard.ErrNotHolder):
+	case errors.As(err, new(*guard.TokenError)):
 		fmt.Println("it took too long: another one may have begun")
 		return
 	case err != nil:

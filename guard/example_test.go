@@ -159,7 +159,7 @@ func ExampleLockRow() {
 	switch {
 	case err == nil:
 		fmt.Println("closed")
-	case errors.Is(err, guard.ErrNotAcquired):
+	case errors.Is(err, notify.ErrNotAcquired):
 		fmt.Println("somebody else has it, after 5 s still")
 	default:
 		fmt.Println(err)
@@ -211,10 +211,10 @@ func ExampleMutex() {
 		fmt.Println(err)
 		return
 	}
-	if _, err := imports.TryLock(ctx); errors.Is(err, guard.ErrNotAcquired) {
+	if _, err := imports.TryLock(ctx); errors.Is(err, notify.ErrNotAcquired) {
 		fmt.Println("somebody else imports")
 	}
-	if err := held.Release(ctx); errors.Is(err, guard.ErrLockLost) {
+	if err := held.Release(ctx); errors.Is(err, notify.ErrLockLost) {
 		fmt.Println("somebody else may have worked at the same time:", err)
 	}
 }
@@ -235,7 +235,7 @@ func ExampleLease() {
 	switch err := editing.Release(ctx, token); {
 	case err == nil:
 		fmt.Println("released with token", token)
-	case errors.Is(err, guard.ErrNotHolder):
+	case errors.As(err, new(*guard.TokenError)):
 		fmt.Println("it took too long, and somebody else may have edited it")
 	default:
 		fmt.Println(err)

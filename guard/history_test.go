@@ -53,7 +53,7 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 		tell(event{Begun: true, Token: token})
 		before := guard.Retried()
 		token, err := f()
-		if err != nil && !errors.Is(err, guard.ErrNotAcquired) && !errors.Is(err, guard.ErrNotHolder) {
+		if err != nil && !errors.Is(err, notify.ErrNotAcquired) && !errors.As(err, new(*guard.TokenError)) {
 			return 0 // it may still happen
 		}
 		tell(event{Token: token, Done: err == nil, Again: guard.Retried() > before})
@@ -99,7 +99,7 @@ func brokenTake(ctx context.Context, db *notify.DB, t told) (uint64, error) {
 		return 0, err
 	}
 	if !free {
-		return 0, guard.ErrNotAcquired
+		return 0, notify.ErrNotAcquired
 	}
 	result, err := db.Pool().ExecContext(ctx, `INSERT INTO mqnotify_lease (name, token, taker, taken_at, expires_at)
 		VALUES (?, LAST_INSERT_ID(1), '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)

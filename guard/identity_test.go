@@ -70,7 +70,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 					calls++
 					for _, same := range test.same {
 						err := calling(func(context.Context) error { calls++; return nil }).Do(ctx, abroad, same, options)
-						require.ErrorIs(t, err, guard.ErrNotAcquired, "%v during %v", same, first)
+						require.ErrorIs(t, err, notify.ErrNotAcquired, "%v during %v", same, first)
 					}
 					for _, other := range test.other {
 						require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, abroad, other, options), "%v during %v", other, first)
@@ -102,7 +102,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 			"REPLACE INTO people SELECT id + 1, name FROM people",
 		} {
 			err := guard.TwoStep{Call: func(context.Context) error { mysqltest.Exec(t, db.Pool(), change); return nil }, Finish: never}.Do(t.Context(), db, anna, options)
-			require.ErrorIs(t, err, guard.ErrLockLost, change)
+			require.ErrorIs(t, err, notify.ErrLockLost, change)
 		}
 
 		// Between the look for the row and the lease, which waits here.
@@ -117,7 +117,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 		require.Eventually(t, func() bool { return waiting(t, db, "INSERT INTO mqnotify_lease%") > 0 }, patience, tick)
 		mysqltest.Exec(t, db.Pool(), "UPDATE people SET id = 9")
 		require.NoError(t, lease.Commit())
-		require.ErrorIs(t, mysqltest.Receive(t, done), guard.ErrNotAcquired)
+		require.ErrorIs(t, mysqltest.Receive(t, done), notify.ErrNotAcquired)
 	})
 }
 
@@ -146,9 +146,9 @@ func TestEngines(t *testing.T) {
 			for _, err := range []error{
 				guard.LockRow(t.Context(), db, row, guard.RowOptions{}, never),
 				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LeaseOptions{TTL: time.Minute}),
-				inTx(t, db, func(tx guard.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
+				inTx(t, db, func(tx notify.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
 			} {
-				require.ErrorIs(t, err, guard.ErrOptions, engine)
+				require.ErrorIs(t, err, notify.ErrOptions, engine)
 				require.ErrorContains(t, err, "ALTER TABLE `a``"+engine+"` ENGINE=InnoDB")
 			}
 			through, err := once.Try(t.Context(), 1)

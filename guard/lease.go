@@ -75,7 +75,7 @@ func (l *Lease) TryLock(ctx context.Context) (Held, error) {
 func (l *Lease) Lock(ctx context.Context) (Held, error) { return persist(ctx, l.TryLock) }
 
 // Take takes the lease for TTL and returns its token, which is all that is needed to
-// Resume or Release it, in another process too. Nothing renews it. ErrNotAcquired says
+// Resume or Release it, in another process too. Nothing renews it. notify.ErrNotAcquired says
 // that it is held. After another error it may be taken, until it expires; when ctx
 // ends in the middle Take tries for a second to take that back.
 //
@@ -111,7 +111,7 @@ func (l *Lease) takeAs(ctx context.Context, taker string) (token uint64, err err
 	// The insert id: the token, or 0 if it is held. Not the count of rows; see everyQuery.
 	id, err := result.LastInsertId()
 	if err == nil && id == 0 {
-		err = ErrNotAcquired
+		err = notify.ErrNotAcquired
 	}
 	return uint64(id), err
 }
@@ -146,7 +146,7 @@ const held = " WHERE name = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
 
 // Resume goes on with a lease that was taken before, by this process or another one:
 // it renews it, and has it renewed in the background from then on. One process at a
-// time should. A *TokenError, ErrNotHolder, says that the token does not hold it.
+// time should. A *TokenError says that the token does not hold it.
 func (l *Lease) Resume(ctx context.Context, token uint64) (Held, error) {
 	var start time.Time
 	err := again(ctx, func() error {
@@ -173,7 +173,7 @@ func (l *Lease) renew(ctx context.Context, token uint64) error {
 }
 
 // refused says why a token was refused.
-func (l *Lease) refused(ctx context.Context, q Tx, token uint64) error {
+func (l *Lease) refused(ctx context.Context, q notify.Tx, token uint64) error {
 	wrong := &TokenError{Name: l.name, Token: token}
 	// Not what a transaction's snapshot shows, which may be older.
 	row := q.QueryRowContext(ctx, "SELECT token, COALESCE(expires_at > UTC_TIMESTAMP(6), FALSE) FROM "+
@@ -185,7 +185,7 @@ func (l *Lease) refused(ctx context.Context, q Tx, token uint64) error {
 }
 
 // Release lets a lease go that was taken with the token, in whatever process; others
-// can take it at once. A *TokenError, ErrNotHolder, says that the token does not hold
+// can take it at once. A *TokenError says that the token does not hold
 // it: it has expired, was released, or the token is another taker's. The owner of a Held
 // calls Held.Release instead.
 func (l *Lease) Release(ctx context.Context, token uint64) error {
@@ -212,7 +212,7 @@ func (l *Lease) release(ctx context.Context, token uint64, trusted time.Time) er
 // and no process can take the lease, or renew it, before the transaction ends. So what the
 // transaction commits was done by the lease's one holder, whatever its clock, its
 // network, or the time that it was stopped for. Call it just before the commit, since it
-// holds up renewals. A *TokenError, ErrNotHolder, says that the token does not hold the
+// holds up renewals. A *TokenError says that the token does not hold the
 // lease; the caller rolls back.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
@@ -222,7 +222,7 @@ func (l *Lease) release(ctx context.Context, token uint64, trusted time.Time) er
 // On Galera, or a group with several primaries, others can take the lease on another
 // server meanwhile. What is committed later is refused there: this transaction, at its
 // commit, or that.
-func (l *Lease) Fence(ctx context.Context, tx Tx, token uint64) error {
+func (l *Lease) Fence(ctx context.Context, tx notify.Tx, token uint64) error {
 	if err := checkTx(tx); err != nil {
 		return err
 	}

@@ -22,10 +22,9 @@ func requireToken(t *testing.T, err error, want guard.TokenError) {
 	var wrong *guard.TokenError
 	require.ErrorAs(t, err, &wrong)
 	require.Equal(t, want, *wrong)
-	require.ErrorIs(t, err, guard.ErrNotHolder)
 }
 
-func inTx(t *testing.T, db *notify.DB, f func(tx guard.Tx) error) error {
+func inTx(t *testing.T, db *notify.DB, f func(tx notify.Tx) error) error {
 	t.Helper()
 	tx, err := db.Pool().BeginTxx(t.Context(), nil)
 	require.NoError(t, err)
@@ -59,18 +58,18 @@ func TestLeaseTokens(t *testing.T) {
 				require.InDelta(t, time.Minute, status.Left, float64(20*time.Second))
 				require.Less(t, status.For, 20*time.Second)
 				_, err = lease.Take(t.Context())
-				require.ErrorIs(t, err, guard.ErrNotAcquired)
+				require.ErrorIs(t, err, notify.ErrNotAcquired)
 
 				for _, wrong := range []uint64{0, token - 1, token + 1, 1 << 63, 1<<64 - 1} {
 					refused := guard.TokenError{Name: "x", Token: wrong, Current: token, Held: true}
 					requireToken(t, lease.Release(t.Context(), wrong), refused)
 					_, err := lease.Resume(t.Context(), wrong)
 					requireToken(t, err, refused)
-					requireToken(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, wrong) }), refused)
+					requireToken(t, inTx(t, db, func(tx notify.Tx) error { return lease.Fence(t.Context(), tx, wrong) }), refused)
 				}
-				require.NoError(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, token) }))
+				require.NoError(t, inTx(t, db, func(tx notify.Tx) error { return lease.Fence(t.Context(), tx, token) }))
 				_, err = lease.Take(t.Context())
-				require.ErrorIs(t, err, guard.ErrNotAcquired)
+				require.ErrorIs(t, err, notify.ErrNotAcquired)
 
 				held, err := lease.Resume(t.Context(), token)
 				require.NoError(t, err)
@@ -106,7 +105,7 @@ func TestLeaseExpires(t *testing.T) {
 		require.Equal(t, token+1, next.Token())
 		refused := guard.TokenError{Name: "x", Token: token, Current: token + 1, Held: true}
 		requireToken(t, lease.Release(t.Context(), token), refused)
-		requireToken(t, inTx(t, db, func(tx guard.Tx) error { return lease.Fence(t.Context(), tx, token) }), refused)
+		requireToken(t, inTx(t, db, func(tx notify.Tx) error { return lease.Fence(t.Context(), tx, token) }), refused)
 		_, err = lease.Resume(t.Context(), token)
 		requireToken(t, err, refused)
 		require.NoError(t, next.Release(t.Context()))
@@ -116,7 +115,7 @@ func TestLeaseExpires(t *testing.T) {
 		}, patience, tick)
 		require.NoError(t, renewed.Err())
 		_, err = other.TryLock(t.Context())
-		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		require.NoError(t, renewed.Release(t.Context()))
 
 		// An expired lease is lost even if no other holder took it.
@@ -144,7 +143,7 @@ func TestLeaseStatementsOfLostConnections(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, token, again)
 		_, err = guard.TakeAs(t.Context(), lease, "second")
-		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		require.NoError(t, guard.Renew(t.Context(), lease, token))
 
 		// A session's time is that of its statement's beginning, which may be long ago.
@@ -190,14 +189,14 @@ func TestLeaseLost(t *testing.T) {
 				defer cancel()
 				cut(proxy)
 				next := mustLock(t, newLease(t, direct, name, ttl))
-				require.ErrorIs(t, held.Err(), guard.ErrLockLost, "known before")
+				require.ErrorIs(t, held.Err(), notify.ErrLockLost, "known before")
 				require.Equal(t, held.Token()+1, next.Token())
 				require.NoError(t, next.Release(t.Context()))
 				mysqltest.Await(t, working.Done(), "the loss")
-				require.ErrorIs(t, context.Cause(working), guard.ErrLockLost)
-				require.ErrorIs(t, held.Err(), guard.ErrLockLost)
+				require.ErrorIs(t, context.Cause(working), notify.ErrLockLost)
+				require.ErrorIs(t, held.Err(), notify.ErrLockLost)
 				mysqltest.Await(t, held.Lost(), "the channel")
-				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 				proxy.Down() // ends what a freeze holds
 			})
 		}
@@ -213,16 +212,16 @@ func TestLeaseTakenAway(t *testing.T) {
 		held := mustLock(t, lease)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
 		mysqltest.Await(t, held.Lost(), "the loss")
-		require.ErrorIs(t, held.Err(), guard.ErrNotHolder)
-		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+		require.ErrorAs(t, held.Err(), new(*guard.TokenError))
+		require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
 
 		// At its release, when that comes first.
 		lease = newLease(t, db, "y", time.Hour)
 		held = mustLock(t, lease)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
-		require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
-		require.ErrorIs(t, held.Err(), guard.ErrLockLost)
+		require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
+		require.ErrorIs(t, held.Err(), notify.ErrLockLost)
 	})
 }
 
@@ -288,7 +287,7 @@ func TestLeaseFence(t *testing.T) {
 		require.NoError(t, tx.Commit())
 		require.Equal(t, 1, mysqltest.Receive(t, next), "the next holder sees what was committed")
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease"), "a change, which other servers of a cluster learn of")
-		require.ErrorIs(t, lease.Fence(t.Context(), db.Pool(), token), guard.ErrOptions)
+		require.ErrorIs(t, lease.Fence(t.Context(), db.Pool(), token), notify.ErrOptions)
 	})
 }
 
@@ -334,21 +333,21 @@ func TestLeaseRefuses(t *testing.T) {
 			{TTL: time.Second, Margin: -1}, {TTL: time.Second, Margin: 501 * time.Millisecond},
 		} {
 			_, err := guard.NewLease(db, "x", o)
-			require.ErrorIs(t, err, guard.ErrOptions, o)
+			require.ErrorIs(t, err, notify.ErrOptions, o)
 			require.ErrorContains(t, err, "give ", o)
 		}
 		for _, open := range mutexes {
 			for _, name := range []string{"", "x ", "a\x00b", "\xff"} {
 				_, err := open(db, name)
-				require.ErrorIs(t, err, guard.ErrOptions, "%q", name)
+				require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
 			}
 		}
 		_, err := guard.NewEvery(db, "x", 0)
-		require.ErrorIs(t, err, guard.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		_, err = guard.NewEvery(db, "x", -time.Hour)
 		require.ErrorContains(t, err, "-1h0m0s")
 		_, err = guard.NewEvery(db, "", time.Hour)
-		require.ErrorIs(t, err, guard.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 
 		other := openDB(t, s.Database(t))
 		for kind, open := range mutexes {
@@ -359,7 +358,7 @@ func TestLeaseRefuses(t *testing.T) {
 				continue
 			}
 			_, err = m.Lock(t.Context())
-			require.ErrorIs(t, err, guard.ErrNoState, kind)
+			require.ErrorIs(t, err, notify.ErrNoState, kind)
 		}
 		_, config := openState(t, s)
 		stranger := openDB(t, s.User(t, config, "SELECT ON "+config.DBName+".*"))

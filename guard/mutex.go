@@ -14,10 +14,10 @@ import (
 // Lease. Implementations are safe for concurrent use, know no owner by goroutine or
 // process, and can't be taken twice by the same one.
 type Mutex interface {
-	// TryLock takes the lock if it is free. ErrNotAcquired says that it is not.
+	// TryLock takes the lock if it is free. notify.ErrNotAcquired says that it is not.
 	TryLock(ctx context.Context) (Held, error)
 	// Lock waits for the lock until ctx ends; the error then has the cause of ctx, and
-	// ErrNotAcquired if another holder had the lock, or the error that kept it from asking.
+	// notify.ErrNotAcquired if another holder had the lock, or the error that kept it from asking.
 	Lock(ctx context.Context) (Held, error)
 }
 
@@ -33,12 +33,12 @@ type Held interface {
 	Token() uint64
 	// Lost is closed when the lock is lost, not when it is released.
 	Lost() <-chan struct{}
-	// Err is ErrLockLost with its reason once the lock is lost, nil before.
+	// Err is notify.ErrLockLost with its reason once the lock is lost, nil before.
 	Err() error
-	// Context returns a copy of parent that is cancelled, with ErrLockLost in its
+	// Context returns a copy of parent that is cancelled, with notify.ErrLockLost in its
 	// cause, when the lock is lost. The caller calls cancel when done with it.
 	Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc)
-	// Release lets the lock go, even if ctx has ended. ErrLockLost says that it was not
+	// Release lets the lock go, even if ctx has ended. notify.ErrLockLost says that it was not
 	// held any more: another holder may have worked at the same time. Release may be
 	// called twice.
 	Release(ctx context.Context) error
@@ -67,7 +67,7 @@ func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (
 	for {
 		held, err := try(ctx)
 		switch {
-		case errors.Is(err, ErrNotAcquired):
+		case errors.Is(err, notify.ErrNotAcquired):
 			refused = err
 		case err == nil || ctx.Err() == nil || refused == nil || errors.Is(err, errAfter):
 			return held, err
@@ -107,7 +107,7 @@ func (g *grip) Err() error {
 // lose tells everybody that the lock is gone.
 func (g *grip) lose(cause error) {
 	g.once.Do(func() {
-		g.cause = fmt.Errorf("guard: lock %q: %w: %w", g.name, ErrLockLost, cause)
+		g.cause = fmt.Errorf("guard: lock %q: %w: %w", g.name, notify.ErrLockLost, cause)
 		close(g.lost)
 	})
 }

@@ -52,7 +52,7 @@ func TestMutexServerAway(t *testing.T) {
 				require.ErrorIs(t, err, enough)
 				var refused *net.OpError
 				require.ErrorAs(t, err, &refused)
-				require.NotErrorIs(t, err, guard.ErrNotAcquired, kind)
+				require.NotErrorIs(t, err, notify.ErrNotAcquired, kind)
 				proxy.Up()
 			}
 
@@ -62,7 +62,7 @@ func TestMutexServerAway(t *testing.T) {
 			_, err = m.Lock(ctx)
 			stop()
 			require.ErrorIs(t, err, enough)
-			require.NotErrorIs(t, err, guard.ErrNotAcquired, kind)
+			require.NotErrorIs(t, err, notify.ErrNotAcquired, kind)
 			require.NoError(t, held.Release(t.Context()))
 		}
 	})
@@ -99,7 +99,7 @@ func TestMutexConnectionLost(t *testing.T) {
 				require.NotNil(t, held)
 				require.NoError(t, held.Err())
 				_, err = m.TryLock(t.Context())
-				require.ErrorIs(t, err, guard.ErrNotAcquired)
+				require.ErrorIs(t, err, notify.ErrNotAcquired)
 
 				released := answerLost(t, direct, proxy, "SELECT * FROM "+test.table+" FOR UPDATE", test.release+"%", count+test.free, 0, func() error {
 					return held.Release(t.Context())
@@ -136,7 +136,7 @@ func TestFreedOnce(t *testing.T) {
 		}
 		through := func(ours bool, err error) error {
 			if err == nil && !ours {
-				err = guard.ErrNotAcquired
+				err = notify.ErrNotAcquired
 			}
 			return err
 		}
@@ -176,7 +176,7 @@ func TestFreedOnce(t *testing.T) {
 				require.NoError(t, next.take())
 				proxy.Up()
 				assert.Error(t, mysqltest.Receive(t, freed), "nobody knows")
-				require.ErrorIs(t, next.take(), guard.ErrNotAcquired, "two have it")
+				require.ErrorIs(t, next.take(), notify.ErrNotAcquired, "two have it")
 			})
 		}
 	})

@@ -64,7 +64,7 @@ func TestMutex(t *testing.T) {
 
 		// No second holder gets it, nor its holder again; another name is another lock.
 		_, err = open("A name: ☃").TryLock(t.Context())
-		require.ErrorIs(t, err, guard.ErrNotAcquired)
+		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		require.ErrorContains(t, err, "A name")
 		other, err := open("a name: ☃").TryLock(t.Context())
 		require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestMutex(t *testing.T) {
 		enough := errors.New("enough")
 		ctx := t.Context()
 		err = nil
-		for wait := 50 * time.Millisecond; !errors.Is(err, guard.ErrNotAcquired); wait *= 2 {
+		for wait := 50 * time.Millisecond; !errors.Is(err, notify.ErrNotAcquired); wait *= 2 {
 			require.Less(t, wait, patience, "%v", err)
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeoutCause(t.Context(), wait, enough) //nolint:fatcontext // it is made of the test's, not of the one before
@@ -85,7 +85,7 @@ func TestMutex(t *testing.T) {
 		}
 		_, err = open("free").Lock(ctx)
 		require.ErrorIs(t, err, enough, "a context that had ended before")
-		require.NotErrorIs(t, err, guard.ErrNotAcquired)
+		require.NotErrorIs(t, err, notify.ErrNotAcquired)
 		_, err = open("free").TryLock(ctx)
 		require.ErrorIs(t, err, enough)
 
@@ -155,7 +155,7 @@ func TestWith(t *testing.T) {
 			_, err := row.Break(ctx)
 			return err
 		})
-		require.ErrorIs(t, err, guard.ErrLockLost)
+		require.ErrorIs(t, err, notify.ErrLockLost)
 	})
 }
 
@@ -180,11 +180,11 @@ func TestBreak(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, broke)
 				next := mustLock(t, m)
-				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 				mysqltest.Await(t, held.Lost(), "the loss")
-				require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 				_, err = m.TryLock(t.Context())
-				require.ErrorIs(t, err, guard.ErrNotAcquired, "it released what it did not hold")
+				require.ErrorIs(t, err, notify.ErrNotAcquired, "it released what it did not hold")
 				require.NoError(t, next.Release(t.Context()))
 			}
 		})
@@ -247,8 +247,8 @@ func TestAdvisoryLost(t *testing.T) {
 			waits := mysqltest.Result(func() guard.Held { return mustLock(t, other) })
 			end(proxy, notify.LockName("mutex", config.DBName, name))
 			mysqltest.Await(t, working.Done(), "the loss")
-			require.ErrorIs(t, context.Cause(working), guard.ErrLockLost)
-			require.ErrorIs(t, held.Release(t.Context()), guard.ErrLockLost)
+			require.ErrorIs(t, context.Cause(working), notify.ErrLockLost)
+			require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 			cancel()
 			next := mysqltest.Receive(t, waits)
 			require.NotNil(t, next)

@@ -57,7 +57,7 @@ func NewOnce(db *notify.DB) *Once {
 
 // NewOnceIn is Once on a table of the user's own. It makes no row: a key without one
 // is ErrNoRow. The table is looked at with the first use, and refused if its key is
-// not unique: with ErrOptions.
+// not unique: with notify.ErrOptions.
 func NewOnceIn(db *notify.DB, table OnceTable) (*Once, error) {
 	names := []string{table.Table, table.Key, table.Time}
 	if table.Taker != "" {
@@ -98,12 +98,12 @@ func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 // TryTx is Try inside a transaction of the caller's: the row is done if that commits
 // and not done if it does not. Others who try meanwhile wait for its end. After an
 // error the caller rolls back. The table is InnoDB's: another engine's rows stay done
-// whatever becomes of the transaction, and are refused with ErrOptions.
+// whatever becomes of the transaction, and are refused with notify.ErrOptions.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
 // (innodb_snapshot_isolation) refuses it, with error 1020, if another caller got through, or
 // the key was reset, after the transaction's first read.
-func (o *Once) TryTx(ctx context.Context, tx Tx, key any) (bool, error) {
+func (o *Once) TryTx(ctx context.Context, tx notify.Tx, key any) (bool, error) {
 	if err := checkTx(tx); err != nil {
 		return false, err
 	}
@@ -151,7 +151,7 @@ func (o *Once) Reset(ctx context.Context, key any) (bool, error) {
 }
 
 // try runs the statement, and asks when it found nothing why. reading is how.
-func (o *Once) try(ctx context.Context, q Tx, arg any, taker string, reading string) (bool, error) {
+func (o *Once) try(ctx context.Context, q notify.Tx, arg any, taker string, reading string) (bool, error) {
 	table, key, at := ident.Quote(o.table.Table), ident.Quote(o.table.Key), ident.Quote(o.table.Time)
 	update, args := "UPDATE "+table+" SET "+at+" = "+o.now, []any{}
 	look := "SELECT " + at + " IS NOT NULL, NULL"
@@ -204,7 +204,7 @@ func (o *Once) argument(ctx context.Context, key any) (any, error) {
 
 // look looks at the table. Two may at once: neither waits for the other, who may wait for
 // a connection that the first one's transaction has.
-func (o *Once) look(ctx context.Context, q Tx) error {
+func (o *Once) look(ctx context.Context, q notify.Tx) error {
 	key, err := describe(ctx, q, o.db.Name(), o.table.Table, o.table.Key, o.table.Time, o.table.Taker)
 	if err == nil {
 		o.key.Store(key)
@@ -218,7 +218,7 @@ func (o *Once) explain(key any, err error) error {
 
 // affected runs a statement whose WHERE leaves out what is so already: what it finds
 // is what it changes.
-func affected(ctx context.Context, q Tx, query string, args ...any) (int64, error) {
+func affected(ctx context.Context, q notify.Tx, query string, args ...any) (int64, error) {
 	result, err := q.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err

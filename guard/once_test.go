@@ -109,7 +109,7 @@ func TestOnceTx(t *testing.T) {
 				require.False(t, through)
 			}
 			_, err = once.TryTx(t.Context(), db.Pool(), "k")
-			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 		})
 	})
 }
@@ -228,7 +228,7 @@ func TestOnceRefuses(t *testing.T) {
 			{guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, 7.0, "float64"},
 		} {
 			err := try(test.table, test.key)
-			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, test.says)
 		}
 		require.ErrorIs(t, try(guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, 8), guard.ErrNoRow)
@@ -238,14 +238,14 @@ func TestOnceRefuses(t *testing.T) {
 		require.ErrorAs(t, err, &invalid)
 		for _, key := range []string{"", "x ", "a\x00b", "\xff", strings.Repeat("ä", 256)} {
 			_, err := guard.NewOnce(db).Try(t.Context(), key)
-			require.ErrorIs(t, err, guard.ErrOptions, key)
+			require.ErrorIs(t, err, notify.ErrOptions, key)
 		}
 		_, err = guard.NewOnce(db).Try(t.Context(), strings.Repeat("☃", 255))
 		require.NoError(t, err)
 
 		other := openDB(t, s.Database(t))
 		_, err = guard.NewOnce(other).Try(t.Context(), "k")
-		require.ErrorIs(t, err, guard.ErrNoState)
+		require.ErrorIs(t, err, notify.ErrNoState)
 		require.ErrorContains(t, err, "mqnotify init")
 
 		ended, cancel := context.WithCancelCause(t.Context())

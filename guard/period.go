@@ -24,7 +24,7 @@ const (
 //
 // zone is the time zone of the calendar; nil is UTC. All callers give the same period and zone. The server's clock says what the time is. A
 // task that is started close to the end of a period, by a host whose clock differs, may count for the other one: start it at least some seconds away from
-// that. An unknown period is an error of [ErrOptions].
+// that. An unknown period is an error of [notify.ErrOptions].
 func NewEveryPeriod(db *notify.DB, key string, period Period, zone *time.Location) (*Every, error) {
 	if err := checkName("key", key); err != nil {
 		return nil, err

@@ -48,6 +48,6 @@ func TestEveryPeriod(t *testing.T) {
 			}
 		})
 		_, err := guard.NewEveryPeriod(openDB(t, s.Database(t)), "x", "year", nil)
-		require.ErrorIs(t, err, guard.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	})
 }

@@ -69,7 +69,7 @@ func (h *heldLease) keep(ctx context.Context, start time.Time) {
 			waits.Reset()
 			next = start.Add(h.lease.ttl / 3)
 			continue
-		case errors.Is(err, ErrNotHolder):
+		case notHolder(err):
 			h.lose(err)
 			return
 		}
@@ -123,7 +123,7 @@ func (h *heldLease) Release(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answer)
 		defer cancel()
 		err := h.lease.release(ctx, h.token, h.trusted())
-		if errors.Is(err, ErrNotHolder) {
+		if notHolder(err) {
 			h.lose(err)
 			h.release = h.grip.Err()
 			return

@@ -67,6 +67,6 @@ func TestLockWaitsThroughARestart(t *testing.T) {
 		s.Kill()
 		s.Restart(t)
 		require.NoError(t, mysqltest.Receive(t, got))
-		require.ErrorIs(t, holder.Release(t.Context()), guard.ErrLockLost)
+		require.ErrorIs(t, holder.Release(t.Context()), notify.ErrLockLost)
 	})
 }

@@ -59,8 +59,8 @@ func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Ke
 // runs f again, so work of f outside the transaction must bear repetition. It is better
 // to do no such work in f: see TwoStep.
 //
-// ErrNotAcquired says that another transaction still has the row locked after the wait;
-// ErrNoRow that there is no such row; ErrUnknown that the connection ended in the commit.
+// notify.ErrNotAcquired says that another transaction still has the row locked after the wait;
+// ErrNoRow that there is no such row; notify.ErrUnknown that the connection ended in the commit.
 //
 // The lock is one server's. On Galera, or a group with several primaries, two on
 // different servers may both be in f: what the later one commits is refused there if
@@ -118,7 +118,7 @@ func (p *place) lock(ctx context.Context, db *notify.DB, options RowOptions, f f
 	if options.Wait < Wait || options.Wait > SkipLocked {
 		return wrongf("RowOptions.Wait of %d: Wait, NoWait or SkipLocked", options.Wait)
 	}
-	mends := func(err error) bool { return server.Retryable(err) && !errors.Is(err, ErrNotAcquired) }
+	mends := func(err error) bool { return server.Retryable(err) && !errors.Is(err, notify.ErrNotAcquired) }
 	return repeat(ctx, mends, func() error {
 		conn, release, err := connect(ctx, db)
 		if err != nil {
@@ -148,7 +148,7 @@ func (p *place) take(ctx context.Context, tx *sqlx.Tx, wait RowWait) (identity s
 	err = tx.QueryRowxContext(ctx, query+" FOR UPDATE"+map[RowWait]string{Wait: "", NoWait: " NOWAIT", SkipLocked: " SKIP LOCKED"}[wait], p.arg).Scan(&identity)
 	switch {
 	case server.Is(err, server.ErrLockWaitTimeout, server.ErrLockNoWait):
-		return "", fmt.Errorf("%w: %w", ErrNotAcquired, err)
+		return "", fmt.Errorf("%w: %w", notify.ErrNotAcquired, err)
 	case !errors.Is(err, sql.ErrNoRows):
 		return identity, err
 	case wait != SkipLocked:
@@ -160,7 +160,7 @@ func (p *place) take(ctx context.Context, tx *sqlx.Tx, wait RowWait) (identity s
 	} else if err != nil {
 		return "", err
 	}
-	return "", ErrNotAcquired
+	return "", notify.ErrNotAcquired
 }
 
 // patience sets how long the connection waits for a row, until restore is called.

@@ -91,7 +91,7 @@ func TestLockRowHeld(t *testing.T) {
 
 		for _, o := range []guard.RowOptions{{Wait: guard.NoWait}, {Wait: guard.SkipLocked}, {Timeout: time.Millisecond}} {
 			begun := time.Now()
-			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), o, nothing), guard.ErrNotAcquired, o)
+			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), o, nothing), notify.ErrNotAcquired, o)
 			if o.Wait != guard.Wait {
 				require.Less(t, time.Since(begun), patience, "the server's lock wait timeout")
 			}
@@ -150,12 +150,12 @@ func TestLockRowRefuses(t *testing.T) {
 			"Timeout":       lock(account(1), guard.RowOptions{Timeout: -1}),
 			"Wait of 3":     lock(account(1), guard.RowOptions{Wait: 3}),
 		} {
-			require.ErrorIs(t, err, guard.ErrOptions)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, says)
 		}
 		var invalid *ident.InvalidError
 		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, guard.RowOptions{}), &invalid)
-		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LeaseOptions{TTL: time.Second}), guard.ErrOptions)
+		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LeaseOptions{TTL: time.Second}), notify.ErrOptions)
 	})
 }
 
@@ -204,7 +204,7 @@ func TestTwoStep(t *testing.T) {
 		calls := 0
 		lockedDuring := func() bool { // what others see while the call is under way
 			err := guard.LockRow(t.Context(), db, account(1), guard.RowOptions{Wait: guard.NoWait}, func(context.Context, *sqlx.Tx) error { return nil })
-			return errors.Is(err, guard.ErrNotAcquired)
+			return errors.Is(err, notify.ErrNotAcquired)
 		}
 		deadlock := &mysql.MySQLError{Number: 1213}
 		failing := func() error { // the first transaction is a deadlock's victim
@@ -235,7 +235,7 @@ func TestTwoStep(t *testing.T) {
 					Call:   func(context.Context) error { calls++; return nil },
 					Finish: func(context.Context, *sqlx.Tx) error { return nil },
 				}.Do(ctx, db, account(1), options)
-				require.ErrorIs(t, err, guard.ErrNotAcquired, "another one at the same row")
+				require.ErrorIs(t, err, notify.ErrNotAcquired, "another one at the same row")
 				return nil
 			},
 			Finish: func(ctx context.Context, tx *sqlx.Tx) error {
@@ -263,7 +263,7 @@ func TestTwoStep(t *testing.T) {
 		}
 		mysqltest.Exec(t, db.Pool(), "UPDATE `acc``ounts` SET state = 'new'")
 		err := pay.Do(t.Context(), db, account(1), options)
-		require.ErrorIs(t, err, guard.ErrLockLost)
+		require.ErrorIs(t, err, notify.ErrLockLost)
 		require.Equal(t, "new", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
 	})
 }

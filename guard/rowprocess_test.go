@@ -85,9 +85,9 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		switch {
 		case err == nil:
 			say("worked: done")
-		case errors.Is(err, guard.ErrUnknown):
+		case errors.Is(err, notify.ErrUnknown):
 			say("worked: unknown")
-		case errors.Is(err, guard.ErrNotAcquired):
+		case errors.Is(err, notify.ErrNotAcquired):
 			say("worked: busy")
 		default:
 			say("worked: %v", err)

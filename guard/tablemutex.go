@@ -96,7 +96,7 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 		_, _, _ = s.drop(ctx, taker)
 	case err != nil:
 	case !ours:
-		err = ErrNotAcquired
+		err = notify.ErrNotAcquired
 	default:
 		return &heldSimple{grip: newGrip(s.name, token), mutex: s, taker: taker}, nil
 	}

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -31,15 +30,15 @@ type TwoStep struct {
 	Call func(ctx context.Context) error
 }
 
-// Do takes the lease of the row, runs the steps and releases it. ErrNotAcquired says
-// that another TwoStep has the row, ErrLockLost that Call took place and Finish did not,
+// Do takes the lease of the row, runs the steps and releases it. notify.ErrNotAcquired says
+// that another TwoStep has the row, notify.ErrLockLost that Call took place and Finish did not,
 // or was rolled back; the other errors are those of LockRow and of the steps.
 //
 // The lease is the row's, not the key's: 7 and "07", two spellings that the column takes
 // for the same, and two unique columns name one row, and one lease. It goes by the
 // primary key; in a table that has none, by the value that is stored in Key, so that all
 // name the same column there. A row whose primary key is changed during Call, or that
-// is deleted and made again, is another row: Finish does not run, with ErrLockLost.
+// is deleted and made again, is another row: Finish does not run, with notify.ErrLockLost.
 func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LeaseOptions) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")
@@ -74,21 +73,21 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Leas
 		})
 	}
 	if s.Begin != nil {
-		if err := step(ErrNotAcquired, s.Begin); err != nil {
+		if err := step(notify.ErrNotAcquired, s.Begin); err != nil {
 			return err
 		}
 	}
 	if err := s.Call(working); err != nil {
 		return err
 	}
-	err = step(ErrLockLost, func(ctx context.Context, tx *sqlx.Tx) error {
+	err = step(notify.ErrLockLost, func(ctx context.Context, tx *sqlx.Tx) error {
 		if err := s.Finish(ctx, tx); err != nil {
 			return err
 		}
 		return lease.Fence(ctx, tx, held.Token())
 	})
-	if errors.Is(err, ErrNotHolder) {
-		return fmt.Errorf("%w: %w", ErrLockLost, err)
+	if notHolder(err) {
+		return fmt.Errorf("%w: %w", notify.ErrLockLost, err)
 	}
 	return err
 }

@@ -12,21 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Tx is a transaction of the caller's: *sql.Tx, *sqlx.Tx, or a *sql.Conn or
-// *sqlx.Conn on which one has begun. A pool, such as *sql.DB, is refused.
-type Tx interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-var (
-	_ Tx = (*sql.Tx)(nil)
-	_ Tx = (*sqlx.Tx)(nil)
-	_ Tx = (*sql.Conn)(nil)
-	_ Tx = (*sqlx.Conn)(nil)
-)
-
-func checkTx(tx Tx) error {
+func checkTx(tx notify.Tx) error {
 	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
 		return wrongf("a pool instead of a transaction, where each statement is committed by itself: begin one and pass that")
 	}
@@ -49,7 +35,7 @@ func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, 
 	}
 	if err := tx.Commit(); err != nil {
 		if server.Number(err) == 0 {
-			return fmt.Errorf("%w: %w", ErrUnknown, err)
+			return fmt.Errorf("%w: %w", notify.ErrUnknown, err)
 		}
 		return fmt.Errorf("commit: %w", err)
 	}

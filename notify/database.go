@@ -23,10 +23,6 @@ import (
 // Capabilities is what a server can do, found out once a session.
 type Capabilities = server.Capabilities
 
-// ErrNoDatabase is returned by Open for a DSN that names no database: topics,
-// offsets and lock names belong to one.
-var ErrNoDatabase = errors.New("no database in the DSN: end it with /DATABASE")
-
 // DB is a MySQL or MariaDB database that topics live in: a pool of connections
 // for short statements, and pinned sessions next to it. Safe for concurrent use.
 type DB struct {
@@ -56,7 +52,7 @@ func Open(dataSource string) (*DB, error) {
 // OpenConfig is Open for a configuration of the driver, which it copies.
 func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.DBName == "" {
-		return nil, ErrNoDatabase
+		return nil, fmt.Errorf("notify: %w: no database in the DSN: end it with /DATABASE", ErrOptions)
 	}
 	config = config.Clone()
 	config.InterpolateParams = true // a statement with arguments is one round trip, not three

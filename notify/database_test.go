@@ -37,7 +37,7 @@ func TestOpenRefusals(t *testing.T) {
 		"root:geheim@tcp(127.0.0.1:3306)/", "root:geheim@/", "mysql://root:geheim@127.0.0.1/", "mariadb://root:geheim@127.0.0.1",
 	} {
 		_, err := notify.Open(dsn)
-		require.ErrorIs(t, err, notify.ErrNoDatabase, dsn)
+		require.ErrorIs(t, err, notify.ErrOptions, dsn)
 		assert.NotContains(t, err.Error(), "geheim")
 	}
 	for _, dsn := range []string{
@@ -50,7 +50,7 @@ func TestOpenRefusals(t *testing.T) {
 		assert.NotContains(t, err.Error(), "geh", dsn)
 	}
 	_, err := notify.OpenConfig(mysql.NewConfig())
-	require.ErrorIs(t, err, notify.ErrNoDatabase)
+	require.ErrorIs(t, err, notify.ErrOptions)
 	config := mysql.NewConfig()
 	config.DBName, config.Passwd, config.Net = "shop", "geheim", "nonsense"
 	_, err = notify.OpenConfig(config)

@@ -9,11 +9,6 @@ import (
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// Execer runs a statement: *sql.DB, *sql.Conn, *sql.Tx and their sqlx twins.
-type Execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // Flag is a topic's one-row flag, a counter that producers or a trigger set.
 type Flag struct {
 	Topic string
@@ -22,7 +17,7 @@ type Flag struct {
 // Set counts one more change. Call it after the commit of the change and outside
 // its transaction, in which the flag's row would be locked, and writers of the
 // topic would commit one at a time.
-func (f Flag) Set(ctx context.Context, db Execer) error {
+func (f Flag) Set(ctx context.Context, db Tx) error {
 	_, err := db.ExecContext(ctx, "INSERT INTO "+schema.FlagTable+
 		" (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", f.Topic)
 	if err != nil {
@@ -44,7 +39,7 @@ func (f Flag) Read(ctx context.Context, db interface {
 
 // Reset deletes the flag's row, and reports whether the flag was set. A flag that is
 // reset serves one reader only.
-func (f Flag) Reset(ctx context.Context, db Execer) (was bool, err error) {
+func (f Flag) Reset(ctx context.Context, db Tx) (was bool, err error) {
 	result, err := db.ExecContext(ctx, "DELETE FROM "+schema.FlagTable+" WHERE topic = ?", f.Topic)
 	if err != nil {
 		return false, fmt.Errorf("notify: reset the flag of %q: %w", f.Topic, err)

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -32,9 +31,6 @@ const (
 	maxGaps = 10_000
 )
 
-// ErrNotification is the error for a name or a payload that can't be a notification's.
-var ErrNotification = errors.New("not a notification")
-
 // Notification is a row of the table mqnotify_notification.
 type Notification struct {
 	ID      uint64
@@ -48,7 +44,7 @@ type Notification struct {
 }
 
 // Notify sends a notification to the processes that listen to the name, in a transaction of its own. The payload has at
-// most MaxPayload bytes. Its errors are ErrNotification and the server's.
+// most MaxPayload bytes. Its errors are ErrOptions and the server's.
 //
 // Any program can do the same with INSERT INTO mqnotify_notification (name, payload) VALUES (...).
 func Notify(ctx context.Context, db *DB, name, payload string) error {
@@ -67,13 +63,13 @@ func Notify(ctx context.Context, db *DB, name, payload string) error {
 // NotifyTx sends a notification inside the caller's transaction, so that it is received if the transaction commits, after
 // the commit, and never was otherwise. Where the table mqnotify_notification has no wake trigger, the receivers find it by
 // polling within a second, or at once when the caller calls [DB.Wake] for that table after the commit.
-func NotifyTx(ctx context.Context, tx Execer, name, payload string) error {
+func NotifyTx(ctx context.Context, tx Tx, name, payload string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	if len(payload) > MaxPayload {
 		return fmt.Errorf("notify: %w: the payload has %d bytes, and %d is the most: store it in a table, and send its key",
-			ErrNotification, len(payload), MaxPayload)
+			ErrOptions, len(payload), MaxPayload)
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+schema.NotificationTable+" (name, payload) VALUES (?, ?)", name, []byte(payload))
 	if err != nil {
@@ -85,11 +81,11 @@ func NotifyTx(ctx context.Context, tx Execer, name, payload string) error {
 func checkName(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("notify: %w: the name is empty", ErrNotification)
+		return fmt.Errorf("notify: %w: the name is empty", ErrOptions)
 	case !utf8.ValidString(name):
-		return fmt.Errorf("notify: %w: the name %q is not UTF-8", ErrNotification, name)
+		return fmt.Errorf("notify: %w: the name %q is not UTF-8", ErrOptions, name)
 	case utf8.RuneCountInString(name) > maxNotificationName:
-		return fmt.Errorf("notify: %w: the name has %d characters, and %d is the most", ErrNotification,
+		return fmt.Errorf("notify: %w: the name has %d characters, and %d is the most", ErrOptions,
 			utf8.RuneCountInString(name), maxNotificationName)
 	}
 	return nil
@@ -107,11 +103,11 @@ func notificationError(what string, err error) error {
 // connection those that came meanwhile; see [Notification.Missed] for the exceptions. Notifications come in the order of
 // their ids, except that one whose transaction commits late comes late.
 //
-// All Listens of a DB share a few connections. Its errors are ErrNotification, the cause of ctx, and that of a first
+// All Listens of a DB share a few connections. Its errors are ErrOptions, the cause of ctx, and that of a first
 // connection that fails.
 func Listen(ctx context.Context, db *DB, names ...string) (<-chan Notification, error) {
 	if len(names) == 0 {
-		return nil, fmt.Errorf("notify: %w: no name to listen to", ErrNotification)
+		return nil, fmt.Errorf("notify: %w: no name to listen to", ErrOptions)
 	}
 	for _, name := range names {
 		if err := checkName(name); err != nil {

@@ -165,13 +165,13 @@ func TestListenRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, tidy(t, s))
 		for _, name := range []string{"", "\xff", strings.Repeat("n", 256)} {
-			require.ErrorIs(t, notify.Notify(t.Context(), db, name, ""), notify.ErrNotification)
+			require.ErrorIs(t, notify.Notify(t.Context(), db, name, ""), notify.ErrOptions)
 			_, err := notify.Listen(t.Context(), db, name)
-			require.ErrorIs(t, err, notify.ErrNotification)
+			require.ErrorIs(t, err, notify.ErrOptions)
 		}
 		_, err := notify.Listen(t.Context(), db)
-		require.ErrorIs(t, err, notify.ErrNotification)
-		require.ErrorIs(t, notify.Notify(t.Context(), db, "n", strings.Repeat("x", notify.MaxPayload+1)), notify.ErrNotification)
+		require.ErrorIs(t, err, notify.ErrOptions)
+		require.ErrorIs(t, notify.Notify(t.Context(), db, "n", strings.Repeat("x", notify.MaxPayload+1)), notify.ErrOptions)
 		_, err = notify.Listen(t.Context(), db, "n")
 		require.ErrorContains(t, err, "mqnotify init")
 		require.ErrorContains(t, notify.Notify(t.Context(), db, "n", ""), "mqnotify init")

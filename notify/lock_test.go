@@ -61,7 +61,7 @@ func TestLockNamesThatServersTakeDifferently(t *testing.T) {
 		session := openSession(t, openDB(t, s.Database(t)), 0)
 		for _, name := range []string{"", strings.Repeat("x", 65), "Orders", "two words", "größe", "a\x00", "\x7f"} {
 			_, err := session.TryLock(t.Context(), name)
-			require.ErrorIs(t, err, notify.ErrLockName, "%q", name)
+			require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
 		}
 		require.NoError(t, session.Err())
 	})

@@ -1,14 +1,10 @@
 package notify
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/lockname"
 )
-
-// ErrLockName is returned for a lock name that servers would not take alike.
-var ErrLockName = errors.New("a lock name has 1 to 64 printable ASCII characters, no capitals")
 
 // LockName makes a lock's name out of parts, such as a purpose, a database and a
 // topic. The name space of advisory locks is the server's, so the database
@@ -21,11 +17,11 @@ func LockName(parts ...string) string { return lockname.Make(lockname.Max, parts
 
 func checkLockName(name string) error {
 	if name == "" || len(name) > lockname.Max {
-		return fmt.Errorf("notify: lock name %q: %w", name, ErrLockName)
+		return fmt.Errorf("notify: %w: lock name %q: it has 1 to 64 printable ASCII characters, no capitals", ErrOptions, name)
 	}
 	for _, r := range name {
 		if r <= ' ' || r > '~' || r >= 'A' && r <= 'Z' {
-			return fmt.Errorf("notify: lock name %q: %w", name, ErrLockName)
+			return fmt.Errorf("notify: %w: lock name %q: it has 1 to 64 printable ASCII characters, no capitals", ErrOptions, name)
 		}
 	}
 	return nil

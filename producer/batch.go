@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/header"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // row is a message as it is stored.
@@ -34,7 +35,7 @@ func encode(messages []Message) ([]row, error) {
 			}
 			if header.Reserved(name) {
 				return nil, fmt.Errorf("message %d of %d: header %q: %w: names that begin with %s are mqnotify's; take another",
-					i+1, len(messages), name, ErrReserved, header.Prefix)
+					i+1, len(messages), name, notify.ErrOptions, header.Prefix)
 			}
 		}
 		headers, err := json.Marshal(m.Headers)
@@ -103,7 +104,7 @@ type statement struct {
 func fit(rows []row, packet int) error {
 	for i, r := range rows {
 		if r.size() >= packet {
-			return &TooLargeError{Message: i, Size: r.size(), Limit: packet}
+			return &notify.TooLargeError{What: "message", Index: i, Size: r.size(), Limit: packet}
 		}
 	}
 	return nil

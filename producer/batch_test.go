@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // interpolated is how long a statement is at the worst, when the driver escapes
@@ -65,7 +67,7 @@ func TestSplit(t *testing.T) {
 func TestFit(t *testing.T) {
 	rows := []row{{payload: []byte("small")}, {headers: "12", payload: make([]byte, 100)}}
 	require.NoError(t, fit(rows, 102+around+1))
-	var tooLarge *TooLargeError
+	var tooLarge *notify.TooLargeError
 	require.ErrorAs(t, fit(rows, 102+around), &tooLarge)
-	assert.Equal(t, TooLargeError{Message: 1, Size: 102 + around, Limit: 102 + around}, *tooLarge)
+	assert.Equal(t, notify.TooLargeError{What: "message", Index: 1, Size: 102 + around, Limit: 102 + around}, *tooLarge)
 }

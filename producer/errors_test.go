@@ -11,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -26,10 +27,10 @@ func TestErrorsNameTheTopicAndTheRemedy(t *testing.T) {
 			want          error
 			retry         bool
 		}{
-			{"none", "mqnotify init", ErrNoTopic, true},
-			{"other", "columns headers and payload", ErrNotTopic, true},
-			{"more", "a default for every other", ErrNotTopic, true},
-			{"grouped", "message table", ErrNotTopic, true},
+			{"none", "mqnotify init", notify.ErrNoTable, true},
+			{"other", "columns headers and payload", notify.ErrNotTopic, true},
+			{"more", "a default for every other", notify.ErrNotTopic, true},
+			{"grouped", "message table", notify.ErrNotTopic, true},
 			{"no_id", "AUTO_INCREMENT", ErrNoID, false},
 		} {
 			_, err := newProducer(t, db, c.topic, Options{}).Publish(t.Context(), Message{})
@@ -43,7 +44,7 @@ func TestErrorsNameTheTopicAndTheRemedy(t *testing.T) {
 		require.NoError(t, schema.Init(t.Context(), open(t, config).Pool(), "x"))
 		reader := open(t, s.User(t, config, "SELECT ON "+ident.Quote(config.DBName)+".*"))
 		_, err := newProducer(t, reader, "x", Options{}).Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, ErrDenied)
+		require.ErrorIs(t, err, notify.ErrDenied)
 		assert.ErrorContains(t, err, "mqnotify grants")
 
 		writer := open(t, s.User(t, config, "INSERT ON "+ident.Quote(config.DBName)+".`x`"))
@@ -66,7 +67,7 @@ func TestReadOnlyServer(t *testing.T) {
 			require.NoError(t, err)
 		}()
 		_, err = newProducer(t, user, "x", Options{}).Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, ErrReadOnly)
+		require.ErrorIs(t, err, notify.ErrReadOnly)
 		assert.ErrorContains(t, err, "primary")
 		assert.True(t, SafeToRetry(err))
 	})
@@ -105,9 +106,9 @@ func TestBadCalls(t *testing.T) {
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
 	_, err = p.Publish(t.Context(), Message{})
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, err, notify.ErrClosed)
 	_, err = p.PublishTx(t.Context(), nil, Message{})
-	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorIs(t, p.Transact(t.Context(), nil), ErrClosed)
+	require.ErrorIs(t, err, notify.ErrClosed)
+	require.ErrorIs(t, p.Transact(t.Context(), nil), notify.ErrClosed)
 	assert.False(t, SafeToRetry(nil))
 }

@@ -84,7 +84,7 @@ func ExampleSafeToRetry() {
 	_, err = orders.Publish(ctx, producer.Message{Payload: []byte("once")})
 	switch {
 	case err == nil:
-	case errors.Is(err, producer.ErrUnknown):
+	case errors.Is(err, notify.ErrUnknown):
 		log.Println("look whether it is there before publishing it again:", err)
 	case producer.SafeToRetry(err):
 		log.Println("it is not there:", err)

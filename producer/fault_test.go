@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Every message whose publish succeeded survives a server that is killed in the
@@ -68,7 +69,7 @@ func TestServerKilledInTheMiddle(t *testing.T) {
 			case SafeToRetry(err):
 				assert.Zero(t, copies[name], "failed: %s: %v", name, err)
 			default:
-				assert.ErrorIs(t, err, ErrUnknown)
+				assert.ErrorIs(t, err, notify.ErrUnknown)
 				assert.Contains(t, []int{0, all}, copies[name], "unknown: %s", name)
 			}
 		}
@@ -102,7 +103,7 @@ func TestNoAnswer(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 				_, _ = db.Pool().ExecContext(t.Context(), fmt.Sprintf("KILL %d", session)) // it may have ended by itself
 				// Of a transaction nothing is committed before COMMIT.
-				assert.Equal(t, messages == 1, errors.Is(err, ErrUnknown), "%v", err)
+				assert.Equal(t, messages == 1, errors.Is(err, notify.ErrUnknown), "%v", err)
 				assert.Equal(t, messages > 1, SafeToRetry(err))
 				if messages > 1 {
 					var busy int

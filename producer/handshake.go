@@ -96,7 +96,7 @@ func (h *Handshake) Run(ctx context.Context) error {
 	h.mu.Unlock()
 	defer func() {
 		for _, r := range h.taken {
-			r.answer <- answer{err: ErrNotRunning}
+			r.answer <- answer{err: errNotRunning}
 		}
 		h.taken = nil
 		h.mu.Lock()
@@ -249,7 +249,7 @@ func (h *Handshake) insert(ctx context.Context, session *notify.Session) (stored
 // and returns their ids in their order. While it is the consumer's turn, or there
 // is no server, it waits for as long as ctx lives; messages whose turn has not come
 // by then are never stored. Its errors are those of Producer.Publish, and
-// ErrNotRunning. After an ErrUnknown Run may still read the payloads.
+// errNotRunning. After a notify.ErrUnknown Run may still read the payloads.
 func (h *Handshake) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -270,13 +270,13 @@ func (h *Handshake) publish(ctx context.Context, messages []Message) ([]uint64, 
 	ended := h.ended
 	h.mu.Unlock()
 	if ended == nil {
-		return nil, ErrNotRunning
+		return nil, errNotRunning
 	}
 	r := request{rows, make(chan answer, 1)}
 	select {
 	case h.requests <- r:
 	case <-ended:
-		return nil, ErrNotRunning
+		return nil, errNotRunning
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for the turn: %w", context.Cause(ctx))
 	}
@@ -284,6 +284,6 @@ func (h *Handshake) publish(ctx context.Context, messages []Message) ([]uint64, 
 	case a := <-r.answer:
 		return a.ids, a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrUnknown, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", notify.ErrUnknown, context.Cause(ctx))
 	}
 }

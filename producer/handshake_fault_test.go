@@ -125,7 +125,7 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 		require.NoError(t, <-good)
 		require.NoError(t, r.Close()) // the rest need not wait for a consumer
 		err = <-large
-		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorAs(t, err, new(*notify.TooLargeError))
 		assert.ErrorContains(t, err, "`x`")
 		_, err = h.Publish(ctx, Message{Headers: map[string]string{"x": "\xff"}})
 		require.ErrorContains(t, err, "UTF-8")
@@ -143,7 +143,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 		idle, err := NewHandshake(db, "x", Options{})
 		require.NoError(t, err)
 		_, err = idle.Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, ErrNotRunning)
+		require.ErrorIs(t, err, errNotRunning)
 		assert.True(t, SafeToRetry(err))
 
 		ctx := deadline(t)
@@ -166,7 +166,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 		waits := publishing(ctx, h, Message{})
 		h.stop()
 		require.ErrorIs(t, <-h.end, context.Canceled)
-		require.ErrorIs(t, <-waits, ErrNotRunning)
+		require.ErrorIs(t, <-waits, errNotRunning)
 		assert.Equal(t, 1, count(t, db, "x"))
 
 		// And may run again.
@@ -229,7 +229,7 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 		inserting(t, db)
 		cancel()
 		err = <-published
-		require.ErrorIs(t, err, ErrUnknown)
+		require.ErrorIs(t, err, notify.ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
 		// A turn that has begun is finished, even if its caller has left.
 		h.stop()

@@ -193,7 +193,7 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 		_, err := h.Publish(ctx, payload(0)) // which it turns again for during a second
 		require.NoError(t, err)
 		_, err = h.Publish(ctx, large)
-		require.ErrorIs(t, err, ErrTooLarge) // taken after the turn, and no turn by itself
+		require.ErrorAs(t, err, new(*notify.TooLargeError)) // taken after the turn, and no turn by itself
 		begun := time.Now()
 		head, err := r.Wait(ctx, notify.Head{}, 20*time.Second)
 		require.NoError(t, err)

@@ -35,10 +35,9 @@ func TestLargeMessages(t *testing.T) {
 		before := count(t, db, "x")
 		for _, size := range []int{packet, 64 << 20} {
 			_, err = p.Publish(t.Context(), Message{}, Message{Payload: make([]byte, size)})
-			var tooLarge *TooLargeError
+			var tooLarge *notify.TooLargeError
 			require.ErrorAs(t, err, &tooLarge)
-			assert.ErrorIs(t, err, ErrTooLarge)
-			assert.Equal(t, TooLargeError{Message: 1, Size: size + around, Limit: packet}, *tooLarge)
+			assert.Equal(t, notify.TooLargeError{What: "message", Index: 1, Size: size + around, Limit: packet}, *tooLarge)
 			assert.ErrorContains(t, err, "max_allowed_packet")
 			assert.True(t, SafeToRetry(err))
 		}

@@ -12,7 +12,7 @@
 // mqnotify_wake after the commit where there is none.
 //
 // Publish never stores a message twice on its own account: when a connection ends
-// between a commit and its answer, the error is ErrUnknown, and only the caller
+// between a commit and its answer, the error is notify.ErrUnknown, and only the caller
 // can decide whether to risk a duplicate by trying again. SafeToRetry reports when
 // another try makes none.
 package producer
@@ -34,7 +34,7 @@ import (
 type Message struct {
 	// Headers are stored as a JSON object, NULL when there are none. Names and
 	// values are UTF-8: other bytes belong into the payload. Names that begin with "mqnotify-", in capitals or
-	// not, are reserved: ErrReserved.
+	// not, are reserved: notify.ErrOptions.
 	Headers map[string]string
 	// Payload may be any bytes. nil and empty are the same: an empty payload.
 	Payload []byte
@@ -112,8 +112,8 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 // too large for one. No message is no statement.
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost
-// connection is not: see ErrUnknown and SafeToRetry. Other errors are ErrNoTopic,
-// ErrNotTopic, ErrDenied, ErrReadOnly, ErrTooLarge, ErrClosed, or the server's.
+// connection is not: see notify.ErrUnknown and SafeToRetry. Other errors are notify.ErrNoTable,
+// notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, ErrTooLarge, notify.ErrClosed, or the server's.
 func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -132,7 +132,7 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 // publish stores the messages, and reports whether that has woken the listeners.
 func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, woken bool, err error) {
 	if p.closed.Load() {
-		return nil, false, ErrClosed
+		return nil, false, notify.ErrClosed
 	}
 	rows, err := encode(messages)
 	if err != nil {
@@ -178,7 +178,7 @@ func (p *Producer) giveHint(ctx context.Context) {
 	}
 }
 
-// Close makes further publishes fail with ErrClosed, and returns when the listeners
+// Close makes further publishes fail with notify.ErrClosed, and returns when the listeners
 // of what was published have been woken. A publish under way ends with its caller.
 // Close may be called twice, and leaves the DB open.
 func (p *Producer) Close() error {

@@ -25,13 +25,13 @@ func TestReservedHeaders(t *testing.T) {
 		for _, name := range []string{"mqnotify-retry", "Mqnotify-Retry", "MQNOTIFY-anything"} {
 			m := Message{Headers: map[string]string{name: "other/1"}, Payload: []byte("x")}
 			_, err := p.Publish(t.Context(), m)
-			require.ErrorIs(t, err, ErrReserved)
+			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, name)
 			require.True(t, SafeToRetry(err))
 			require.ErrorIs(t, p.Transact(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
 				_, err := p.PublishTx(ctx, tx, m)
 				return err
-			}), ErrReserved)
+			}), notify.ErrOptions)
 		}
 		var n int
 		require.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders"))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // plan is what rows become in a session.
@@ -19,7 +20,7 @@ type plan struct {
 	autocommit bool
 }
 
-func (p *Producer) plan(ctx context.Context, tx Tx, rows []row) (plan, error) {
+func (p *Producer) plan(ctx context.Context, tx notify.Tx, rows []row) (plan, error) {
 	caps := p.caps.Load()
 	if caps == nil {
 		var err error
@@ -46,7 +47,7 @@ type step struct {
 
 // step asks the session of tx how far one id is from the next, unless it did when
 // it had the same connection last: one publisher at a time always gets the same.
-func (p *Producer) step(ctx context.Context, tx Tx, caps *server.Capabilities) (uint64, error) {
+func (p *Producer) step(ctx context.Context, tx notify.Tx, caps *server.Capabilities) (uint64, error) {
 	var now step
 	if c, ok := tx.(interface{ Raw(f func(any) error) error }); ok {
 		if err := c.Raw(func(conn any) error { now.conn = conn; return nil }); err != nil {
@@ -165,7 +166,7 @@ func rollback(ctx context.Context, conn *sql.Conn) {
 // auto_increment_increment: an INSERT whose number of rows is known beforehand (a
 // "simple insert" in the manual's words) gets all its ids at once, in every
 // innodb_autoinc_lock_mode, even if other sessions insert at the same time.
-func (p *Producer) insert(ctx context.Context, tx Tx, plan plan) ([]uint64, error) {
+func (p *Producer) insert(ctx context.Context, tx notify.Tx, plan plan) ([]uint64, error) {
 	var ids []uint64
 	for _, s := range plan.statements {
 		first, err := s.exec(ctx, tx, p.into)
@@ -187,7 +188,7 @@ func (s statement) ids(first, step uint64) []uint64 {
 }
 
 // exec runs the statement and returns its first id.
-func (s statement) exec(ctx context.Context, tx Tx, into string) (uint64, error) {
+func (s statement) exec(ctx context.Context, tx notify.Tx, into string) (uint64, error) {
 	query, args := s.sql(into)
 	exec := func() (sql.Result, error) { return tx.ExecContext(ctx, query, args...) }
 	if s.prepared {

@@ -2,30 +2,13 @@ package producer
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-)
-
-// Tx is a transaction of the caller's: *sql.Tx, *sqlx.Tx, or a *sql.Conn or
-// *sqlx.Conn on which one has begun. All its statements go over one connection: a
-// pool, such as *sql.DB, is refused.
-type Tx interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-var (
-	_ Tx = (*sql.Tx)(nil)
-	_ Tx = (*sqlx.Tx)(nil)
-	_ Tx = (*sql.Conn)(nil)
-	_ Tx = (*sqlx.Conn)(nil)
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // PublishTx stores the messages inside the caller's transaction, so that they are
@@ -34,7 +17,7 @@ var (
 // messages may be in the transaction already.
 //
 // The transaction's database must be the topic's, and its connection in UTF-8.
-func (p *Producer) PublishTx(ctx context.Context, tx Tx, messages ...Message) ([]uint64, error) {
+func (p *Producer) PublishTx(ctx context.Context, tx notify.Tx, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
 	}
@@ -45,9 +28,9 @@ func (p *Producer) PublishTx(ctx context.Context, tx Tx, messages ...Message) ([
 	return ids, nil
 }
 
-func (p *Producer) publishTx(ctx context.Context, tx Tx, messages []Message) ([]uint64, error) {
+func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Message) ([]uint64, error) {
 	if p.closed.Load() {
-		return nil, ErrClosed
+		return nil, notify.ErrClosed
 	}
 	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
 		return nil, errors.New("PublishTx on a pool, where each statement is committed by itself: " +
@@ -72,11 +55,11 @@ func (p *Producer) publishTx(ctx context.Context, tx Tx, messages []Message) ([]
 // outside the transaction must bear that. f passes such errors on, wrapped or not,
 // and neither commits nor rolls back itself.
 //
-// ErrUnknown says that the connection was lost during the commit. The commit does
+// notify.ErrUnknown says that the connection was lost during the commit. The commit does
 // not heed ctx; the DSN's readTimeout bounds it.
 func (p *Producer) Transact(ctx context.Context, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	if p.closed.Load() {
-		return p.explain(ErrClosed)
+		return p.explain(notify.ErrClosed)
 	}
 	if err := server.Again(ctx, server.Retryable, func() error { return p.transact(ctx, f) }); err != nil {
 		return err

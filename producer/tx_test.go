@@ -41,7 +41,7 @@ func (c *counted) count() int {
 // PublishTx returned, and never were when it does not.
 func TestPublishTx(t *testing.T) {
 	type transaction interface {
-		Tx
+		notify.Tx
 		Commit() error
 		Rollback() error
 	}
@@ -98,7 +98,7 @@ func TestPublishTx(t *testing.T) {
 					}
 				})
 			}
-			for _, pool := range []Tx{theirs, theirs.DB} {
+			for _, pool := range []notify.Tx{theirs, theirs.DB} {
 				_, err := newProducer(t, db, "x", Options{}).PublishTx(t.Context(), pool, Message{})
 				require.ErrorContains(t, err, "begin a transaction")
 			}
@@ -113,9 +113,9 @@ func TestPublishTxErrors(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		_, err = newProducer(t, db, "none", Options{}).PublishTx(t.Context(), tx, Message{})
-		require.ErrorIs(t, err, ErrNoTopic)
+		require.ErrorIs(t, err, notify.ErrNoTable)
 		_, err = newProducer(t, db, "x", Options{}).PublishTx(t.Context(), tx, Message{Payload: make([]byte, 64<<20)})
-		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorAs(t, err, new(*notify.TooLargeError))
 		_, err = newProducer(t, db, "x", Options{}).PublishTx(t.Context(), tx, Message{Headers: map[string]string{"x": "\xff"}})
 		require.ErrorContains(t, err, "UTF-8")
 	})
@@ -161,7 +161,7 @@ func TestTransact(t *testing.T) {
 			_, err := newProducer(t, db, "none", Options{}).PublishTx(ctx, tx, Message{})
 			return err
 		})
-		require.ErrorIs(t, err, ErrNoTopic)
+		require.ErrorIs(t, err, notify.ErrNoTable)
 
 		assert.Equal(t, 1, count(t, db, "x"), "what failed left nothing")
 		assert.Equal(t, 1, hints.count())

@@ -192,7 +192,7 @@ func TestPublishWithCall(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoID)
 		mysqltest.Exec(t, db.Pool(), "DROP TABLE x")
 		_, err = p.Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, ErrNoTopic)
+		require.ErrorIs(t, err, notify.ErrNoTable)
 		require.True(t, SafeToRetry(err))
 	})
 }
@@ -226,7 +226,7 @@ func TestInterruptedPacketIsInDoubt(t *testing.T) {
 		})
 		mysqltest.Exec(t, db.Pool(), fmt.Sprintf("KILL QUERY %d", id))
 		err = mysqltest.Receive(t, published)
-		require.ErrorIs(t, err, ErrUnknown)
+		require.ErrorIs(t, err, notify.ErrUnknown)
 		require.False(t, SafeToRetry(err))
 	})
 }

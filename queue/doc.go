@@ -12,7 +12,7 @@
 //	            Delay, At               claim                 nil
 //	Enqueue ──▶ scheduled ──▶ ready ──▶ in progress ────────▶ done
 //	                            ▲                 │
-//	                     wait   │                 │ ErrDead, no retry left, too many lapses, Cancel
+//	                     wait   │                 │ notify.ErrDead, no retry left, too many lapses, Cancel
 //	                  failed ◀──┤                 ▼
 //	                    ▲       └────────────── dead (the dead letters; Retry)
 //	                    └── an error, a lapse ── in progress

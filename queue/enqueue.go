@@ -6,24 +6,20 @@ import (
 	"slices"
 
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const insertInto = "INSERT INTO " + schema.TaskTable +
 	" (queue, state, turn, state_at, priority, retries, unique_key, payload) VALUES "
 
-// Tx is a transaction of the caller's: *sql.Tx, *sqlx.Tx, or a connection on which one
-// has begun. A pool is refused.
-type Tx = producer.Tx
-
 // Enqueue enters the tasks, all or none of them, wakes workers, and returns the tasks'
 // ids in their order once they are committed; 0 for one whose unique key the queue has
 // already. No entry is no statement.
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost connection
-// is not: see ErrUnknown. Other errors are ErrNoQueue, ErrNoState, ErrOptions,
-// ErrTooLarge, ErrDenied, ErrClosed, the cause of ctx, or the server's.
+// is not: see notify.ErrUnknown. Other errors are ErrNoQueue, notify.ErrNoState, notify.ErrOptions,
+// ErrTooLarge, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -53,7 +49,7 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 // again and again, for 2 s in which it does nothing else. Make it one of the last things before the
 // commit. MariaDB since 11.6.2 (innodb_snapshot_isolation) may end the transaction with error 1020 when
 // the task that has the key was entered, or claimed, after its first read: begin it READ COMMITTED.
-func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint64, error) {
+func (q *Queue) EnqueueTx(ctx context.Context, tx notify.Tx, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
@@ -73,7 +69,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, entries ...Entry) ([]uint6
 
 func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row, error) {
 	if q.closed.Load() {
-		return nil, ErrClosed
+		return nil, notify.ErrClosed
 	}
 	settings, err := q.settingsOver(ctx, db)
 	if err != nil {
@@ -82,7 +78,7 @@ func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row
 	rows := make([]row, len(entries))
 	for i, e := range entries {
 		if rows[i], err = newRow(q.name, e, settings.Ordered); err == nil {
-			err = rows[i].fits(q.packet())
+			err = rows[i].fits(i, q.packet())
 		}
 		if err != nil {
 			return nil, fmt.Errorf("task %d of %d: %w", i+1, len(entries), err)
@@ -126,7 +122,7 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 //
 // A statement's first id is its LAST_INSERT_ID, and the others follow by the session's
 // auto_increment_increment, as the manual says of a "simple insert".
-func (q *Queue) insert(ctx context.Context, tx Tx, rows []row) ([]uint64, error) {
+func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64, error) {
 	if q.settings.Load().Ordered {
 		if _, err := readSettings(ctx, tx, q.name, " FOR UPDATE"); err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A task is entered if its transaction commits, and only then.
@@ -31,7 +32,7 @@ func TestEnqueueTx(t *testing.T) {
 		}
 		got.waitFor(t, "1", "more")
 		_, err := q.EnqueueTx(t.Context(), db.Pool(), Entry{})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Retries of an Entry.
@@ -107,10 +109,10 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 // aroundRow is how many bytes of a packet are left for what else stands in a statement, and in a row that is read: the last error above all.
 const aroundRow = 10 << 10
 
-// fits returns an error if the row fits into no packet, of the server's size in bytes.
-func (r row) fits(packet int) error {
+// fits returns an error if the row, the index-th of its call, fits into no packet, of the server's size in bytes.
+func (r row) fits(index, packet int) error {
 	if r.size+aroundRow > packet {
-		return &TooLargeError{Size: r.size + aroundRow, Limit: packet}
+		return &notify.TooLargeError{What: "task", Index: index, Size: r.size + aroundRow, Limit: packet}
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func ExampleWorker_Run() {
 	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
 		err := send(ctx, task.Payload)
 		if len(task.Payload) == 0 {
-			return fmt.Errorf("nothing to send: %w", queue.ErrDead)
+			return fmt.Errorf("nothing to send: %w", notify.ErrDead)
 		}
 		return err
 	})

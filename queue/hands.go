@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // held is a claim that the worker has.
@@ -216,7 +218,7 @@ func (h *hands) outcomeOf(claim *held, err error) outcome {
 		return outcome{held: claim, kind: wasDone}
 	}
 	o := outcome{held: claim, kind: wasFailed, text: lastError(err), err: err}
-	if claim.task.Retries <= 0 || errors.Is(err, ErrDead) {
+	if claim.task.Retries <= 0 || errors.Is(err, notify.ErrDead) {
 		o.kind = wasFatal
 		return o
 	}

@@ -195,7 +195,7 @@ func TestRetryWakes(t *testing.T) {
 				<-release
 				return nil
 			}
-			return ErrDead
+			return notify.ErrDead
 		})
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "busy")

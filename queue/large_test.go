@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A payload that fits into a packet of the server's is a task, whatever its bytes are. A larger one is refused, before it is
@@ -32,17 +33,16 @@ func TestLargeTasks(t *testing.T) {
 		defer func() { _ = tx.Rollback() }()
 		for name, enter := range map[string]func() error{
 			"Enqueue":   func() error { _, err := q.Enqueue(t.Context(), Entry{}, tooLarge); return err },
-			"EnqueueTx": func() error { _, err := q.EnqueueTx(t.Context(), tx, tooLarge); return err },
+			"EnqueueTx": func() error { _, err := q.EnqueueTx(t.Context(), tx, Entry{}, tooLarge); return err },
 		} {
 			err := enter()
-			var sizes *TooLargeError
+			var sizes *notify.TooLargeError
 			require.ErrorAs(t, err, &sizes, name)
-			assert.Equal(t, TooLargeError{Size: packet + 1, Limit: packet}, *sizes, name)
-			require.ErrorIs(t, err, ErrTooLarge)
-			require.NotErrorIs(t, err, ErrUnknown)
+			assert.Equal(t, notify.TooLargeError{What: "task", Index: 1, Size: packet + 1, Limit: packet}, *sizes, name)
+			require.NotErrorIs(t, err, notify.ErrUnknown)
 		}
 		err = q.Schedule(t.Context(), Recurring{Name: "large", Cron: "@daily", Entry: Entry{Payload: quotes(packet / 2)}})
-		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorAs(t, err, new(*notify.TooLargeError))
 		require.Equal(t, 4, inState(t, db, Ready))
 
 		var got collected

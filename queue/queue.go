@@ -130,7 +130,7 @@ func (q *Queue) Notify(context.Context) { q.waker.Wake() }
 // changed wakes workers after a change that no wake trigger tells of.
 func (q *Queue) changed() { q.waker.WakeAlways() }
 
-// Close makes entering tasks fail with ErrClosed, and returns when the workers have been
+// Close makes entering tasks fail with notify.ErrClosed, and returns when the workers have been
 // woken. It may be called twice, and leaves the DB open.
 func (q *Queue) Close() error {
 	q.closed.Store(true)
@@ -139,7 +139,7 @@ func (q *Queue) Close() error {
 
 // error says what was to be done with which queue.
 func (q *Queue) error(what string, err error) error {
-	if err == nil || errors.Is(err, ErrOptions) || errors.Is(err, ErrNoQueue) {
+	if err == nil || errors.Is(err, notify.ErrOptions) || errors.Is(err, ErrNoQueue) {
 		return err
 	}
 	return fmt.Errorf("queue: %s %q: %w", what, q.name, explain(err))

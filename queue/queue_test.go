@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A queue is made once, and its settings are what all agree on.
@@ -25,11 +26,11 @@ func TestCreate(t *testing.T) {
 			require.NoError(t, Create(t.Context(), db, "MAIL", Settings{Ordered: true}), "names differ by case")
 			require.NoError(t, Create(t.Context(), db, "a `b` 'c' 😀", Settings{}))
 		}
-		require.ErrorIs(t, Create(t.Context(), db, "mail", Settings{Ordered: true}), ErrOptions)
+		require.ErrorIs(t, Create(t.Context(), db, "mail", Settings{Ordered: true}), notify.ErrOptions)
 		for _, name := range []string{"", strings.Repeat("x", 65), "nul\x00", "end ", " begin", "\xff"} {
-			require.ErrorIs(t, Create(t.Context(), db, name, Settings{}), ErrOptions, "%q", name)
+			require.ErrorIs(t, Create(t.Context(), db, name, Settings{}), notify.ErrOptions, "%q", name)
 			_, err := New(db, name, Options{})
-			require.ErrorIs(t, err, ErrOptions, "%q", name)
+			require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
 		}
 	})
 }
@@ -62,7 +63,7 @@ func TestEnqueue(t *testing.T) {
 			{Delay: maxDelay + 1}, {Unique: "a\x00"}, {Unique: strings.Repeat("x", 256)},
 		} {
 			_, err := q.Enqueue(t.Context(), Entry{}, bad)
-			require.ErrorIs(t, err, ErrOptions, "%+v", bad)
+			require.ErrorIs(t, err, notify.ErrOptions, "%+v", bad)
 			require.ErrorContains(t, err, "task 2 of 2")
 		}
 		assert.Equal(t, before, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
@@ -162,9 +163,9 @@ func TestOrdered(t *testing.T) {
 		db, config := database(t, s, Settings{Ordered: true})
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Priority: 1})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		_, err = q.Enqueue(t.Context(), Entry{Delay: 1})
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		var mu sync.Mutex
 		var order []uint64
 		busy, most := 0, 0
@@ -287,7 +288,7 @@ func TestAdministration(t *testing.T) {
 			func() error { _, err := q.List(t.Context(), Filter{States: []State{"x"}}); return err },
 			func() error { _, err := q.Prune(t.Context(), PruneOptions{OlderThan: -1}); return err },
 		} {
-			require.ErrorIs(t, bad(), ErrOptions)
+			require.ErrorIs(t, bad(), notify.ErrOptions)
 		}
 	})
 }

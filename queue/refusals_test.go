@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Whatever is asked of a queue that is not there is an error that names it and says how it
@@ -76,7 +77,7 @@ func TestRefusalsSayWhat(t *testing.T) {
 			"5 entries at once: append 4":     second(ring.Append(t.Context(), make([][]byte, 5)...)),
 			"a limit of -1 entries: 1 or":     second(ring.Reader(0).Next(t.Context(), -1)),
 		} {
-			require.ErrorIs(t, err, ErrOptions, says)
+			require.ErrorIs(t, err, notify.ErrOptions, says)
 			assert.ErrorContains(t, err, says)
 		}
 	})

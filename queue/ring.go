@@ -65,7 +65,7 @@ func OpenRing(db *notify.DB, name string) (*Ring, error) {
 	return &Ring{db: db, name: name, waker: notify.NewWaker(db, schema.RingTable, slog.Default())}, nil
 }
 
-// Close makes Append and Next fail with ErrClosed. It may be called twice.
+// Close makes Append and Next fail with notify.ErrClosed. It may be called twice.
 func (r *Ring) Close() error {
 	r.mu.Lock()
 	auto := r.auto
@@ -82,7 +82,7 @@ func (r *Ring) waiter() (*notify.Auto, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, r.error("read", ErrClosed)
+		return nil, r.error("read", notify.ErrClosed)
 	}
 	if r.auto == nil {
 		r.auto = notify.NewAuto(r.db, notify.Query("SELECT head FROM "+schema.RingTable+" WHERE name = ?", r.name).
@@ -92,11 +92,11 @@ func (r *Ring) waiter() (*notify.Auto, error) {
 }
 
 func (r *Ring) error(what string, err error) error {
-	if err == nil || errors.Is(err, ErrOptions) {
+	if err == nil || errors.Is(err, notify.ErrOptions) {
 		return err
 	}
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoRing)
+		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoQueue)
 	}
 	return fmt.Errorf("queue: %s ring %q: %w", what, r.name, explain(err))
 }
@@ -104,13 +104,13 @@ func (r *Ring) error(what string, err error) error {
 // Append writes entries, all or none, in their order, wakes readers, and returns the
 // number of the last. The first entry of a ring is number 1. More entries at once than
 // the ring has room for are an error. A deadlock is tried again; after a lost connection
-// the error is ErrUnknown if the commit may have been done.
+// the error is notify.ErrUnknown if the commit may have been done.
 func (r *Ring) Append(ctx context.Context, payloads ...[]byte) (last uint64, err error) {
 	r.mu.Lock()
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
-		return 0, r.error("append to", ErrClosed)
+		return 0, r.error("append to", notify.ErrClosed)
 	}
 	if len(payloads) == 0 {
 		return 0, nil
@@ -208,7 +208,7 @@ const ringBound = 10 * time.Second
 
 // Next waits until there are entries, and returns at most limit of them, in their order.
 // A [*LappedError] says that entries were overwritten before they were read; the Next
-// after it goes on with the oldest that is left. Other errors: ErrNoRing, ErrRingShorter, ErrOptions,
+// after it goes on with the oldest that is left. Other errors: ErrNoQueue, ErrRingShorter, notify.ErrOptions,
 // the cause of ctx, and the server's, after which Next may be called again.
 func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 	if limit < 1 {

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
 
+	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -62,7 +63,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 		return err
 	}
 	if !fitsEscaped([]row{stored}, q.packet()) { // it is entered by workers, and stored here, in a statement's text
-		return q.error("schedule in", &TooLargeError{Size: 2*stored.size + aroundRow, Limit: q.packet()})
+		return q.error("schedule in", &notify.TooLargeError{What: "task", Size: 2*stored.size + aroundRow, Limit: q.packet()})
 	}
 	var text string
 	if err := q.db.Pool().GetContext(ctx, &text, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)"); err != nil {

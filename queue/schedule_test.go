@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A recurring task is stored, changed and forgotten; the workers enter it when it is due.
@@ -137,7 +138,7 @@ func TestScheduleRefusals(t *testing.T) {
 			{Name: "n", Cron: "CRON_TZ=Nowhere/City 0 0 * * *"}, {Name: "n", Cron: "@daily", Entry: Entry{Delay: time.Second}},
 			{Name: "n", Cron: "@daily", Entry: Entry{Priority: 1 << 20}},
 		} {
-			require.ErrorIs(t, q.Schedule(t.Context(), r), ErrOptions, "%+v", r)
+			require.ErrorIs(t, q.Schedule(t.Context(), r), notify.ErrOptions, "%+v", r)
 		}
 	})
 }

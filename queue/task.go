@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -51,7 +52,7 @@ type Task struct {
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
 // (innodb_snapshot_isolation) refuses it, with error 1020, once the worker has renewed the claim
 // after the transaction's first read.
-func FinishTx(ctx context.Context, tx Tx, task Task) error {
+func FinishTx(ctx context.Context, tx notify.Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+
 		" WHERE id = ? AND attempts = ? AND state = 'in progress' AND turn = 0", task.ID, task.Attempt)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -20,7 +21,7 @@ const itsKey = schema.TaskKeyTable + " k ON k.queue = t.queue AND k.unique_key =
 
 // enter inserts rows by one statement and returns the first one's id. One with a unique
 // key is alone, and in a transaction; its id is 0 when the queue has the key.
-func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (uint64, error) {
+func enter(ctx context.Context, tx notify.Tx, queue string, rows []row, packet int) (uint64, error) {
 	key := rows[0].unique
 	if key != "" {
 		if taken, err := takeKey(ctx, tx, queue, key); err != nil || taken {
@@ -48,7 +49,7 @@ func enter(ctx context.Context, tx Tx, queue string, rows []row, packet int) (ui
 }
 
 // prepared returns an ExecContext that sends the values as they are, without a backslash in front of some bytes.
-func prepared(tx Tx) func(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func prepared(tx notify.Tx) func(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return func(ctx context.Context, query string, args ...any) (sql.Result, error) {
 		statement, err := tx.PrepareContext(ctx, query)
 		if err != nil {
@@ -60,7 +61,7 @@ func prepared(tx Tx) func(ctx context.Context, query string, args ...any) (sql.R
 }
 
 // takeKey makes the key's row, or finds it with no task that has it. Else it is taken.
-func takeKey(ctx context.Context, tx Tx, queue, key string) (taken bool, err error) {
+func takeKey(ctx context.Context, tx notify.Tx, queue, key string) (taken bool, err error) {
 	_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.TaskKeyTable+" (queue, unique_key, task) VALUES (?, ?, 0)", queue, key)
 	if err == nil {
 		return false, nil

@@ -125,7 +125,7 @@ func TestUniqueEnds(t *testing.T) {
 			w := work(t, q, WorkerOptions{Claim: mode, Discard: discard, Batch: 4}, func(ctx context.Context, task Task) error {
 				switch task.Unique {
 				case "dead":
-					return ErrDead
+					return notify.ErrDead
 				case "FinishTx":
 					tx, err := pool.BeginTxx(ctx, nil)
 					if err != nil {

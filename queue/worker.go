@@ -19,7 +19,7 @@ import (
 )
 
 // Handler does a task. nil means that it is done; an error that it is tried again,
-// after a wait, while it has retries left, and dead then, or at once with ErrDead. A
+// after a wait, while it has retries left, and dead then, or at once with notify.ErrDead. A
 // panic is an error.
 //
 // The context ends when the claim is lost, with ErrClaimLost as its cause, after
@@ -75,7 +75,7 @@ func (w *Worker) Stats() WorkerStats {
 // they did, and returns nil: not before they return, so that a handler which ignores its
 // context holds it up. It reconnects after a loss of its session, without a limit; handlers go on
 // meanwhile, for as long as their claims hold. What it can't mend is returned: a first
-// connection that fails, ErrNoQueue, ErrNoState, ErrDenied, errors of the server that
+// connection that fails, ErrNoQueue, notify.ErrNoState, notify.ErrDenied, errors of the server that
 // are no passing ones; and, at the end, an error when handlers' results could not be
 // written down: other workers will have those tasks again.
 //
@@ -86,7 +86,7 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 		return optionsf("Run without a handler")
 	}
 	if w.queue.closed.Load() {
-		return w.queue.error("work on", ErrClosed)
+		return w.queue.error("work on", notify.ErrClosed)
 	}
 	if limit := w.options.HandlerTimeout; limit > 0 {
 		handler = limited(handler, limit)
@@ -152,7 +152,7 @@ var errNoAnswer = errors.New("the server did not answer in time")
 
 // permanent reports whether err would come again at the next try.
 func permanent(err error) bool {
-	if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrOptions) {
+	if errors.Is(err, ErrNoQueue) || errors.Is(err, notify.ErrOptions) {
 		return true
 	}
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) || server.Busy(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // noWait is a Backoff without a wait.
@@ -47,7 +48,7 @@ func TestWorkerHandles(t *testing.T) {
 }
 
 // A failed task is tried again after its wait, with its error stored, and is dead
-// when no retry is left; ErrDead and a panic are failures too.
+// when no retry is left; notify.ErrDead and a panic are failures too.
 func TestRetries(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
 		db, _ := database(t, s)
@@ -62,7 +63,7 @@ func TestRetries(t *testing.T) {
 				assert.Equal(t, int(n.(*atomic.Int32).Add(1)), task.Attempt)
 				switch string(task.Payload) {
 				case "dead":
-					return fmt.Errorf("no use: %w", ErrDead)
+					return fmt.Errorf("no use: %w", notify.ErrDead)
 				case "panic":
 					panic("at once")
 				case "twice":
@@ -186,11 +187,11 @@ func TestWorkerRefusals(t *testing.T) {
 			{Look: -1}, {Lapses: -1}, {Lapses: 1}, {Claim: "nonsense"},
 		} {
 			_, err := NewWorker(q, o)
-			require.ErrorIs(t, err, ErrOptions, "%+v", o)
+			require.ErrorIs(t, err, notify.ErrOptions, "%+v", o)
 		}
 		w, err := NewWorker(q, WorkerOptions{})
 		require.NoError(t, err)
-		require.ErrorIs(t, w.Run(t.Context(), nil), ErrOptions)
+		require.ErrorIs(t, w.Run(t.Context(), nil), notify.ErrOptions)
 
 		unknown, err := New(db, "nobody's", Options{})
 		require.NoError(t, err)
@@ -205,22 +206,22 @@ func TestWorkerRefusals(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoQueue)
 		require.NoError(t, unknown.Close())
 		_, err = unknown.Enqueue(t.Context(), Entry{})
-		require.ErrorIs(t, err, ErrClosed)
-		require.ErrorIs(t, w.Run(t.Context(), handler), ErrClosed)
+		require.ErrorIs(t, err, notify.ErrClosed)
+		require.ErrorIs(t, w.Run(t.Context(), handler), notify.ErrClosed)
 
 		empty, err := New(openConfig(t, s.Database(t)), "mail", Options{})
 		require.NoError(t, err)
 		_, err = empty.Enqueue(t.Context(), Entry{})
-		require.ErrorIs(t, err, ErrNoState)
+		require.ErrorIs(t, err, notify.ErrNoState)
 		require.NoError(t, empty.Close())
 
 		reader, err := New(openConfig(t, s.User(t, config, "SELECT ON "+config.DBName+".*")), "mail", Options{})
 		require.NoError(t, err)
 		_, err = reader.Enqueue(t.Context(), Entry{})
-		require.ErrorIs(t, err, ErrDenied)
+		require.ErrorIs(t, err, notify.ErrDenied)
 		w, err = NewWorker(reader, WorkerOptions{})
 		require.NoError(t, err)
-		require.ErrorIs(t, w.Run(t.Context(), handler), ErrDenied)
+		require.ErrorIs(t, w.Run(t.Context(), handler), notify.ErrDenied)
 		require.NoError(t, reader.Close())
 	})
 }

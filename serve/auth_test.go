@@ -138,7 +138,7 @@ func TestEmptyTokenNeverMatches(t *testing.T) {
 		tokens := Tokens{{Name: "a", Hash: hash, Scopes: all}}
 		assert.Nil(t, tokens.find(""))
 		_, err := Options{Topics: []string{"orders"}, Tokens: tokens}.withDefaults()
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestLoopbackOnly(t *testing.T) {
 		}
 		require.NoError(t, CheckAddress(address, testTokens(t)))
 	}
-	require.ErrorIs(t, CheckAddress("nonsense", nil), ErrOptions)
+	require.ErrorIs(t, CheckAddress("nonsense", nil), notify.ErrOptions)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		everywhere, err := net.Listen("tcp", "0.0.0.0:0")
@@ -361,7 +361,7 @@ func TestOptions(t *testing.T) {
 	defer db.Close()
 	for _, o := range []Options{{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, Retry: -1}, {Topics: []string{"a"}, Mode: "handshake"}} {
 		_, err := New(db, o)
-		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 	}
 	var invalid *ident.InvalidError
 	_, err = New(db, Options{Topics: []string{""}})

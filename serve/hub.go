@@ -109,7 +109,7 @@ func (w lostWaits) NextBackOff() time.Duration {
 
 func (h *hub) read(ctx context.Context) error {
 	status, err := consumer.Status(ctx, h.db, h.topic, h.options.Keys[h.topic])
-	if err != nil && !errors.Is(err, consumer.ErrNoState) {
+	if err != nil && !errors.Is(err, notify.ErrNoState) {
 		return err
 	}
 	h.mu.Lock()

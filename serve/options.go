@@ -13,12 +13,11 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Errors that callers decide on, with errors.Is.
 var (
-	// ErrOptions is what an error about an option is.
-	ErrOptions = errors.New("wrong option")
 	// ErrNoTokens means that the address can be reached from elsewhere, and there are no
 	// tokens.
 	ErrNoTokens = errors.New("other machines can reach this address, and no tokens are given")
@@ -116,7 +115,7 @@ func (o Options) withDefaults() (Options, error) {
 		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
 	} {
 		if wrong.is {
-			return o, fmt.Errorf("serve: %w: %s", ErrOptions, wrong.text)
+			return o, fmt.Errorf("serve: %w: %s", notify.ErrOptions, wrong.text)
 		}
 	}
 	for _, topic := range o.Topics {
@@ -126,7 +125,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	for _, origin := range o.Origins {
 		if err := http.NewCrossOriginProtection().AddTrustedOrigin(origin); err != nil {
-			return o, fmt.Errorf("serve: %w: origin %q: %w: write https://shop.example", ErrOptions, origin, err)
+			return o, fmt.Errorf("serve: %w: origin %q: %w: write https://shop.example", notify.ErrOptions, origin, err)
 		}
 	}
 	set(&o.Buffer, 8192)

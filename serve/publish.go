@@ -22,6 +22,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	schema "github.com/mqnotify/mqnotify/sql"
 	"github.com/mqnotify/mqnotify/tracing"
@@ -177,7 +178,7 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 			return err
 		})
 		switch {
-		case errors.Is(err, producer.ErrUnknown) && try == 0 && ctx.Err() == nil:
+		case errors.Is(err, notify.ErrUnknown) && try == 0 && ctx.Err() == nil:
 			continue // the key tells: it is stored, and is found now, or it is not
 		case !server.Is(err, server.ErrDuplicate):
 			return id, false, err
@@ -208,13 +209,13 @@ func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic,
 	switch {
 	case errors.Is(err, errKeyUsed):
 		status, text = http.StatusUnprocessableEntity, err.Error()
-	case errors.Is(err, producer.ErrTooLarge):
+	case errors.As(err, new(*notify.TooLargeError)):
 		status, text = http.StatusRequestEntityTooLarge, "the message is too large for the database's max_allowed_packet"
-	case errors.Is(err, producer.ErrNotTopic), errors.Is(err, producer.ErrNoTopic), errors.Is(err, producer.ErrNoID):
+	case errors.Is(err, notify.ErrNotTopic), errors.Is(err, notify.ErrNoTable), errors.Is(err, producer.ErrNoID):
 		status, text = http.StatusConflict, "this table takes no messages"
-	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly):
+	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly):
 		status, text = http.StatusForbidden, "the server's account may not write to this topic"
-	case errors.Is(err, producer.ErrUnknown):
+	case errors.Is(err, notify.ErrUnknown):
 		status, text = http.StatusBadGateway, "it is not known whether the message is stored: with an Idempotency-Key another try would tell"
 	case server.Is(err, server.ErrNoSuchTable):
 		status, text = http.StatusConflict, "there is no table for keys here: mqnotify init makes it"

@@ -338,7 +338,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 func CheckAddress(address string, tokens Tokens) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("serve: %w: address %q: write host:port", ErrOptions, address)
+		return fmt.Errorf("serve: %w: address %q: write host:port", notify.ErrOptions, address)
 	}
 	if len(tokens) == 0 && !loopbackHost(host) {
 		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)

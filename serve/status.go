@@ -72,7 +72,7 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 		return nil, err
 	}
 	groups, err := consumer.Status(ctx, c.db, c.topic, c.key)
-	if err != nil && !errors.Is(err, consumer.ErrNoState) {
+	if err != nil && !errors.Is(err, notify.ErrNoState) {
 		return nil, err
 	}
 	state := &topicState{triggers[c.topic]&waiting.Insert != 0, gate, groups, time.Now()}

@@ -211,12 +211,12 @@ func TestURLs(t *testing.T) {
 		require.Error(t, err)
 		for _, wrong := range []string{"visibility=long", "in_flight=0", "in_flight=many"} {
 			_, err = pubsub.OpenSubscription(t.Context(), url+"&subscription=mailer&"+wrong)
-			require.ErrorIs(t, err, queue.ErrOptions, wrong)
+			require.ErrorIs(t, err, notify.ErrOptions, wrong)
 		}
 		_, err = pubsub.OpenTopic(t.Context(), url+"&visibility=1m")
-		require.ErrorIs(t, err, queue.ErrOptions)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.Error(t, CreateTopic(t.Context(), db, "a/b"))
 		require.ErrorIs(t, CreateSubscription(t.Context(), db, "nowhere", "s"), queue.ErrNoQueue)
-		require.ErrorIs(t, CreateSubscription(t.Context(), db, "orders", ""), queue.ErrOptions)
+		require.ErrorIs(t, CreateSubscription(t.Context(), db, "orders", ""), notify.ErrOptions)
 	})
 }

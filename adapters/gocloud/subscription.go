@@ -184,7 +184,7 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 		}
 		metadata, body, err := unwrap(d.task.Payload)
 		if err != nil { // no receiver could answer it
-			d.answered <- fmt.Errorf("%w: %w", queue.ErrDead, err)
+			d.answered <- fmt.Errorf("%w: %w", notify.ErrDead, err)
 			continue
 		}
 		messages = append(messages, &driver.Message{

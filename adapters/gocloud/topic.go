@@ -25,7 +25,7 @@ import (
 // has made the tables. One that is there stays as it is. A name has no slash.
 func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
 	if strings.Contains(name, "/") {
-		return fmt.Errorf("gocloud: topic %q: %w: a topic's name has no slash", name, queue.ErrOptions)
+		return fmt.Errorf("gocloud: topic %q: %w: a topic's name has no slash", name, notify.ErrOptions)
 	}
 	return queue.Create(ctx, db, name+"/", queue.Settings{})
 }
@@ -34,7 +34,7 @@ func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
 // One that is there stays as it is.
 func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) error {
 	if name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("gocloud: subscription %q: %w: give a name, without a slash", name, queue.ErrOptions)
+		return fmt.Errorf("gocloud: subscription %q: %w: give a name, without a slash", name, notify.ErrOptions)
 	}
 	marker, err := queue.New(db, topic+"/", queue.Options{})
 	if err != nil {
@@ -196,11 +196,11 @@ func code(err error) gcerrors.ErrorCode {
 		return gcerrors.DeadlineExceeded
 	case errors.Is(err, queue.ErrNoQueue):
 		return gcerrors.NotFound
-	case errors.Is(err, queue.ErrNoState):
+	case errors.Is(err, notify.ErrNoState):
 		return gcerrors.FailedPrecondition
-	case errors.Is(err, queue.ErrOptions):
+	case errors.Is(err, notify.ErrOptions):
 		return gcerrors.InvalidArgument
-	case errors.Is(err, queue.ErrDenied):
+	case errors.Is(err, notify.ErrDenied):
 		return gcerrors.PermissionDenied
 	}
 	return gcerrors.Unknown

@@ -34,7 +34,7 @@ func (*URLOpener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, er
 	parameters := u.Query()
 	for _, name := range []string{"subscription", "visibility", "in_flight"} {
 		if parameters.Has(name) {
-			return nil, fmt.Errorf("gocloud: %s is for a subscription's URL: %w", name, queue.ErrOptions)
+			return nil, fmt.Errorf("gocloud: %s is for a subscription's URL: %w", name, notify.ErrOptions)
 		}
 	}
 	db, name, err := open(u, parameters)
@@ -55,18 +55,18 @@ func (*URLOpener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Su
 	}
 	name, _ := take("subscription")
 	if name == "" {
-		return nil, fmt.Errorf("gocloud: name the subscription: ...?topic=T&subscription=S: %w", queue.ErrOptions)
+		return nil, fmt.Errorf("gocloud: name the subscription: ...?topic=T&subscription=S: %w", notify.ErrOptions)
 	}
 	var options SubscriptionOptions
 	var err error
 	if text, there := take("visibility"); there {
 		if options.Visibility, err = time.ParseDuration(text); err != nil {
-			return nil, fmt.Errorf("gocloud: visibility=%q: a duration such as 30s: %w", text, queue.ErrOptions)
+			return nil, fmt.Errorf("gocloud: visibility=%q: a duration such as 30s: %w", text, notify.ErrOptions)
 		}
 	}
 	if text, there := take("in_flight"); there {
 		if options.InFlight, err = strconv.Atoi(text); err != nil || options.InFlight < 1 {
-			return nil, fmt.Errorf("gocloud: in_flight=%q: a number from 1 on: %w", text, queue.ErrOptions)
+			return nil, fmt.Errorf("gocloud: in_flight=%q: a number from 1 on: %w", text, notify.ErrOptions)
 		}
 	}
 	db, topic, err := open(u, parameters)

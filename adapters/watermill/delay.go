@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -67,7 +68,7 @@ func (s *Subscriber) deliver(ctx context.Context) error {
 	return worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
 		var m delayed
 		if err := json.Unmarshal(task.Payload, &m); err != nil {
-			return fmt.Errorf("%w: %w", queue.ErrDead, err)
+			return fmt.Errorf("%w: %w", notify.ErrDead, err)
 		}
 		to, err := publisher.producer(m.Topic)
 		if err != nil {

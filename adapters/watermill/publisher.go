@@ -73,7 +73,7 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 
 // Publish implements [message.Publisher]: the messages are all there or none, when it
 // returns. The context is that of the first message. Its errors are those of
-// producer.Publish: after producer.ErrUnknown nobody can tell whether they are there.
+// producer.Publish: after notify.ErrUnknown nobody can tell whether they are there.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.publish(nil, topic, messages)
 }
@@ -82,11 +82,11 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // outbox without a forwarder. Their listeners are woken by the topic's wake trigger, and find them by polling,
 // within a second, where there is none. Its Close does nothing; the Publisher must stay open. After an error of Publish the caller rolls
 // back.
-func (p *Publisher) WithTx(tx producer.Tx) message.Publisher { return txPublisher{p, tx} }
+func (p *Publisher) WithTx(tx notify.Tx) message.Publisher { return txPublisher{p, tx} }
 
 type txPublisher struct {
 	publisher *Publisher
-	tx        producer.Tx
+	tx        notify.Tx
 }
 
 func (p txPublisher) Publish(topic string, messages ...*message.Message) error {
@@ -96,7 +96,7 @@ func (p txPublisher) Publish(topic string, messages ...*message.Message) error {
 func (p txPublisher) Close() error { return nil }
 
 // publish publishes in the transaction, or in one of its own if that is nil.
-func (p *Publisher) publish(tx producer.Tx, topic string, messages []*message.Message) error {
+func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *Publisher) publish(tx producer.Tx, topic string, messages []*message.Me
 	if len(later) > 0 && p.delayed == nil {
 		return errors.New("watermill: the message has a delay, and the publisher no DelayQueue where it could wait")
 	}
-	in := func(ctx context.Context, tx producer.Tx) error {
+	in := func(ctx context.Context, tx notify.Tx) error {
 		if _, err := to.PublishTx(ctx, tx, rows...); err != nil {
 			return err
 		}

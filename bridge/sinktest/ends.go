@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Close may be called at any time, twice, and by several goroutines at once. It ends a Send that is under way.
@@ -49,7 +50,7 @@ func (to Target) testClose(t *testing.T) {
 	sending.Wait()
 	require.NoError(t, sink.Close())
 	_, err := sink.Send(t.Context(), messages(topic, 1, 1))
-	require.ErrorIs(t, err, bridge.ErrClosed)
+	require.ErrorIs(t, err, notify.ErrClosed)
 	unused, err := to.Destination(topic).Open(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, unused.Close())

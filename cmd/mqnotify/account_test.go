@@ -102,7 +102,7 @@ func lockTwice(t *testing.T, m guard.Mutex) error {
 	if err != nil {
 		return err
 	}
-	if _, err = m.TryLock(t.Context()); errors.Is(err, guard.ErrNotAcquired) {
+	if _, err = m.TryLock(t.Context()); errors.Is(err, notify.ErrNotAcquired) {
 		err = nil
 	}
 	return errors.Join(err, held.Release(t.Context()))

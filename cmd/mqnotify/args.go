@@ -8,11 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/queue"
 )
 
 // usageError is a mistake in the command line, to be told with the usage.
@@ -25,8 +22,7 @@ func (u usageError) Unwrap() error { return u.error }
 func isUsage(err error) bool {
 	var wrong usageError
 	var name *ident.InvalidError
-	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, consumer.ErrOptions) || errors.Is(err, guard.ErrOptions) ||
-		errors.Is(err, queue.ErrOptions) || errors.Is(err, notify.ErrNotification)
+	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, notify.ErrOptions)
 }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

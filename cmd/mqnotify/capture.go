@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/capture"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newCapture(a *app) *cobra.Command {
@@ -137,7 +138,7 @@ func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
 
 // captureError makes a mistake in the options one of the command line.
 func captureError(err error) error {
-	if errors.Is(err, capture.ErrOptions) {
+	if errors.Is(err, notify.ErrOptions) {
 		return usageError{err}
 	}
 	return err

@@ -9,11 +9,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mqnotify/mqnotify/bridge"
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/producer"
-	"github.com/mqnotify/mqnotify/queue"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // explain adds the remedy to an error of the server, or of the way to it, that
@@ -26,9 +23,7 @@ func (a *app) explain(err error) error {
 	var remedy string
 	switch {
 	case errors.As(err, &open):
-	case errors.Is(err, producer.ErrDenied), errors.Is(err, producer.ErrReadOnly), errors.Is(err, consumer.ErrNoState),
-		errors.Is(err, guard.ErrNoState), errors.Is(err, guard.ErrDenied), errors.Is(err, guard.ErrReadOnly),
-		errors.Is(err, queue.ErrNoState), errors.Is(err, queue.ErrDenied):
+	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly), errors.Is(err, notify.ErrNoState):
 	case errors.As(err, &dial) && dial.Op == "dial":
 		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
 	case errors.As(err, &authority), errors.As(err, &name):
@@ -39,9 +34,9 @@ func (a *app) explain(err error) error {
 		remedy = "make it with CREATE DATABASE, or name another with --database"
 	case server.Is(err, server.ErrUnknownVariable):
 		remedy = "check the parameters of the DSN: what the driver does not know, it sets as a variable of the server's"
-	case errors.Is(err, consumer.ErrNoTable):
+	case errors.Is(err, notify.ErrNoTable) && !server.Is(err, server.ErrNoSuchTable):
 		remedy = "`mqnotify init` makes a new topic"
-	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, producer.ErrNotTopic):
+	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, notify.ErrNotTopic):
 		remedy = "check --where"
 	case server.Is(err, server.ErrBinlogNeedsSuper):
 		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -53,7 +52,7 @@ func (a *app) flag(ctx context.Context, name string, reset bool) (counter uint64
 	flag := notify.Flag{Topic: t.Name}
 	counter, err = flag.Read(ctx, db.Pool())
 	if server.Is(err, server.ErrNoSuchTable) {
-		return 0, consumer.ErrNoState
+		return 0, notify.ErrNoState
 	}
 	if err != nil || !reset {
 		return counter, err

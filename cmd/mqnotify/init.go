@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -177,7 +176,7 @@ func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 		return err
 	}
 	if described.IsView {
-		return fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", described, consumer.ErrView)
+		return fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", described, table.ErrView)
 	}
 	_, err = db.Pool().ExecContext(ctx, t.statement)
 	if server.Is(err, server.ErrTriggerExists) {

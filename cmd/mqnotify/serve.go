@@ -117,7 +117,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	url := make(chan string, 1)
 	o.Ready = func() { a.log.InfoContext(ctx, "serving", "url", <-url, "topics", o.Topics) }
 	service, err := serve.New(db, o.Options)
-	if errors.Is(err, serve.ErrOptions) {
+	if errors.Is(err, notify.ErrOptions) {
 		return usageError{err}
 	}
 	if err != nil {
@@ -158,7 +158,7 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 			return nil, err
 		}
 		if t.IsView {
-			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, consumer.ErrView)
+			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, table.ErrView)
 		}
 		key, err := t.KeyColumn("")
 		if err == nil {

@@ -111,9 +111,9 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 	}
 	s.groups, err = consumer.Status(ctx, db, s.name, o.idColumn)
 	switch {
-	case errors.Is(err, consumer.ErrNoState):
-		s.note = consumer.ErrNoState
-	case errors.Is(err, consumer.ErrView), errors.Is(err, consumer.ErrNoKey):
+	case errors.Is(err, notify.ErrNoState):
+		s.note = notify.ErrNoState
+	case errors.Is(err, notify.ErrNotTopic):
 		s.note = err
 		return s, nil
 	case err != nil:

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify"
-	"github.com/mqnotify/mqnotify/producer"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/serve"
 )
 
@@ -60,7 +60,7 @@ func (b *board) write(w http.ResponseWriter, r *http.Request) {
 	switch err = mqnotify.Publish(r.Context(), b.db, topic, note); {
 	case err == nil:
 		w.WriteHeader(http.StatusCreated)
-	case errors.Is(err, producer.ErrUnknown):
+	case errors.Is(err, notify.ErrUnknown):
 		http.Error(w, "look whether it is there before you write it again", http.StatusBadGateway)
 	default:
 		slog.ErrorContext(r.Context(), "publish", "error", err)

@@ -12,9 +12,10 @@ import (
 // remedy; errors.Is tells which of these it is.
 var (
 	ErrNoTable  = errors.New("no such table")
-	ErrView     = errors.New("a view, not a table")
-	ErrNoKey    = errors.New("no integer key")
-	ErrNoColumn = errors.New("no such column")
+	ErrNotTopic = errors.New("the table can't be used so") // each of those below is one
+	ErrView     = failf(ErrNotTopic, "a view, not a table")
+	ErrNoKey    = failf(ErrNotTopic, "no integer key")
+	ErrNoColumn = failf(ErrNotTopic, "no such column")
 )
 
 // failure is an error that is kind, with a text of its own.
