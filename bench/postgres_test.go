@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/postgrestest"
 	"github.com/mqnotify/mqnotify/internal/wake"
@@ -173,7 +174,7 @@ func handler(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 func waiter(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 	b.Helper()
 	mine, db := mqnotify(b, s, trigger)
-	w := notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})
+	w := core.NewAuto(db, core.LargestID("orders", "id"), core.AutoOptions{})
 	b.Cleanup(func() { require.NoError(b, w.Close()) })
 	head, err := w.Head(b.Context())
 	require.NoError(b, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -316,7 +317,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 			return nil, fmt.Errorf("capture: make topic %s: %w", ident.Quote(plan.Topic), err)
 		}
 	}
-	session, err := db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +348,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 
 // drop drops a trigger, over a connection of its own.
 func drop(ctx context.Context, db *notify.DB, table, trigger string, options Options) error {
-	session, err := db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err == nil {
 		defer func() { _ = session.Close() }()
 		err = options.patiently(ctx, session, table, "DROP TRIGGER IF EXISTS "+ident.Quote(trigger))
@@ -358,7 +359,7 @@ func drop(ctx context.Context, db *notify.DB, table, trigger string, options Opt
 	return nil
 }
 
-func execute(ctx context.Context, session *notify.Session, statement string) error {
+func execute(ctx context.Context, session *core.Session, statement string) error {
 	return session.Do(ctx, func(conn *sqlx.Conn) error {
 		_, err := conn.ExecContext(ctx, statement)
 		return err
@@ -367,7 +368,7 @@ func execute(ctx context.Context, session *notify.Session, statement string) err
 
 // patiently runs a statement that waits for the table's transactions to end: 2 s at a time, which the session's
 // lock_wait_timeout is.
-func (o Options) patiently(ctx context.Context, session *notify.Session, name, statement string) error {
+func (o Options) patiently(ctx context.Context, session *core.Session, name, statement string) error {
 	return table.Patiently(ctx, o.Logger, name, o.Patience, 2*time.Second, func(ctx context.Context) error {
 		return execute(ctx, session, statement)
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -35,7 +36,7 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (m
 	if err != nil {
 		return nil, err
 	}
-	session, err := db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func freeName(name string, op Op, states []State) string {
 }
 
 // replace makes the new triggers and then drops the old ones, so that one stands at any time. The session has locked the tables.
-func replace(ctx context.Context, session *notify.Session, old []State, made []Trigger) error {
+func replace(ctx context.Context, session *core.Session, old []State, made []Trigger) error {
 	ctx = context.WithoutCancel(ctx) // half of it would be worse; nothing waits under the lock
 	for i, trigger := range made {
 		if err := execute(ctx, session, trigger.Statement); err != nil {

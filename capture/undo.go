@@ -8,13 +8,14 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 // marked gives the session a lock of its own. The lock shows that the server still has the
 // session, even if another session gets its number later.
-func marked(ctx context.Context, session *notify.Session) (mark string) {
+func marked(ctx context.Context, session *core.Session) (mark string) {
 	mark = "mqnotify:capture:" + rand.Text()
 	// A server that has no such locks (a cluster that forbids them) does without.
 	_ = execute(ctx, session, "DO GET_LOCK('"+mark+"', 0)")
@@ -24,7 +25,7 @@ func marked(ctx context.Context, session *notify.Session) (mark string) {
 // undo drops the triggers that the session has made: a capture of half the changes would be
 // taken for one of all. The one after them may be made too, or yet be made, if it is unknown: a
 // statement without an answer goes on in the server.
-func (p *Plan) undo(ctx context.Context, session *notify.Session, mark string, made int, unknown bool) (err error) {
+func (p *Plan) undo(ctx context.Context, session *core.Session, mark string, made int, unknown bool) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(p.options.Patience, undoing))
 	defer cancel()
 	if unknown {
@@ -41,7 +42,7 @@ func (p *Plan) undo(ctx context.Context, session *notify.Session, mark string, m
 const undoing = 30 * time.Second
 
 // gone returns when the server has ended the session, which it is made to do.
-func (p *Plan) gone(ctx context.Context, session *notify.Session, mark string) error {
+func (p *Plan) gone(ctx context.Context, session *core.Session, mark string) error {
 	_ = session.Close()
 	id := strconv.FormatUint(session.ID(), 10)
 	waits := notify.Exponential(10*time.Millisecond, time.Second)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/internal/wake"
@@ -58,7 +59,7 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 // newAheadRows returns the rows of orders, and the row that the wait for the commit after an id returns.
 func newAheadRows(t *testing.T, db *notify.DB) (r *rows, come func(a *ahead, after uint64) (keep func())) {
 	t.Helper()
-	session, err := db.Session(t.Context(), notify.SessionOptions{})
+	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, session.Close()) })
 	described, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")

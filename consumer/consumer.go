@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -55,7 +56,7 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // HandlerError, and errors of the server such as a missing privilege.
 //
 // All the consumers of a DB share the connections that wait for new rows (see
-// notify.Auto), four for reading, one for the locks of groups, and those of the DB's
+// package notify), four for reading, one for the locks of groups, and those of the DB's
 // pool. A consumer takes a connection of its own for reading with Options.Where,
 // ModePoll, FlagRow, StopAtEnd or MembersShare, for a handshake, and while it waits for
 // a group's lock that another member holds. Run must not be called twice at the same
@@ -192,17 +193,17 @@ func (l *life) start(ctx context.Context, rows *rows) (progress, error) {
 }
 
 // session returns a session to read with, and a function that leaves it.
-func (l *life) session(ctx context.Context) (*notify.Session, func(), error) {
+func (l *life) session(ctx context.Context) (*core.Session, func(), error) {
 	// A condition of the user's may be slow, and a Poll uses the session all the time: others would wait.
 	if l.options.MembersShare || l.options.Where != "" || l.options.polls() {
 		// It may be idle for as long as a handler takes, and holds nothing.
-		session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: 8 * time.Hour})
+		session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: 8 * time.Hour})
 		if err != nil {
 			return nil, nil, err
 		}
 		return session, func() { _ = session.Close() }, nil
 	}
-	return l.db.SharedSession(ctx)
+	return core.SharedSession(ctx, l.db)
 }
 
 // rows prepares to read. The caller closes them.
@@ -267,7 +268,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
-	if auto, ok := waiter.(*notify.Auto); ok && l.options.Order != OrderStrict {
+	if auto, ok := waiter.(*core.Auto); ok && l.options.Order != OrderStrict {
 		if rows.ahead = newAhead(rows); rows.ahead != nil {
 			auto.Carry(rows.ahead)
 		}
@@ -314,13 +315,13 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	return err
 }
 
-func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
-	head := notify.LargestID(rows.table.Name, rows.keyName)
+func (l *life) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
+	head := core.LargestID(rows.table.Name, rows.keyName)
 	switch l.options.Flag {
 	case FlagCounter:
-		head = notify.FlagCounter(rows.table.Name)
+		head = core.FlagCounter(rows.table.Name)
 	case FlagRow:
-		head = notify.FlagRow(rows.table.Name)
+		head = core.FlagRow(rows.table.Name)
 	}
 	if l.options.Flag != FlagNone {
 		if _, err := (notify.Flag{Topic: rows.table.Name}).Read(ctx, l.db.Pool()); err != nil {
@@ -334,15 +335,15 @@ func (l *life) waiter(ctx context.Context, rows *rows) (notify.Waiter, error) {
 	switch {
 	case l.options.Mode == ModeHandshake:
 	case l.options.polls():
-		return notify.NewPoll(rows.session, head, l.options.Poll), nil
+		return core.NewPoll(rows.session, head, l.options.Poll), nil
 	default:
-		return notify.NewAuto(l.db, head, notify.AutoOptions{Logger: l.log}), nil
+		return core.NewAuto(l.db, head, core.AutoOptions{Logger: l.log}), nil
 	}
-	session, err := l.db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, l.db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return notify.NewHandshake(session, notify.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
+	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
 }
 
 // hands is the handler's context: it ends with hands, which the group's lock ends,

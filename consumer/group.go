@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -38,14 +39,14 @@ type membership struct {
 
 // GroupLock is the name of the advisory lock that a group's active member holds.
 func GroupLock(database, topic, group string) string {
-	return notify.LockName("group", database, topic, group)
+	return core.LockName("group", database, topic, group)
 }
 
 // join returns when this process is the group's active member. The locks of many groups are on one session. A member that
 // has to wait for the lock takes a session of its own, because the wait keeps the session busy.
 func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error) {
 	name := GroupLock(topic.Schema, topic.Name, l.options.Group)
-	caps, err := l.db.Capabilities(ctx)
+	caps, err := core.Discover(ctx, l.db)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error
 		return l.lease(ctx, name)
 	}
 	if l.options.lockIdle == lockIdle {
-		lock, release, err := l.db.SharedLock(ctx, name)
+		lock, release, err := core.SharedLock(ctx, l.db, name)
 		if err == nil {
 			return &membership{lock, release}, nil
 		}
@@ -67,7 +68,7 @@ func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error
 			return nil, l.notJoined(err)
 		}
 	}
-	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: l.options.lockIdle})
+	session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: l.options.lockIdle})
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (l *life) notJoined(err error) error {
 
 // lease returns when this process has the group's lease.
 func (l *life) lease(ctx context.Context, name string) (*membership, error) {
-	lease, err := guard.NewLease(l.db, name, guard.LeaseOptions{TTL: min(groupLease, l.options.lockIdle)})
+	lease, err := guard.NewLease(l.db, name, guard.LockOptions{TTL: min(groupLease, l.options.lockIdle)})
 	if err != nil {
 		return nil, l.notJoined(err)
 	}
@@ -111,7 +112,7 @@ func (l *life) lease(ctx context.Context, name string) (*membership, error) {
 }
 
 // standBy returns when the session has the group's lock.
-func (l *life) standBy(ctx context.Context, session *notify.Session, name string) (*notify.Lock, error) {
+func (l *life) standBy(ctx context.Context, session *core.Session, name string) (*core.Lock, error) {
 	lock, err := session.TryLock(ctx, name)
 	if errors.Is(err, notify.ErrNotAcquired) {
 		l.standsBy(ctx)

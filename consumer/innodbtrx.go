@@ -12,8 +12,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -23,7 +23,7 @@ import (
 // of the running statements: a view that shows this number was made while this
 // very statement ran, later than the head was read.
 type innodbTrx struct {
-	session *notify.Session
+	session *core.Session
 	way     Writers // reads the view itself, or has the routine read it
 	last    []trx   // what was open at the last question
 	names   uint64  // how many writers were given a name
@@ -51,7 +51,7 @@ type trx struct {
 
 // newInnoDBTrx tries the view. Others may be reading it too, so that it is stale
 // for now: no reason to do without it.
-func newInnoDBTrx(ctx context.Context, session *notify.Session, way Writers) (*innodbTrx, error) {
+func newInnoDBTrx(ctx context.Context, session *core.Session, way Writers) (*innodbTrx, error) {
 	i := &innodbTrx{session: session, way: way}
 	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
 		return nil, err

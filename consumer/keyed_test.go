@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/table"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Of a key whatever was published after another commit comes after its rows, also where these
@@ -17,7 +17,7 @@ func TestShareOrderOfLateCommits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, gaps := range []int{0, maxRanges + 1} {
 			db := openTopic(t, s)
-			session, err := db.Session(t.Context(), notify.SessionOptions{})
+			session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, session.Close()) }()
 			described, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")

@@ -13,6 +13,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -28,23 +29,23 @@ const lookTime = 10 * time.Second
 type member struct {
 	sharing
 	options Options
-	session *notify.Session
+	session *core.Session
 	prefix  string // of the locks' names
 
-	place       *notify.Lock
-	coordinator *notify.Lock // nil but for the coordinator
-	granted     *notify.Lock // the coordinator's lock, until a look shows whether its old holder wants it back
-	parts       map[int]*notify.Lock
+	place       *core.Lock
+	coordinator *core.Lock // nil but for the coordinator
+	granted     *core.Lock // the coordinator's lock, until a look shows whether its old holder wants it back
+	parts       map[int]*core.Lock
 
 	looks backoff.BackOff // between two of the coordinator's
 	last  scene           // what it saw
 	least uint64          // the watermark that it stored for the group
 }
 
-func newMember(s sharing, session *notify.Session, database string, options Options) *member {
+func newMember(s sharing, session *core.Session, database string, options Options) *member {
 	return &member{
 		sharing: s, options: options, session: session,
-		prefix: sharePrefix(database, s.topic, s.group), parts: make(map[int]*notify.Lock),
+		prefix: sharePrefix(database, s.topic, s.group), parts: make(map[int]*core.Lock),
 		looks: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: time.Second, Jitter: 0.1},
 	}
 }
@@ -53,7 +54,7 @@ func newMember(s sharing, session *notify.Session, database string, options Opti
 // follows, whatever the group's name.
 func sharePrefix(database, topic, group string) string {
 	sum := sha256.Sum256([]byte(GroupLock(database, topic, group)))
-	return notify.LockName("share", hex.EncodeToString(sum[:10])) + ":"
+	return core.LockName("share", hex.EncodeToString(sum[:10])) + ":"
 }
 
 const (

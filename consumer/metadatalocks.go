@@ -9,16 +9,16 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // metadataLocks knows the writers by their metadata locks on the table, which a
 // transaction takes before its first id and holds until it ends. MySQL only:
 // MariaDB lets go of the locks of a prepared XA transaction whose session leaves.
 type metadataLocks struct {
-	session *notify.Session
+	session *core.Session
 	query   string
 	schema  string
 	table   string
@@ -56,7 +56,7 @@ func openByLocks(table string) string {
 // locksLost counts the locks that the server could not show for want of memory.
 const locksLost = `SHOW GLOBAL STATUS LIKE 'Performance_schema_metadata_lock_lost'`
 
-func newMetadataLocks(ctx context.Context, session *notify.Session, t *table.Table) (*metadataLocks, error) {
+func newMetadataLocks(ctx context.Context, session *core.Session, t *table.Table) (*metadataLocks, error) {
 	m := &metadataLocks{session: session, query: openByLocks(t.Name), schema: t.Schema, table: t.Name}
 	if session.Capabilities().MariaDB {
 		return nil, sourceError(WritersMetadataLocks,

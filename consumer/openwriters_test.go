@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -70,7 +71,7 @@ func showsWriters(t *testing.T, reader *notify.DB) (seen bool) {
 func TestViewOfASharedSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s.Start(t)) // no other test makes the view stale
-		session, err := db.Session(t.Context(), notify.SessionOptions{})
+		session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, session.Close()) }()
 		conn := newConn(t, db)

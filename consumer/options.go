@@ -21,7 +21,7 @@ type Mode string
 
 const (
 	// ModeAuto is woken by the table's wake trigger, by mqnotify_wake, or by the
-	// server's GTIDs, and polls where there is none of them; see notify.Auto.
+	// server's GTIDs, and polls where there is none of them; see package notify.
 	ModeAuto Mode = ""
 	// ModePoll polls the table's largest id, or the flag, with growing waits.
 	ModePoll Mode = "poll"
@@ -185,7 +185,7 @@ type Options struct {
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, for a test in a hurry
 }
 
-// polls reports whether the consumer waits with a notify.Poll, unless it does with a handshake.
+// polls reports whether the consumer waits with a core.Poll, unless it does with a handshake.
 func (o Options) polls() bool {
 	return o.Mode == ModePoll ||
 		o.Flag == FlagRow || // its row must be deleted by its only reader
@@ -240,6 +240,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.MaxAttempts == 0 {
 		o.MaxAttempts = 5
+	}
+	if o.Poll == nil && o.Mode == ModeHandshake {
+		o.Poll = &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
+	}
+	if o.Poll == nil {
+		o.Poll = &notify.Fibonacci{Jitter: 0.1}
 	}
 	if o.Retry == nil {
 		o.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -50,7 +51,7 @@ type reader struct {
 	source      source
 	grace       time.Duration // how long a gap stays open after its writers' end, where writers may not be seen
 	replication *replication
-	waiter      notify.Waiter
+	waiter      core.Waiter
 	woken       func(Wake) // may be nil
 	wm          *watermark
 	out         chan<- batch
@@ -92,7 +93,7 @@ func (r *reader) run(ctx context.Context) error {
 	if _, err := r.drain(ctx); err != nil {
 		return err
 	}
-	var head notify.Head
+	var head core.Head
 	if !r.stopAtEnd {
 		var err error
 		if head, err = r.waiter.Head(ctx); err != nil {
@@ -138,17 +139,17 @@ func (r *reader) run(ctx context.Context) error {
 }
 
 // wokenBy tells what ended a wait.
-func wokenBy(waiter notify.Waiter, moved bool) Wake {
+func wokenBy(waiter core.Waiter, moved bool) Wake {
 	if !moved {
 		return WakeTimeout
 	}
 	switch w := waiter.(type) {
-	case *notify.Auto:
+	case *core.Auto:
 		if mode, _ := w.Mode(); mode == "trigger" {
 			return WakeTrigger
 		}
 		return WakePoll
-	case *notify.Handshake:
+	case *core.Handshake:
 		return WakeHandshake
 	}
 	return WakePoll

@@ -8,6 +8,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -38,7 +39,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 
 		// Its own account shows nothing but what it has applied.
 		plain := attach(t, replica.User(t, there, "SELECT ON "+config.DBName+".*"))
-		session, err := plain.Session(t.Context(), notify.SessionOptions{})
+		session, err := core.NewSession(t.Context(), plain, core.SessionOptions{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, session.Close()) }()
 		r := newReplication(session, 0)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -96,7 +97,7 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 
 // asked reads the ids of the rows whose retry was requested. The error may be that the account has no privilege, or that
 // the table does not exist.
-func (t *retries) asked(ctx context.Context, session *notify.Session, after uint64) (ids []uint64, err error) {
+func (t *retries) asked(ctx context.Context, session *core.Session, after uint64) (ids []uint64, err error) {
 	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		err := conn.SelectContext(ctx, &ids, "SELECT message_id FROM "+schema.RetryTable+
 			" WHERE topic = ? AND group_name = ? AND message_id > ? ORDER BY message_id LIMIT ?", t.topic, t.group, after, maxRanges)
@@ -128,7 +129,7 @@ func (t *retries) off(ctx context.Context, log *slog.Logger, err error) {
 }
 
 // end ends the request for a row that is not handed out, and notes why in the dead letter, if reason is not empty.
-func (t *retries) end(ctx context.Context, session *notify.Session, m Message, reason string) error {
+func (t *retries) end(ctx context.Context, session *core.Session, m Message, reason string) error {
 	return session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		if reason != "" {
 			_, err := conn.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -23,7 +24,7 @@ import (
 // rows reads a table's rows over a session, with the driver's own interface: a
 // row costs a third less than through database/sql.
 type rows struct {
-	session  *notify.Session
+	session  *core.Session
 	release  func() // leaves the session to the others that share it, or closes it
 	table    *table.Table
 	keyName  string
@@ -44,7 +45,7 @@ type rows struct {
 var errAltered = errors.New("the table was altered")
 
 // newRows checks the key and the columns, and tells messages from other rows.
-func newRows(session *notify.Session, t *table.Table, options Options) (*rows, error) {
+func newRows(session *core.Session, t *table.Table, options Options) (*rows, error) {
 	key, err := t.KeyColumn(options.Key)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -16,7 +17,7 @@ var errRebalance = errors.New("the group's partitions are shared anew")
 // share is run for a group whose members share it. It reads and handles in tenures, each
 // with the partitions that it has then, while it looks after who has which.
 func (l *life) share(ctx context.Context, t *table.Table) error {
-	session, err := l.db.Session(ctx, notify.SessionOptions{IdleTimeout: l.options.lockIdle})
+	session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: l.options.lockIdle})
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 
 // sharing returns how the group is shared. It makes the partitions if the group has none yet, or
 // if Options.Reset is set.
-func (l *life) sharing(ctx context.Context, session *notify.Session, t *table.Table) (sharing, error) {
+func (l *life) sharing(ctx context.Context, session *core.Session, t *table.Table) (sharing, error) {
 	row, err := readGroup(ctx, l.db.Pool(), t.Name, l.options.Group)
 	if err != nil {
 		return sharing{}, err

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -98,10 +99,10 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 		s := shared.Start(t) // no other test moves this server's counter
 		config := s.Database(t)
 		admin, db := openConfig(t, config, "orders", "invoices"), openConfig(t, config)
-		var sessions []*notify.Session
+		var sessions []*core.Session
 		ids := ""
 		for range 5 {
-			session, release, err := db.SharedSession(t.Context())
+			session, release, err := core.SharedSession(t.Context(), db)
 			require.NoError(t, err)
 			defer release()
 			sessions = append(sessions, session)
@@ -153,7 +154,7 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 func TestAskOutlivesItsContext(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		session, release, err := db.SharedSession(t.Context())
+		session, release, err := core.SharedSession(t.Context(), db)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -169,6 +170,6 @@ func TestAskOutlivesItsContext(t *testing.T) {
 		}), context.DeadlineExceeded)
 		require.NoError(t, session.Err())
 		release()
-		require.ErrorIs(t, session.Err(), notify.ErrSessionClosed, "the last user closes it")
+		require.ErrorIs(t, session.Err(), core.ErrSessionClosed, "the last user closes it")
 	})
 }

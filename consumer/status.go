@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -96,7 +97,7 @@ func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStat
 	if err != nil {
 		return nil, err
 	}
-	session, err := db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ type storedGroup struct {
 	Leased    bool
 }
 
-func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) (groups []storedGroup, err error) {
+func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (groups []storedGroup, err error) {
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
 		err := conn.SelectContext(ctx, &groups, "SELECT group_name, settled, delivered, member,"+
 			" TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)) AS age FROM "+schema.OffsetTable+
@@ -163,7 +164,7 @@ func storedGroups(ctx context.Context, session *notify.Session, t *table.Table) 
 
 // lookForLease reads whether a member has the group's lease.
 func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
-	lease, err := guard.NewLease(db, GroupLock(t.Schema, t.Name, g.Name), guard.LeaseOptions{TTL: groupLease})
+	lease, err := guard.NewLease(db, GroupLock(t.Schema, t.Name, g.Name), guard.LockOptions{TTL: groupLease})
 	if err != nil {
 		return err
 	}
@@ -241,7 +242,7 @@ func (r *rows) count(ctx context.Context, spans []span) (Count, error) {
 	return count, nil
 }
 
-func countRows(ctx context.Context, session *notify.Session, from string, args ...any) (c Count, err error) {
+func countRows(ctx context.Context, session *core.Session, from string, args ...any) (c Count, err error) {
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
 		return conn.GetContext(ctx, &c.N, "SELECT COUNT(*) FROM (SELECT 1 FROM "+from+" LIMIT "+
 			strconv.Itoa(countLimit+1)+") AS counted", args...)

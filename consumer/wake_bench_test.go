@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
@@ -76,16 +77,16 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 // handOver is two sessions that pass a lock.
 type handOver struct {
-	holder, waiter *notify.Session
+	holder, waiter *core.Session
 	name           string
 }
 
 func newHandOver(tb testing.TB, db *notify.DB) *handOver {
 	tb.Helper()
-	h := &handOver{name: notify.LockName("floor", db.Name())}
-	for _, session := range []**notify.Session{&h.holder, &h.waiter} {
+	h := &handOver{name: core.LockName("floor", db.Name())}
+	for _, session := range []**core.Session{&h.holder, &h.waiter} {
 		var err error
-		*session, err = db.Session(tb.Context(), notify.SessionOptions{IdleTimeout: time.Hour})
+		*session, err = core.NewSession(tb.Context(), db, core.SessionOptions{IdleTimeout: time.Hour})
 		require.NoError(tb, err)
 		tb.Cleanup(func() { require.NoError(tb, (*session).Close()) })
 	}
@@ -99,7 +100,7 @@ func (h *handOver) trip(tb testing.TB) float64 {
 	return ms(time.Since(begun))
 }
 
-func (h *handOver) ask(tb testing.TB, session *notify.Session, query string, args ...any) error {
+func (h *handOver) ask(tb testing.TB, session *core.Session, query string, args ...any) error {
 	tb.Helper()
 	return session.Do(tb.Context(), func(conn *sqlx.Conn) error {
 		var n int

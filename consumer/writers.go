@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -51,7 +52,7 @@ type source interface {
 
 // openSource finds a source that works, and tells how long gaps must be given
 // grace besides. Each is tried, not believed.
-func openSource(ctx context.Context, session *notify.Session, t *table.Table, want Writers, grace time.Duration) (source, time.Duration, error) {
+func openSource(ctx context.Context, session *core.Session, t *table.Table, want Writers, grace time.Duration) (source, time.Duration, error) {
 	exact := time.Duration(0)
 	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // the writers' transactions hold no lock here
 		exact = grace
@@ -127,7 +128,7 @@ func (c *Consumer) Writers(ctx context.Context) (way Writers, grace time.Duratio
 	if err != nil {
 		return "", 0, err
 	}
-	session, err := c.db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, c.db, core.SessionOptions{})
 	if err != nil {
 		return "", 0, err
 	}
@@ -142,13 +143,13 @@ func (c *Consumer) Writers(ctx context.Context) (way Writers, grace time.Duratio
 // replication notices that the server is a replica, by what it has applied of other servers' transactions since the last
 // look. Those who write there are not seen here.
 type replication struct {
-	session *notify.Session
+	session *core.Session
 	growth  *server.Growth
 	certain bool
 	doubted time.Time // until then it counts as a replica, for want of a privilege to see
 }
 
-func newReplication(session *notify.Session, grace time.Duration) *replication {
+func newReplication(session *core.Session, grace time.Duration) *replication {
 	caps := session.Capabilities()
 	r := &replication{session: session, growth: caps.Growth(), certain: caps.WritersElsewhere()}
 	if caps.MayBeReplica {

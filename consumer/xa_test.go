@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -112,11 +113,11 @@ func common(a, b open) open {
 	return both
 }
 
-func openMetadataLocks(tb testing.TB, db *notify.DB) (*notify.Session, *metadataLocks) {
+func openMetadataLocks(tb testing.TB, db *notify.DB) (*core.Session, *metadataLocks) {
 	tb.Helper()
 	topic, err := table.Describe(tb.Context(), db.Pool(), db.Name(), "orders")
 	require.NoError(tb, err)
-	session, err := db.Session(tb.Context(), notify.SessionOptions{})
+	session, err := core.NewSession(tb.Context(), db, core.SessionOptions{})
 	require.NoError(tb, err)
 	source, err := newMetadataLocks(tb.Context(), session, topic)
 	require.NoError(tb, err)
@@ -141,7 +142,7 @@ func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
 	endXA(t, db, "XA COMMIT "+xid)
 	require.Equal(t, []string{"x"}, mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM orders"), "the transaction was open all the while")
 
-	session, err := db.Session(t.Context(), notify.SessionOptions{})
+	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, session.Close()) }()
 	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")

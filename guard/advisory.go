@@ -8,27 +8,34 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// leastIdle is the least TTL of an advisory lock: the server counts in seconds.
+const leastIdle = 3 * time.Second
 
 // Advisory is the mutex of an advisory lock, GET_LOCK. Each holder, and each who
 // waits, has a connection of its own. It needs no table and no privilege, is free as
 // soon as the server sees its holder's end, and hands itself to who has waited
 // longest. It has no fencing token, and does not outlive its connection.
 type Advisory struct {
-	db      *notify.DB
-	name    string
-	options notify.SessionOptions
+	db   *notify.DB
+	name string
+	idle time.Duration
 }
 
-// NewAdvisory is the mutex of a name of 1 to 255 characters in the DB's database. The
-// options say how soon the server gives the lock of a vanished host to others.
-func NewAdvisory(db *notify.DB, name string, options notify.SessionOptions) (*Advisory, error) {
+// NewAdvisory is the mutex of a name of 1 to 255 characters in the DB's database. The options' TTL, 30 s if it is 0 and at
+// least 3 s, says how soon the server gives the lock of a vanished host to others. The options have no Margin.
+func NewAdvisory(db *notify.DB, name string, options LockOptions) (*Advisory, error) {
 	if err := checkName("name", name); err != nil {
 		return nil, err
 	}
-	return &Advisory{db, name, options}, nil
+	if options.TTL != 0 && options.TTL < leastIdle || options.Margin != 0 {
+		return nil, wrongf("an advisory lock's TTL of %v with a Margin of %v: give %v or more, or 0 for 30s, and no Margin", options.TTL, options.Margin, leastIdle)
+	}
+	return &Advisory{db, name, options.TTL}, nil
 }
 
 // TryLock implements Mutex. Besides, ErrUnsafe says that other servers, where the
@@ -44,10 +51,10 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
 		asked := time.Duration(0) // without a session no other session is known to hold the lock
-		session, err := a.db.Session(ctx, a.options)
+		session, err := core.NewSession(ctx, a.db, core.SessionOptions{IdleTimeout: a.idle})
 		if err == nil {
 			reached, asked = true, timeout
-			var lock *notify.Lock
+			var lock *core.Lock
 			if lock, err = a.acquire(ctx, session, timeout); err == nil {
 				return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
 			}
@@ -82,7 +89,7 @@ const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
-func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout time.Duration) (*notify.Lock, error) {
+func (a *Advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (*core.Lock, error) {
 	caps := session.Capabilities()
 	var applies bool
 	err := session.Do(ctx, func(conn *sqlx.Conn) (err error) {
@@ -97,7 +104,7 @@ func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout
 	case caps.WritersElsewhere():
 		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
 	}
-	lock, err := session.Lock(ctx, notify.LockName("mutex", a.db.Name(), a.name), timeout)
+	lock, err := session.Lock(ctx, core.LockName("mutex", a.db.Name(), a.name), timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +117,8 @@ func (a *Advisory) acquire(ctx context.Context, session *notify.Session, timeout
 }
 
 type heldAdvisory struct {
-	*notify.Lock
-	session *notify.Session
+	*core.Lock
+	session *core.Session
 	name    string
 	once    sync.Once
 	err     error

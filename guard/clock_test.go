@@ -18,7 +18,7 @@ import (
 // clockMain says what the time is, and answers with what it got: of a lease ("take",
 // "hold"), of an interval ("every") or once ("once").
 func clockMain(ctx context.Context, db *notify.DB, t told) error {
-	lease, err := guard.NewLease(db, t.Name, guard.LeaseOptions{TTL: t.TTL})
+	lease, err := guard.NewLease(db, t.Name, guard.LockOptions{TTL: t.TTL})
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func count(ctx context.Context, db *notify.DB, held guard.Held) error {
 	if _, err := tx.ExecContext(ctx, "UPDATE resource SET n = ?", n+1); err != nil {
 		return err
 	}
-	lease, err := guard.NewLease(db, held.Name(), guard.LeaseOptions{TTL: time.Minute})
+	lease, err := guard.NewLease(db, held.Name(), guard.LockOptions{TTL: time.Minute})
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func ExampleEvery_Do() {
 
 // A process that is started again goes on with the lease that it had.
 func ExampleLease_Resume() {
-	lease, err := guard.NewLease(db, "migration", guard.LeaseOptions{TTL: time.Minute})
+	lease, err := guard.NewLease(db, "migration", guard.LockOptions{TTL: time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return

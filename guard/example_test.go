@@ -174,7 +174,7 @@ func ExampleTwoStep() {
 			_, err := tx.ExecContext(ctx, "UPDATE invoices SET state = 'paid' WHERE id = 1")
 			return err
 		},
-	}.Do(ctx, db, guard.RowRef{Table: "invoices", Key: "id", Value: 1}, guard.LeaseOptions{TTL: time.Minute})
+	}.Do(ctx, db, guard.RowRef{Table: "invoices", Key: "id", Value: 1}, guard.LockOptions{TTL: time.Minute})
 	if err == nil {
 		fmt.Println("charged and noted")
 	} else {
@@ -183,7 +183,7 @@ func ExampleTwoStep() {
 }
 
 func ExampleWith() {
-	imports, err := guard.NewAdvisory(db, "import", notify.SessionOptions{})
+	imports, err := guard.NewAdvisory(db, "import", guard.LockOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -201,7 +201,7 @@ func ExampleWith() {
 // Any kind of mutex is used alike.
 func ExampleMutex() {
 	var imports guard.Mutex
-	imports, err := guard.NewLease(db, "import", guard.LeaseOptions{TTL: 30 * time.Second})
+	imports, err := guard.NewLease(db, "import", guard.LockOptions{TTL: 30 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -222,7 +222,7 @@ func ExampleMutex() {
 // A lease needs no process that keeps it: one request takes it, and another one, in another
 // process, releases it.
 func ExampleLease() {
-	editing, err := guard.NewLease(db, "document 12", guard.LeaseOptions{TTL: 10 * time.Minute})
+	editing, err := guard.NewLease(db, "document 12", guard.LockOptions{TTL: 10 * time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -245,7 +245,7 @@ func ExampleLease() {
 // Work in the same database can't be done by one who has lost the lease and does not
 // know it.
 func ExampleLease_Fence() {
-	lease, err := guard.NewLease(db, "books", guard.LeaseOptions{TTL: 30 * time.Second})
+	lease, err := guard.NewLease(db, "books", guard.LockOptions{TTL: 30 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -63,7 +63,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 			},
 		} {
 			mysqltest.Exec(t, db.Pool(), "CREATE TABLE "+test.table)
-			options := guard.LeaseOptions{TTL: time.Minute}
+			options := guard.LockOptions{TTL: time.Minute}
 			for _, first := range test.same {
 				calls := 0
 				err := calling(func(ctx context.Context) error {
@@ -82,7 +82,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'row people 7'"))
-		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9), guard.LeaseOptions{TTL: time.Minute})
+		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9), guard.LockOptions{TTL: time.Minute})
 		require.ErrorIs(t, err, guard.ErrNoRow)
 	})
 }
@@ -96,7 +96,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO people VALUES (1, 'Anna')")
 		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
 		anna := guard.RowRef{Table: "people", Key: "name", Value: "Anna"}
-		options := guard.LeaseOptions{TTL: time.Minute}
+		options := guard.LockOptions{TTL: time.Minute}
 		for _, change := range []string{
 			"UPDATE people SET id = id + 1",
 			"REPLACE INTO people SELECT id + 1, name FROM people",
@@ -145,7 +145,7 @@ func TestEngines(t *testing.T) {
 			require.NoError(t, err)
 			for _, err := range []error{
 				guard.LockRow(t.Context(), db, row, guard.RowOptions{}, never),
-				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LeaseOptions{TTL: time.Minute}),
+				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LockOptions{TTL: time.Minute}),
 				inTx(t, db, func(tx notify.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
 			} {
 				require.ErrorIs(t, err, notify.ErrOptions, engine)
@@ -192,7 +192,7 @@ func TestOneConnection(t *testing.T) {
 					return err
 				}))
 			require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, db,
-				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.LeaseOptions{TTL: time.Minute}))
+				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.LockOptions{TTL: time.Minute}))
 			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+schema.LeaseTable))
 		})
 	})

@@ -14,10 +14,10 @@ import (
 // answer is how long a release may take.
 const answer = 10 * time.Second
 
-// LeaseOptions are the settings of a Lease.
-type LeaseOptions struct {
+// LockOptions are the settings of a Lease or an Advisory.
+type LockOptions struct {
 	// TTL is how long the lease lasts after it was taken or renewed, by the server's
-	// clock: how long others wait when the holder dies. It must be given, 50 ms or more;
+	// clock: how long others wait when the holder dies. A Lease needs it, 50 ms or more;
 	// some ten times what a statement may take at the worst is a good value.
 	TTL time.Duration
 	// Margin is how much sooner the holder counts the lease as lost, for clocks that
@@ -43,7 +43,7 @@ type Lease struct {
 
 // NewLease is the lease of a name of 1 to 255 characters, in a table that `mqnotify
 // init` makes.
-func NewLease(db *notify.DB, name string, options LeaseOptions) (*Lease, error) {
+func NewLease(db *notify.DB, name string, options LockOptions) (*Lease, error) {
 	if err := checkName("name", name); err != nil {
 		return nil, err
 	}

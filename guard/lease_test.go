@@ -328,7 +328,7 @@ func TestLeaseFenceAfterARenewal(t *testing.T) {
 func TestLeaseRefuses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		for _, o := range []guard.LeaseOptions{
+		for _, o := range []guard.LockOptions{
 			{}, {TTL: -time.Second}, {TTL: time.Millisecond}, {TTL: 1 << 62},
 			{TTL: time.Second, Margin: -1}, {TTL: time.Second, Margin: 501 * time.Millisecond},
 		} {

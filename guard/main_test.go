@@ -77,7 +77,7 @@ func mustLock(tb testing.TB, m guard.Mutex) guard.Held {
 
 func newLease(tb testing.TB, db *notify.DB, name string, ttl time.Duration) *guard.Lease {
 	tb.Helper()
-	lease, err := guard.NewLease(db, name, guard.LeaseOptions{TTL: ttl})
+	lease, err := guard.NewLease(db, name, guard.LockOptions{TTL: ttl})
 	require.NoError(tb, err)
 	return lease
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -22,7 +23,7 @@ import (
 // mutexes are the implementations of guard.Mutex.
 var mutexes = map[string]func(db *notify.DB, name string) (guard.Mutex, error){
 	"advisory": func(db *notify.DB, name string) (guard.Mutex, error) {
-		return guard.NewAdvisory(db, name, notify.SessionOptions{})
+		return guard.NewAdvisory(db, name, guard.LockOptions{})
 	},
 	"row":   func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewRowMutex(db, name) },
 	"flag":  func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewFlagMutex(db, name) },
@@ -31,7 +32,7 @@ var mutexes = map[string]func(db *notify.DB, name string) (guard.Mutex, error){
 
 func leaseFor(ttl time.Duration) func(db *notify.DB, name string) (guard.Mutex, error) {
 	return func(db *notify.DB, name string) (guard.Mutex, error) {
-		return guard.NewLease(db, name, guard.LeaseOptions{TTL: ttl})
+		return guard.NewLease(db, name, guard.LockOptions{TTL: ttl})
 	}
 }
 
@@ -238,14 +239,14 @@ func TestAdvisoryLost(t *testing.T) {
 			"cut": func(p *mysqltest.Proxy, _ string) { p.Down() },
 		} {
 			proxy := s.Proxy(t)
-			m, err := guard.NewAdvisory(openDB(t, proxy.Config(config)), name, notify.SessionOptions{})
+			m, err := guard.NewAdvisory(openDB(t, proxy.Config(config)), name, guard.LockOptions{})
 			require.NoError(t, err)
-			other, err := guard.NewAdvisory(direct, name, notify.SessionOptions{})
+			other, err := guard.NewAdvisory(direct, name, guard.LockOptions{})
 			require.NoError(t, err)
 			held := mustLock(t, m)
 			working, cancel := held.Context(t.Context())
 			waits := mysqltest.Result(func() guard.Held { return mustLock(t, other) })
-			end(proxy, notify.LockName("mutex", config.DBName, name))
+			end(proxy, core.LockName("mutex", config.DBName, name))
 			mysqltest.Await(t, working.Done(), "the loss")
 			require.ErrorIs(t, context.Cause(working), notify.ErrLockLost)
 			require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
@@ -264,7 +265,7 @@ func TestAdvisoryUnsafe(t *testing.T) {
 		own := s.Start(t, "--read-only=1")
 		shared := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"read-only": own.Database(t), "proxy": s.Multiplexer(t, 4).Config(shared)} {
-			m, err := guard.NewAdvisory(openDB(t, config), "x", notify.SessionOptions{})
+			m, err := guard.NewAdvisory(openDB(t, config), "x", guard.LockOptions{})
 			require.NoError(t, err)
 			_, err = m.TryLock(t.Context())
 			require.ErrorIs(t, err, guard.ErrUnsafe, name)

@@ -155,7 +155,7 @@ func TestLockRowRefuses(t *testing.T) {
 		}
 		var invalid *ident.InvalidError
 		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, guard.RowOptions{}), &invalid)
-		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LeaseOptions{TTL: time.Second}), notify.ErrOptions)
+		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LockOptions{TTL: time.Second}), notify.ErrOptions)
 	})
 }
 
@@ -222,7 +222,7 @@ func TestTwoStep(t *testing.T) {
 		calls = 0
 		var read []string
 		finished := 0
-		options := guard.LeaseOptions{TTL: time.Minute}
+		options := guard.LockOptions{TTL: time.Minute}
 		pay := guard.TwoStep{
 			Begin: func(ctx context.Context, tx *sqlx.Tx) error {
 				return tx.SelectContext(ctx, &read, "SELECT owner FROM `acc``ounts` WHERE id = 1 AND state = 'new'")

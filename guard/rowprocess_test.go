@@ -80,7 +80,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		if t.Kind == lockRow {
 			err = guard.LockRow(ctx, db, key, guard.RowOptions{}, count)
 		} else {
-			err = guard.TwoStep{Call: call, Finish: count}.Do(ctx, db, key, guard.LeaseOptions{TTL: t.TTL, Margin: t.TTL / 2})
+			err = guard.TwoStep{Call: call, Finish: count}.Do(ctx, db, key, guard.LockOptions{TTL: t.TTL, Margin: t.TTL / 2})
 		}
 		switch {
 		case err == nil:

@@ -39,7 +39,7 @@ type TwoStep struct {
 // primary key; in a table that has none, by the value that is stored in Key, so that all
 // name the same column there. A row whose primary key is changed during Call, or that
 // is deleted and made again, is another row: Finish does not run, with notify.ErrLockLost.
-func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LeaseOptions) error {
+func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LockOptions) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")
 	}

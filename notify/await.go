@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
@@ -24,15 +25,14 @@ const awaitBound = 10 * time.Second
 // The query runs on the DB's pool, outside a transaction, as often as needed. Await ends with the cause of ctx, or with an
 // error of the query. It goes on after a lost connection.
 func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any) ([]T, error) {
-	auto := newAuto(db.awaits, Source{
-		query: "SELECT EXISTS(" + query + "\n)", args: args, table: topic, events: waiting.Insert | waiting.Update | waiting.Delete,
-	}, AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	auto := core.NewAuto(db, core.Query("SELECT EXISTS("+query+"\n)", args...).Of(topic, waiting.Insert|waiting.Update|waiting.Delete),
+		core.AutoOptions{Logger: slog.New(slog.DiscardHandler), Slow: true})
 	defer func() { _ = auto.Close() }()
 	polls := &Fibonacci{Jitter: 0.1}
 	for {
 		head, failed := auto.Head(ctx)
 		var rows []T
-		switch err := db.pool.SelectContext(ctx, &rows, query, args...); {
+		switch err := db.Pool().SelectContext(ctx, &rows, query, args...); {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case server.ConnectionLost(err) || server.Retryable(err):
@@ -42,21 +42,11 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 		case len(rows) > 0:
 			return rows, nil
 		}
-		if failed != nil || head.value > 0 { // the rows were there and are gone: others may come before the next hint
-			pause(ctx, polls.NextBackOff())
+		if exists, _ := head.Value(); failed != nil || exists > 0 { // the rows were there and are gone: others may come before the next hint
+			core.Pause(ctx, polls.NextBackOff())
 			continue
 		}
 		polls.Reset()
 		_, _ = auto.Wait(ctx, head, awaitBound) // the query tells what became of it
-	}
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

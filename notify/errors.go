@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
 // Errors that callers decide on, with errors.Is. All packages return them. An error's text names the object and the remedy.
 var (
 	// ErrOptions means that an option, an argument or a setting makes no sense, or contradicts what is stored.
-	ErrOptions = errors.New("wrong option")
+	ErrOptions = core.ErrOptions
 	// ErrClosed means that the object was closed, or does not run.
 	ErrClosed = errors.New("closed")
 	// ErrNoTable means that there is no table of the name.
@@ -24,6 +25,11 @@ var (
 	ErrDenied = errors.New("the account may not do this")
 	// ErrReadOnly means that the server takes no writes.
 	ErrReadOnly = errors.New("the server is read-only")
+	// ErrNotAcquired means that another session or another holder has the lock.
+	ErrNotAcquired = core.ErrNotAcquired
+	// ErrLockLost means that the caller does not hold the lock any more, and that another one may hold it. It is in the
+	// cause of the contexts that end with the loss.
+	ErrLockLost = core.ErrLockLost
 	// ErrUnknown means that the connection ended, or the context, after a commit was asked for and before its answer came:
 	// what was to be committed is stored, or it is not. Doing it again may do it twice, and not doing so may lose it. A
 	// caller that can tell, by a key in the data, looks first.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -29,26 +30,12 @@ func TestExamples(t *testing.T) {
 		db = openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
 		mysqltest.Examples(t, map[string]func(){
-			"it is our turn: true\n":                   ExampleSession,
-			"released\n":                               ExampleLock,
-			"something new, by a poll: true\n":         ExamplePoll,
-			"reload: v42\n":                            ExampleListen,
-			"the order that waited\n":                  ExampleAwait,
-			"something new: true, by poll\n":           ExampleNewAuto,
-			"our turn, and something new: true\n":      ExampleNewHandshake,
-			"changed: true, 1 times\n":                 ExampleFlag,
-			"changed: true, and noted\n":               ExampleFlagRow,
-			"more than before: true\n":                 ExampleQuery,
-			"a primary: true\n":                        ExampleOpenConfig,
-			"still held: true, others waited: false\n": ExampleLock_Turn,
-			"in the session's own time zone: true\n":   ExampleSession_Do,
-			"it answered in time: true\n":              ExampleSession_Within,
-			"who listens to orders reads them now\n":   ExampleDB_Wake,
-			"woken without a wait\n":                   ExampleNewWaker,
-			"woken by the INSERT itself, if need be\n": ExampleWaker_Conn,
-			"sent with the commit\n":                   ExampleNotifyTx,
-			"some orders: true <nil>\n":                ExampleDB_SharedSession,
-			"held on the shared session: true <nil>\n": ExampleDB_SharedLock,
+			"reload: v42\n":                          ExampleListen,
+			"the order that waited\n":                ExampleAwait,
+			"changed 1 times\n":                      ExampleFlag,
+			"a primary: true\n":                      ExampleOpenConfig,
+			"who listens to orders reads them now\n": Example_wake,
+			"sent with the commit\n":                 ExampleNotifyTx,
 		})
 	})
 }
@@ -56,84 +43,6 @@ func TestExamples(t *testing.T) {
 func insertOrder(ctx context.Context) error {
 	_, err := db.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('an order')")
 	return err
-}
-
-func ExampleSession() {
-	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = db.Close() }()
-	session, err := db.Session(ctx, notify.SessionOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = session.Close() }() // lets the lock go
-
-	lock, err := session.TryLock(ctx, notify.LockName("report", db.Name(), "daily"))
-	if errors.Is(err, notify.ErrNotAcquired) {
-		fmt.Println("somebody else makes the report")
-		return
-	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ctx, cancel := lock.Context(ctx) // ends when the lock is lost
-	defer cancel()
-	fmt.Println("it is our turn:", ctx.Err() == nil)
-}
-
-func ExampleLock() {
-	session, err := db.Session(ctx, notify.SessionOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = session.Close() }()
-
-	lock, err := session.Lock(ctx, notify.LockName("report", db.Name(), "daily"), 5*time.Second)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	switch err := lock.Release(ctx); {
-	case errors.Is(err, notify.ErrLockLost):
-		fmt.Println("somebody else may have worked at the same time:", err)
-	case err != nil:
-		fmt.Println(err)
-	default:
-		fmt.Println("released")
-	}
-}
-
-func ExamplePoll() {
-	session, err := db.Session(ctx, notify.SessionOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = session.Close() }()
-
-	waiter := notify.NewPoll(session, notify.LargestID("orders", "id"), nil)
-	defer func() { _ = waiter.Close() }()
-	seen, err := waiter.Head(ctx) // before the rows are read
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := db.Pool().Exec("INSERT INTO orders (payload) VALUES ('a message')"); err != nil {
-		fmt.Println(err)
-		return
-	}
-	head, err := waiter.Wait(ctx, seen, 10*time.Second)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("something new, by a poll:", head != seen)
 }
 
 func ExampleListen() {
@@ -179,14 +88,6 @@ func ExampleAwait() {
 	fmt.Println(payloads[0])
 }
 
-func ExampleLockName() {
-	fmt.Println(notify.LockName("report", "shop", "daily"))
-	fmt.Println(notify.LockName("report", "shop", "Daily")) // another one, on every server
-	// Output:
-	// mqnotify:report:shop:daily
-	// mqnotify:report:shop:daily#50f7b20eb2b7f2282617
-}
-
 func ExampleFibonacci() {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 	for range 8 {
@@ -195,4 +96,80 @@ func ExampleFibonacci() {
 	waits.Reset()
 	fmt.Println(waits.NextBackOff())
 	// Output: 10ms 10ms 20ms 30ms 50ms 80ms 100ms 100ms 10ms
+}
+
+// With the driver's own configuration, where a DSN can't say what is needed.
+func ExampleOpenConfig() {
+	config, err := mysql.ParseDSN(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	config.Timeout = 5 * time.Second
+	db, err := notify.OpenConfig(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	var readOnly bool
+	if err := db.Pool().GetContext(ctx, &readOnly, "SELECT @@read_only"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("a primary:", !readOnly)
+}
+
+// The notification is received if the transaction commits.
+func ExampleNotifyTx() {
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	if err := notify.NotifyTx(ctx, tx, "reload", "v43"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := tx.Commit(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("sent with the commit")
+}
+
+// After a commit to a table that has no wake trigger.
+func Example_wake() {
+	if err := insertOrder(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := db.Wake(ctx, "orders"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("who listens to orders reads them now")
+}
+
+// The flag says that something changed which has no new id, such as an UPDATE. A consumer with consumer.FlagCounter polls it.
+func ExampleFlag() {
+	flag := notify.Flag{Topic: "customers"}
+	if err := flag.Set(ctx, db.Pool()); err != nil { // after the commit, by the code that made the change
+		fmt.Println(err)
+		return
+	}
+	times, err := flag.Read(ctx, db.Pool())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("changed %d times\n", times)
+}
+
+func ExampleExponential() {
+	waits := notify.Exponential(100*time.Millisecond, time.Second)
+	wait := waits.NextBackOff()
+	fmt.Println("about 100 ms:", wait >= 80*time.Millisecond && wait <= 120*time.Millisecond)
+	// Output: about 100 ms: true
 }

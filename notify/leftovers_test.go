@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // atOnce is how long the server may take to end the sessions that a Close has closed: less
@@ -57,17 +56,4 @@ func ourGoroutines(tb testing.TB, test string) string {
 		}
 	}
 	return strings.Join(ours, "\n\n")
-}
-
-// What is left is seen, so that a test of it can fail.
-func TestLeftovers(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := tidy(t, s)
-		session, err := openProcess(t, config).Session(t.Context(), notify.SessionOptions{})
-		require.NoError(t, err)
-		require.Error(t, s.Unused(t, config, tick))
-		require.Contains(t, ourGoroutines(t, t.Name()), "(*Session).keep")
-		require.NoError(t, session.Close())
-		requireTidy(t, s, config)
-	})
 }

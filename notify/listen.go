@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -27,6 +28,8 @@ const (
 	// allocated is how long an INSERT may take, from the moment it has its id until its row is in the table. A row that
 	// comes later, below others, is not found.
 	allocated = time.Minute
+	// triggerKnown is how long it is believed that the table has a wake trigger, or that it has none.
+	triggerKnown = time.Minute
 	// maxGaps bounds the ids that are missing and that the reader looks for: those below are given up.
 	maxGaps = 10_000
 )
@@ -48,10 +51,10 @@ type Notification struct {
 //
 // Any program can do the same with INSERT INTO mqnotify_notification (name, payload) VALUES (...).
 func Notify(ctx context.Context, db *DB, name, payload string) error {
-	if err := NotifyTx(ctx, db.pool, name, payload); err != nil {
+	if err := NotifyTx(ctx, db.Pool(), name, payload); err != nil {
 		return err
 	}
-	if db.notifications.woken(ctx) {
+	if listening(db).woken(ctx) {
 		return nil
 	}
 	if err := db.Wake(ctx, schema.NotificationTable); err != nil {
@@ -115,13 +118,14 @@ func Listen(ctx context.Context, db *DB, names ...string) (<-chan Notification, 
 		}
 	}
 	r := &receiver{names: names, news: make(chan struct{}, 1)}
-	if err := db.notifications.join(ctx, r); err != nil {
+	l := listening(db)
+	if err := l.join(ctx, r); err != nil {
 		return nil, err
 	}
 	out := make(chan Notification)
 	go func() {
 		defer close(out)
-		defer db.notifications.leave(r)
+		defer l.leave(r)
 		r.forward(ctx, out)
 	}()
 	return out, nil
@@ -190,6 +194,11 @@ func (r *receiver) forward(ctx context.Context, out chan<- Notification) {
 	}
 }
 
+// listening returns the DB's notifications.
+func listening(db *DB) *notifications {
+	return core.Kept(db, func() *notifications { return &notifications{db: db} })
+}
+
 // notifications are the receivers of a DB.
 type notifications struct {
 	db *DB
@@ -203,12 +212,12 @@ type notifications struct {
 // woken reports whether a wake trigger tells the receivers of every notification.
 func (l *notifications) woken(ctx context.Context) bool {
 	l.mu.Lock()
-	triggered, recent := l.triggered, time.Since(l.checked) < wakeKnown
+	triggered, recent := l.triggered, time.Since(l.checked) < triggerKnown
 	l.mu.Unlock()
 	if recent {
 		return triggered
 	}
-	triggers, err := waiting.ReadTriggers(ctx, l.db.pool) // an error: a call too many does no harm
+	triggers, err := waiting.ReadTriggers(ctx, l.db.Pool()) // an error: a call too many does no harm
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.triggered, l.checked = err == nil && triggers[schema.NotificationTable]&waiting.Insert != 0, time.Now()

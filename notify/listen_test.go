@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	wait "github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
@@ -280,7 +281,7 @@ func TestListenPrunes(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		require.NoError(t, notify.NotifyTx(t.Context(), tx, "n", "open"))
-		pruned := mysqltest.Result(func() int { db.Prune(t.Context()); return 0 })
+		pruned := mysqltest.Result(func() int { notify.Prune(t.Context(), db); return 0 })
 		mysqltest.Receive(t, pruned) // innodb_lock_wait_timeout is longer than Receive's patience
 		assert.Equal(t, []string{"young"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_notification"))
 	})
@@ -290,7 +291,11 @@ func TestListenPrunes(t *testing.T) {
 func TestListenBesideAForeignLeader(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openNotifications(t, s, true)
-		mustLock(t, openSession(t, db, never), fmt.Sprintf("%s:%d:leader", wait.Prefix(config.DBName), wait.Gate(schema.NotificationTable)))
+		session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, session.Close()) }()
+		_, err = session.TryLock(t.Context(), fmt.Sprintf("%s:%d:leader", wait.Prefix(config.DBName), wait.Gate(schema.NotificationTable)))
+		require.NoError(t, err)
 		got := listen(t, db, "n")
 		require.NoError(t, notify.Notify(t.Context(), db, "n", "x"))
 		assert.Equal(t, "x", string(mysqltest.Receive(t, got).Payload))

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -19,7 +20,7 @@ import (
 // the time that an INSERT may take.
 type notificationReader struct {
 	db     *DB
-	auto   *Auto
+	auto   *core.Auto
 	cancel context.CancelFunc
 	ended  chan struct{}
 	ready  chan struct{} // closed when it has begun, or has failed to
@@ -37,7 +38,7 @@ type notificationReader struct {
 func newNotificationReader(db *DB) *notificationReader {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &notificationReader{
-		db: db, auto: NewAuto(db, LargestID(schema.NotificationTable, "id"), AutoOptions{}),
+		db: db, auto: core.NewAuto(db, core.LargestID(schema.NotificationTable, "id"), core.AutoOptions{}),
 		cancel: cancel, ended: make(chan struct{}), ready: make(chan struct{}),
 		receivers: make(map[string]map[*receiver]bool), gaps: make(map[uint64]time.Time),
 	}
@@ -117,7 +118,10 @@ func (r *notificationReader) run(ctx context.Context) {
 		r.failed = notificationError("listen", err)
 	}
 	close(r.ready)
-	waits, pruned, highest := &Fibonacci{Jitter: 0.1}, time.Now(), head.value
+	waits, pruned, highest := &Fibonacci{Jitter: 0.1}, time.Now(), uint64(0)
+	if err == nil {
+		highest, _ = head.Value()
+	}
 	for err == nil && ctx.Err() == nil {
 		found, failed := r.round(ctx)
 		if failed == nil && time.Since(pruned) > time.Minute {
@@ -133,20 +137,21 @@ func (r *notificationReader) run(ctx context.Context) {
 		}
 		now, failed := r.auto.Wait(ctx, head, bound)
 		if head = now; failed != nil {
-			pause(ctx, waits.NextBackOff())
+			core.Pause(ctx, waits.NextBackOff())
 		}
-		if head.any && head.value < highest { // the ids begin again, after a TRUNCATE for one
+		largest, some := head.Value()
+		if some && largest < highest { // the ids begin again, after a TRUNCATE for one
 			r.last, highest = 0, 0
 			clear(r.gaps)
 			r.misses()
 		}
-		highest = max(highest, head.value)
+		highest = max(highest, largest)
 	}
 }
 
 // begin finds out where to begin. The ids that are missing then may be those of transactions that commit later.
 func (r *notificationReader) begin(ctx context.Context) error {
-	if err := r.db.pool.GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
+	if err := r.db.Pool().GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
 		return err
 	}
 	r.read = time.Now()
@@ -180,7 +185,7 @@ func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) 
 	for id := range r.gaps {
 		first = min(first, id)
 	}
-	tx, err := r.db.pool.BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
+	tx, err := r.db.Pool().BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +257,7 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 		Payload []byte
 		Micros  int64
 	}
-	err = r.db.pool.SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
+	err = r.db.Pool().SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
 		schema.NotificationTable+" WHERE "+where+" ORDER BY id LIMIT ?", append(args, notificationPage)...)
 	for _, row := range page {
 		if row.ID > r.last {
@@ -272,7 +277,7 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64
-		err := r.db.pool.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
+		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
 			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT ?", int(NotificationsKept.Seconds()), notificationPage)
 		if err != nil || len(ids) == 0 {
 			return
@@ -281,7 +286,7 @@ func (r *notificationReader) prune(ctx context.Context) {
 		for i, id := range ids {
 			args[i] = id
 		}
-		_, err = r.db.pool.ExecContext(ctx, "DELETE FROM "+schema.NotificationTable+" WHERE id IN (?"+
+		_, err = r.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.NotificationTable+" WHERE id IN (?"+
 			strings.Repeat(", ?", len(ids)-1)+")", args...)
 		if err != nil || len(ids) < notificationPage {
 			return

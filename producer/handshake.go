@@ -10,12 +10,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Handshake is the producer's side of the protocol as published in 2007, on the
-// lock where notify.Handshake is the consumer's: one producer and one consumer of
+// lock where a consumer with ModeHandshake is the other side: one producer and one consumer of
 // a topic alternate. The producer holds the lock while it has nothing to say.
 // With messages it inserts them, lets the lock go, which wakes the consumer, and
 // takes it again at once, which makes it wait until the consumer is done. What
@@ -81,7 +82,7 @@ func (h *Handshake) Ready() <-chan struct{} { return h.ready }
 // is lost. Only one Run at a time.
 func (h *Handshake) Run(ctx context.Context) error {
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
-	session, err := h.producer.db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, h.producer.db, core.SessionOptions{})
 	if err != nil {
 		return h.producer.explain(err)
 	}
@@ -122,13 +123,13 @@ func (h *Handshake) Run(ctx context.Context) error {
 			timer.Stop()
 			return context.Cause(ctx)
 		}
-		session, err = h.producer.db.Session(ctx, notify.SessionOptions{})
+		session, err = core.NewSession(ctx, h.producer.db, core.SessionOptions{})
 	}
 }
 
 // serve takes turns over the session until it is lost or ctx ends; begun is called
 // with the first of them.
-func (h *Handshake) serve(ctx context.Context, session *notify.Session, begun func()) error {
+func (h *Handshake) serve(ctx context.Context, session *core.Session, begun func()) error {
 	lock, err := h.acquire(ctx, session)
 	if err == nil {
 		begun()
@@ -172,8 +173,8 @@ func (h *Handshake) serve(ctx context.Context, session *notify.Session, begun fu
 }
 
 // acquire waits for the lock, however long a consumer takes.
-func (h *Handshake) acquire(ctx context.Context, session *notify.Session) (*notify.Lock, error) {
-	name := notify.HandshakeName(h.producer.db.Name(), h.producer.topic)
+func (h *Handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
+	name := core.HandshakeName(h.producer.db.Name(), h.producer.topic)
 	for {
 		lock, err := session.Lock(ctx, name, turnPatience)
 		if !errors.Is(err, notify.ErrNotAcquired) {
@@ -198,7 +199,7 @@ func (h *Handshake) gather(first request) {
 
 // insert commits what was taken, all together, and answers. An error means that
 // the session was lost with nothing stored, and leaves it to the next one.
-func (h *Handshake) insert(ctx context.Context, session *notify.Session) (stored bool, err error) {
+func (h *Handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
 	// A turn that has begun is finished: cut off, it would leave its callers in doubt.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -20,7 +21,7 @@ import (
 func holder(t *testing.T, db *notify.DB, topic string, other uint64) (id uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(IS_USED_LOCK(?), 0)", notify.HandshakeName(db.Name(), topic))
+		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(IS_USED_LOCK(?), 0)", core.HandshakeName(db.Name(), topic))
 		return assert.NoError(t, err) && id != 0 && id != other
 	}, 30*time.Second, 10*time.Millisecond)
 	return id
@@ -219,7 +220,7 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 		blocker, err := db.Pool().Connx(t.Context())
 		require.NoError(t, err)
 		defer blocker.Close()
-		lock := notify.LockName("test", db.Name())
+		lock := core.LockName("test", db.Name())
 		require.Equal(t, 1, mysqltest.Value[int](t, blocker, "SELECT GET_LOCK(?, 0)", lock))
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER slow BEFORE INSERT ON x FOR EACH ROW SET NEW.slow = GET_LOCK('"+lock+"', 60) + RELEASE_LOCK('"+lock+"')")
 		h := run(t, db, "x", Options{})

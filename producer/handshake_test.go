@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
@@ -49,20 +50,20 @@ func runIt(t *testing.T, h *Handshake) *running {
 
 // reader is the consumer's side: it reads what is new while it holds the lock.
 type reader struct {
-	*notify.Handshake
-	session *notify.Session
+	*core.Handshake
+	session *core.Session
 	topic   string
 	last    uint64
-	head    notify.Head
+	head    core.Head
 }
 
 func newReader(t *testing.T, db *notify.DB, topic string) *reader {
 	t.Helper()
-	session, err := db.Session(t.Context(), notify.SessionOptions{})
+	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 	require.NoError(t, err)
-	name := notify.HandshakeName(db.Name(), topic)
+	name := core.HandshakeName(db.Name(), topic)
 	r := &reader{
-		Handshake: notify.NewHandshake(session, name, notify.LargestID(topic, "id"), nil),
+		Handshake: core.NewHandshake(session, name, core.LargestID(topic, "id"), &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}),
 		session:   session, topic: topic,
 	}
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
@@ -195,7 +196,7 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 		_, err = h.Publish(ctx, large)
 		require.ErrorAs(t, err, new(*notify.TooLargeError)) // taken after the turn, and no turn by itself
 		begun := time.Now()
-		head, err := r.Wait(ctx, notify.Head{}, 20*time.Second)
+		head, err := r.Wait(ctx, core.Head{}, 20*time.Second)
 		require.NoError(t, err)
 		id, some := head.Value()
 		assert.True(t, some)

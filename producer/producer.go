@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -79,7 +80,7 @@ type Producer struct {
 	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
 	last   atomic.Pointer[step]
 	closed atomic.Bool
-	waker  *notify.Waker
+	waker  *core.Waker
 }
 
 // New is a producer for the topic, which must be the name of a table in the DB's
@@ -88,7 +89,7 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if err := ident.Check(topic); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
-	batch, err := newBatchLimits(options, db.MaxAllowedPacket())
+	batch, err := newBatchLimits(options, core.MaxAllowedPacket(db))
 	if err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
@@ -102,7 +103,7 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 		hint:  options.Hint,
 		log:   options.Logger.With("topic", topic),
 		batch: batch,
-		waker: notify.NewWaker(db, topic, options.Logger),
+		waker: core.NewWaker(db, topic, options.Logger),
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
@@ -112,7 +113,7 @@ func (p *Producer) fitsWithCall(s statement) bool {
 		size += r.escaped()
 	}
 	caps := p.caps.Load()
-	if limit := p.db.MaxAllowedPacket(); limit > 0 && size > limit {
+	if limit := core.MaxAllowedPacket(p.db); limit > 0 && size > limit {
 		return false
 	}
 	return !s.prepared && caps != nil && size <= caps.MaxAllowedPacket

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -272,7 +273,7 @@ func written(tb testing.TB, db *notify.DB) {
 // newLine is a session that claims.
 func newLine(tb testing.TB, db *notify.DB, skip bool) *line {
 	tb.Helper()
-	session, err := db.Session(tb.Context(), notify.SessionOptions{})
+	session, err := core.NewSession(tb.Context(), db, core.SessionOptions{})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
 	return &line{

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -37,17 +37,17 @@ const giveUpSet = "state = IF(turn = " + turnDead + ", 'dead', 'ready'), state_a
 	" owner = IF(turn = " + turnDead + ", owner, ''), turn = IF(turn = " + turnDead + ", 0, priority)"
 
 // cancels is what a worker polls to learn of cancelled tasks. It changes with every task that is cancelled while a worker has it.
-func cancels(queue string) notify.Source {
-	return notify.Query("SELECT BIT_XOR(CRC32(CONCAT(id, ':', attempts))) FROM "+schema.TaskTable+forceClaim+
+func cancels(queue string) core.Source {
+	return core.Query("SELECT BIT_XOR(CRC32(CONCAT(id, ':', attempts))) FROM "+schema.TaskTable+forceClaim+
 		" WHERE queue = ? AND "+isCancelled, queue).Of(schema.TaskTable, waiting.Insert)
 }
 
 // hearCancels tells the dispatcher when a task of the queue was cancelled, also while all its handlers are busy.
-func (d *dispatcher) hearCancels(ctx context.Context, waiter notify.Waiter) error {
+func (d *dispatcher) hearCancels(ctx context.Context, waiter core.Waiter) error {
 	head, err := waiter.Head(ctx)
 	for err == nil {
 		poke(d.cancels)
-		var now notify.Head
+		var now core.Head
 		for now = head; err == nil && now == head; {
 			now, err = waiter.Wait(ctx, head, waitBound)
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -68,7 +68,7 @@ type dispatcher struct {
 }
 
 // run works until ctx has ended and all is written down, or the session is lost.
-func (d *dispatcher) run(ctx context.Context, waiter, cancels notify.Waiter) error {
+func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error {
 	waits, cancel := context.WithCancelCause(ctx)
 	// A worker that stops still learns of cancelled tasks, while its handlers run.
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))

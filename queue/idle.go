@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // mayRest reports whether there was nothing to do for long, and nothing is about to come that no hint tells of.
@@ -39,7 +39,7 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 	case <-waits.Done():
 		return context.Cause(waits)
 	}
-	session, err := d.queue.db.Session(ctx, notify.SessionOptions{IdleTimeout: d.Worker.idle})
+	session, err := core.NewSession(ctx, d.queue.db, core.SessionOptions{IdleTimeout: d.Worker.idle})
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 var errAnotherServer = errors.New("the server is another one")
 
 // wait wakes the dispatcher, while it is idle, when what the worker polls has changed.
-func (d *dispatcher) wait(ctx context.Context, waiter notify.Waiter) error {
+func (d *dispatcher) wait(ctx context.Context, waiter core.Waiter) error {
 	head, err := waiter.Head(ctx)
 	if err != nil {
 		return err

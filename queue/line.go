@@ -12,8 +12,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
@@ -23,7 +23,7 @@ const answer = 10 * time.Second
 
 // line is a worker's session and what it says over it. One goroutine uses it.
 type line struct {
-	session    *notify.Session
+	session    *core.Session
 	queue      string
 	ordered    bool
 	owner      string

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Without a wake trigger a worker polls, and finds tasks that are ready, that fall due later, and
@@ -74,12 +74,12 @@ func TestPolledChanges(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
-		session, err := db.Session(t.Context(), notify.SessionOptions{})
+		session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, session.Close()) }()
-		poll := notify.NewPoll(session, polled("mail", true), nil)
+		poll := core.NewPoll(session, polled("mail", true), nil)
 		defer func() { require.NoError(t, poll.Close()) }()
-		head := func() notify.Head {
+		head := func() core.Head {
 			head, err := poll.Head(t.Context())
 			require.NoError(t, err)
 			return head

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -84,7 +85,7 @@ type Queue struct {
 	db       *notify.DB
 	name     string
 	log      *slog.Logger
-	waker    *notify.Waker
+	waker    *core.Waker
 	settings atomic.Pointer[stored] // nil until asked for
 	closed   atomic.Bool
 }
@@ -99,7 +100,7 @@ func New(db *notify.DB, name string, options Options) (*Queue, error) {
 		options.Logger = slog.Default()
 	}
 	log := options.Logger.With("queue", name)
-	return &Queue{db: db, name: name, log: log, waker: notify.NewWaker(db, schema.TaskTable, log)}, nil
+	return &Queue{db: db, name: name, log: log, waker: core.NewWaker(db, schema.TaskTable, log)}, nil
 }
 
 // Name is the queue's name.

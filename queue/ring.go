@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
@@ -49,11 +50,11 @@ func CreateRing(ctx context.Context, db *notify.DB, name string, size int) error
 type Ring struct {
 	db    *notify.DB
 	name  string
-	waker *notify.Waker
+	waker *core.Waker
 
 	mu     sync.Mutex
 	closed bool
-	auto   *notify.Auto // of the readers, nil before the first
+	auto   *core.Auto // of the readers, nil before the first
 }
 
 // OpenRing is access to a ring buffer. It does not connect; the caller closes it, and
@@ -62,7 +63,7 @@ func OpenRing(db *notify.DB, name string) (*Ring, error) {
 	if err := checkName("the ring's name", name, maxName); err != nil {
 		return nil, err
 	}
-	return &Ring{db: db, name: name, waker: notify.NewWaker(db, schema.RingTable, slog.Default())}, nil
+	return &Ring{db: db, name: name, waker: core.NewWaker(db, schema.RingTable, slog.Default())}, nil
 }
 
 // Close makes Append and Next fail with notify.ErrClosed. It may be called twice.
@@ -78,15 +79,15 @@ func (r *Ring) Close() error {
 }
 
 // waiter returns what all readers wait with.
-func (r *Ring) waiter() (*notify.Auto, error) {
+func (r *Ring) waiter() (*core.Auto, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, r.error("read", notify.ErrClosed)
 	}
 	if r.auto == nil {
-		r.auto = notify.NewAuto(r.db, notify.Query("SELECT head FROM "+schema.RingTable+" WHERE name = ?", r.name).
-			Of(schema.RingTable, waiting.Update), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+		r.auto = core.NewAuto(r.db, core.Query("SELECT head FROM "+schema.RingTable+" WHERE name = ?", r.name).
+			Of(schema.RingTable, waiting.Update), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
 	}
 	return r.auto, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
@@ -186,7 +187,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
 		defer cancel()
 	}
-	session, err := w.queue.db.Session(connecting, notify.SessionOptions{IdleTimeout: w.idle})
+	session, err := core.NewSession(connecting, w.queue.db, core.SessionOptions{IdleTimeout: w.idle})
 	if err != nil {
 		return false, err
 	}
@@ -216,9 +217,9 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		return false, err
 	}
 	hands.owes(some)
-	waiter := notify.NewAuto(w.queue.db, polled(w.queue.name, settings.Ordered), notify.AutoOptions{Logger: w.log})
+	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, settings.Ordered), core.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
-	cancelled := notify.NewAuto(w.queue.db, cancels(w.queue.name), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
+	cancelled := core.NewAuto(w.queue.db, cancels(w.queue.name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
 	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
 		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
@@ -230,7 +231,7 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 // polled is what a worker polls. It changes with the first task that is ready, also when that was claimed meanwhile and is ready again, with the first time at which a task falls
 // due or a claim lapses, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
 // all of them.
-func polled(queue string, ordered bool) notify.Source {
+func polled(queue string, ordered bool) core.Source {
 	first := func(state State) string {
 		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0), 0)"
@@ -244,7 +245,7 @@ func polled(queue string, ordered bool) notify.Source {
 	if ordered {
 		parts = append(parts, "COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'in progress' LIMIT 1), 0)")
 	}
-	return notify.Query("SELECT CRC32(CONCAT_WS(' ', "+strings.Join(parts, ", ")+"))",
+	return core.Query("SELECT CRC32(CONCAT_WS(' ', "+strings.Join(parts, ", ")+"))",
 		slices.Repeat([]any{queue}, len(parts))...).
 		Of(schema.TaskTable, waiting.Insert)
 }

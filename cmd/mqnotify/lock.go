@@ -165,9 +165,9 @@ func (a *app) lockOf(o lockOptions, name string) (string, error) {
 
 func (o lockOptions) mutex(db *notify.DB, name string) (guard.Mutex, error) {
 	if o.kind == kindLease {
-		return guard.NewLease(db, name, guard.LeaseOptions{TTL: o.ttl})
+		return guard.NewLease(db, name, guard.LockOptions{TTL: o.ttl})
 	}
-	return guard.NewAdvisory(db, name, notify.SessionOptions{})
+	return guard.NewAdvisory(db, name, guard.LockOptions{})
 }
 
 // take waits for the lock as long as it may.

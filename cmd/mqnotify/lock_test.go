@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 var lockKinds = []string{kindAdvisory, kindLease}
@@ -96,7 +96,7 @@ func TestLockLost(t *testing.T) {
 		config, db := database(t, s)
 		lose := map[string]func(name string){
 			kindAdvisory: func(name string) {
-				mysqltest.Exec(t, db, "KILL "+mysqltest.Values[string](t, db, "SELECT IS_USED_LOCK(?)", notify.LockName("mutex", config.DBName, name))[0])
+				mysqltest.Exec(t, db, "KILL "+mysqltest.Values[string](t, db, "SELECT IS_USED_LOCK(?)", core.LockName("mutex", config.DBName, name))[0])
 			},
 			kindLease: func(name string) {
 				mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET token = token + 1 WHERE name = ?", name)

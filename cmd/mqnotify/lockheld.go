@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -74,7 +75,7 @@ func (o lockOptions) holder(ctx context.Context, db *notify.DB, name string) (st
 		return fmt.Sprintf("somebody, for %v", time.Duration(seconds)*time.Second), err
 	}
 	var id sql.Null[uint64]
-	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", notify.LockName("mutex", db.Name(), name)).Scan(&id); err != nil {
+	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", core.LockName("mutex", db.Name(), name)).Scan(&id); err != nil {
 		return "", err
 	}
 	if !id.Valid {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
@@ -21,15 +22,15 @@ func TestWake(t *testing.T) {
 	defer cancel()
 	require.NoError(t, schema.Init(ctx, writer.Pool(), "orders"))
 	type listener struct {
-		*notify.Auto
-		seen notify.Head
+		*core.Auto
+		seen core.Head
 	}
 	var listeners []*listener
 	for range 2 {
 		db, err := notify.OpenConfig(e.Config())
 		require.NoError(t, err)
 		defer db.Close()
-		l := &listener{Auto: notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})}
+		l := &listener{Auto: core.NewAuto(db, core.LargestID("orders", "id"), core.AutoOptions{})}
 		defer l.Close()
 		l.seen, err = l.Head(ctx)
 		require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/internal/core"
 )
 
 // fanout is the time until the last of many listeners, each a process, has seen a row that is inserted. The floor is as
@@ -15,22 +15,22 @@ func fanout(ctx context.Context, b *bench) error {
 	if err := b.trigger(ctx); err != nil {
 		return err
 	}
-	waiters := make([]*notify.Auto, b.Listeners)
-	heads := make([]notify.Head, b.Listeners)
-	bare := make([]*notify.Session, b.Listeners)
+	waiters := make([]*core.Auto, b.Listeners)
+	heads := make([]core.Head, b.Listeners)
+	bare := make([]*core.Session, b.Listeners)
 	for i := range waiters {
 		process, err := b.process()
 		if err != nil {
 			return err
 		}
-		waiters[i] = notify.NewAuto(process, notify.LargestID(b.topic, "id"), notify.AutoOptions{Logger: quiet})
+		waiters[i] = core.NewAuto(process, core.LargestID(b.topic, "id"), core.AutoOptions{Logger: quiet})
 		b.atEnd(waiters[i].Close)
 	}
 	if err := atOnce(b.Listeners, func(i int) (err error) {
 		if heads[i], err = waiters[i].Head(ctx); err != nil {
 			return err
 		}
-		bare[i], err = b.db.Session(ctx, notify.SessionOptions{IdleTimeout: time.Hour})
+		bare[i], err = core.NewSession(ctx, b.db, core.SessionOptions{IdleTimeout: time.Hour})
 		return err
 	}); err != nil {
 		return err

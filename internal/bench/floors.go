@@ -7,25 +7,25 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // floors are bare sessions.
 type floors struct {
-	holder, waiter      *notify.Session
+	holder, waiter      *core.Session
 	name, table, insert string
 }
 
 func (b *bench) floors(ctx context.Context) (*floors, error) {
 	f := &floors{
-		name:   notify.LockName("bench", b.db.Name(), b.topic),
+		name:   core.LockName("bench", b.db.Name(), b.topic),
 		table:  ident.Quote(b.topic),
 		insert: "INSERT INTO " + ident.Quote(b.topic) + " (headers, payload) VALUES (NULL, 'x')",
 	}
-	for _, session := range []**notify.Session{&f.holder, &f.waiter} {
+	for _, session := range []**core.Session{&f.holder, &f.waiter} {
 		var err error
-		if *session, err = b.db.Session(ctx, notify.SessionOptions{IdleTimeout: time.Hour}); err != nil {
+		if *session, err = core.NewSession(ctx, b.db, core.SessionOptions{IdleTimeout: time.Hour}); err != nil {
 			return nil, err
 		}
 		b.atEnd((*session).Close)
@@ -33,7 +33,7 @@ func (b *bench) floors(ctx context.Context) (*floors, error) {
 	return f, nil
 }
 
-func ask(ctx context.Context, session *notify.Session, query string, args ...any) error {
+func ask(ctx context.Context, session *core.Session, query string, args ...any) error {
 	return session.Do(ctx, func(conn *sqlx.Conn) error {
 		var n int
 		return conn.QueryRowxContext(ctx, query, args...).Scan(&n)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -13,8 +15,8 @@ import (
 type exam struct {
 	db      *notify.DB
 	options Options
-	session *notify.Session // made by the first check
-	caps    *notify.Capabilities
+	session *core.Session // made by the first check
+	caps    *server.Capabilities
 }
 
 // The first that can't be answered truly through a multiplexing proxy comes
@@ -36,8 +38,8 @@ var serverChecks = []check[*exam]{
 }
 
 // open makes a session that lives for a few checks.
-func (e *exam) open(ctx context.Context) (*notify.Session, error) {
-	return e.db.Session(ctx, notify.SessionOptions{IdleTimeout: max(time.Minute, 2*e.options.Timeout)})
+func (e *exam) open(ctx context.Context) (*core.Session, error) {
+	return core.NewSession(ctx, e.db, core.SessionOptions{IdleTimeout: max(time.Minute, 2*e.options.Timeout)})
 }
 
 func (e *exam) close() {

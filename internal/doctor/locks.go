@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -26,7 +27,7 @@ func locks(ctx context.Context, e *exam) ([]Result, error) {
 	defer func() { _ = other.Close() }()
 
 	mark := strings.ToLower(rand.Text())
-	names := []string{notify.LockName("doctor", mark, "1"), notify.LockName("doctor", mark, "2")}
+	names := []string{core.LockName("doctor", mark, "1"), core.LockName("doctor", mark, "2")}
 	for _, name := range names {
 		if _, err := holder.TryLock(ctx, name); err != nil {
 			if e.lost(err) {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // mode reports how a consumer in mode auto will wait: the consumer's own waiter tries it.
@@ -19,7 +19,7 @@ func mode(ctx context.Context, t *topic) ([]Result, error) {
 	if err != nil || refusal != nil {
 		return nil, err
 	}
-	auto := notify.NewAuto(t.db, notify.LargestID(t.table.Name, key.Name), notify.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	auto := core.NewAuto(t.db, core.LargestID(t.table.Name, key.Name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
 	defer func() { _ = auto.Close() }() // nothing was waited for
 	if _, err := auto.Head(ctx); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
@@ -187,7 +188,7 @@ const smallPacket = 1 << 20
 
 func packet(_ context.Context, e *exam) ([]Result, error) {
 	limit, whose := e.caps.MaxAllowedPacket, "max_allowed_packet"
-	if own := e.db.MaxAllowedPacket(); own > 0 && own < limit {
+	if own := core.MaxAllowedPacket(e.db); own > 0 && own < limit {
 		limit, whose = own, "the DSN's maxAllowedPacket"
 	}
 	if limit < smallPacket {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 func TestHealthy(t *testing.T) {
@@ -236,21 +236,21 @@ func TestJudgeClock(t *testing.T) {
 func TestOtherServers(t *testing.T) {
 	for _, test := range []struct {
 		check func(context.Context, *exam) ([]Result, error)
-		caps  notify.Capabilities
+		caps  server.Capabilities
 		level Level
 		text  string
 	}{
-		{version, notify.Capabilities{Version: "5.6.51-log"}, Problem, "too old, mqnotify needs 5.7: an older one keeps one advisory lock"},
-		{version, notify.Capabilities{Version: "5.7.44"}, Warning, "not tested"},
-		{version, notify.Capabilities{Version: "8.0.11"}, OK, "MySQL 8.0.11"},
-		{version, notify.Capabilities{Version: "10.1.48-MariaDB", MariaDB: true}, Problem, "needs 10.3"},
-		{version, notify.Capabilities{Version: "10.5.1-MariaDB", MariaDB: true}, Warning, "not tested"},
-		{version, notify.Capabilities{Version: "8.0.11-TiDB-v7.5.0"}, Warning, "TiDB 8.0.11-TiDB-v7.5.0, not MySQL itself"},
-		{version, notify.Capabilities{Version: "8.0.30-vitess"}, Warning, "not MySQL itself"},
-		{version, notify.Capabilities{Version: "new"}, Warning, `unknown version "new"`},
-		{cluster, notify.Capabilities{GroupReplication: true, MultiPrimary: true}, Warning, "several primaries"},
-		{cluster, notify.Capabilities{GroupReplication: true}, OK, "one primary"},
-		{gtid, notify.Capabilities{GTID: true}, OK, "gtid_mode is on"},
+		{version, server.Capabilities{Version: "5.6.51-log"}, Problem, "too old, mqnotify needs 5.7: an older one keeps one advisory lock"},
+		{version, server.Capabilities{Version: "5.7.44"}, Warning, "not tested"},
+		{version, server.Capabilities{Version: "8.0.11"}, OK, "MySQL 8.0.11"},
+		{version, server.Capabilities{Version: "10.1.48-MariaDB", MariaDB: true}, Problem, "needs 10.3"},
+		{version, server.Capabilities{Version: "10.5.1-MariaDB", MariaDB: true}, Warning, "not tested"},
+		{version, server.Capabilities{Version: "8.0.11-TiDB-v7.5.0"}, Warning, "TiDB 8.0.11-TiDB-v7.5.0, not MySQL itself"},
+		{version, server.Capabilities{Version: "8.0.30-vitess"}, Warning, "not MySQL itself"},
+		{version, server.Capabilities{Version: "new"}, Warning, `unknown version "new"`},
+		{cluster, server.Capabilities{GroupReplication: true, MultiPrimary: true}, Warning, "several primaries"},
+		{cluster, server.Capabilities{GroupReplication: true}, OK, "one primary"},
+		{gtid, server.Capabilities{GTID: true}, OK, "gtid_mode is on"},
 	} {
 		results, err := test.check(t.Context(), &exam{caps: &test.caps})
 		require.NoError(t, err)

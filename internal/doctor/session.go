@@ -7,7 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/internal/core"
 )
 
 // sameSession checks that the statements of a connection reach one session of the
@@ -21,8 +21,8 @@ func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 	}
 	defer func() { _ = other.Close() }() // it holds nothing
 
-	connections := []*notify.Session{e.session, other}
-	marks := map[*notify.Session]string{}
+	connections := []*core.Session{e.session, other}
+	marks := map[*core.Session]string{}
 	for _, c := range connections {
 		marks[c] = rand.Text()
 		err := c.Do(ctx, func(conn *sqlx.Conn) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -64,13 +65,13 @@ func (o Options) withDefaults() Options {
 // installer makes triggers and routines over one session.
 type installer struct {
 	db      *notify.DB
-	session *notify.Session
+	session *core.Session
 	options Options
 	definer string // the account that the routines belong to, if it is another one: triggers are made in its name
 }
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
-	session, err := db.Session(ctx, notify.SessionOptions{})
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -94,7 +94,7 @@ func (w *Waker) run() {
 			said = time.Now()
 			w.log.Warn("the listeners were not woken: they find the rows by polling", "error", err)
 		}
-		pause(context.Background(), wakeRest-time.Since(begun)) // Close waits for it
+		Pause(context.Background(), wakeRest-time.Since(begun)) // Close waits for it
 	}
 }
 

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
@@ -21,12 +22,12 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 	const least, most = 10 * time.Millisecond, 150 * time.Millisecond
 	growing := []time.Duration{least, least, 2 * least, 3 * least, 5 * least, 8 * least, 13 * least, most, most}
 	sources := map[string]struct {
-		source notify.Source
-		change func(tb testing.TB, db *notify.DB)
+		source core.Source
+		change func(tb testing.TB, db *core.DB)
 	}{
-		"largest id": {notify.LargestID("orders", "id"), insert},
-		"counter":    {notify.FlagCounter("orders"), setFlag},
-		"row":        {notify.FlagRow("orders"), setFlag},
+		"largest id": {core.LargestID("orders", "id"), insert},
+		"counter":    {core.FlagCounter("orders"), setFlag},
+		"row":        {core.FlagRow("orders"), setFlag},
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -37,12 +38,12 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				db := openTopic(t, own)
 				waits := &spy{policy: &notify.Fibonacci{Min: least, Max: most}}
-				waiter := notify.NewPoll(openSession(t, db, never), poll.source, waits)
+				waiter := core.NewPoll(openSession(t, db, never), poll.source, waits)
 				seen, err := waiter.Head(t.Context())
 				require.NoError(t, err)
 				for range mysqltest.Size(1, 2, 2) {
 					begun := len(waits.given())
-					waited := mysqltest.Result(func() notify.Head {
+					waited := mysqltest.Result(func() core.Head {
 						head, err := waiter.Wait(t.Context(), seen, time.Hour)
 						assert.NoError(t, err)
 						return head
@@ -73,15 +74,15 @@ func TestPollOutlivesItsPolicy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		waits := &spy{policy: backoff.WithMaxRetries(backoff.NewConstantBackOff(time.Millisecond), 3)}
-		waiter := notify.NewPoll(openSession(t, db, 0), notify.LargestID("orders", "id"), waits)
-		head, err := waiter.Wait(t.Context(), notify.Head{}, 3*time.Second)
+		waiter := core.NewPoll(openSession(t, db, 0), core.LargestID("orders", "id"), waits)
+		head, err := waiter.Wait(t.Context(), core.Head{}, 3*time.Second)
 		require.NoError(t, err)
-		assert.Equal(t, notify.Head{}, head)
+		assert.Equal(t, core.Head{}, head)
 		once := []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond, backoff.Stop}
 		assert.Equal(t, once, waits.given(), "it does not spin")
 
 		waited := mysqltest.Result(func() error {
-			_, err := waiter.Wait(t.Context(), notify.Head{}, patience)
+			_, err := waiter.Wait(t.Context(), core.Head{}, patience)
 			return err
 		})
 		waits.await(t, 2*len(once))
@@ -91,18 +92,18 @@ func TestPollOutlivesItsPolicy(t *testing.T) {
 	})
 }
 
-// Without a policy the waits are from 10 ms to 1 s.
-func TestPollDefaults(t *testing.T) {
+// The waits that consumers give a Poll are from 10 ms to 1 s.
+func TestPollWithFibonacci(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestPollGrowsAndFallsBack counts the same statements")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
-		waiter := notify.NewPoll(openSession(t, db, never), notify.LargestID("orders", "id"), nil)
+		waiter := core.NewPoll(openSession(t, db, never), core.LargestID("orders", "id"), &notify.Fibonacci{Jitter: 0.1})
 		questions := own.Questions(t)
 		bound := mysqltest.Size(3, 6, 6)
-		_, err := waiter.Wait(t.Context(), notify.Head{}, time.Duration(bound)*time.Second)
+		_, err := waiter.Wait(t.Context(), core.Head{}, time.Duration(bound)*time.Second)
 		require.NoError(t, err)
 		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s, or in all of the time on a busy
 		// machine; then it is one a second.
@@ -117,7 +118,7 @@ func TestFlagRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		flag := notify.Flag{Topic: "orders"}
-		waiter := notify.NewPoll(openSession(t, db, 0), notify.FlagRow("orders"), quick())
+		waiter := core.NewPoll(openSession(t, db, 0), core.FlagRow("orders"), quick())
 		count := func() (n int) {
 			require.NoError(t, db.Pool().Get(&n, "SELECT COUNT(*) FROM "+schema.FlagTable))
 			return n
@@ -143,7 +144,7 @@ func TestFlagRow(t *testing.T) {
 			assert.Equal(t, 1, count())
 			head, err = waiter.Wait(t.Context(), seen, 20*time.Millisecond)
 			require.NoError(t, err)
-			assert.Equal(t, notify.Head{}, head, "nothing new")
+			assert.Equal(t, core.Head{}, head, "nothing new")
 		}
 	})
 }
@@ -154,24 +155,24 @@ func TestFlagRowOfAnOpenWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
-		waiter := notify.NewPoll(session, notify.FlagRow("orders"), quick())
+		waiter := core.NewPoll(session, core.FlagRow("orders"), quick())
 		setFlag(t, db)
 		writer, err := db.Pool().Beginx()
 		require.NoError(t, err)
 		_, err = writer.Exec("INSERT IGNORE INTO mqnotify_flag (topic, counter) VALUES ('orders', 1)")
 		require.NoError(t, err)
 		for range 2 {
-			_, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+			_, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 			require.NoError(t, err)
 		}
 		require.NoError(t, session.Err())
 		require.NoError(t, writer.Commit())
-		head, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+		head, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 		require.NoError(t, err)
-		assert.NotEqual(t, notify.Head{}, head)
-		head, err = waiter.Wait(t.Context(), notify.Head{}, 20*time.Millisecond)
+		assert.NotEqual(t, core.Head{}, head)
+		head, err = waiter.Wait(t.Context(), core.Head{}, 20*time.Millisecond)
 		require.NoError(t, err)
-		assert.Equal(t, notify.Head{}, head)
+		assert.Equal(t, core.Head{}, head)
 	})
 }
 
@@ -226,10 +227,10 @@ func TestLargestID(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE `o``r d'e\"rs` (`k``e'y` BIGINT UNSIGNED PRIMARY KEY)")
-		waiter := notify.NewPoll(openSession(t, db, 0), notify.LargestID("o`r d'e\"rs", "k`e'y"), quick())
+		waiter := core.NewPoll(openSession(t, db, 0), core.LargestID("o`r d'e\"rs", "k`e'y"), quick())
 		head, err := waiter.Head(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, notify.Head{}, head)
+		assert.Equal(t, core.Head{}, head)
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO `o``r d'e\"rs` VALUES (18446744073709551615)")
 		head, err = waiter.Wait(t.Context(), head, time.Hour)
 		require.NoError(t, err)
@@ -244,10 +245,10 @@ func TestPollSharesItsSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
-		waiter := notify.NewPoll(session, notify.LargestID("orders", "id"), quick())
+		waiter := core.NewPoll(session, core.LargestID("orders", "id"), quick())
 		ctx, cancel := context.WithCancel(t.Context())
 		waited := mysqltest.Result(func() error {
-			_, err := waiter.Wait(ctx, notify.Head{}, time.Hour)
+			_, err := waiter.Wait(ctx, core.Head{}, time.Hour)
 			return err
 		})
 		long := mysqltest.Size(2, 11, 11) // 11 s are longer than an answer may take

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"log/slog"
@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/wake"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // auto is an Auto and what it logged.
 type auto struct {
-	*notify.Auto
+	*core.Auto
 	logged mysqltest.Text
 }
 
-func openAuto(tb testing.TB, db *notify.DB) *auto {
+func openAuto(tb testing.TB, db *core.DB) *auto {
 	tb.Helper()
 	a := new(auto)
-	a.Auto = notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{Logger: slog.New(slog.NewTextHandler(&a.logged, nil))})
+	a.Auto = core.NewAuto(db, core.LargestID("orders", "id"), core.AutoOptions{Logger: slog.New(slog.NewTextHandler(&a.logged, nil))})
 	tb.Cleanup(func() { require.NoError(tb, a.Close()) })
 	return a
 }
@@ -43,7 +43,7 @@ func (a *auto) awaitMode(tb testing.TB, want string) (why string) {
 }
 
 // wakes inserts a row by a plain INSERT, and returns how long after its commit the Wait ended.
-func (a *auto) wakes(tb testing.TB, db *notify.DB) time.Duration {
+func (a *auto) wakes(tb testing.TB, db *core.DB) time.Duration {
 	tb.Helper()
 	seen, err := a.Head(tb.Context())
 	require.NoError(tb, err)
@@ -140,7 +140,7 @@ func TestAutoClose(t *testing.T) {
 		config := tidy(t, s)
 		makeTopic(t, openDB(t, config))
 		for _, bound := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
-			a := notify.NewAuto(openDB(t, config), notify.LargestID("orders", "id"), notify.AutoOptions{})
+			a := core.NewAuto(openDB(t, config), core.LargestID("orders", "id"), core.AutoOptions{})
 			waited := mysqltest.Result(func() error {
 				head, err := a.Head(t.Context())
 				for err == nil {

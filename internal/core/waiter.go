@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -137,6 +137,16 @@ func (s Source) changed(head, seen Head) bool {
 		return head.any
 	}
 	return head != seen
+}
+
+// Pause waits for d or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // sleep waits as long as the policy says, for most at most, or until ctx ends, the

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -19,10 +20,10 @@ import (
 func TestHandshakeAlternates(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		name := notify.HandshakeName(db.Name(), "orders")
+		name := core.HandshakeName(db.Name(), "orders")
 		lock := mustLock(t, openSession(t, db, 0), name)
 		session := openSession(t, db, 0)
-		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
+		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond})
 		var seen atomic.Uint64
 		var working atomic.Bool
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -62,13 +63,13 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
-		name := notify.HandshakeName(db.Name(), "orders")
+		name := core.HandshakeName(db.Name(), "orders")
 		waits := &spy{policy: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: longest}} // the default
 		session := openSession(t, db, 0)
-		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
+		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), waits)
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
-		waited := mysqltest.Result(func() notify.Head {
+		waited := mysqltest.Result(func() core.Head {
 			head, err := waiter.Wait(t.Context(), seen, time.Hour)
 			assert.NoError(t, err)
 			return head
@@ -86,7 +87,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 
 		other := openSession(t, db, 0)
 		_, err = other.TryLock(t.Context(), name)
-		require.ErrorIs(t, err, notify.ErrNotAcquired, "it keeps the lock while it sleeps")
+		require.ErrorIs(t, err, core.ErrNotAcquired, "it keeps the lock while it sleeps")
 		n = len(waits.given())
 		producer := mustLock(t, other, name)
 		assert.LessOrEqual(t, len(waits.given())-n, 2, "sleeps until a producer that comes has its turn")
@@ -94,13 +95,13 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		insert(t, db)
 		assert.Empty(t, waited, "it waits for its turn")
 		_, err = producer.Turn(t.Context(), time.Second)
-		require.ErrorIs(t, err, notify.ErrNotAcquired, "the consumer works while it holds the lock")
+		require.ErrorIs(t, err, core.ErrNotAcquired, "the consumer works while it holds the lock")
 		head := mysqltest.Receive(t, waited)
 		assert.NotEqual(t, seen, head)
 
 		// The waits fell back, and so a producer that is back is heard at once.
 		n = len(waits.given())
-		waited = mysqltest.Result(func() notify.Head {
+		waited = mysqltest.Result(func() core.Head {
 			next, err := waiter.Wait(t.Context(), head, time.Hour)
 			assert.NoError(t, err)
 			return next
@@ -122,14 +123,14 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
-		name := notify.HandshakeName(db.Name(), "orders")
+		name := core.HandshakeName(db.Name(), "orders")
 		producer := openSession(t, db, never)
 		mustLock(t, producer, name)
 		session := openSession(t, db, never)
-		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
+		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond})
 		waited := mysqltest.Result(func() error {
 			begun := time.Now()
-			_, err := waiter.Wait(t.Context(), notify.Head{}, 3*time.Second)
+			_, err := waiter.Wait(t.Context(), core.Head{}, 3*time.Second)
 			assert.GreaterOrEqual(t, time.Since(begun), 3*time.Second)
 			return err
 		})
@@ -140,7 +141,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 
 		// Its death is what wakes the consumer.
 		waited = mysqltest.Result(func() error {
-			_, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+			_, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 			return err
 		})
 		mysqltest.AwaitState(t, own.Admin(t), session.ID(), waiting)
@@ -151,7 +152,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		// The next one takes its turn and is silent too, for longer than the consumer's
 		// bound; when it has something to say it is heard.
 		next := openSession(t, db, never)
-		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, next, name) })
+		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, next, name) })
 		mysqltest.AwaitState(t, own.Admin(t), next.ID(), waiting)
 		seen, err := waiter.Head(t.Context())
 		require.NoError(t, err)
@@ -161,7 +162,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 			assert.Equal(t, seen, head)
 		}
 		lock := mysqltest.Receive(t, queued)
-		woken := mysqltest.Result(func() notify.Head {
+		woken := mysqltest.Result(func() core.Head {
 			head, err := waiter.Wait(t.Context(), seen, time.Hour)
 			assert.NoError(t, err)
 			return head
@@ -178,15 +179,15 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 func TestHandshakeThatLostItsLock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		name := notify.HandshakeName(db.Name(), "orders")
+		name := core.HandshakeName(db.Name(), "orders")
 		session := openSession(t, db, 0)
-		waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), quick())
+		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), quick())
 		insert(t, db)
-		head, err := waiter.Wait(t.Context(), notify.Head{}, time.Hour)
+		head, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 		require.NoError(t, err)
 		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", name))
 		_, err = waiter.Wait(t.Context(), head, time.Hour)
-		require.ErrorIs(t, err, notify.ErrLockLost)
+		require.ErrorIs(t, err, core.ErrLockLost)
 		require.NoError(t, waiter.Close())
 	})
 }

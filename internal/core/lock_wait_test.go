@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/server"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A wait for a lock takes longer than the session may be idle: the session lives,
@@ -21,17 +21,17 @@ import (
 func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		long := short + time.Second
-		for what, wait := range map[string]func(session, other *notify.Session, name string) (*notify.Lock, error){
-			"granted": func(session, other *notify.Session, name string) (*notify.Lock, error) {
+		for what, wait := range map[string]func(session, other *core.Session, name string) (*core.Lock, error){
+			"granted": func(session, other *core.Session, name string) (*core.Lock, error) {
 				held := mustLock(t, other, name)
-				granted := mysqltest.Result(func() *notify.Lock { return mustLock(t, session, name) })
+				granted := mysqltest.Result(func() *core.Lock { return mustLock(t, session, name) })
 				serverTime(t, s.Admin(t), long)
 				require.NoError(t, held.Release(t.Context()))
 				return mysqltest.Receive(t, granted), nil
 			},
-			"turn": func(session, other *notify.Session, name string) (*notify.Lock, error) {
+			"turn": func(session, other *core.Session, name string) (*core.Lock, error) {
 				lock := mustLock(t, session, name)
-				queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
+				queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() error {
 					_, err := lock.Turn(t.Context(), patience)
@@ -42,25 +42,25 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 				require.NoError(t, held.Release(t.Context()))
 				return lock, mysqltest.Receive(t, turned)
 			},
-			"not granted": func(session, other *notify.Session, name string) (*notify.Lock, error) {
+			"not granted": func(session, other *core.Session, name string) (*core.Lock, error) {
 				mustLock(t, other, name)
 				_, err := session.Lock(t.Context(), name, long)
-				require.ErrorIs(t, err, notify.ErrNotAcquired)
+				require.ErrorIs(t, err, core.ErrNotAcquired)
 				return mustLock(t, session, name+".free"), nil
 			},
-			"with another lock": func(session, other *notify.Session, name string) (*notify.Lock, error) {
+			"with another lock": func(session, other *core.Session, name string) (*core.Lock, error) {
 				lock := mustLock(t, session, name+".another")
 				mustLock(t, other, name)
 				begun := time.Now()
 				_, err := session.Lock(t.Context(), name, long)
-				require.ErrorIs(t, err, notify.ErrNotAcquired)
+				require.ErrorIs(t, err, core.ErrNotAcquired)
 				require.GreaterOrEqual(t, time.Since(begun), long-100*time.Millisecond)
 				return lock, nil
 			},
-			"turn with another lock": func(session, other *notify.Session, name string) (*notify.Lock, error) {
+			"turn with another lock": func(session, other *core.Session, name string) (*core.Lock, error) {
 				another := mustLock(t, session, name+".another")
 				lock := mustLock(t, session, name)
-				queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
+				queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() (err error) {
 					taken, err := lock.Turn(t.Context(), patience)
@@ -128,16 +128,16 @@ func TestTurn(t *testing.T) {
 
 		// A session that came meanwhile keeps the lock.
 		other := openSession(t, db, 0)
-		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, other, name) })
+		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 		mysqltest.AwaitState(t, admin, other.ID(), waiting)
 		_, err = lock.Turn(t.Context(), time.Second)
-		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.ErrorIs(t, err, core.ErrNotAcquired)
 		theirs := mysqltest.Receive(t, queued)
 		requireHeld(t, theirs, true)
 		requireHeld(t, lock, false)
 		require.NoError(t, lock.Err(), "given away, not lost")
 		_, err = lock.Turn(t.Context(), 0)
-		require.ErrorIs(t, err, notify.ErrLockLost, "it was not held")
+		require.ErrorIs(t, err, core.ErrLockLost, "it was not held")
 		require.NoError(t, first.Err())
 
 		// A context that ends before costs nothing, in the middle the session.
@@ -146,7 +146,7 @@ func TestTurn(t *testing.T) {
 		_, err = theirs.Turn(ended, 0)
 		require.ErrorIs(t, err, errOurs)
 		requireHeld(t, theirs, true)
-		again := mysqltest.Result(func() *notify.Lock { return mustLock(t, first, name) })
+		again := mysqltest.Result(func() *core.Lock { return mustLock(t, first, name) })
 		mysqltest.AwaitState(t, admin, first.ID(), waiting)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		turned := mysqltest.Result(func() error {
@@ -158,8 +158,8 @@ func TestTurn(t *testing.T) {
 		cancel(errOurs)
 		err = mysqltest.Receive(t, turned)
 		require.ErrorIs(t, err, errOurs)
-		require.ErrorIs(t, err, notify.ErrLockLost)
-		require.ErrorIs(t, theirs.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, err, core.ErrLockLost)
+		require.ErrorIs(t, theirs.Err(), core.ErrLockLost)
 		require.ErrorIs(t, other.Err(), errOurs)
 	})
 }
@@ -182,7 +182,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		kill(t, admin, "QUERY", session.ID())
 		err := mysqltest.Receive(t, waited)
 		require.Error(t, err)
-		require.NotErrorIs(t, err, notify.ErrNotAcquired)
+		require.NotErrorIs(t, err, core.ErrNotAcquired)
 		if s.IsMariaDB() {
 			assert.ErrorContains(t, err, "gave up the wait")
 		} else {
@@ -193,7 +193,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		lock := mustLock(t, session, name)
 
 		// In the middle of a turn: the lock was let go, and another session may have held it.
-		queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, name) })
+		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, holder, name) })
 		mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 		turned := mysqltest.Result(func() error {
 			_, err := lock.Turn(t.Context(), patience)
@@ -202,8 +202,8 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		held = mysqltest.Receive(t, queued)
 		mysqltest.AwaitState(t, admin, session.ID(), waiting)
 		kill(t, admin, "QUERY", session.ID())
-		require.ErrorIs(t, mysqltest.Receive(t, turned), notify.ErrLockLost)
-		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, mysqltest.Receive(t, turned), core.ErrLockLost)
+		require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 		require.NoError(t, session.Err())
 		require.NoError(t, held.Release(t.Context()))
 		require.NoError(t, mustLock(t, session, name).Release(t.Context()))
@@ -234,7 +234,7 @@ func TestKillsAtAnyMoment(t *testing.T) {
 		defer killer.Wait()
 		defer close(stop)
 		for i := range 200 {
-			session, err := db.Session(t.Context(), notify.SessionOptions{})
+			session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 			require.NoError(t, err)
 			victim.Store(session.ID())
 			lock, err := session.Lock(t.Context(), lockName(db), patience)
@@ -263,12 +263,12 @@ func TestDeadlockOfLocks(t *testing.T) {
 		held := mustLock(t, one, x)
 		mustLock(t, two, y)
 		type outcome struct {
-			session *notify.Session
-			lock    *notify.Lock
+			session *core.Session
+			lock    *core.Lock
 			err     error
 		}
 		outcomes := make(chan outcome, 2)
-		wait := func(session *notify.Session, name string) {
+		wait := func(session *core.Session, name string) {
 			lock, err := session.Lock(t.Context(), name, patience)
 			outcomes <- outcome{session, lock, err}
 		}

@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 type AutoOptions struct {
 	// Logger gets a line when the way of waiting is known, and when it changes. nil means slog.Default().
 	Logger *slog.Logger
+	// Slow says that the source is a query that may be slow. It then shares no session with those that are not.
+	Slow bool
 }
 
 // Auto is the recommended Waiter. A wake trigger of the table, or a call of mqnotify_wake, ends its Wait at once. Where
@@ -29,10 +31,10 @@ type Auto struct {
 
 // NewAuto returns a waiter for the source, which is not a FlagRow. It connects in the background. The caller closes it.
 func NewAuto(db *DB, source Source, options AutoOptions) *Auto {
-	return newAuto(db.waiting, source, options)
-}
-
-func newAuto(w *waiting.Waiting, source Source, options AutoOptions) *Auto {
+	w := db.waiting
+	if options.Slow {
+		w = db.slow
+	}
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"testing"
@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // What touches rest on: to the server a ping is not a statement, but it counts among the session's
@@ -144,7 +144,7 @@ func TestTouchesAreFew(t *testing.T) {
 }
 
 // adminCommands is how many commands the session had that are no statements: pings.
-func adminCommands(tb testing.TB, session *notify.Session) (n int) {
+func adminCommands(tb testing.TB, session *core.Session) (n int) {
 	tb.Helper()
 	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
 		return conn.QueryRowxContext(tb.Context(), "SHOW SESSION STATUS LIKE 'Com_admin_commands'").Scan(new(string), &n)

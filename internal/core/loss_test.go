@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // socket is how to reach the server through its Unix socket, by a path that is
@@ -92,7 +92,7 @@ func TestKilledSessionIsLostAtOnce(t *testing.T) {
 				}
 				for _, locks := range []int{0, 1} {
 					session := openSession(t, db, never)
-					var lock *notify.Lock
+					var lock *core.Lock
 					for range locks {
 						lock = mustLock(t, session, lockName(db))
 						require.NoError(t, lock.Err())
@@ -108,7 +108,7 @@ func TestKilledSessionIsLostAtOnce(t *testing.T) {
 					require.ErrorContains(t, session.Err(), "the server closed the connection")
 					if lock != nil {
 						mysqltest.Await(t, lock.Lost(), "the lock's loss")
-						require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+						require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 					}
 					require.Error(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }))
 				}
@@ -134,7 +134,7 @@ func TestKilledSessionIsLostByATouch(t *testing.T) {
 		all.Wait()
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		mysqltest.Await(t, lock.Lost(), "the loss")
-		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 
 		idle := openSession(t, db, never)
 		mustLock(t, idle, lockName(db))
@@ -166,10 +166,10 @@ func TestLostWithTheServer(t *testing.T) {
 				mysqltest.Await(t, session.Lost(), "the loss")
 				mysqltest.Await(t, empty.Lost(), "the loss of a session without a lock")
 				mysqltest.Await(t, ctx.Done(), "the context's end")
-				require.ErrorIs(t, context.Cause(ctx), notify.ErrLockLost)
-				require.ErrorIs(t, lock.Release(t.Context()), notify.ErrLockLost)
+				require.ErrorIs(t, context.Cause(ctx), core.ErrLockLost)
+				require.ErrorIs(t, lock.Release(t.Context()), core.ErrLockLost)
 				_, err := lock.Turn(t.Context(), 0)
-				require.ErrorIs(t, err, notify.ErrLockLost)
+				require.ErrorIs(t, err, core.ErrLockLost)
 				held, err := lock.Held(t.Context())
 				require.NoError(t, err)
 				assert.False(t, held)
@@ -185,9 +185,9 @@ func TestLostWithTheServer(t *testing.T) {
 func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 	// Thousands of calls still fit between two touches, and the other tests get the processors.
 	pause := func() { <-time.After(time.Millisecond) }
-	cases := map[string]func(t *testing.T, session *notify.Session, another string){
+	cases := map[string]func(t *testing.T, session *core.Session, another string){
 		"idle": nil,
-		"statement after statement": func(_ *testing.T, session *notify.Session, _ string) {
+		"statement after statement": func(_ *testing.T, session *core.Session, _ string) {
 			for session.Err() == nil {
 				_ = session.Do(context.Background(), func(conn *sqlx.Conn) error {
 					_, err := conn.ExecContext(context.Background(), "DO 1")
@@ -196,13 +196,13 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				pause()
 			}
 		},
-		"nothing said": func(_ *testing.T, session *notify.Session, _ string) {
+		"nothing said": func(_ *testing.T, session *core.Session, _ string) {
 			for session.Err() == nil {
 				_ = session.Do(context.Background(), func(*sqlx.Conn) error { return nil })
 				pause()
 			}
 		},
-		"waits for another lock": func(t *testing.T, session *notify.Session, another string) {
+		"waits for another lock": func(t *testing.T, session *core.Session, another string) {
 			_, err := session.Lock(context.Background(), another, time.Hour)
 			assert.Error(t, err)
 		},
@@ -241,7 +241,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				require.NoError(t, lock.Err())
 				proxy.Freeze()
 				mysqltest.Await(t, lock.Lost(), "the loss")
-				require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+				require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 				require.NoError(t, mysqltest.Receive(t, taken))
 			})
 		}
@@ -261,7 +261,7 @@ func TestALateGrantIsNone(t *testing.T) {
 				admin := s.Admin(t)
 				first := openSession(t, openDB(t, proxy.Config(config)), short)
 				holder, next := openSession(t, direct, 0), openSession(t, direct, 0)
-				var held *notify.Lock
+				var held *core.Lock
 				var err <-chan error
 				if how == "lock" {
 					held = mustLock(t, holder, lockName(direct))
@@ -271,7 +271,7 @@ func TestALateGrantIsNone(t *testing.T) {
 					})
 				} else {
 					lock := mustLock(t, first, lockName(direct))
-					queued := mysqltest.Result(func() *notify.Lock { return mustLock(t, holder, lockName(direct)) })
+					queued := mysqltest.Result(func() *core.Lock { return mustLock(t, holder, lockName(direct)) })
 					mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 					err = mysqltest.Result(func() error {
 						_, err := lock.Turn(t.Context(), time.Minute)
@@ -307,7 +307,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 		require.NoError(t, session.Err())
 		lock := mustLock(t, session, lockName(db))
 		require.Error(t, session.Do(t.Context(), wait))
-		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 		require.ErrorContains(t, session.Err(), "kept the session from asking for its locks")
 		mustLock(t, openSession(t, db, 0), lockName(db))
 	})
@@ -339,7 +339,7 @@ func TestLossByOwnership(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, short)
-		take := func() *notify.Lock { // and let go behind the session's back
+		take := func() *core.Lock { // and let go behind the session's back
 			lock := mustLock(t, session, lockName(db))
 			require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", lock.Name()))
 			return lock
@@ -350,15 +350,15 @@ func TestLossByOwnership(t *testing.T) {
 			require.Equal(t, 1, value[int](t, session, "SELECT 1"))
 			return lock.Err() != nil
 		}, patience, tick)
-		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 		require.NoError(t, session.Err(), "the session lives")
 
 		lock = take()
 		requireHeld(t, lock, false)
-		require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+		require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 		requireHeld(t, lock, false)
 
-		require.ErrorIs(t, take().Release(t.Context()), notify.ErrLockLost)
+		require.ErrorIs(t, take().Release(t.Context()), core.ErrLockLost)
 
 		lock = mustLock(t, session, lockName(db))
 		require.NoError(t, lock.Release(t.Context()))
@@ -369,7 +369,7 @@ func TestLossByOwnership(t *testing.T) {
 		require.NoError(t, session.Err())
 
 		_, err := take().Turn(t.Context(), 0)
-		require.ErrorIs(t, err, notify.ErrLockLost)
+		require.ErrorIs(t, err, core.ErrLockLost)
 		require.Error(t, session.Err(), "somebody may have had it: all is in doubt")
 	})
 }

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"sync"
@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // However many statements run at the same time, a DB opens no more connections than its default limit.
 func TestPoolIsBounded(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, err := notify.OpenConfig(s.Database(t))
+		db, err := core.OpenConfig(s.Database(t))
 		require.NoError(t, err)
 		defer db.Close()
 		var running sync.WaitGroup
@@ -36,8 +36,8 @@ func TestOpenRefusals(t *testing.T) {
 	for _, dsn := range []string{
 		"root:geheim@tcp(127.0.0.1:3306)/", "root:geheim@/", "mysql://root:geheim@127.0.0.1/", "mariadb://root:geheim@127.0.0.1",
 	} {
-		_, err := notify.Open(dsn)
-		require.ErrorIs(t, err, notify.ErrOptions, dsn)
+		_, err := core.Open(dsn)
+		require.ErrorIs(t, err, core.ErrOptions, dsn)
 		assert.NotContains(t, err.Error(), "geheim")
 	}
 	for _, dsn := range []string{
@@ -45,15 +45,15 @@ func TestOpenRefusals(t *testing.T) {
 		"root:geheim@/shop?timeout=geheim", "mysql://root:geheim@127.0.0.1:port/shop", "mysql://root:geh%eim@h/shop",
 		"postgres://root:geheim@127.0.0.1/shop", "root:geheim",
 	} {
-		_, err := notify.Open(dsn)
+		_, err := core.Open(dsn)
 		require.Error(t, err, dsn)
 		assert.NotContains(t, err.Error(), "geh", dsn)
 	}
-	_, err := notify.OpenConfig(mysql.NewConfig())
-	require.ErrorIs(t, err, notify.ErrOptions)
+	_, err := core.OpenConfig(mysql.NewConfig())
+	require.ErrorIs(t, err, core.ErrOptions)
 	config := mysql.NewConfig()
 	config.DBName, config.Passwd, config.Net = "shop", "geheim", "nonsense"
-	_, err = notify.OpenConfig(config)
+	_, err = core.OpenConfig(config)
 	require.ErrorContains(t, err, "notify: ")
 	assert.NotContains(t, err.Error(), "geheim")
 }
@@ -63,17 +63,17 @@ func TestOpen(t *testing.T) {
 		config := s.Database(t)
 		config.MultiStatements = true
 		config.MaxAllowedPacket = 1 << 20
-		db, err := notify.Open(config.FormatDSN())
+		db, err := core.Open(config.FormatDSN())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
 		assert.Equal(t, config.DBName, db.Name())
-		assert.Equal(t, 1<<20, db.MaxAllowedPacket())
+		assert.Equal(t, 1<<20, core.MaxAllowedPacket(db))
 		var name string
 		require.NoError(t, db.Pool().Get(&name, "SELECT DATABASE() WHERE 1 = ?", 1))
 		assert.Equal(t, config.DBName, name)
 		_, err = db.Pool().Exec("DO 1; DO 2")
 		require.Error(t, err, "a pool for user's values takes one statement at a time")
-		caps, err := db.Capabilities(t.Context())
+		caps, err := core.Discover(t.Context(), db)
 		require.NoError(t, err)
 		assert.Equal(t, s.IsMariaDB(), caps.MariaDB)
 
@@ -82,7 +82,7 @@ func TestOpen(t *testing.T) {
 		session := openSession(t, db, 0)
 		require.NoError(t, db.Close())
 		assert.Equal(t, db.Name(), value[string](t, session, "SELECT DATABASE()"))
-		_, err = db.Capabilities(t.Context())
+		_, err = core.Discover(t.Context(), db)
 		require.Error(t, err)
 	})
 }

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"strings"
@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // names are parts that are easily taken for one another.
@@ -24,13 +24,13 @@ var names = [][]string{
 }
 
 func TestLockName(t *testing.T) {
-	assert.Equal(t, "mqnotify:handshake:shop:orders", notify.HandshakeName("shop", "orders"))
-	assert.Equal(t, "mqnotify:a_1.b-c", notify.LockName("a_1.b-c"))
+	assert.Equal(t, "mqnotify:handshake:shop:orders", core.HandshakeName("shop", "orders"))
+	assert.Equal(t, "mqnotify:a_1.b-c", core.LockName("a_1.b-c"))
 	of := map[string][]string{}
 	for _, parts := range names {
-		name := notify.LockName(parts...)
+		name := core.LockName(parts...)
 		requireName(t, name)
-		assert.Equal(t, name, notify.LockName(parts...))
+		assert.Equal(t, name, core.LockName(parts...))
 		assert.NotContains(t, of, name, "%q and %q", parts, of[name])
 		of[name] = parts
 	}
@@ -52,13 +52,13 @@ func TestServersTakeLockNames(t *testing.T) {
 		db := openDB(t, s.Database(t))
 		session, other := openSession(t, db, 0), openSession(t, db, 0)
 		for _, parts := range names {
-			lock, err := session.TryLock(t.Context(), notify.LockName(parts...))
+			lock, err := session.TryLock(t.Context(), core.LockName(parts...))
 			require.NoError(t, err, "%q", parts)
 			requireHeld(t, lock, true)
 		}
 		for _, parts := range names {
-			_, err := other.TryLock(t.Context(), notify.LockName(parts...))
-			require.ErrorIs(t, err, notify.ErrNotAcquired, "%q", parts)
+			_, err := other.TryLock(t.Context(), core.LockName(parts...))
+			require.ErrorIs(t, err, core.ErrNotAcquired, "%q", parts)
 		}
 	})
 }
@@ -71,17 +71,17 @@ func FuzzLockName(f *testing.F) {
 	f.Add("a,b", "a,B")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		one, two := strings.Split(a, ","), strings.Split(b, ",")
-		nameOne, nameTwo := notify.LockName(one...), notify.LockName(two...)
+		nameOne, nameTwo := core.LockName(one...), core.LockName(two...)
 		requireName(t, nameOne)
 		requireName(t, nameTwo)
 		require.Equal(t, a == b, nameOne == nameTwo, "%q %q: %s %s", one, two, nameOne, nameTwo)
 		upper := strings.Split(strings.ToUpper(a), ",")
-		require.Equal(t, strings.ToUpper(a) == a, notify.LockName(upper...) == nameOne)
-		require.NotEqual(t, nameOne, notify.LockName(append(one, "")...))
-		require.NotEqual(t, nameOne, notify.LockName(a, "x"))
+		require.Equal(t, strings.ToUpper(a) == a, core.LockName(upper...) == nameOne)
+		require.NotEqual(t, nameOne, core.LockName(append(one, "")...))
+		require.NotEqual(t, nameOne, core.LockName(a, "x"))
 		if len(one) > 1 {
-			require.NotEqual(t, nameOne, notify.LockName(strings.Join(one, ":")))
-			require.NotEqual(t, nameOne, notify.LockName(strings.Join(one, "")))
+			require.NotEqual(t, nameOne, core.LockName(strings.Join(one, ":")))
+			require.NotEqual(t, nameOne, core.LockName(strings.Join(one, "")))
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // The session's settings are the server's, whatever the DSN asks for.
@@ -58,23 +58,23 @@ func TestSessionRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
-		_, err := db.Session(t.Context(), notify.SessionOptions{IdleTimeout: 2 * time.Second})
+		_, err := core.NewSession(t.Context(), db, core.SessionOptions{IdleTimeout: 2 * time.Second})
 		require.ErrorContains(t, err, "3s or more")
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errOurs)
-		_, err = db.Session(ctx, notify.SessionOptions{})
+		_, err = core.NewSession(ctx, db, core.SessionOptions{})
 		require.ErrorIs(t, err, context.Canceled)
 
 		wrong := config.Clone()
 		wrong.User, wrong.Passwd = "nobody", "geheim"
-		_, err = openDB(t, wrong).Session(t.Context(), notify.SessionOptions{})
+		_, err = core.NewSession(t.Context(), openDB(t, wrong), core.SessionOptions{})
 		require.ErrorContains(t, err, "notify: connect: ")
 		assert.NotContains(t, err.Error(), "geheim")
 
 		gone := config.Clone()
 		gone.DBName += "_gone"
-		_, err = openDB(t, gone).Session(t.Context(), notify.SessionOptions{})
+		_, err = core.NewSession(t.Context(), openDB(t, gone), core.SessionOptions{})
 		var failure *mysql.MySQLError
 		require.ErrorAs(t, err, &failure)
 		assert.EqualValues(t, 1049, failure.Number)
@@ -82,7 +82,7 @@ func TestSessionRefusals(t *testing.T) {
 		// It takes a connection without a right, and then can't be set up.
 		bad := config.Clone()
 		bad.Params = map[string]string{"no_such_variable": "1"}
-		_, err = openDB(t, bad).Session(t.Context(), notify.SessionOptions{})
+		_, err = core.NewSession(t.Context(), openDB(t, bad), core.SessionOptions{})
 		require.ErrorContains(t, err, "no_such_variable")
 	})
 }
@@ -97,7 +97,7 @@ func TestSessionToAServerThatHangs(t *testing.T) {
 		proxy.Freeze()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := db.Session(ctx, notify.SessionOptions{})
+		_, err := core.NewSession(ctx, db, core.SessionOptions{})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
@@ -184,7 +184,7 @@ func TestDo(t *testing.T) {
 			require.ErrorIs(t, mysqltest.Receive(t, err), errOurs)
 			mysqltest.Await(t, session.Lost(), "the loss")
 			require.ErrorIs(t, session.Err(), errOurs)
-			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
+			require.ErrorIs(t, lock.Err(), core.ErrLockLost)
 			require.ErrorIs(t, lock.Err(), errOurs)
 			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }), errOurs)
 		})
@@ -203,13 +203,13 @@ func TestClose(t *testing.T) {
 			require.NoError(t, session.Close())
 			require.NoError(t, session.Close())
 			mysqltest.Await(t, session.Lost(), "the loss")
-			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
-			require.ErrorIs(t, lock.Err(), notify.ErrLockLost)
-			require.ErrorIs(t, lock.Err(), notify.ErrSessionClosed)
-			require.ErrorIs(t, lock.Release(t.Context()), notify.ErrLockLost)
-			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }), notify.ErrSessionClosed)
+			require.ErrorIs(t, session.Err(), core.ErrSessionClosed)
+			require.ErrorIs(t, lock.Err(), core.ErrLockLost)
+			require.ErrorIs(t, lock.Err(), core.ErrSessionClosed)
+			require.ErrorIs(t, lock.Release(t.Context()), core.ErrLockLost)
+			require.ErrorIs(t, session.Do(t.Context(), func(*sqlx.Conn) error { panic("must not run") }), core.ErrSessionClosed)
 			_, err := session.TryLock(t.Context(), lockName(db))
-			require.ErrorIs(t, err, notify.ErrSessionClosed)
+			require.ErrorIs(t, err, core.ErrSessionClosed)
 			require.NoError(t, mustLock(t, other, lockName(db)).Release(t.Context()))
 		})
 
@@ -223,7 +223,7 @@ func TestClose(t *testing.T) {
 			mysqltest.AwaitState(t, admin, session.ID(), waiting)
 			require.NoError(t, mysqltest.Receive(t, mysqltest.Result(session.Close)))
 			require.Error(t, mysqltest.Receive(t, err))
-			require.ErrorIs(t, session.Err(), notify.ErrSessionClosed)
+			require.ErrorIs(t, session.Err(), core.ErrSessionClosed)
 		})
 
 		// Each returns only when all is over, the one that came second too.
@@ -301,9 +301,9 @@ func TestSessionsOfManyDatabases(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		// Locks of the same purpose in two databases don't meet.
 		one, two := openDB(t, s.Database(t)), openDB(t, s.Database(t))
-		require.NotEqual(t, notify.HandshakeName(one.Name(), "orders"), notify.HandshakeName(two.Name(), "orders"))
-		mustLock(t, openSession(t, one, 0), notify.HandshakeName(one.Name(), "orders"))
-		mustLock(t, openSession(t, two, 0), notify.HandshakeName(two.Name(), "orders"))
-		assert.Contains(t, notify.HandshakeName(one.Name(), "orders"), one.Name(), "a DBA sees whose it is")
+		require.NotEqual(t, core.HandshakeName(one.Name(), "orders"), core.HandshakeName(two.Name(), "orders"))
+		mustLock(t, openSession(t, one, 0), core.HandshakeName(one.Name(), "orders"))
+		mustLock(t, openSession(t, two, 0), core.HandshakeName(two.Name(), "orders"))
+		assert.Contains(t, core.HandshakeName(one.Name(), "orders"), one.Name(), "a DBA sees whose it is")
 	})
 }

@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -36,17 +36,15 @@ var _ Waiter = (*Handshake)(nil)
 
 // NewHandshake is the consumer's side on the lock of the name; the session
 // becomes the waiter's and is closed with it. waits is how long it sleeps while
-// there is no producer, which is also how long a producer that comes may wait;
-// nil means Fibonacci from 5 ms to 1.5 s.
+// there is no producer, which is also how long a producer that comes may wait.
 func NewHandshake(session *Session, name string, source Source, waits backoff.BackOff) *Handshake {
-	if waits == nil {
-		waits = &Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
-	}
 	return &Handshake{session: session, name: name, source: source, waits: waits}
 }
 
 // Head implements [Waiter].
-func (h *Handshake) Head(ctx context.Context) (Head, error) { return h.source.read(ctx, h.session) }
+func (h *Handshake) Head(ctx context.Context) (Head, error) {
+	return h.source.read(ctx, h.session)
+}
 
 // Wait implements [Waiter], but for a bound of less than a second, while the producer has
 // the lock: the server counts in seconds.

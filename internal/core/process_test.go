@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
@@ -49,7 +50,7 @@ func TestHandshakeOfProcesses(t *testing.T) {
 			turns = "SELECT COUNT(*) FROM turns"
 			held  = "SELECT COALESCE(IS_USED_LOCK('%s'), 0)"
 		)
-		lock := fmt.Sprintf(held, notify.HandshakeName(db.Name(), "orders"))
+		lock := fmt.Sprintf(held, core.HandshakeName(db.Name(), "orders"))
 		start := func(role string) (kill func()) { return startParty(t, party{role, config.FormatDSN()}) }
 
 		killConsumer := start("consumer")
@@ -121,7 +122,7 @@ func partyMain(told string) error {
 	if err := json.Unmarshal([]byte(told), &p); err != nil {
 		return err
 	}
-	db, err := notify.Open(p.DSN)
+	db, err := core.Open(p.DSN)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func partyMain(told string) error {
 }
 
 // produce publishes a message after the other.
-func produce(ctx context.Context, db *notify.DB) error {
+func produce(ctx context.Context, db *core.DB) error {
 	handshake, err := producer.NewHandshake(db, "orders", producer.Options{})
 	if err != nil {
 		return err
@@ -152,14 +153,14 @@ func produce(ctx context.Context, db *notify.DB) error {
 
 // consume notes the rows that it finds at each of its turns, and those that come
 // while it works.
-func consume(ctx context.Context, db *notify.DB) error {
-	session, err := db.Session(ctx, notify.SessionOptions{})
+func consume(ctx context.Context, db *core.DB) error {
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err != nil {
 		return err
 	}
-	name := notify.HandshakeName(db.Name(), "orders")
-	waiter := notify.NewHandshake(session, name, notify.LargestID("orders", "id"), nil)
-	var head notify.Head
+	name := core.HandshakeName(db.Name(), "orders")
+	waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond})
+	var head core.Head
 	var last int
 	if err := db.Pool().GetContext(ctx, &last, "SELECT COALESCE(MAX(last_id), 0) FROM turns"); err != nil {
 		return err

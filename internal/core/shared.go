@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -114,7 +114,7 @@ func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 	if session != nil {
 		_ = session.Close()
 	}
-	session, err := db.Session(ctx, s.options)
+	session, err := NewSession(ctx, db, s.options)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 // them, however many callers there are. The caller runs its statements with Ask, does not close the session, and calls
 // release once when it is done with it. The last release closes the session. After a loss every caller gets the session's
 // error, and asks for a session again.
-func (db *DB) SharedSession(ctx context.Context) (session *Session, release func(), err error) {
+func SharedSession(ctx context.Context, db *DB) (session *Session, release func(), err error) {
 	reader := db.sharing.reader()
 	session, err = reader.open(ctx, db)
 	if err != nil {
@@ -142,7 +142,7 @@ func (db *DB) SharedSession(ctx context.Context) (session *Session, release func
 // SharedLock takes the advisory lock of the name without a wait, on a session that holds the locks of all its callers.
 // Its error is ErrNotAcquired if any session holds the lock, this one included. The caller calls release once, which lets
 // the lock go. The loss of the session loses the locks of all.
-func (db *DB) SharedLock(ctx context.Context, name string) (lock *Lock, release func() error, err error) {
+func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release func() error, err error) {
 	locker := db.sharing.locker()
 	session, err := locker.open(ctx, db)
 	if err == nil {

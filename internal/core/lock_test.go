@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 func TestLock(t *testing.T) {
@@ -31,12 +31,12 @@ func TestLock(t *testing.T) {
 		require.ErrorContains(t, err, "holds it already")
 
 		_, err = two.TryLock(t.Context(), name)
-		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.ErrorIs(t, err, core.ErrNotAcquired)
 		_, err = two.Lock(t.Context(), name, -time.Hour)
-		require.ErrorIs(t, err, notify.ErrNotAcquired, "less than nothing is a try")
+		require.ErrorIs(t, err, core.ErrNotAcquired, "less than nothing is a try")
 		begun := time.Now()
 		_, err = two.Lock(t.Context(), name, 1100*time.Millisecond)
-		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.ErrorIs(t, err, core.ErrNotAcquired)
 		assert.GreaterOrEqual(t, time.Since(begun), 1900*time.Millisecond, "rounded up, by the server's clock")
 
 		// Waits as long as it is told to, however long that is.
@@ -61,7 +61,7 @@ func TestLockNamesThatServersTakeDifferently(t *testing.T) {
 		session := openSession(t, openDB(t, s.Database(t)), 0)
 		for _, name := range []string{"", strings.Repeat("x", 65), "Orders", "two words", "größe", "a\x00", "\x7f"} {
 			_, err := session.TryLock(t.Context(), name)
-			require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
+			require.ErrorIs(t, err, core.ErrOptions, "%q", name)
 		}
 		require.NoError(t, session.Err())
 	})
@@ -112,7 +112,7 @@ func TestLockContext(t *testing.T) {
 		require.NoError(t, lost.Err())
 		kill(t, s.Admin(t), "CONNECTION", session.ID())
 		mysqltest.Await(t, lost.Done(), "the context's end")
-		require.ErrorIs(t, context.Cause(lost), notify.ErrLockLost)
+		require.ErrorIs(t, context.Cause(lost), core.ErrLockLost)
 		require.ErrorContains(t, context.Cause(lost), lock.Name())
 
 		session = openSession(t, db, never)
@@ -121,12 +121,12 @@ func TestLockContext(t *testing.T) {
 		defer cancelClosed()
 		require.NoError(t, session.Close())
 		mysqltest.Await(t, closed.Done(), "the context's end")
-		require.ErrorIs(t, context.Cause(closed), notify.ErrLockLost)
-		require.ErrorIs(t, context.Cause(closed), notify.ErrSessionClosed)
+		require.ErrorIs(t, context.Cause(closed), core.ErrLockLost)
+		require.ErrorIs(t, context.Cause(closed), core.ErrSessionClosed)
 		late, cancelLate := lock.Context(parent) // after the loss
 		defer cancelLate()
 		mysqltest.Await(t, late.Done(), "the context's end")
-		require.ErrorIs(t, context.Cause(late), notify.ErrSessionClosed)
+		require.ErrorIs(t, context.Cause(late), core.ErrSessionClosed)
 
 		lock = mustLock(t, openSession(t, db, never), lockName(db))
 		ended, cancelEnded := lock.Context(parent)
@@ -147,7 +147,7 @@ func TestTwoLocksOfASession(t *testing.T) {
 		requireHeld(t, y, true)
 		mustLock(t, other, x.Name())
 		_, err := other.TryLock(t.Context(), y.Name())
-		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.ErrorIs(t, err, core.ErrNotAcquired)
 
 		// One is lost, the other stays.
 		z := mustLock(t, session, lockName(db, "z"))

@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -11,15 +11,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 	schema "github.com/mqnotify/mqnotify/sql"
 )
 
-// kind is a waiter that keeps the promises of notify.Waiter, and how its head changes.
+// kind is a waiter that keeps the promises of core.Waiter, and how its head changes.
 type kind struct {
-	open   func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter
-	change func(tb testing.TB, db *notify.DB)
+	open   func(db *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter
+	change func(tb testing.TB, db *core.DB)
 	// shared says that the waiter has sessions of its own, which all of a DB share: it has no policy, it goes on after a
 	// session's loss, and its Head is what it saw last.
 	shared bool
@@ -64,52 +65,52 @@ func quick() *spy {
 
 var kinds = map[string]kind{
 	"poll the largest id": {
-		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
-			return notify.NewPoll(session, notify.LargestID("orders", "id"), waits)
+		open: func(_ *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter {
+			return core.NewPoll(session, core.LargestID("orders", "id"), waits)
 		},
 		change: insert,
 	},
 	"poll the counter": {
-		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
-			return notify.NewPoll(session, notify.FlagCounter("orders"), waits)
+		open: func(_ *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter {
+			return core.NewPoll(session, core.FlagCounter("orders"), waits)
 		},
 		change: setFlag,
 	},
 	"poll the row": {
-		open: func(_ *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
-			return notify.NewPoll(session, notify.FlagRow("orders"), waits)
+		open: func(_ *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter {
+			return core.NewPoll(session, core.FlagRow("orders"), waits)
 		},
 		change: setFlag,
 	},
 	"handshake": {
-		open: func(db *notify.DB, session *notify.Session, waits backoff.BackOff) notify.Waiter {
-			name := notify.HandshakeName(db.Name(), "orders")
-			return notify.NewHandshake(session, name, notify.LargestID("orders", "id"), waits)
+		open: func(db *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter {
+			name := core.HandshakeName(db.Name(), "orders")
+			return core.NewHandshake(session, name, core.LargestID("orders", "id"), waits)
 		},
 		change: insert,
 	},
 	"auto": {
-		open: func(db *notify.DB, _ *notify.Session, _ backoff.BackOff) notify.Waiter {
-			return notify.NewAuto(db, notify.LargestID("orders", "id"), notify.AutoOptions{})
+		open: func(db *core.DB, _ *core.Session, _ backoff.BackOff) core.Waiter {
+			return core.NewAuto(db, core.LargestID("orders", "id"), core.AutoOptions{})
 		},
 		change: insert,
 		shared: true,
 	},
 	"auto of the counter": {
-		open: func(db *notify.DB, _ *notify.Session, _ backoff.BackOff) notify.Waiter {
-			return notify.NewAuto(db, notify.FlagCounter("orders"), notify.AutoOptions{})
+		open: func(db *core.DB, _ *core.Session, _ backoff.BackOff) core.Waiter {
+			return core.NewAuto(db, core.FlagCounter("orders"), core.AutoOptions{})
 		},
 		change: setFlag,
 		shared: true,
 	},
 }
 
-func setFlag(tb testing.TB, db *notify.DB) {
+func setFlag(tb testing.TB, db *core.DB) {
 	tb.Helper()
 	require.NoError(tb, notify.Flag{Topic: "orders"}.Set(tb.Context(), db.Pool()))
 }
 
-// TestWaiters runs every waiter through what notify.Waiter promises.
+// TestWaiters runs every waiter through what core.Waiter promises.
 func TestWaiters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, kind := range kinds {
@@ -125,7 +126,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	// waits gives its first wait when a Wait has begun. slow's is an hour: what ends it
 	// is what is tested, and no look that comes soon anyway.
 	slow := func() *spy { return &spy{policy: backoff.NewConstantBackOff(time.Hour)} }
-	open := func(t *testing.T, waits *spy) (db *notify.DB, session *notify.Session, waiter notify.Waiter, _ *spy) {
+	open := func(t *testing.T, waits *spy) (db *core.DB, session *core.Session, waiter core.Waiter, _ *spy) {
 		t.Helper()
 		db = openDB(t, tidy(t, s))
 		makeTopic(t, db)
@@ -135,7 +136,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		return db, session, waiter, waits
 	}
 	type turn struct {
-		head notify.Head
+		head core.Head
 		err  error
 	}
 	// begun returns when a Wait has: with the n-th wait of the policy.
@@ -146,13 +147,13 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		}
 	}
 	// head is the head when nothing is on its way that would end a Wait.
-	head := func(t *testing.T, waiter notify.Waiter) notify.Head {
+	head := func(t *testing.T, waiter core.Waiter) core.Head {
 		t.Helper()
 		head, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		return head
 	}
-	wait := func(ctx context.Context, waiter notify.Waiter, seen notify.Head, bound time.Duration) <-chan turn {
+	wait := func(ctx context.Context, waiter core.Waiter, seen core.Head, bound time.Duration) <-chan turn {
 		return mysqltest.Result(func() turn {
 			head, err := waiter.Wait(ctx, seen, bound)
 			return turn{head, err}
@@ -220,7 +221,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		_, _, waiter, _ := open(t, slow())
 		require.NoError(t, waiter.Close())
 		require.NoError(t, waiter.Close())
-		require.Error(t, mysqltest.Receive(t, wait(t.Context(), waiter, notify.Head{}, time.Hour)).err)
+		require.Error(t, mysqltest.Receive(t, wait(t.Context(), waiter, core.Head{}, time.Hour)).err)
 	})
 
 	t.Run("close during a wait, many at once", func(t *testing.T) {
@@ -254,7 +255,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	t.Run("what it reads is gone", func(t *testing.T) {
 		t.Parallel()
 		db, _, waiter, waits := open(t, quick())
-		waited := wait(t.Context(), waiter, notify.Head{}, time.Hour)
+		waited := wait(t.Context(), waiter, core.Head{}, time.Hour)
 		begun(t, waits, 1)
 		mysqltest.Exec(t, db.Pool(), "DROP TABLE orders, "+schema.FlagTable)
 		require.Error(t, mysqltest.Receive(t, waited).err)

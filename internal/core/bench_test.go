@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"testing"

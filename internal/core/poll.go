@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -24,17 +24,15 @@ var _ Waiter = (*Poll)(nil)
 var errClosed = errors.New("the waiter was closed")
 
 // NewPoll looks at source over session, which stays the caller's and may be used
-// for other statements, with the waits of the policy; nil means Fibonacci from
-// 10 ms to 1 s with a tenth of jitter.
+// for other statements, with the waits of the policy.
 func NewPoll(session *Session, source Source, waits backoff.BackOff) *Poll {
-	if waits == nil {
-		waits = &Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
-	}
 	return &Poll{session: session, source: source, waits: waits, closed: make(chan struct{})}
 }
 
 // Head implements [Waiter].
-func (p *Poll) Head(ctx context.Context) (Head, error) { return p.source.read(ctx, p.session) }
+func (p *Poll) Head(ctx context.Context) (Head, error) {
+	return p.source.read(ctx, p.session)
+}
 
 // Wait implements [Waiter].
 func (p *Poll) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {

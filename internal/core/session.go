@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -56,7 +56,7 @@ type Session struct {
 	db   *sqlx.DB
 	conn *sqlx.Conn
 	id   uint64
-	caps *Capabilities
+	caps *server.Capabilities
 	idle time.Duration
 
 	shared bool // several callers use it, and none closes it
@@ -80,10 +80,10 @@ type Session struct {
 	cause   error
 }
 
-// Session connects and returns a pinned session, set up for waiting: autocommit,
+// NewSession connects and returns a pinned session, set up for waiting: autocommit,
 // READ COMMITTED, UTC, no statement timeout, lock waits of 2 s at most, no entry
 // in the slow log for a wait. The caller closes it. ctx is for connecting alone.
-func (db *DB) Session(ctx context.Context, options SessionOptions) (*Session, error) {
+func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, error) {
 	if options.IdleTimeout == 0 {
 		options.IdleTimeout = 30 * time.Second
 	}
@@ -181,7 +181,7 @@ func (s *Session) setUp(ctx context.Context) error {
 func (s *Session) ID() uint64 { return s.id }
 
 // Capabilities is what the session's server can do.
-func (s *Session) Capabilities() *Capabilities { return s.caps }
+func (s *Session) Capabilities() *server.Capabilities { return s.caps }
 
 // Lost is closed when the connection, and with it every lock, is gone.
 func (s *Session) Lost() <-chan struct{} { return s.lost }

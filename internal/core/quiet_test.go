@@ -1,4 +1,4 @@
-package notify_test
+package core_test
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
-func awaitReadAhead(t *testing.T, session *notify.Session) {
+func awaitReadAhead(t *testing.T, session *core.Session) {
 	t.Helper()
 	require.Eventually(t, session.ReadsAhead, patience, time.Millisecond, "an idle connection is not read")
 }
@@ -53,7 +53,7 @@ func TestWithin(t *testing.T) {
 		db := openDB(t, s.Database(t))
 		other := openSession(t, db, never)
 		mustLock(t, other, lockName(db))
-		ask := func(ctx context.Context, session *notify.Session, limit time.Duration) error {
+		ask := func(ctx context.Context, session *core.Session, limit time.Duration) error {
 			return session.Do(t.Context(), func(conn *sqlx.Conn) error {
 				return session.Within(ctx, limit, func(ctx context.Context) error {
 					require.Nil(t, ctx.Done())

@@ -1,4 +1,4 @@
-package notify
+package core
 
 import (
 	"context"
@@ -10,15 +10,6 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
-)
-
-var (
-	// ErrNotAcquired is returned when a lock's timeout passed and another session
-	// still holds it.
-	ErrNotAcquired = errors.New("the lock is held by another session")
-	// ErrLockLost is returned, and is the cause of a context given by
-	// Lock.Context, when the session no longer holds the lock.
-	ErrLockLost = errors.New("the lock was lost")
 )
 
 // longest is the longest wait for a lock; what is more would overflow somewhere.

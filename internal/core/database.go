@@ -1,0 +1,155 @@
+package core
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/dsn"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+// DB is a MySQL or MariaDB database that topics live in: a pool of connections
+// for short statements, and pinned sessions next to it. Safe for concurrent use.
+type DB struct {
+	config *mysql.Config
+	pool   *sqlx.DB
+	closed atomic.Bool
+
+	packets *sql.DB // connections that take several statements in a packet, for producers
+
+	waiting *waiting.Waiting
+	slow    *waiting.Waiting // for queries that may be slow, and must not hold others up
+	sharing sharing
+
+	keeping sync.Once
+	kept    any // of package notify
+}
+
+// Open prepares access to the database that dataSource names, in the driver's form
+// ("user:pass@tcp(host:3306)/db") or as a URL ("mysql://user:pass@host/db"). It
+// does not connect. No error ever shows the DSN's password.
+func Open(dataSource string) (*DB, error) {
+	config, err := dsn.Parse(dataSource)
+	if err != nil {
+		return nil, err
+	}
+	return OpenConfig(config)
+}
+
+// OpenConfig is Open for a configuration of the driver, which it copies.
+func OpenConfig(config *mysql.Config) (*DB, error) {
+	if config.DBName == "" {
+		return nil, fmt.Errorf("notify: %w: no database in the DSN: end it with /DATABASE", ErrOptions)
+	}
+	config = config.Clone()
+	config.InterpolateParams = true // a statement with arguments is one round trip, not three
+	config.MultiStatements = false
+	if config.Params == nil {
+		config.Params = make(map[string]string)
+	}
+	setSession(config.Params)
+	if config.ConnectionAttributes == "" {
+		config.ConnectionAttributes = "program_name:mqnotify"
+	}
+	if config.Logger == nil || config.Logger == mysql.NewConfig().Logger {
+		// What the driver would print on stderr, it returns as errors too.
+		config.Logger = &mysql.NopLogger{}
+	}
+	connector, err := server.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	several := config.Clone()
+	several.MultiStatements = true
+	if several.ReadTimeout == 0 {
+		// After a KILL between two statements of a packet the server sends no further answer. Longer than an INSERT waits.
+		several.ReadTimeout = 2 * time.Minute
+	}
+	packets, err := server.NewConnector(several)
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), packets: sql.OpenDB(packets), waiting: waiting.New(config, slog.Default()),
+		slow: waiting.New(config, slog.Default())}
+	db.pool.SetMaxOpenConns(poolConns)
+	db.packets.SetMaxOpenConns(packetConns)
+	db.packets.SetMaxIdleConns(packetConns)
+	return db, nil
+}
+
+// setSession adds session variables that every connection sets, whatever the server's globals and its init_connect say. The
+// user's stay, but for those that messages depend on.
+func setSession(params map[string]string) {
+	for name := range params {
+		switch strings.ToLower(name) {
+		case "autocommit", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit":
+			delete(params, name)
+		}
+	}
+	params["autocommit"] = "1" // a statement of the pool's is a transaction
+	// Text would be damaged on its way, and the driver escapes values for UTF-8. The collation stays if it is one of utf8mb4.
+	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
+	params["collation_connection"] = "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
+		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))"
+	// No statement is cut short, and with MariaDB an empty string is no NULL. Each comment is for one kind of server alone.
+	// LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
+	first := ""
+	for _, s := range [][2]string{
+		{"max_execution_time", "/*!80000 max_execution_time = 0, */ "},
+		{"max_statement_time", "/*M! max_statement_time = 0, */ "},
+		{"sql_mode", "/*M! sql_mode = REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), */ "},
+	} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
+			first += s[1]
+		}
+	}
+	params[first+"sql_select_limit"] = "9223372036854775807" // none
+}
+
+// poolConns is a third of the 151 connections that a server accepts by default, so that one busy process leaves
+// other applications theirs.
+const poolConns = 50
+
+// Pool is the pool for short statements and for transactions. It holds no lock
+// and nothing waits on it. It has at most 50 connections, and callers wait for a free one until
+// their context ends; Pool().SetMaxOpenConns changes that, 0 means no limit. A program in which 50
+// transactions at the same time each need a second connection must raise it. Producers whose topics have no
+// wake trigger use up to four connections outside the pool.
+func (db *DB) Pool() *sqlx.DB { return db.pool }
+
+// Name is the database's name.
+func (db *DB) Name() string { return db.config.DBName }
+
+// MaxAllowedPacket is the largest packet that the DB's driver sends, in bytes; 0 means
+// that it asks the server at each connect.
+func MaxAllowedPacket(db *DB) int { return db.config.MaxAllowedPacket }
+
+// Discover asks the server what it can do, over the pool.
+func Discover(ctx context.Context, db *DB) (*server.Capabilities, error) {
+	return server.Discover(ctx, db.pool)
+}
+
+// Kept returns what create returned in the first call for the DB: what package notify shares among the listeners of a DB.
+func Kept[T any](db *DB, create func() T) T {
+	db.keeping.Do(func() { db.kept = create() })
+	return db.kept.(T) //nolint:forcetypeassert // there is one caller
+}
+
+// Close closes the pools. Sessions live on until they are closed themselves.
+func (db *DB) Close() error {
+	db.closed.Store(true)
+	return errors.Join(db.packets.Close(), db.pool.Close())
+}
