@@ -13,11 +13,6 @@ import (
 
 var retried atomic.Uint64
 
-// Retried is how many statements and transactions of this process's guards were run
-// again, since they met a deadlock, a lock that took too long or a connection that
-// ended. None of these reaches a caller before several attempts have failed.
-func Retried() uint64 { return retried.Load() }
-
 // again runs f until it succeeds, or fails for a reason that another attempt does not
 // mend. f must bear to be run again after it had succeeded without anybody knowing.
 func again(ctx context.Context, f func() error) error {

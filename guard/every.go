@@ -21,7 +21,7 @@ type Every struct {
 	db       *notify.DB
 	key      string
 	interval time.Duration
-	period   Period // instead of an interval
+	period   calendar // instead of an interval
 	zone     *time.Location
 }
 

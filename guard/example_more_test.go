@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/guard"
@@ -27,7 +26,6 @@ func TestMoreExamples(t *testing.T) {
 			"we report\nagain in less than a day: true\n":     ExampleEvery_Do,
 			"held: true\nresumed with the same token: true\n": ExampleLease_Resume,
 			"token 1\n": ExampleNewFlagMutex,
-			"closed, after 0 attempts that met another's lock\n": ExampleRetried,
 		})
 	})
 }
@@ -126,19 +124,4 @@ func ExampleNewFlagMutex() {
 	if err := held.Release(ctx); err != nil {
 		fmt.Println(err)
 	}
-}
-
-// For a program's metrics: how much of its work is done twice because of others' locks.
-func ExampleRetried() {
-	before := guard.Retried()
-	invoice := guard.RowRef{Table: "invoices", Key: "id", Value: 1}
-	err := guard.LockRow(ctx, db, invoice, guard.RowOptions{}, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE invoices SET state = 'closed' WHERE id = 1")
-		return err
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Printf("closed, after %d attempts that met another's lock\n", guard.Retried()-before)
 }

@@ -137,7 +137,7 @@ func ExampleNewEveryPeriod() {
 		fmt.Println(err)
 		return
 	}
-	nightly, err := guard.NewEveryPeriod(db, "nightly report", guard.Day, berlin)
+	nightly, err := guard.NewEveryPeriod(db, "nightly report", "day", berlin)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -148,7 +148,7 @@ func ExampleNewEveryPeriod() {
 
 func ExampleLockRow() {
 	invoice := guard.RowRef{Table: "invoices", Key: "id", Value: 3}
-	err := guard.LockRow(ctx, db, invoice, guard.RowOptions{Timeout: 5 * time.Second}, func(ctx context.Context, tx *sqlx.Tx) error {
+	err := guard.LockRow(ctx, db, invoice, 5*time.Second, func(ctx context.Context, tx *sqlx.Tx) error {
 		var state string
 		if err := tx.GetContext(ctx, &state, "SELECT state FROM invoices WHERE id = 3"); err != nil || state != "open" {
 			return err

@@ -19,3 +19,6 @@ func Renew(ctx context.Context, l *Lease, token uint64) error {
 func TakeAs(ctx context.Context, l *Lease, attempt string) (uint64, error) {
 	return l.takeAs(ctx, attempt)
 }
+
+// Retried is how many statements and transactions of this process were run again.
+func Retried() uint64 { return retried.Load() }

@@ -144,7 +144,7 @@ func TestEngines(t *testing.T) {
 			once, err := guard.NewOnceIn(db, guard.OnceTable{Table: row.Table, Key: "id", Time: "done"})
 			require.NoError(t, err)
 			for _, err := range []error{
-				guard.LockRow(t.Context(), db, row, guard.RowOptions{}, never),
+				guard.LockRow(t.Context(), db, row, 0, never),
 				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LockOptions{TTL: time.Minute}),
 				inTx(t, db, func(tx notify.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
 			} {
@@ -186,7 +186,7 @@ func TestOneConnection(t *testing.T) {
 			require.NoError(t, mysqltest.Receive(t, other))
 
 			// The rest does with one as well.
-			require.NoError(t, guard.LockRow(ctx, db, guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.RowOptions{Timeout: patience},
+			require.NoError(t, guard.LockRow(ctx, db, guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, patience,
 				func(ctx context.Context, tx *sqlx.Tx) error {
 					_, err := guard.NewOnce(db).TryTx(ctx, tx, "k")
 					return err

@@ -7,65 +7,67 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Period is a kind of calendar period, of which [NewEveryPeriod] lets one caller through each.
-type Period string
+// calendar is a kind of calendar period.
+type calendar string
 
-// The calendar periods. A week begins on Monday. A day on which a clock is changed is one day, whether it has 23 or 25 hours.
 const (
-	Hour  Period = "hour"
-	Day   Period = "day"
-	Week  Period = "week"
-	Month Period = "month"
+	hourly  calendar = "hour"
+	daily   calendar = "day"
+	weekly  calendar = "week"
+	monthly calendar = "month"
 )
 
 // NewEveryPeriod returns an [Every] that lets one caller through in each calendar period, at most: a daily task runs once a day also on the
 // days on which clocks are changed, which no interval of 23 or 24 hours achieves. The key has 1 to 255 characters and is on the ready table,
 // which `mqnotify init` makes.
 //
+// period is "hour", "day", "week" or "month". A week begins on Monday. A day on which a clock is changed is one day, whether it
+// has 23 or 25 hours.
+//
 // zone is the time zone of the calendar; nil is UTC. All callers give the same period and zone. The server's clock says what the time is. A
 // task that is started close to the end of a period, by a host whose clock differs, may count for the other one: start it at least some seconds away from
 // that. An unknown period is an error of [notify.ErrOptions].
-func NewEveryPeriod(db *notify.DB, key string, period Period, zone *time.Location) (*Every, error) {
+func NewEveryPeriod(db *notify.DB, key string, period string, zone *time.Location) (*Every, error) {
 	if err := checkName("key", key); err != nil {
 		return nil, err
 	}
-	switch period {
-	case Hour, Day, Week, Month:
+	switch calendar(period) {
+	case hourly, daily, weekly, monthly:
 	default:
-		return nil, wrongf("a period of %q: give %s, %s, %s or %s", string(period), Hour, Day, Week, Month)
+		return nil, wrongf("a period of %q: give %s, %s, %s or %s", period, hourly, daily, weekly, monthly)
 	}
 	if zone == nil {
 		zone = time.UTC
 	}
-	return &Every{db: db, key: key, period: period, zone: zone}, nil
+	return &Every{db: db, key: key, period: calendar(period), zone: zone}, nil
 }
 
 // start returns the first instant of the period in which t is.
-func (p Period) start(t time.Time) time.Time {
+func (p calendar) start(t time.Time) time.Time {
 	year, month, day := t.Date()
 	switch p {
-	case Hour:
+	case hourly:
 		return t.Add(-time.Duration(t.Minute())*time.Minute - time.Duration(t.Second())*time.Second - time.Duration(t.Nanosecond()))
-	case Week:
+	case weekly:
 		day -= (int(t.Weekday()) + 6) % 7
-	case Month:
+	case monthly:
 		day = 1
 	}
 	return midnight(year, month, day, t.Location())
 }
 
 // next returns the first instant of the period after the one in which t is.
-func (p Period) next(t time.Time) time.Time {
-	if p == Hour {
+func (p calendar) next(t time.Time) time.Time {
+	if p == hourly {
 		return p.start(t).Add(time.Hour)
 	}
 	year, month, day := p.start(t).Date()
 	switch p {
-	case Day:
+	case daily:
 		day++
-	case Week:
+	case weekly:
 		day += 7
-	case Month:
+	case monthly:
 		month++
 	}
 	return midnight(year, month, day, t.Location())

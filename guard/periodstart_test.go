@@ -11,22 +11,22 @@ import (
 // A period begins with its first instant, in zones whose clocks are changed at night, at midnight, forward and back.
 func TestPeriodStart(t *testing.T) {
 	for _, c := range []struct {
-		period            Period
+		period            calendar
 		zone, at          string // RFC 3339
 		start, next       string
 		hoursOfThisPeriod float64
 	}{
-		{Day, "Europe/Berlin", "2026-03-29T01:30:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", 23},
-		{Day, "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", 25},
-		{Hour, "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z", 1}, // 2:30 for the second time
-		{Week, "Europe/Berlin", "2026-03-29T10:00:00Z", "2026-03-22T23:00:00Z", "2026-03-29T22:00:00Z", 167},
-		{Month, "Europe/Berlin", "2026-03-29T10:00:00Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", 743},
-		{Month, "UTC", "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", 744},
-		{Day, "America/Sao_Paulo", "2017-10-15T12:00:00Z", "2017-10-15T03:00:00Z", "2017-10-16T02:00:00Z", 23}, // no 0:00
-		{Day, "Asia/Amman", "2021-10-28T21:30:00Z", "2021-10-28T21:00:00Z", "2021-10-29T22:00:00Z", 25},        // the first 0:30
-		{Day, "Asia/Amman", "2021-10-28T22:30:00Z", "2021-10-28T21:00:00Z", "2021-10-29T22:00:00Z", 25},        // the second
-		{Day, "America/Havana", "2026-11-01T05:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", 25},
-		{Hour, "Asia/Kolkata", "2026-01-01T00:10:00Z", "2025-12-31T23:30:00Z", "2026-01-01T00:30:00Z", 1},
+		{daily, "Europe/Berlin", "2026-03-29T01:30:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", 23},
+		{daily, "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", 25},
+		{hourly, "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z", 1}, // 2:30 for the second time
+		{weekly, "Europe/Berlin", "2026-03-29T10:00:00Z", "2026-03-22T23:00:00Z", "2026-03-29T22:00:00Z", 167},
+		{monthly, "Europe/Berlin", "2026-03-29T10:00:00Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", 743},
+		{monthly, "UTC", "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", 744},
+		{daily, "America/Sao_Paulo", "2017-10-15T12:00:00Z", "2017-10-15T03:00:00Z", "2017-10-16T02:00:00Z", 23}, // no 0:00
+		{daily, "Asia/Amman", "2021-10-28T21:30:00Z", "2021-10-28T21:00:00Z", "2021-10-29T22:00:00Z", 25},        // the first 0:30
+		{daily, "Asia/Amman", "2021-10-28T22:30:00Z", "2021-10-28T21:00:00Z", "2021-10-29T22:00:00Z", 25},        // the second
+		{daily, "America/Havana", "2026-11-01T05:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", 25},
+		{hourly, "Asia/Kolkata", "2026-01-01T00:10:00Z", "2025-12-31T23:30:00Z", "2026-01-01T00:30:00Z", 1},
 	} {
 		zone, err := time.LoadLocation(c.zone)
 		require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestPeriodsFollow(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Asia/Amman", "America/Havana", "Asia/Beirut", "Atlantic/Azores", "America/St_Johns"} {
 		zone, err := time.LoadLocation(name)
 		require.NoError(t, err)
-		for _, period := range []Period{Hour, Day, Week, Month} {
+		for _, period := range []calendar{hourly, daily, weekly, monthly} {
 			last := time.Time{}
 			for at := time.Date(2018, 1, 1, 12, 0, 0, 0, zone); at.Year() < 2019; at = at.Add(30 * time.Minute) {
 				start, next := period.start(at), period.next(at)

@@ -15,29 +15,6 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// RowWait is what LockRow does when another transaction has the row locked.
-type RowWait int
-
-const (
-	// Wait waits for the row, up to RowOptions.Timeout.
-	Wait RowWait = iota
-	// NoWait gives up at once: NOWAIT.
-	NoWait
-	// SkipLocked gives up at once as well, by passing the row over: SKIP LOCKED. It is
-	// of use in statements of the user's own that look for any free row of many; for
-	// one row it is NoWait with another answer of the server's.
-	SkipLocked
-)
-
-// RowOptions are the settings of LockRow. The zero value waits as long as the server
-// is set to.
-type RowOptions struct {
-	Wait RowWait
-	// Timeout is the longest wait, with Wait: innodb_lock_wait_timeout, in whole
-	// seconds, rounded up. 0 means the server's own, 50 s by default.
-	Timeout time.Duration
-}
-
 // RowRef is one row of a table in the DB's database.
 type RowRef struct {
 	// Table is its name, of an InnoDB table: other engines lock no rows. Key is a column
@@ -59,18 +36,21 @@ func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Ke
 // runs f again, so work of f outside the transaction must bear repetition. It is better
 // to do no such work in f: see TwoStep.
 //
+// wait is the longest wait for the row, in whole seconds, rounded up: innodb_lock_wait_timeout. 0 means the server's own, 50 s
+// by default. Less than 0 does not wait: NOWAIT. It is 1 ms or more otherwise.
+//
 // notify.ErrNotAcquired says that another transaction still has the row locked after the wait;
 // ErrNoRow that there is no such row; notify.ErrUnknown that the connection ended in the commit.
 //
 // The lock is one server's. On Galera, or a group with several primaries, two on
 // different servers may both be in f: what the later one commits is refused there if
 // both changed the same row, so f has to change the row that it locks.
-func LockRow(ctx context.Context, db *notify.DB, row RowRef, options RowOptions, f func(ctx context.Context, tx *sqlx.Tx) error) error {
+func LockRow(ctx context.Context, db *notify.DB, row RowRef, wait time.Duration, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	at, err := row.find(ctx, db)
 	if err != nil {
 		return err
 	}
-	return at.lock(ctx, db, options, func(ctx context.Context, tx *sqlx.Tx, _ string) error { return f(ctx, tx) })
+	return at.lock(ctx, db, wait, func(ctx context.Context, tx *sqlx.Tx, _ string) error { return f(ctx, tx) })
 }
 
 // place is where a row is, once its table was looked at.
@@ -109,14 +89,11 @@ func (p *place) from() string {
 }
 
 // lock is LockRow, which tells f the row's identity too.
-func (p *place) lock(ctx context.Context, db *notify.DB, options RowOptions, f func(ctx context.Context, tx *sqlx.Tx, identity string) error) error {
-	if options.Timeout != 0 {
-		if err := checkTime("RowOptions.Timeout", options.Timeout, time.Millisecond); err != nil {
+func (p *place) lock(ctx context.Context, db *notify.DB, wait time.Duration, f func(ctx context.Context, tx *sqlx.Tx, identity string) error) error {
+	if wait > 0 {
+		if err := checkTime("a row's wait", wait, time.Millisecond); err != nil {
 			return err
 		}
-	}
-	if options.Wait < Wait || options.Wait > SkipLocked {
-		return wrongf("RowOptions.Wait of %d: Wait, NoWait or SkipLocked", options.Wait)
 	}
 	mends := func(err error) bool { return server.Retryable(err) && !errors.Is(err, notify.ErrNotAcquired) }
 	return repeat(ctx, mends, func() error {
@@ -125,15 +102,15 @@ func (p *place) lock(ctx context.Context, db *notify.DB, options RowOptions, f f
 			return err
 		}
 		defer release()
-		if options.Wait == Wait && options.Timeout > 0 {
-			restore, err := patience(ctx, conn, options.Timeout)
+		if wait > 0 {
+			restore, err := patience(ctx, conn, wait)
 			if err != nil {
 				return explain("lock row", p.row.String(), err)
 			}
 			defer restore()
 		}
 		return transact(ctx, conn, func(ctx context.Context, tx *sqlx.Tx) error {
-			identity, err := p.take(ctx, tx, options.Wait)
+			identity, err := p.take(ctx, tx, wait < 0)
 			if err != nil {
 				return explain("lock row", p.row.String(), err)
 			}
@@ -143,24 +120,19 @@ func (p *place) lock(ctx context.Context, db *notify.DB, options RowOptions, f f
 }
 
 // take locks the row, and returns its identity.
-func (p *place) take(ctx context.Context, tx *sqlx.Tx, wait RowWait) (identity string, err error) {
-	query := "SELECT " + p.identity + p.from()
-	err = tx.QueryRowxContext(ctx, query+" FOR UPDATE"+map[RowWait]string{Wait: "", NoWait: " NOWAIT", SkipLocked: " SKIP LOCKED"}[wait], p.arg).Scan(&identity)
+func (p *place) take(ctx context.Context, tx *sqlx.Tx, atOnce bool) (identity string, err error) {
+	query := "SELECT " + p.identity + p.from() + " FOR UPDATE"
+	if atOnce {
+		query += " NOWAIT"
+	}
+	err = tx.QueryRowxContext(ctx, query, p.arg).Scan(&identity)
 	switch {
 	case server.Is(err, server.ErrLockWaitTimeout, server.ErrLockNoWait):
 		return "", fmt.Errorf("%w: %w", notify.ErrNotAcquired, err)
-	case !errors.Is(err, sql.ErrNoRows):
-		return identity, err
-	case wait != SkipLocked:
+	case errors.Is(err, sql.ErrNoRows):
 		return "", ErrNoRow
 	}
-	// Passed over, or not there?
-	if err := tx.QueryRowxContext(ctx, query, p.arg).Scan(&identity); errors.Is(err, sql.ErrNoRows) {
-		return "", ErrNoRow
-	} else if err != nil {
-		return "", err
-	}
-	return "", notify.ErrNotAcquired
+	return identity, err
 }
 
 // patience sets how long the connection waits for a row, until restore is called.

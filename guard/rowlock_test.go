@@ -44,7 +44,7 @@ func TestLockRow(t *testing.T) {
 		for range 8 {
 			all.Go(func() {
 				for range 10 {
-					err := guard.LockRow(t.Context(), db, account(1), guard.RowOptions{Timeout: patience}, func(ctx context.Context, tx *sqlx.Tx) error {
+					err := guard.LockRow(t.Context(), db, account(1), patience, func(ctx context.Context, tx *sqlx.Tx) error {
 						var n int
 						if err := tx.GetContext(ctx, &n, "SELECT balance FROM `acc``ounts` WHERE id = 1"); err != nil {
 							return err
@@ -68,12 +68,12 @@ func TestLockRow(t *testing.T) {
 				return errors.Join(err, end())
 			}
 		}
-		require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, spoil(func() error { return no })), no)
+		require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), 0, spoil(func() error { return no })), no)
 		require.Panics(t, func() {
-			_ = guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, spoil(func() error { panic("no") }))
+			_ = guard.LockRow(t.Context(), db, account(1), 0, spoil(func() error { panic("no") }))
 		})
 		ctx, cancel := context.WithCancelCause(t.Context())
-		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), guard.RowOptions{}, spoil(func() error { cancel(no); return nil })), no)
+		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), 0, spoil(func() error { cancel(no); return nil })), no)
 		require.Equal(t, 80, balance(t, db, 1))
 	})
 }
@@ -89,10 +89,10 @@ func TestLockRowHeld(t *testing.T) {
 		require.NoError(t, err)
 		nothing := func(context.Context, *sqlx.Tx) error { return nil }
 
-		for _, o := range []guard.RowOptions{{Wait: guard.NoWait}, {Wait: guard.SkipLocked}, {Timeout: time.Millisecond}} {
+		for _, o := range []time.Duration{-1, time.Millisecond} {
 			begun := time.Now()
 			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(1), o, nothing), notify.ErrNotAcquired, o)
-			if o.Wait != guard.Wait {
+			if o < 0 {
 				require.Less(t, time.Since(begun), patience, "the server's lock wait timeout")
 			}
 			require.ErrorIs(t, guard.LockRow(t.Context(), db, account(9), o, nothing), guard.ErrNoRow, o)
@@ -102,9 +102,9 @@ func TestLockRowHeld(t *testing.T) {
 		enough := errors.New("enough")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, enough)
 		defer cancel()
-		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), guard.RowOptions{}, nothing), enough)
+		require.ErrorIs(t, guard.LockRow(ctx, db, account(1), 0, nothing), enough)
 
-		waits := mysqltest.Result(func() error { return guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, nothing) })
+		waits := mysqltest.Result(func() error { return guard.LockRow(t.Context(), db, account(1), 0, nothing) })
 		require.NoError(t, holder.Rollback())
 		require.NoError(t, mysqltest.Receive(t, waits))
 	})
@@ -120,7 +120,7 @@ func TestLockRowDeadlock(t *testing.T) {
 			all.Go(func() {
 				from, to := 1+n%2, 2-n%2 // half of them the other way round
 				for range 10 {
-					err := guard.LockRow(t.Context(), db, account(from), guard.RowOptions{}, func(ctx context.Context, tx *sqlx.Tx) error {
+					err := guard.LockRow(t.Context(), db, account(from), 0, func(ctx context.Context, tx *sqlx.Tx) error {
 						_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = balance - 1 WHERE id = ?", from)
 						if err == nil {
 							_, err = tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = balance + 1 WHERE id = ?", to)
@@ -140,21 +140,20 @@ func TestLockRowDeadlock(t *testing.T) {
 func TestLockRowRefuses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
-		lock := func(row guard.RowRef, o guard.RowOptions) error {
-			return guard.LockRow(t.Context(), db, row, o, func(context.Context, *sqlx.Tx) error { return errors.New("it ran") })
+		lock := func(row guard.RowRef, wait time.Duration) error {
+			return guard.LockRow(t.Context(), db, row, wait, func(context.Context, *sqlx.Tx) error { return errors.New("it ran") })
 		}
 		for says, err := range map[string]error{
-			"UNIQUE KEY":    lock(guard.RowRef{Table: "acc`ounts", Key: "balance", Value: 0}, guard.RowOptions{}),
-			"no column":     lock(guard.RowRef{Table: "acc`ounts", Key: "nonsense", Value: 0}, guard.RowOptions{}),
-			"holds strings": lock(guard.RowRef{Table: "acc`ounts", Key: "owner", Value: 0}, guard.RowOptions{}),
-			"Timeout":       lock(account(1), guard.RowOptions{Timeout: -1}),
-			"Wait of 3":     lock(account(1), guard.RowOptions{Wait: 3}),
+			"UNIQUE KEY":    lock(guard.RowRef{Table: "acc`ounts", Key: "balance", Value: 0}, 0),
+			"no column":     lock(guard.RowRef{Table: "acc`ounts", Key: "nonsense", Value: 0}, 0),
+			"holds strings": lock(guard.RowRef{Table: "acc`ounts", Key: "owner", Value: 0}, 0),
+			"a row's wait":  lock(account(1), time.Nanosecond),
 		} {
 			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, says)
 		}
 		var invalid *ident.InvalidError
-		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, guard.RowOptions{}), &invalid)
+		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, 0), &invalid)
 		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LockOptions{TTL: time.Second}), notify.ErrOptions)
 	})
 }
@@ -188,7 +187,7 @@ func TestLimitWithLock(t *testing.T) {
 			if id > 4 {
 				return nil
 			}
-			return guard.LockRow(t.Context(), db, account(id), guard.RowOptions{Wait: guard.NoWait},
+			return guard.LockRow(t.Context(), db, account(id), -1,
 				func(context.Context, *sqlx.Tx) error { return nested(id + 1) })
 		}
 		require.NoError(t, nested(1))
@@ -203,7 +202,7 @@ func TestTwoStep(t *testing.T) {
 		db, _ := openAccounts(t, s)
 		calls := 0
 		lockedDuring := func() bool { // what others see while the call is under way
-			err := guard.LockRow(t.Context(), db, account(1), guard.RowOptions{Wait: guard.NoWait}, func(context.Context, *sqlx.Tx) error { return nil })
+			err := guard.LockRow(t.Context(), db, account(1), -1, func(context.Context, *sqlx.Tx) error { return nil })
 			return errors.Is(err, notify.ErrNotAcquired)
 		}
 		deadlock := &mysql.MySQLError{Number: 1213}
@@ -213,7 +212,7 @@ func TestTwoStep(t *testing.T) {
 			}
 			return nil
 		}
-		require.NoError(t, guard.LockRow(t.Context(), db, account(1), guard.RowOptions{}, func(context.Context, *sqlx.Tx) error {
+		require.NoError(t, guard.LockRow(t.Context(), db, account(1), 0, func(context.Context, *sqlx.Tx) error {
 			require.True(t, lockedDuring())
 			return failing()
 		}))

@@ -78,7 +78,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		key := keys[random.IntN(len(keys))]
 		var err error
 		if t.Kind == lockRow {
-			err = guard.LockRow(ctx, db, key, guard.RowOptions{}, count)
+			err = guard.LockRow(ctx, db, key, 0, count)
 		} else {
 			err = guard.TwoStep{Call: call, Finish: count}.Do(ctx, db, key, guard.LockOptions{TTL: t.TTL, Margin: t.TTL / 2})
 		}

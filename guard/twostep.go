@@ -65,7 +65,7 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Lock
 	defer cancel()
 	// step runs one in a transaction, if the row that the key names is still the lease's.
 	step := func(moved error, f func(ctx context.Context, tx *sqlx.Tx) error) error {
-		return at.lock(working, db, RowOptions{}, func(ctx context.Context, tx *sqlx.Tx, now string) error {
+		return at.lock(working, db, 0, func(ctx context.Context, tx *sqlx.Tx, now string) error {
 			if now != id {
 				return explain("lock row", row.String(), fmt.Errorf("%w: the key names another row now", moved))
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 // periods are the calendar periods of --every.
-var periods = []string{string(guard.Hour), string(guard.Day), string(guard.Week), string(guard.Month)}
+var periods = []string{"hour", "day", "week", "month"}
 
 // onceOptions are once's flags.
 type onceOptions struct {
@@ -118,7 +118,7 @@ func (o onceOptions) parse(periodic bool, key string) (try func(context.Context,
 			}
 		}
 		open = func(db *notify.DB) (*guard.Every, error) {
-			return guard.NewEveryPeriod(db, key, guard.Period(o.every), zone)
+			return guard.NewEveryPeriod(db, key, o.every, zone)
 		}
 	} else {
 		interval, err := time.ParseDuration(o.every)
