@@ -1,9 +1,11 @@
 package capture
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,6 +72,71 @@ func BenchmarkCapture(b *testing.B) {
 				b.ReportMetric(captured, "captured-µs/op")
 				b.ReportMetric(captured-bare, "cost-µs/op")
 				b.ReportMetric(0, "ns/op") // both together: no figure
+			})
+		}
+	})
+}
+
+// BenchmarkSnapshot is what a snapshot costs the writers, for chunks of different sizes: the times of single-row updates of random rows, and of one row in
+// the next rows that the snapshot locks, while snapshots of 20,000 rows are made one after the other.
+func BenchmarkSnapshot(b *testing.B) {
+	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
+		db := withState(b, s)
+		mysqltest.Exec(b, db.Pool(), "CREATE TABLE shop "+shopColumns)
+		for range 20 {
+			mysqltest.Exec(b, db.Pool(), "INSERT INTO shop VALUES "+strings.Repeat(shopRow+",", 999)+shopRow)
+		}
+		_, err := Install(b.Context(), db, "shop", Options{})
+		require.NoError(b, err)
+		mysqltest.Exec(b, db.Pool(), "ANALYZE TABLE shop")
+		conn, err := db.Pool().Connx(b.Context())
+		require.NoError(b, err)
+		defer conn.Close()
+		for _, most := range []int{0, 100, 500, 2000} {
+			b.Run(fmt.Sprint("chunks-of-", most), func(b *testing.B) {
+				ctx, stop := context.WithCancel(b.Context())
+				var rows, ahead atomic.Uint64
+				began, ended := time.Now(), make(chan struct{})
+				go func() {
+					defer close(ended)
+					for most > 0 && ctx.Err() == nil {
+						snapshot := &snapshot{db: db, table: "shop", options: SnapshotOptions{Patience: time.Minute, Logger: quiet, Report: func(p Progress) {
+							ahead.Store(p.Rows)
+						}}}
+						_ = snapshot.survey(ctx)
+						snapshot.most = most
+						p, _ := snapshot.run(ctx)
+						rows.Add(p.Rows)
+						snapshot.close()
+					}
+				}()
+				var took [2][]time.Duration
+				random := mysqltest.Random(b)
+				for i := 0; b.Loop(); i++ {
+					id := 1 + random.IntN(20_000)
+					if i%2 == 1 {
+						id = 1 + (int(ahead.Load())+most/2)%20_000
+					}
+					began := time.Now()
+					_, err := conn.ExecContext(b.Context(), fmt.Sprintf("UPDATE shop SET total = %d WHERE id = %d", i%1000, id))
+					require.NoError(b, err)
+					took[i%2] = append(took[i%2], time.Since(began))
+				}
+				elapsed := time.Since(began)
+				stop()
+				<-ended
+				for i, name := range []string{"random", "next"} {
+					slices.Sort(took[i])
+					for _, part := range []struct {
+						name  string
+						share float64
+					}{{"median", 0.5}, {"p99", 0.99}, {"max", 1}} {
+						at := min(len(took[i])-1, int(part.share*float64(len(took[i]))))
+						b.ReportMetric(float64(took[i][at].Microseconds()), name+"-"+part.name+"-µs")
+					}
+				}
+				b.ReportMetric(float64(rows.Load())/elapsed.Seconds(), "snapshot-rows/s")
+				b.ReportMetric(0, "ns/op")
 			})
 		}
 	})

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,9 @@ const (
 	Update Op = "update"
 	Delete Op = "delete"
 )
+
+// Read is the kind of a snapshot's messages: the row is not changed, and new has it as it is. It is none of Ops.
+const Read Op = "read"
 
 // Ops are all kinds of changes.
 func Ops() []Op { return []Op{Insert, Update, Delete} }
@@ -181,7 +185,7 @@ func (o Options) define(t *table.Table, topic string) (definition, []table.Colum
 	if err != nil {
 		return definition{}, nil, err
 	}
-	d := definition{Topic: topic, Chosen: len(o.Columns) > 0, Without: o.Without, Tombstones: o.Tombstones}
+	d := definition{Topic: topic, Chosen: len(o.Columns) > 0, Without: o.Without, Tombstones: o.Tombstones, Since: rand.Text()}
 	if _, err := chosen(t, o.Without); err != nil {
 		return d, nil, err
 	}
@@ -270,7 +274,7 @@ func takesRows(topic *table.Table) bool {
 
 // checkFree sees to it that no other trigger is in the way.
 func (p *Plan) checkFree(ctx context.Context) error {
-	all, err := triggers(ctx, p.db)
+	all, err := triggers(ctx, p.db.Pool(), p.db.Name(), "")
 	if err != nil {
 		return err
 	}

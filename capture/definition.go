@@ -22,6 +22,9 @@ type definition struct {
 	Key        []string `json:"key,omitempty"`     // the columns of the primary key
 	Split      bool     `json:"split,omitempty"`   // an UPDATE of the key is a delete and an insert
 	Tombstones bool     `json:"tombstones,omitempty"`
+	// Since is a random mark of Install. Triggers that have the same one have captured every change since then; a repair that brings
+	// triggers back to a table, whose changes were not captured meanwhile, makes a new mark.
+	Since string `json:"since,omitempty"`
 }
 
 type column struct {

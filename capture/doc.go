@@ -23,6 +23,11 @@
 //
 // An UPDATE that changes none of the captured columns is no message.
 //
+// # The rows that are there already
+//
+// [Snapshot] writes them as messages whose op is read, while programs go on writing. A reader that stores new under the key, or deletes the key
+// if new is null, ends with a copy of the table.
+//
 // # What no trigger sees
 //
 //   - TRUNCATE, DROP, a partition that is exchanged or dropped;

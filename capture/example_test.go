@@ -13,13 +13,15 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
+	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		for want, example := range map[string]func(){
 			`{"op":"insert","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleInstall,
-			"3 triggers\n":       ExampleRepair,
+			"3 triggers\n": ExampleRepair,
+			`{"op":"read","table":"stock","old":null,"new":{"id":1,"pieces":5}}` + "\n": ExampleSnapshot,
 			"[shop_stock]\n":     ExampleTables,
 			"3 triggers, true\n": ExamplePrepare,
 			"insert of stock into stock_changes, works\nremoved [mqnotify_capture_insert_stock]\n": ExampleStatus,
@@ -59,6 +61,48 @@ func ExampleInstall() {
 	}
 	err = changes.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
 		fmt.Println(string(m.Payload))
+		return consumer.ErrStop
+	}))
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+// The rows that were there before the capture are messages, too. The account has run `mqnotify init`.
+func ExampleSnapshot() {
+	ctx := context.Background()
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	for _, statement := range []string{"CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)", "INSERT INTO stock VALUES (1, 5)"} {
+		if _, err := db.Pool().ExecContext(ctx, statement); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	if err := schema.Init(ctx, db.Pool()); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := capture.Install(ctx, db, "stock", capture.Options{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	snapshot, err := capture.Snapshot(ctx, db, "stock", capture.SnapshotOptions{})
+	if err != nil {
+		fmt.Println(err) // another call goes on where this one ended
+		return
+	}
+	changes, err := consumer.New(db, snapshot.Topic, consumer.Options{From: consumer.FromID(snapshot.From)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = changes.Run(ctx, consumer.Each(func(_ context.Context, m consumer.Message) error {
+		fmt.Println(string(m.Payload)) // store new under the header key, or delete the key if new is null
 		return consumer.ErrStop
 	}))
 	if err != nil {

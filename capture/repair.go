@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,6 +78,7 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (m
 
 // again makes a trigger for each op, from the one that stands on the table or else from one that was made for it.
 func again(t *table.Table, states []State, options Options) (made []Trigger, err error) {
+	since := rand.Text()
 	for _, op := range Ops() {
 		of := slices.DeleteFunc(slices.Clone(states), func(s State) bool { return s.Op != op })
 		if len(of) == 0 {
@@ -85,6 +87,8 @@ func again(t *table.Table, states []State, options Options) (made []Trigger, err
 		defined := of[0].made
 		if at := slices.IndexFunc(of, func(s State) bool { return s.Table == t.Name }); at >= 0 {
 			defined = of[at].made
+		} else {
+			defined.Since = since
 		}
 		if len(options.Without) > 0 {
 			if _, err := chosen(t, options.Without); err != nil {

@@ -1,12 +1,15 @@
 package capture
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -146,11 +149,12 @@ func TestRepairAfterSwap(t *testing.T) {
 	})
 }
 
-// While programs write, columns are added, changed, left out and dropped, and a tool that copies the triggers swaps the table: the
-// messages make the table again.
+// While programs write, columns are added, changed, left out and dropped, and a tool that copies the triggers swaps the table, and snapshots are made, of which some
+// are stopped and go on: the messages make the table again, from the beginning and from where a snapshot begins.
 func TestRepairUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := open(t, s.Database(t))
+		db := withState(t, s)
+		began := time.Now()
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20), n INT, gone INT)")
 		_, err := Install(t.Context(), db, "parts", Options{})
 		require.NoError(t, err)
@@ -183,6 +187,7 @@ func TestRepairUnderLoad(t *testing.T) {
 				}
 			})
 		}
+		snapshots := snapshotsUntil(t, db, func() bool { return done.Load() >= total })
 		at := func(share float64) {
 			mysqltest.Eventually(t, "the writers get on", func() bool { return float64(done.Load()) >= share*float64(total) || len(failed) > 0 })
 		}
@@ -211,7 +216,41 @@ func TestRepairUnderLoad(t *testing.T) {
 		for _, state := range states(t, db, "") {
 			assert.False(t, state.Stale())
 		}
-		assert.Equal(t, contents(t, db), replayed(t, db))
+		want, whole := contents(t, db), mysqltest.Receive(t, snapshots)
+		assert.Equal(t, want, replayed(t, db, 0))
+		for _, p := range whole[max(0, len(whole)-3):] {
+			assert.Equal(t, want, replayed(t, db, p.From), "from %d on", p.From)
+		}
+		t.Logf("%d changes, %d messages, %d snapshots, %v", total, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM parts_changes"), len(whole),
+			time.Since(began).Round(time.Millisecond))
+	})
+}
+
+// snapshotsUntil makes snapshots of the table parts until there is enough, and then one more. It stops some of them.
+func snapshotsUntil(t *testing.T, db *notify.DB, enough func() bool) <-chan []Progress {
+	return mysqltest.Result(func() (whole []Progress) {
+		random := mysqltest.RandomOf(t.Name() + " snapshots")
+		for last := false; !last; {
+			last = enough()
+			ctx, stop := context.WithCancel(t.Context())
+			left := 1 + random.IntN(30)
+			p, err := Snapshot(ctx, db, "parts", SnapshotOptions{Logger: quiet, Report: func(Progress) {
+				if left--; left == 0 {
+					stop()
+				}
+			}})
+			stop()
+			switch {
+			case err == nil:
+				whole = append(whole, p)
+			case errors.Is(err, context.Canceled), errors.Is(err, notify.ErrNoTable), server.Is(err, server.ErrNoSuchTable): // for a moment, while it is swapped
+				last = false
+			default:
+				t.Error(err)
+				return whole
+			}
+		}
+		return whole
 	})
 }
 
@@ -246,22 +285,24 @@ func contents(t *testing.T, db *notify.DB) map[string]string {
 	return rows
 }
 
-// replayed are the rows that the messages make.
-func replayed(t *testing.T, db *notify.DB) map[string]string {
+// replayed are the rows that the messages from an id on make.
+func replayed(t *testing.T, db *notify.DB, from uint64) map[string]string {
 	t.Helper()
 	rows := make(map[string]string)
-	payloads := mysqltest.Values[string](t, db.Pool(), "SELECT payload FROM parts_changes ORDER BY id")
-	for i, key := range keys(t, db, "parts_changes") {
+	var messages []struct{ Key, Payload string }
+	require.NoError(t, db.Pool().SelectContext(t.Context(), &messages, `SELECT JSON_UNQUOTE(JSON_EXTRACT(headers, '$.key')) AS `+"`key`"+`, payload
+		FROM parts_changes WHERE id >= ? ORDER BY id`, from))
+	for _, m := range messages {
 		var c struct {
 			Op  Op                     `json:"op"`
 			New *struct{ Name, N any } `json:"new"`
 		}
-		require.NoError(t, json.Unmarshal([]byte(payloads[i]), &c))
+		require.NoError(t, json.Unmarshal([]byte(m.Payload), &c))
 		if c.Op == Delete {
-			delete(rows, key)
+			delete(rows, m.Key)
 			continue
 		}
-		rows[key] = fmt.Sprint(c.New.Name, "|", c.New.N)
+		rows[m.Key] = fmt.Sprint(c.New.Name, "|", c.New.N)
 	}
 	return rows
 }

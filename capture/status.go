@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -34,6 +36,8 @@ type State struct {
 	Reordered bool
 	// NoTopic tells that the topic is not there, or can't take every row: such writes fail.
 	NoTopic bool
+	// Snapshot is the table's latest snapshot; nil if there is none, or if this account may not read the table mqnotify_snapshot.
+	Snapshot *Progress
 
 	made definition
 }
@@ -58,7 +62,11 @@ func Status(ctx context.Context, db *notify.DB, name string) (states []State, er
 		}
 		name = t.Name
 	}
-	all, err := triggers(ctx, db)
+	all, err := triggers(ctx, db.Pool(), db.Name(), "")
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := latestSnapshots(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +78,7 @@ func Status(ctx context.Context, db *notify.DB, name string) (states []State, er
 		if err != nil {
 			return nil, err
 		}
+		state.Snapshot = snapshots[s.Table]
 		states = append(states, state)
 	}
 	return states, nil
@@ -109,12 +118,13 @@ type standing struct {
 // madeFor reports whether it is a capture trigger that was made for a table, whatever its name is and wherever it stands.
 func (s standing) madeFor(name string) bool { return s.made != nil && s.made.Table == name }
 
-// triggers lists the triggers of the database that run after changes.
-func triggers(ctx context.Context, db *notify.DB) (all []standing, err error) {
-	err = db.Pool().SelectContext(ctx, &all, `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
+// triggers lists the triggers of a database that run after changes of a table, or of all tables if name is empty.
+func triggers(ctx context.Context, q sqlx.QueryerContext, database, name string) (all []standing, err error) {
+	err = sqlx.SelectContext(ctx, q, &all, `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
 			DEFINER AS definer, ACTION_STATEMENT LIKE ? AS ours
-		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND ACTION_TIMING = 'AFTER' ORDER BY EVENT_OBJECT_TABLE, ACTION_ORDER`,
-		"%'"+definitionMark+"%", db.Name())
+		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND ACTION_TIMING = 'AFTER' AND (EVENT_OBJECT_TABLE = ? OR ? = '')
+		ORDER BY EVENT_OBJECT_TABLE, ACTION_ORDER`,
+		"%'"+definitionMark+"%", database, name, name)
 	if err != nil {
 		return nil, fmt.Errorf("capture: list triggers: %w", err)
 	}
@@ -122,7 +132,7 @@ func triggers(ctx context.Context, db *notify.DB) (all []standing, err error) {
 		if !s.Ours {
 			continue
 		}
-		if all[i].made, err = s.definition(ctx, db); err != nil {
+		if all[i].made, err = s.definition(ctx, q); err != nil {
 			return nil, err
 		}
 	}
@@ -137,9 +147,9 @@ func triggers(ctx context.Context, db *notify.DB) (all []standing, err error) {
 
 // definition reads a capture trigger's definition from the statement that made it: in information_schema MySQL spoils
 // characters of it.
-func (s standing) definition(ctx context.Context, db *notify.DB) (*definition, error) {
+func (s standing) definition(ctx context.Context, q sqlx.QueryerContext) (*definition, error) {
 	row := make(map[string]any)
-	if err := db.Pool().QueryRowxContext(ctx, "SHOW CREATE TRIGGER "+ident.Quote(s.Name)).MapScan(row); err != nil {
+	if err := q.QueryRowxContext(ctx, "SHOW CREATE TRIGGER "+ident.Quote(s.Name)).MapScan(row); err != nil {
 		return nil, fmt.Errorf("capture: read trigger %s: %w", ident.Quote(s.Name), err)
 	}
 	text, ok := row["SQL Original Statement"].([]byte)

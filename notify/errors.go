@@ -41,7 +41,7 @@ var (
 
 // TooLargeError means that a message or a task fits into no packet of the server's. Nothing was stored.
 type TooLargeError struct {
-	What  string // "message" or "task"
+	What  string // "message", "task" or "row"
 	Index int    // which of those that were given, from 0
 	Size  int    // the bytes that it takes in a packet; 0 if the server or the driver refused it, and which is not known
 	Limit int    // the server's max_allowed_packet, in bytes

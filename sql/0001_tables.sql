@@ -256,3 +256,20 @@ CREATE TABLE IF NOT EXISTS mqnotify_import (
   PRIMARY KEY (topic, source, message_id),
   KEY age (topic, source, seen_at)
 ) ENGINE=InnoDB;
+
+-- The latest snapshot of each captured table. after_key is the key of the last row that was written, NULL before the first, and last_key
+-- that of the table's last row when the snapshot began: JSON arrays of texts. key_columns and capture say of which key, and of which
+-- capture, the snapshot is: another one begins a new snapshot. The topic's messages from first_id on make a copy of the table.
+CREATE TABLE IF NOT EXISTS mqnotify_snapshot (
+  table_name  VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  topic       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  capture     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  key_columns TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  first_id    BIGINT UNSIGNED NOT NULL,
+  after_key   TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  last_key    TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  row_count   BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  started_at  TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  finished_at DATETIME(6) NULL,
+  PRIMARY KEY (table_name)
+) ENGINE=InnoDB;

@@ -24,6 +24,7 @@ const (
 	RetryTable      = "mqnotify_retry"  // dead letters to be tried again
 	OriginTable     = "mqnotify_origin" // which tables the offsets are of
 	ImportTable     = "mqnotify_import"
+	SnapshotTable   = "mqnotify_snapshot" // how far the snapshots of captured tables are
 	VersionTable    = "mqnotify_schema"
 
 	OnceTable      = "mqnotify_once"

@@ -36,7 +36,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 func (a account) makes(t *testing.T, args ...string) bool {
 	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_retry, mqnotify_origin, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
-		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot, mqnotify_notification")
+		" mqnotify_queue, mqnotify_task, mqnotify_task_key, mqnotify_schedule, mqnotify_ring, mqnotify_ring_slot, mqnotify_notification, mqnotify_snapshot")
 	defer succeed(t, a.root, "init", "orders")
 	if !a.can(t, args...) {
 		return false

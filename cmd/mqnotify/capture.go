@@ -28,16 +28,16 @@ written, what it costs the writer, and what no trigger sees.`,
   mqnotify consume orders_changes
   mqnotify capture status`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return usagef("install, status, repair or remove?") },
+		RunE: func(*cobra.Command, []string) error { return usagef("install, snapshot, status, repair or remove?") },
 	}
-	cmd.AddCommand(newCaptureInstall(a), newCaptureStatus(a), newCaptureRepair(a), newCaptureRemove(a))
+	cmd.AddCommand(newCaptureInstall(a), newCaptureSnapshot(a), newCaptureStatus(a), newCaptureRepair(a), newCaptureRemove(a))
 	return cmd
 }
 
 func newCaptureInstall(a *app) *cobra.Command {
 	var o capture.Options
 	var ops []string
-	var printed bool
+	var printed, snapshot bool
 	cmd := &cobra.Command{
 		Use:   "install TABLE",
 		Short: "Make the triggers, and the topic if it is not there",
@@ -49,6 +49,9 @@ SUPER too, or log_bin_trust_function_creators=1.
 A trigger can be made only between the transactions that use TABLE: it is tried for 2 s
 at a time, during which those who come wait behind it, until --patience is over.
 
+With --snapshot the rows that TABLE has already become messages, too: "mqnotify capture
+snapshot --help" says how.
+
 A trigger that stands already after the same changes is an error. With --beside both
 stand.
 
@@ -56,7 +59,7 @@ With a % in it, TABLE is a pattern, as LIKE has it, of the tables to capture, ea
 message tables, mqnotify's own tables and those that are captured already are left out.`,
 		Example: `  mqnotify capture install orders
   mqnotify capture install orders --ops update,delete --columns id,status --into order_status
-  mqnotify capture install 'shop\_%'
+  mqnotify capture install 'shop\_%' --snapshot
   mqnotify capture install orders --print`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -68,7 +71,10 @@ message tables, mqnotify's own tables and those that are captured already are le
 			if len(o.Ops) == 0 {
 				return usagef("--ops: insert, update or delete, with commas between them")
 			}
-			return a.captureInstall(cmd.Context(), args[0], o, printed)
+			if printed && snapshot {
+				return usagef("--print and --snapshot: run mqnotify capture snapshot when the triggers are made")
+			}
+			return a.captureInstall(cmd.Context(), args[0], o, printed, snapshot)
 		},
 	}
 	flags := cmd.Flags()
@@ -79,6 +85,7 @@ message tables, mqnotify's own tables and those that are captured already are le
 	flags.StringVar(&o.Into, "into", "", "the `topic` to write into; default TABLE_changes")
 	flags.BoolVar(&o.Beside, "beside", false, "let other triggers stand beside")
 	flags.BoolVar(&printed, "print", false, "write the SQL to stdout instead")
+	flags.BoolVar(&snapshot, "snapshot", false, "write the rows that are there already as messages, too")
 	addPatience(cmd, &o)
 	completeWith(cmd, "ops", "insert", "update", "delete")
 	completeNothing(cmd, "columns", "without", "into")
@@ -90,7 +97,7 @@ func addPatience(cmd *cobra.Command, o *capture.Options) {
 	completeNothing(cmd, "patience")
 }
 
-func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Options, printed bool) error {
+func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Options, printed, snapshot bool) error {
 	db, err := a.open()
 	if err != nil {
 		return err
@@ -125,6 +132,11 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		for _, t := range plan.Triggers {
 			a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
 		}
+		if snapshot {
+			if err := a.snapshot(ctx, db, plan.Table, capture.SnapshotOptions{Patience: o.Patience}); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -157,7 +169,7 @@ with those that each trigger was made for, and exits with 1 if
   changes are not captured    the table was renamed, or swapped for another
 
 "mqnotify capture repair" puts all but a missing topic right. It also prints the columns that are not captured, since they
-were left out or added later.`,
+were left out or added later, and snapshots that are not finished.`,
 		Example: `  mqnotify capture status
   mqnotify capture status orders --json`,
 		Args:              cobra.MaximumNArgs(1),
@@ -237,6 +249,9 @@ func captureTable(states []capture.State) (string, error) {
 		case len(s.Missed) > 0:
 			state = "without " + strings.Join(s.Missed, ", ")
 		}
+		if s.Snapshot != nil && !s.Snapshot.Done {
+			state += fmt.Sprintf("; snapshot unfinished, %d rows", s.Snapshot.Rows)
+		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", s.Table, s.Op, s.Topic, len(s.Columns), state)
 	}
 	err := w.Flush()
@@ -250,6 +265,7 @@ func captureLines(states []capture.State) (string, error) {
 			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
 			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken(),
 			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale(),
+			"snapshot": snapshotLine(s.Snapshot),
 		})
 		if err != nil {
 			return "", err
@@ -257,6 +273,14 @@ func captureLines(states []capture.State) (string, error) {
 		text.Write(append(line, '\n'))
 	}
 	return text.String(), nil
+}
+
+// snapshotLine is null where there is no snapshot.
+func snapshotLine(p *capture.Progress) any {
+	if p == nil {
+		return nil
+	}
+	return map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 }
 
 // orNone is the names, [] and not null in JSON.

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/capture"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -82,7 +86,11 @@ func TestCapturePrint(t *testing.T) {
 		require.Len(t, printed, 2)
 		succeed(t, config, "capture", "remove", "stock")
 		succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE")
-		require.Equal(t, printed, mysqltest.Values[string](t, db, triggers))
+		since := regexp.MustCompile(`"since":"[A-Z2-7]+"`) // is random
+		for i, made := range mysqltest.Values[string](t, db, triggers) {
+			require.Equal(t, since.ReplaceAllString(printed[i], ""), since.ReplaceAllString(made, ""))
+			require.NotEqual(t, printed[i], made)
+		}
 	})
 }
 
@@ -108,4 +116,63 @@ func TestCapturePattern(t *testing.T) {
 			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "none%"), "no table like")
 	})
+}
+
+// A snapshot that is killed with kill -9 is unfinished for status, and goes on: each row is written once. install --snapshot writes the rows, too.
+func TestCaptureSnapshot(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s)
+		succeed(t, config, "init")
+		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
+		mysqltest.Exec(t, db, "CREATE TABLE store (id INT PRIMARY KEY)")
+		mysqltest.Exec(t, db, "INSERT INTO stock VALUES (1, 5), (2, 6)")
+		r := mqnotify(t, config, "", "capture", "install", "stock", "--snapshot")
+		require.Equal(t, exitDone, r.code, r.err)
+		assert.Contains(t, r.err, `msg="the snapshot is done" table=stock into=stock_changes rows=2 from=1`)
+		assert.Equal(t, `{"op":"read","table":"stock","old":null,"new":{"id":1,"pieces":5}}`+"\n"+`{"op":"read","table":"stock","old":null,"new":{"id":2,"pieces":6}}`+"\n",
+			succeed(t, config, "consume", "stock_changes", "--from", "1", "--stop-at-end", "--format", "payload"))
+		assert.Contains(t, succeed(t, config, "capture", "status", "--json"), `"snapshot":{"done":true,"from":1,"rows":2}`)
+		fail(t, exitUsage, config, "capture", "install", "store", "--snapshot", "--print")
+		assert.Contains(t, fail(t, exitFailed, config, "capture", "snapshot", "store"), "mqnotify capture install store")
+
+		// A row that is locked stops the snapshot where it can be seen, and killed.
+		values := make([]string, 1000)
+		for i := range values {
+			values[i] = fmt.Sprintf("(%d, 1)", i+10)
+		}
+		mysqltest.Exec(t, db, "INSERT INTO stock VALUES "+strings.Join(values, ", "))
+		tx, err := db.BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "UPDATE stock SET pieces = 9 WHERE id = 700")
+		require.NoError(t, err)
+		p := launch(t, config, nil, "capture", "snapshot", "sto%")
+		p.err.contains(t, "trying again")
+		require.NoError(t, p.Process.Kill())
+		p.code(t)
+		require.NoError(t, tx.Commit())
+		assert.Contains(t, succeed(t, config, "capture", "status"), "ok; snapshot unfinished, 692 rows")
+		r = mqnotify(t, config, "", "capture", "snapshot", "sto%")
+		require.Equal(t, exitDone, r.code, r.err)
+		assert.Contains(t, r.err, "rows=1002")
+		assert.Contains(t, r.err, `msg="the table is not captured" table=store`)
+		assert.NotContains(t, succeed(t, config, "capture", "status"), "unfinished")
+		assert.Equal(t, []string{"1002"}, mysqltest.Values[string](t, db,
+			"SELECT COUNT(DISTINCT JSON_EXTRACT(headers, '$.key')) FROM stock_changes WHERE id > 1003 AND JSON_EXTRACT(headers, '$.op') = 'read'"))
+		assert.Equal(t, []string{"2005"}, mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM stock_changes"), "2 rows, 1000 inserts, 1 update, and each of 1002 rows once")
+	})
+}
+
+// On a terminal a snapshot is a bar.
+func TestSnapshotBar(t *testing.T) {
+	var err text
+	a := newApp(streams{err: &err})
+	p := &snapshotProgress{app: a, draws: true}
+	require.Eventually(t, func() bool { // it is not drawn each time
+		p.report(capture.Progress{Table: "orders", Rows: 500, Estimate: 1000})
+		return strings.Contains(err.String(), "50%") && strings.Contains(err.String(), "(500/1000")
+	}, patience, 20*time.Millisecond)
+	p.report(capture.Progress{Table: "orders", Rows: 2000, Estimate: 1000}) // it is but an estimate
+	p.end()
+	require.Contains(t, err.String(), "orders")
+	require.Equal(t, "\n", err.String()[len(err.String())-1:])
 }

@@ -46,7 +46,7 @@ func TestGrantsOfServe(t *testing.T) {
 				return status == http.StatusOK
 			})
 		}},
-		{"capture that repairs", []string{"capture:", "capture, besides"}, func(t *testing.T, a account) bool {
+		{"capture that repairs", []string{"capture:", "capture, besides: mqnotify capture repair"}, func(t *testing.T, a account) bool {
 			defer func() { mqnotify(t, a.root, "", "capture", "remove", "orders") }()
 			succeed(t, a.root, "capture", "install", "orders")
 			if !a.can(t, "capture", "repair", "orders") {
@@ -54,6 +54,14 @@ func TestGrantsOfServe(t *testing.T) {
 			}
 			_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // the trigger has this account's rights
 			return err == nil
+		}},
+		{"capture with a snapshot", []string{"capture:", "capture, besides: mqnotify capture snapshot"}, func(t *testing.T, a account) bool {
+			defer func() {
+				mqnotify(t, a.root, "", "capture", "remove", "orders")
+				mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_snapshot")
+			}()
+			return a.can(t, "capture", "install", "orders", "--snapshot") && a.can(t, "capture", "snapshot", "orders") &&
+				strings.Contains(mqnotify(t, a.config, "", "capture", "status", "--json").out, `"snapshot":{"done":true`)
 		}},
 		{"capture", []string{"capture:"}, func(t *testing.T, a account) bool {
 			defer func() { mqnotify(t, a.root, "", "capture", "remove", "orders") }()

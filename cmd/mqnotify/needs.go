@@ -199,6 +199,8 @@ var needs = []need{
 		[]grant{{privileges: "SELECT"}, {privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
 	{[]string{roleCapture}, "capture, besides: mqnotify capture repair, which locks the table while it changes the triggers",
 		[]grant{{privileges: "LOCK TABLES", database: true}}},
+	{[]string{roleCapture}, "capture, besides: mqnotify capture snapshot, and install --snapshot",
+		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.SnapshotTable}}},
 	{[]string{
 		roleProducer, roleTailer, roleConsumer, roleListener, roleServe, roleImporter,
 		roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing,
@@ -233,6 +235,7 @@ var needs = []need{
 			{privileges: "CREATE", table: schema.RingSlotTable},
 			{privileges: "CREATE", table: schema.IdempotencyTable},
 			{privileges: "CREATE", table: schema.ImportTable},
+			{privileges: "CREATE", table: schema.SnapshotTable},
 			{privileges: "CREATE, SELECT, INSERT", table: schema.VersionTable},
 		}},
 	{[]string{roleAdmin}, "besides, for the wake triggers that init and mqnotify wake make, and that run with these rights. A server\n" +

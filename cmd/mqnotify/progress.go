@@ -78,17 +78,22 @@ func percent(now bridge.Progress) float64 {
 func (p *progress) draw(now bridge.Progress) {
 	p.said = true
 	if p.bar == nil {
-		p.bar = progressbar.NewOptions64(int64(now.Head-now.From),
-			progressbar.OptionSetWriter(p.app.stderr),
-			progressbar.OptionSetDescription(p.topic),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
-			progressbar.OptionShowCount(),
-			progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionClearOnFinish(),
-		)
+		p.bar = p.app.newBar(int64(now.Head-now.From), p.topic)
 	}
 	_ = p.bar.Set64(int64(now.ID - now.From)) // what a terminal can't show is not the bridge's failure
+}
+
+// newBar is a bar on the terminal for so many rows.
+func (a *app) newBar(rows int64, description string) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(rows,
+		progressbar.OptionSetWriter(a.stderr),
+		progressbar.OptionSetDescription(description),
+		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
+		progressbar.OptionShowCount(),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(),
+	)
 }
 
 // end leaves the terminal's line to the next writer.

@@ -96,8 +96,8 @@ func (t *Table) describeColumns(ctx context.Context, q Queryer) error {
 	maybeJSON := false
 	err := each(ctx, q, func(rows *sql.Rows) error {
 		var c Column
-		var collation, extra string
-		err := rows.Scan(&c.Name, &c.DataType, &c.ColumnType, &c.CharSet, &collation,
+		var extra string
+		err := rows.Scan(&c.Name, &c.DataType, &c.ColumnType, &c.CharSet, &c.Collation,
 			&c.Nullable, &c.HasDefault, &extra)
 		extra = strings.ToUpper(extra)
 		c.DataType = strings.ToLower(c.DataType)
@@ -107,7 +107,7 @@ func (t *Table) describeColumns(ctx context.Context, q Queryer) error {
 		c.Invisible = strings.Contains(extra, "INVISIBLE")
 		c.HasDefault = c.HasDefault || c.Nullable || c.AutoIncrement || c.Generated
 		c.IsJSON = c.DataType == "json"
-		maybeJSON = maybeJSON || isMaybeJSON(c.DataType, collation)
+		maybeJSON = maybeJSON || isMaybeJSON(c.DataType, c.Collation)
 		t.Columns = append(t.Columns, c)
 		return err
 	}, `SELECT COLUMN_NAME AS a, DATA_TYPE AS b, COLUMN_TYPE AS c, COALESCE(CHARACTER_SET_NAME, '') AS d,

@@ -27,6 +27,7 @@ type Column struct {
 	DataType      string // "bigint", "varchar", in lower case
 	ColumnType    string // the whole of it: "bigint(20) unsigned"
 	CharSet       string // empty if the type has none
+	Collation     string // the same
 	Nullable      bool
 	Unsigned      bool
 	HasDefault    bool // an INSERT may leave it out

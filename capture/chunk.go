@@ -1,0 +1,352 @@
+package capture
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
+	schema "github.com/mqnotify/mqnotify/sql"
+)
+
+// Why the order is right: a writer has locked its row when its trigger gives its message an id, and keeps the lock until it commits.
+// A chunk locks its rows first, then gets the ids, and keeps the locks until it commits. So the ids of one row's messages are in the
+// order in which their transactions had the row: a change that is newer than what the chunk read has a larger id, and one that is
+// older is in what the chunk read. The idea of writing chunks in between the changes, without a lock on the table, is DBLog's
+// (Andreakis and Papapanagiotou, 2020). DBLog reads the changes from the server's log, and has to mark where in the log each chunk was read; here
+// the row locks give the order.
+
+// rowAlias stands before the columns' names in the statements that read a chunk.
+const rowAlias = "source"
+
+// layout is how a chunk reads its rows, and where it writes them.
+type layout struct {
+	name    string // of the table
+	from    string // it, with its alias and index
+	topic   *table.Table
+	columns []table.Column
+	key     []table.Column
+	keyText string // the columns of the key as the state has them
+	since   string // tells this capture from others of the same table
+}
+
+// position is a row of the state.
+type position struct {
+	Topic      string           `db:"topic"`
+	Capture    string           `db:"capture"`
+	KeyColumns string           `db:"key_columns"`
+	From       uint64           `db:"first_id"`
+	After      sql.Null[string] `db:"after_key"`
+	Last       string           `db:"last_key"`
+	Rows       uint64           `db:"row_count"`
+	Finished   bool             `db:"finished"`
+}
+
+// write writes the next rows, or begins the snapshot, inside a transaction.
+func (s *snapshot) write(ctx context.Context, conn *sqlx.Conn) (now Progress, err error) {
+	// From here on to the end of the transaction nothing changes the table's columns and triggers.
+	if _, err := conn.ExecContext(ctx, "SELECT 1 FROM "+ident.Quote(s.table)+" LIMIT 0"); err != nil {
+		return now, fmt.Errorf("capture: read %s: %w", ident.Quote(s.table), err)
+	}
+	l, err := s.layout(ctx, conn)
+	if err != nil {
+		return now, err
+	}
+	var at position
+	err = conn.GetContext(ctx, &at, `SELECT topic, capture, key_columns, first_id, after_key, last_key, row_count, finished_at IS NOT NULL AS finished
+		FROM `+schema.SnapshotTable+` WHERE table_name = ? FOR UPDATE`, s.table)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return s.begin(ctx, conn, l)
+	case server.Is(err, server.ErrNoSuchTable):
+		return now, fmt.Errorf("capture: %w: %w", notify.ErrNoState, err)
+	case err != nil:
+		return now, fmt.Errorf("capture: read how far the snapshot is: %w", err)
+	case !s.begun && (at.Finished || s.options.Restart), at.Capture != l.since, at.KeyColumns != l.keyText, at.Topic != l.topic.Name:
+		return s.begin(ctx, conn, l)
+	}
+	now = Progress{Table: s.table, Topic: at.Topic, From: at.From, Rows: at.Rows, Done: at.Finished}
+	if at.Finished {
+		return now, nil
+	}
+	chunk, err := l.read(ctx, conn, at, s.limit, !s.session.Capabilities().MariaDB)
+	if err != nil {
+		return now, err
+	}
+	if err := s.publish(ctx, conn, at.Topic, chunk.messages); err != nil {
+		return now, err
+	}
+	now.Rows, now.Done = now.Rows+uint64(len(chunk.messages)), chunk.ended
+	s.limit = min(2*max(1, len(chunk.messages)), s.most)
+	return now, s.store(ctx, conn, chunk.after, now)
+}
+
+// layout makes the layout from the table and its triggers as they are now.
+func (s *snapshot) layout(ctx context.Context, conn *sqlx.Conn) (*layout, error) {
+	t, err := table.Describe(ctx, conn, s.db.Name(), s.table)
+	if err != nil {
+		return nil, err
+	}
+	all, err := triggers(ctx, conn, s.db.Name(), t.Name)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(s standing) bool { return s.made == nil })
+	if len(all) == 0 {
+		return nil, fmt.Errorf("capture: %s: %w: mqnotify capture install %s, or, after it was swapped, mqnotify capture repair %s",
+			t, ErrNotCaptured, t.Name, t.Name)
+	}
+	made, since := all[0].made, []string{}
+	for _, trigger := range all {
+		if trigger.made.Table != t.Name {
+			return nil, fmt.Errorf("capture: %s: %w under this name, but as %s: mqnotify capture repair %s", t, ErrNotCaptured, trigger.made.Table, t.Name)
+		}
+		if trigger.made.Topic != made.Topic {
+			return nil, fmt.Errorf("capture: %w: changes of %s go into several topics, %s and %s: a snapshot needs a capture with one", notify.ErrOptions, t,
+				ident.Quote(made.Topic), ident.Quote(trigger.made.Topic))
+		}
+		if !slices.Contains(since, trigger.made.Since) {
+			since = append(since, trigger.made.Since)
+		}
+	}
+	l := &layout{name: t.Name, since: strings.Join(since, " ")}
+	if l.columns, l.key, err = snapshotColumns(t, *made); err != nil {
+		return nil, err
+	}
+	var key []column
+	for _, c := range l.key {
+		key = append(key, column{c.Name, typeOf(c)})
+	}
+	text, err := json.Marshal(key)
+	if err != nil {
+		return nil, fmt.Errorf("capture: encode the key of %s: %w", t, err)
+	}
+	l.keyText = string(text)
+	l.from = " FROM " + ident.Quote(t.Name) + " AS " + rowAlias + " FORCE INDEX (PRIMARY)"
+	l.topic, err = table.Describe(ctx, conn, s.db.Name(), made.Topic)
+	return l, err
+}
+
+// snapshotColumns are the columns that the triggers write, of the types that they have now, and those of the key.
+func snapshotColumns(t *table.Table, made definition) (columns, key []table.Column, err error) {
+	names := t.PrimaryKey()
+	switch {
+	case len(names) == 0:
+		return nil, nil, fmt.Errorf("capture: %w: a snapshot of %s needs a primary key of whole columns", notify.ErrOptions, t)
+	case t.Engine != "InnoDB":
+		return nil, nil, fmt.Errorf("capture: %w: a snapshot of %s needs row locks, which %s does not have: ALTER TABLE %s ENGINE=InnoDB",
+			notify.ErrOptions, t, t.Engine, ident.Quote(t.Name))
+	case !slices.EqualFunc(names, made.Key, strings.EqualFold):
+		return nil, nil, fmt.Errorf("capture: the primary key of %s was changed: mqnotify capture repair %s", t, t.Name)
+	}
+	if key, err = keyColumns(t, names); err != nil {
+		return nil, nil, err
+	}
+	for _, c := range made.Columns {
+		now, err := t.Column(c.Name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("capture: writes of %s fail: mqnotify capture repair %s: %w", t, t.Name, err)
+		}
+		columns = append(columns, now)
+	}
+	return columns, key, nil
+}
+
+// begin stores where the snapshot begins and ends.
+//
+// The order matters. A row that is in neither the chunks nor a message of the first id or a later one would be missing in the copy. After the first id is
+// known, the table's last row is read with a lock: that waits for a transaction that has inserted a row at the end, and which may
+// have got a smaller id. A row that is inserted later has a larger one.
+func (s *snapshot) begin(ctx context.Context, conn *sqlx.Conn, l *layout) (now Progress, err error) {
+	now = Progress{Table: s.table, Topic: l.topic.Name}
+	from, known, err := table.NextAutoIncrement(ctx, conn.Conn, l.topic)
+	if err != nil {
+		return now, err
+	}
+	if !known {
+		return now, fmt.Errorf("capture: %s: %w: it has no AUTO_INCREMENT column", l.topic, notify.ErrNotTopic)
+	}
+	now.From = from
+	order := make([]string, len(l.key))
+	for i, c := range l.key {
+		order[i] = rowAlias + "." + ident.Quote(c.Name) + " DESC"
+	}
+	row := conn.QueryRowxContext(ctx, "SELECT "+strings.Join(l.positions(), ", ")+l.from+" ORDER BY "+strings.Join(order, ", ")+" LIMIT 1 LOCK IN SHARE MODE")
+	last, err := scanTexts(row, len(l.key))
+	if now.Done = errors.Is(err, sql.ErrNoRows); err != nil && !now.Done {
+		return now, fmt.Errorf("capture: read the last row of %s: %w", ident.Quote(s.table), err)
+	}
+	text, err := json.Marshal(last)
+	if err != nil {
+		return now, fmt.Errorf("capture: encode the last key of %s: %w", ident.Quote(s.table), err)
+	}
+	_, err = conn.ExecContext(ctx, "INSERT INTO "+schema.SnapshotTable+` (table_name, topic, capture, key_columns, first_id, last_key, finished_at)
+		VALUES (?, ?, ?, ?, ?, ?, IF(?, UTC_TIMESTAMP(6), NULL))
+		ON DUPLICATE KEY UPDATE topic = VALUES(topic), capture = VALUES(capture), key_columns = VALUES(key_columns), first_id = VALUES(first_id),
+			after_key = NULL, last_key = VALUES(last_key), row_count = 0, started_at = NOW(6), finished_at = VALUES(finished_at)`,
+		s.table, now.Topic, l.since, l.keyText, now.From, string(text), now.Done)
+	if err != nil {
+		return now, fmt.Errorf("capture: store where the snapshot begins: %w", err)
+	}
+	return now, nil
+}
+
+// publish stores the messages of a chunk. It gets the ids of at most 1000 rows in one statement that says beforehand how many they are, so
+// that it locks the topic's counter for no longer than a writer does.
+func (s *snapshot) publish(ctx context.Context, conn *sqlx.Conn, topic string, messages []producer.Message) (err error) {
+	if s.publisher == nil || s.progress.Topic != topic {
+		if s.publisher != nil {
+			_ = s.publisher.Close()
+		}
+		if s.publisher, err = producer.New(s.db, topic, producer.Options{Logger: s.options.Logger}); err != nil {
+			return fmt.Errorf("capture: %w", err)
+		}
+	}
+	_, err = s.publisher.PublishTx(ctx, conn, messages...)
+	return err
+}
+
+// store stores how far the snapshot is.
+func (s *snapshot) store(ctx context.Context, conn *sqlx.Conn, after []string, now Progress) error {
+	if len(after) == 0 { // all rows that were left are deleted
+		_, err := conn.ExecContext(ctx, "UPDATE "+schema.SnapshotTable+" SET finished_at = UTC_TIMESTAMP(6) WHERE table_name = ?", s.table)
+		return err
+	}
+	text, err := json.Marshal(after)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "UPDATE "+schema.SnapshotTable+" SET after_key = ?, row_count = ?, finished_at = IF(?, UTC_TIMESTAMP(6), NULL) WHERE table_name = ?",
+			string(text), now.Rows, now.Done, s.table)
+	}
+	if err != nil {
+		return fmt.Errorf("capture: store how far the snapshot is: %w", err)
+	}
+	return nil
+}
+
+// positions are the expressions of the key's texts.
+func (l *layout) positions() (expressions []string) {
+	for _, c := range l.key {
+		expressions = append(expressions, c.PositionExpression(rowAlias))
+	}
+	return expressions
+}
+
+// scanTexts reads a row of texts.
+func scanTexts(row interface{ Scan(into ...any) error }, count int, before ...any) ([]string, error) {
+	texts := make([]string, count)
+	for i := range texts {
+		before = append(before, &texts[i])
+	}
+	return texts, row.Scan(before...)
+}
+
+// chunk is some rows as messages.
+type chunk struct {
+	messages []producer.Message
+	after    []string // the key of the last one
+	ended    bool     // there are no more
+}
+
+// read locks the next rows and makes messages of them. One row is waited for, of several none.
+func (l *layout) read(ctx context.Context, conn *sqlx.Conn, at position, limit int, forShare bool) (c chunk, err error) {
+	where, args, err := l.between(at)
+	if err != nil {
+		return c, err
+	}
+	order := make([]string, len(l.key))
+	for i, k := range l.key {
+		order[i] = rowAlias + "." + ident.Quote(k.Name)
+	}
+	lock := " LOCK IN SHARE MODE"
+	if limit > 1 {
+		lock += " NOWAIT"
+		if forShare {
+			lock = " FOR SHARE NOWAIT" // MySQL's form
+		}
+	}
+	selected := append([]string{table.KeyExpression(l.key, rowAlias), table.JSONExpression(l.columns, rowAlias)}, l.positions()...)
+	rows, err := conn.QueryContext(ctx, "SELECT "+strings.Join(selected, ", ")+l.from+where+" ORDER BY "+strings.Join(order, ", ")+
+		fmt.Sprintf(" LIMIT %d", limit)+lock, args...)
+	if err == nil {
+		defer func() { _ = rows.Close() }()
+		err = c.scan(rows, l, limit)
+	}
+	if limit > 1 && server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout) {
+		err = fmt.Errorf("%w: %w", errLocked, err)
+	}
+	if err != nil {
+		return c, fmt.Errorf("capture: read rows: %w", err)
+	}
+	return c, nil
+}
+
+// between is the condition of the rows that are left.
+func (l *layout) between(at position) (where string, args []any, err error) {
+	var after, last []string
+	if err := json.Unmarshal([]byte(at.Last), &last); err != nil {
+		return "", nil, fmt.Errorf("capture: read the last key: %w", err)
+	}
+	where, args, err = table.UpTo(l.key, rowAlias, last)
+	if err != nil || !at.After.Valid {
+		return " WHERE " + where, args, err
+	}
+	if err := json.Unmarshal([]byte(at.After.V), &after); err != nil {
+		return "", nil, fmt.Errorf("capture: read the key to go on after: %w", err)
+	}
+	condition, more, err := table.After(l.key, rowAlias, after)
+	return " WHERE " + where + " AND " + condition, append(args, more...), err
+}
+
+// scan reads rows until there are enough bytes.
+func (c *chunk) scan(rows *sql.Rows, l *layout, limit int) error {
+	begin, err := json.Marshal(l.name)
+	if err != nil {
+		return err
+	}
+	size := 0
+	for size < muchText && rows.Next() {
+		var key, row []byte
+		after, err := scanTexts(rows, len(l.key), &key, &row)
+		if err != nil {
+			return err
+		}
+		var text string
+		if row != nil && key != nil {
+			err = json.Unmarshal(key, &text)
+		}
+		if row == nil || key == nil || err != nil {
+			return fmt.Errorf("the row after the key %q, as JSON: %w", c.after, errors.Join(err, &notify.TooLargeError{What: "row"}))
+		}
+		payload := make([]byte, 0, len(row)+100)
+		payload = append(payload, `{"op":"read","table":`...)
+		payload = append(append(payload, begin...), `,"old":null,"new":`...)
+		payload = append(append(payload, row...), '}')
+		c.messages = append(c.messages, producer.Message{Headers: map[string]string{"op": string(Read), "table": l.name, "key": text}, Payload: payload})
+		c.after = after
+		size += len(payload)
+		for i, k := range l.key {
+			if k.DataType == "uuid" && !ordered(after[i]) {
+				return fmt.Errorf("%w: %s of the key %s is no UUID of RFC 9562, and MariaDB does not order such values: make the column a BINARY(16)",
+					notify.ErrOptions, after[i], ident.Quote(k.Name))
+			}
+		}
+	}
+	c.ended = size < muchText && len(c.messages) < limit
+	return rows.Err()
+}
+
+// ordered reports whether MariaDB's type UUID orders a value. It has an order for values of the variant that RFC 9562 defines, and for nil and max. With
+// others a column has no order: comparisons of three values contradict each other, and rows would be missed.
+func ordered(uuid string) bool {
+	return len(uuid) == 36 && strings.ContainsRune("89ab", rune(uuid[19])) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == ""
+}
