@@ -67,6 +67,17 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 	})
 }
 
+// The name is this machine's, and is taken to be another's.
+func TestDoctorTellsOfUnverified(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s, "orders")
+		account := s.User(t, config, "ALL ON "+config.DBName+".*")
+		require.NotContains(t, succeed(t, account, "doctor"), "another server")
+		account.Addr = strings.Replace(account.Addr, "127.0.0.1", "LOCALHOST", 1)
+		require.Contains(t, succeed(t, account, "doctor"), "\nwarning  connection: another server could take this one's place and get the password: the connection is not encrypted\n")
+	})
+}
+
 // A user can interrupt a doctor whose server does not answer.
 func TestDoctorIsInterrupted(t *testing.T) {
 	t.Parallel()
