@@ -84,7 +84,7 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 		c.Logger = options.Logger
 	}
 	if to.Strict {
-		c.Order = consumer.OrderStrict
+		c.Strict = true
 	}
 	if c.PageRows == 0 {
 		c.PageRows = pageRows

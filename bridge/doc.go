@@ -19,8 +19,8 @@
 //   - amqp, mqtt, kafka, webhooks, exec, stdout: not; the receiver can, by the id
 //
 // Rows come in the order in which the consumer gives them: by id, but a row that
-// commits late comes when it commits (consumer.OrderArrival), unless the destination
-// or Options.Consumer.Order asks for strict order. Messages are sent ahead, Options.InFlight
+// commits late comes when it commits , unless the destination
+// or Options.Consumer.Strict asks for strict order. Messages are sent ahead, Options.InFlight
 // of them at most; a page's last one is waited for before the next page's first. One that
 // the destination refuses for a while may so come to stand behind later ones, unless InFlight
 // is 1.

@@ -21,7 +21,7 @@ type Destination struct {
 	// can't mend it, and has no credential in it.
 	Open func(ctx context.Context) (Sink, error)
 	// Strict asks for rows in the order of their ids without exception
-	// (consumer.OrderStrict): for a destination that could not take a row which commits
+	// (consumer.Options.Strict): for a destination that could not take a row which commits
 	// late.
 	Strict bool
 	// InFlight is how many messages Send is given at once at most, unless

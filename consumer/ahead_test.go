@@ -25,8 +25,8 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 		var got collected
 		var timeouts atomic.Int64 // after these the reader reads by itself
 		far, commands := counted(t, config)
-		run(t, far, "orders", Options{From: Beginning(), Woken: func(w Wake) {
-			if w == WakeTimeout {
+		run(t, far, "orders", Options{From: Beginning(), Woken: func(w string) {
+			if w == wakeTimeout {
 				timeouts.Add(1)
 			}
 		}}, got.handler())

@@ -67,7 +67,6 @@ func TestBadOptions(t *testing.T) {
 		"Member is longer":           {Member: strings.Repeat("m", 256)},
 		"Reset needs a Group":        {Reset: true},
 		`no Mode "push"`:             {Mode: "push"},
-		`no Order "random"`:          {Order: "random"},
 		`no Flag "2"`:                {Flag: "2"},
 		`no Writers "guess"`:         {Writers: "guess"},
 		"PageRows is negative":       {PageRows: -1},
@@ -99,7 +98,7 @@ func TestNoState(t *testing.T) {
 		insert(t, db, "orders", "one")
 		do(t, db, "DROP TABLE mqnotify_offset, mqnotify_flag, mqnotify_dead_letter, mqnotify_schema")
 		require.Equal(t, []uint64{1}, consumed(t, db, "orders", Options{From: Beginning()}))
-		for _, options := range []Options{{Group: "g"}, {Flag: FlagCounter}, {Flag: FlagRow}} {
+		for _, options := range []Options{{Group: "g"}, {Flag: flagCounter}, {Flag: flagRow}} {
 			var got collected
 			err := run(t, db, "orders", options, got.handler()).wait(t)
 			require.ErrorIs(t, err, notify.ErrNoState)
@@ -160,15 +159,15 @@ func TestLeastPrivileges(t *testing.T) {
 		require.NoError(t, err)
 		way, grace, err := k.Writers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, WritersUnknown, way)
+		require.Equal(t, writersUnknown, way)
 		require.Equal(t, time.Second, grace)
 
-		for _, options := range []Options{{Group: "g"}, {Flag: FlagCounter}} {
+		for _, options := range []Options{{Group: "g"}, {Flag: flagCounter}} {
 			err = run(t, reader, "orders", options, got.handler()).wait(t)
 			require.EqualValues(t, 1142, number(err), "%v", err)
 			require.ErrorContains(t, err, "mqnotify grants")
 		}
-		for _, way := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
+		for _, way := range []string{writersMetadataLocks, writersInnoDBTrx} {
 			err = run(t, reader, "orders", Options{Writers: way}, got.handler()).wait(t)
 			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, string(way))

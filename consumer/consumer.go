@@ -58,7 +58,7 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // All the consumers of a DB share the connections that wait for new rows (see
 // package notify), four for reading, one for the locks of groups, and those of the DB's
 // pool. A consumer takes a connection of its own for reading with Options.Where,
-// ModePoll, FlagRow, StopAtEnd or MembersShare, for a handshake, and while it waits for
+// Mode "poll", Flag "row", StopAtEnd or MembersShare, for a handshake, and while it waits for
 // a group's lock that another member holds. Run must not be called twice at the same
 // time.
 func (c *Consumer) Run(ctx context.Context, handler Handler) error {
@@ -268,13 +268,13 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		return err
 	}
 	defer func() { _ = waiter.Close() }()
-	if auto, ok := waiter.(*core.Auto); ok && l.options.Order != OrderStrict {
+	if auto, ok := waiter.(*core.Auto); ok && !l.options.Strict {
 		if rows.ahead = newAhead(rows); rows.ahead != nil {
 			auto.Carry(rows.ahead)
 		}
 	}
 	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
-	if !l.began && l.options.Writers == WritersAuto && source.name() == WritersUnknown {
+	if !l.began && l.options.Writers == "" && source.name() == writersUnknown {
 		l.log.WarnContext(ctx, "this account can't see open transactions: a gap in the ids counts as settled after a time, for which in strict order "+
 			"all that follows waits, and a transaction that stays open for longer loses its rows (mqnotify doctor says which grant helps)", "time", grace)
 	}
@@ -291,8 +291,8 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	reader := &reader{
 		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
-		pageRows: l.options.PageRows, strict: l.options.Order == OrderStrict, keyed: rows.shares != nil, grouped: l.options.Group != "",
-		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == ModeHandshake, forget: l.options.forgetGaps,
+		pageRows: l.options.PageRows, strict: l.options.Strict, keyed: rows.shares != nil, grouped: l.options.Group != "",
+		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == modeHandshake, forget: l.options.forgetGaps,
 	}
 	if l.options.Group != "" && !rows.messages {
 		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
@@ -318,12 +318,12 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 func (l *life) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
 	head := core.LargestID(rows.table.Name, rows.keyName)
 	switch l.options.Flag {
-	case FlagCounter:
+	case flagCounter:
 		head = core.FlagCounter(rows.table.Name)
-	case FlagRow:
+	case flagRow:
 		head = core.FlagRow(rows.table.Name)
 	}
-	if l.options.Flag != FlagNone {
+	if l.options.Flag != "" {
 		if _, err := (notify.Flag{Topic: rows.table.Name}).Read(ctx, l.db.Pool()); err != nil {
 			return nil, stateError("read flag", err)
 		}
@@ -333,7 +333,7 @@ func (l *life) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
 	}
 	topic := rows.table.Name
 	switch {
-	case l.options.Mode == ModeHandshake:
+	case l.options.Mode == modeHandshake:
 	case l.options.polls():
 		return core.NewPoll(rows.session, head, l.options.Poll), nil
 	default:

@@ -32,7 +32,7 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 
 // A row of a transaction that commits late, with a lower id, comes when it
 // commits; rows with larger ids need not wait for it.
-func lateCommit(t *testing.T, s *mysqltest.Server, writers Writers) {
+func lateCommit(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	ctx := context.WithoutCancel(t.Context())

@@ -183,7 +183,7 @@ type DeadRetry struct {
 // Retry has the groups try again the messages of the dead letters that the filter chooses, each in a transaction of its own: no
 // other group gets them. An error leaves those after it as they were; what was done before is in the result.
 //
-// A message of a message table is published again for its group alone, whole, with a new id and the header RetryHeader, and its
+// A message of a message table is published again for its group alone, whole, with a new id and the header retryHeader, and its
 // dead letter is deleted. Of any other table the group's consumer reads the row again, as it is then, at the latest 5 s later if
 // it runs. It handles the row, at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
 // letter with it; until then DeadLetter.Retrying is set. When the handler fails again, the dead letter has the new error.
@@ -264,7 +264,7 @@ func (d *DeadLetters) retry(ctx context.Context, t *table.Table, letter uint64,
 func (d *DeadLetters) publish(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
 	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
 		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), payload FROM "+schema.DeadLetterTable+" WHERE id = ?",
-		`$."`+RetryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
+		`$."`+retryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
 	if err != nil {
 		return 0, err
 	}

@@ -117,7 +117,7 @@ func TestRetryOfAMessage(t *testing.T) {
 		eventually(t, func() bool { return len(got.payloads()) == 3 && len(other.payloads()) == 1 }, "the messages do not come: %d", len(got.payloads()))
 		require.Equal(t, []string{"last"}, other.payloads(), "the other group gets none")
 		require.Equal(t, []string{huge, "small", "last"}, got.payloads())
-		require.Equal(t, map[string]string{"k": `ü"\`, RetryHeader: "bill/er/1"}, got.all[0].Headers)
+		require.Equal(t, map[string]string{"k": `ü"\`, retryHeader: "bill/er/1"}, got.all[0].Headers)
 		require.Equal(t, done.Messages[0], got.all[0].ID)
 		require.Equal(t, []string{"mail", "mail"}, mysqltest.Values[string](t, db.Pool(), "SELECT group_name FROM mqnotify_dead_letter"))
 

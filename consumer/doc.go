@@ -28,7 +28,7 @@
 //
 // Who is writing is known exactly from performance_schema.metadata_locks (MySQL)
 // or information_schema.INNODB_TRX (both, with PROCESS), or not at all: then a
-// gap is given time. See [Writers].
+// gap is given time. See Options.Writers.
 //
 // # Delivery
 //

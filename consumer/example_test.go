@@ -249,7 +249,7 @@ func ExampleConsumer_Writers() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("gaps are settled by knowledge:", way != consumer.WritersUnknown && grace == 0)
+	fmt.Println("gaps are settled by knowledge:", way != "unknown" && grace == 0)
 }
 
 // Like tail -n 10, for some rows and columns of any table; without StopAtEnd it goes on,
@@ -260,7 +260,7 @@ func ExampleNew() {
 		StopAtEnd: true,
 		Columns:   []string{"item", "difference"},
 		Where:     "difference < 0",
-		Order:     consumer.OrderStrict,
+		Strict:    true,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -364,11 +364,6 @@ func ExampleMessage_MarshalJSON() {
 	})
 	fmt.Println(string(line), err)
 	// Output: {"id":1,"topic":"orders","created_at":"2026-01-31T08:09:10.000000Z","headers":{},"payload":"hello"} <nil>
-}
-
-func ExampleGroupLock() {
-	fmt.Println(consumer.GroupLock("shop", "orders", "billing"))
-	// Output: mqnotify:group:shop:orders:billing
 }
 
 // A row is JSON, which can't hold any bytes.

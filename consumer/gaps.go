@@ -104,7 +104,7 @@ func (r *reader) sayWait(ctx context.Context) {
 
 // besides is how long a gap is kept open in addition to what the source knows.
 func (r *reader) besides(ctx context.Context) (time.Duration, error) {
-	if r.source.name() == WritersUnknown {
+	if r.source.name() == writersUnknown {
 		return r.grace, nil
 	}
 	before := r.replication.certain

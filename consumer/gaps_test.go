@@ -15,17 +15,17 @@ import (
 )
 
 // ways are the ways of knowing the writers that the server has.
-func ways(s *mysqltest.Server) []Writers {
+func ways(s *mysqltest.Server) []string {
 	if s.IsMariaDB() {
-		return []Writers{WritersInnoDBTrx, WritersUnknown}
+		return []string{writersInnoDBTrx, writersUnknown}
 	}
-	return []Writers{WritersMetadataLocks, WritersInnoDBTrx, WritersUnknown}
+	return []string{writersMetadataLocks, writersInnoDBTrx, writersUnknown}
 }
 
 // gapTests are run for every way of knowing the writers.
 var gapTests = []struct {
 	name string
-	test func(t *testing.T, s *mysqltest.Server, writers Writers)
+	test func(t *testing.T, s *mysqltest.Server, writers string)
 }{
 	{"LateCommit", lateCommit},
 	{"OpenTransactionDelaysNoOther", openTransactionDelaysNoOther},
@@ -43,12 +43,12 @@ var gapTests = []struct {
 // only when it was not read for 100 ms, so that many readers keep it stale. In the short form one way must do.
 func TestGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, writers := range mysqltest.Size([]Writers{WritersUnknown}, ways(s), ways(s)) {
+		for _, writers := range mysqltest.Size([]string{writersUnknown}, ways(s), ways(s)) {
 			t.Run(string(writers), func(t *testing.T) {
 				t.Parallel()
 				for _, c := range gapTests {
 					t.Run(c.name, func(t *testing.T) {
-						if writers != WritersInnoDBTrx {
+						if writers != writersInnoDBTrx {
 							t.Parallel()
 						}
 						c.test(t, s, writers)
@@ -61,7 +61,7 @@ func TestGaps(t *testing.T) {
 
 // A transaction that stays open holds back no row but its own, whether the others
 // began before it or after, and however late they commit.
-func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers Writers) {
+func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	var got collected
@@ -94,7 +94,7 @@ func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers Wri
 // The head comes before the writers: what begins between the two is beyond it. Here
 // a row is inserted, and a larger one committed, each time right after the server
 // was asked for the writers.
-func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writers Writers) {
+func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	var late []*sql.Conn
@@ -130,7 +130,7 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 }
 
 // Many gaps, of rows that came, were rolled back, or never were.
-func manyGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
+func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	looks := newLooks()
@@ -166,7 +166,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
 
 // A consumer that restarts while gaps are open, at any time of their lives, gets
 // the rows that fill them, and no row twice.
-func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
+func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	options := Options{Group: "g", From: Beginning(), Writers: writers, StopAtEnd: true}
@@ -194,11 +194,11 @@ func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
 
 // In strict order rows wait until nothing with a lower id can come: they are held
 // back behind an open transaction, also when the consumer restarts meanwhile.
-func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers Writers) {
+func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	looks := newLooks()
-	options := Options{Group: "g", From: Beginning(), Writers: writers, Order: OrderStrict, Grace: 2 * time.Second, wrap: looks.wrap}
+	options := Options{Group: "g", From: Beginning(), Writers: writers, Strict: true, Grace: 2 * time.Second, wrap: looks.wrap}
 	insert(t, db, "orders", "one")
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
@@ -234,11 +234,11 @@ func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers Writers) {
 }
 
 // Strict order is exact under writers that commit out of order and roll back.
-func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers Writers) {
+func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Order: OrderStrict, Grace: mysqltest.Size(4*time.Second, 5*time.Second, 15*time.Second)}, got.handler())
+	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Strict: true, Grace: mysqltest.Size(4*time.Second, 5*time.Second, 15*time.Second)}, got.handler())
 	var load sync.WaitGroup
 	for n := range 4 {
 		conn := newConn(t, db)
@@ -267,7 +267,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers Writers) {
 
 // A view of the transactions that may be older than the head settles nothing,
 // however long that lasts; rows that commit are still delivered.
-func staleView(t *testing.T, s *mysqltest.Server, writers Writers) {
+func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	looks := newLooks()
@@ -303,7 +303,7 @@ func TestGraceIsProlongedByALockedRow(t *testing.T) {
 		looks := newLooks()
 		var got collected
 		const grace = 100 * time.Millisecond
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: WritersUnknown, Grace: grace, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writersUnknown, Grace: grace, FlushInterval: -1, wrap: looks.wrap}, got.handler())
 		conn := newConn(t, db)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "two")
@@ -325,7 +325,7 @@ func TestGraceIsProlongedByALockedRow(t *testing.T) {
 
 // Rows that a condition leaves out are no gaps to be read again and again, and the
 // offset passes them.
-func whereLeavesRowsOut(t *testing.T, s *mysqltest.Server, writers Writers) {
+func whereLeavesRowsOut(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	insert(t, db, "orders", numbers(1, 300)...)

@@ -37,15 +37,15 @@ type membership struct {
 	leave func() error
 }
 
-// GroupLock is the name of the advisory lock that a group's active member holds.
-func GroupLock(database, topic, group string) string {
+// groupLock is the name of the advisory lock that a group's active member holds.
+func groupLock(database, topic, group string) string {
 	return core.LockName("group", database, topic, group)
 }
 
 // join returns when this process is the group's active member. The locks of many groups are on one session. A member that
 // has to wait for the lock takes a session of its own, because the wait keeps the session busy.
 func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error) {
-	name := GroupLock(topic.Schema, topic.Name, l.options.Group)
+	name := groupLock(topic.Schema, topic.Name, l.options.Group)
 	caps, err := core.Discover(ctx, l.db)
 	if err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func TestGroupProcessKilled(t *testing.T) {
 		db := openConfig(t, config, "orders")
 		do(t, db, "CREATE TABLE seen_once (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", "one")
-		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: WritersUnknown})
+		told, err := json.Marshal(tortureReader{DSN: config.FormatDSN(), Group: "g", Writers: writersUnknown})
 		require.NoError(t, err)
 		process := exec.Command(os.Args[0])
 		process.Env = append(os.Environ(), tortureEnv+"="+string(told))

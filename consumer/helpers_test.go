@@ -104,7 +104,7 @@ func (l looks) wait(tb testing.TB) {
 // lockHolder is the session that holds a group's lock, 0 when none does.
 func lockHolder(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
-	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(db.Name(), "orders", group))
+	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", groupLock(db.Name(), "orders", group))
 }
 
 // stored is the group's settled offset.

@@ -24,10 +24,10 @@ import (
 // very statement ran, later than the head was read.
 type innodbTrx struct {
 	session *core.Session
-	way     Writers // reads the view itself, or has the routine read it
-	last    []trx   // what was open at the last question
-	names   uint64  // how many writers were given a name
-	stale   int     // how often the view was stale of late
+	way     string // reads the view itself, or has the routine read it
+	last    []trx  // what was open at the last question
+	names   uint64 // how many writers were given a name
+	stale   int    // how often the view was stale of late
 }
 
 const (
@@ -51,7 +51,7 @@ type trx struct {
 
 // newInnoDBTrx tries the view. Others may be reading it too, so that it is stale
 // for now: no reason to do without it.
-func newInnoDBTrx(ctx context.Context, session *core.Session, way Writers) (*innodbTrx, error) {
+func newInnoDBTrx(ctx context.Context, session *core.Session, way string) (*innodbTrx, error) {
 	i := &innodbTrx{session: session, way: way}
 	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
 		return nil, err
@@ -113,7 +113,7 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
 		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
 		FROM information_schema.INNODB_TRX`
-	if i.way == WritersRoutine {
+	if i.way == writersRoutine {
 		query = fmt.Sprintf("CALL %s(%d)", schema.OpenWritersRoutine, nonce)
 	}
 	fresh := false
@@ -172,4 +172,4 @@ func (i *innodbTrx) pace() time.Duration {
 // transaction (ha_innobase::write_row), which the view shows from its start on.
 func (i *innodbTrx) late() bool { return true }
 
-func (i *innodbTrx) name() Writers { return i.way }
+func (i *innodbTrx) name() string { return i.way }

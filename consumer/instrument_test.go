@@ -73,7 +73,7 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 		require.NoError(t, err)
 		way, _, err := c.Writers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, WritersInnoDBTrx, way)
+		require.Equal(t, writersInnoDBTrx, way)
 	})
 }
 

@@ -53,7 +53,7 @@ func newMember(s sharing, session *core.Session, database string, options Option
 // sharePrefix is what the names of a group's locks begin with: a hash leaves room for what
 // follows, whatever the group's name.
 func sharePrefix(database, topic, group string) string {
-	sum := sha256.Sum256([]byte(GroupLock(database, topic, group)))
+	sum := sha256.Sum256([]byte(groupLock(database, topic, group)))
 	return core.LockName("share", hex.EncodeToString(sum[:10])) + ":"
 }
 

@@ -59,8 +59,8 @@ const locksLost = `SHOW GLOBAL STATUS LIKE 'Performance_schema_metadata_lock_los
 func newMetadataLocks(ctx context.Context, session *core.Session, t *table.Table) (*metadataLocks, error) {
 	m := &metadataLocks{session: session, query: openByLocks(t.Name), schema: t.Schema, table: t.Name}
 	if session.Capabilities().MariaDB {
-		return nil, sourceError(WritersMetadataLocks,
-			noSourceError("MariaDB does not keep the metadata locks of prepared XA transactions: use "+string(WritersInnoDBTrx)))
+		return nil, sourceError(writersMetadataLocks,
+			noSourceError("MariaDB does not keep the metadata locks of prepared XA transactions: use "+string(writersInnoDBTrx)))
 	}
 	if session.Capabilities().LowerCaseTableNames != 0 {
 		m.schema, m.table = strings.ToLower(m.schema), strings.ToLower(m.table)
@@ -79,7 +79,7 @@ func (m *metadataLocks) open(ctx context.Context) (open, error) {
 		now, err = m.read(ctx, now)
 	}
 	if err != nil {
-		return nil, sourceError(WritersMetadataLocks, err)
+		return nil, sourceError(writersMetadataLocks, err)
 	}
 	writers := make(open, len(now))
 	for i := range now {
@@ -158,7 +158,7 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 
 func (m *metadataLocks) pace() time.Duration { return 10 * time.Millisecond }
 func (m *metadataLocks) late() bool          { return false }
-func (m *metadataLocks) name() Writers       { return WritersMetadataLocks }
+func (m *metadataLocks) name() string        { return writersMetadataLocks }
 
 // olderWriters is metadataLocks and, besides, the transactions that were open when it began. Those may have taken their locks
 // while the instrument was off.

@@ -24,9 +24,9 @@ const soon = maxWait / 3
 func TestFlags(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, c := range []struct {
-			flag FlagForm
+			flag string
 			form schema.TriggerForm
-		}{{FlagCounter, schema.TriggerCounter}, {FlagRow, schema.TriggerRow}} {
+		}{{flagCounter, schema.TriggerCounter}, {flagRow, schema.TriggerRow}} {
 			t.Run(string(c.flag), func(t *testing.T) {
 				t.Parallel()
 				db := openTopic(t, s)
@@ -50,7 +50,7 @@ func TestFlags(t *testing.T) {
 					eventually(t, func() bool { return len(got.ids()) == i }, "the row does not come")
 					require.Less(t, time.Since(start), soon)
 				}
-				if c.flag == FlagCounter {
+				if c.flag == flagCounter {
 					require.Equal(t, uint64(4), set())
 				} else {
 					eventually(t, func() bool { return set() == 0 }, "the reader leaves the flag's row")
@@ -82,7 +82,7 @@ func TestFlagRowHeldByAWriter(t *testing.T) {
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
 		insert(t, db, "orders", "three")
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning(), Flag: FlagRow}, got.handler())
+		c := run(t, db, "orders", Options{From: Beginning(), Flag: flagRow}, got.handler())
 		got.waitFor(t, "one", "three")
 		onConn(t, conn, "COMMIT")
 		got.waitFor(t, "one", "three", "two")
@@ -100,7 +100,7 @@ func TestHandshake(t *testing.T) {
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		var got collected
 		head := func() uint64 { return mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM orders") }
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Mode: ModeHandshake},
+		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Mode: modeHandshake},
 			EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 				before := head()
 				for range 5 { // time in which the producer wants to insert

@@ -58,7 +58,7 @@ func TestAwkwardNames(t *testing.T) {
 			require.Equal(t, name, got[0].Topic)
 			require.Equal(t, uint64(1), mysqltest.Value[uint64](t, db.Pool(), "SELECT settled FROM mqnotify_offset WHERE topic = ? AND group_name = ?", name, name))
 			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
-			require.LessOrEqual(t, len(GroupLock(db.Name(), name, name)), 64)
+			require.LessOrEqual(t, len(groupLock(db.Name(), name, name)), 64)
 
 			// As a column: the key, what is shown, and the time.
 			column := ident.Quote(name)
@@ -77,7 +77,7 @@ func TestAwkwardNames(t *testing.T) {
 }
 
 // A gap in a table of an awkward name is settled by whatever way there is.
-func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers Writers) {
+func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	const topic = "it`s 'Ünïcode'"
 	db := openConfig(t, s.Database(t), topic)

@@ -29,7 +29,7 @@ func TestOpenWritersRoutine(t *testing.T) {
 		require.NoError(t, err)
 		way, grace, err := k.Writers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, WritersRoutine, way)
+		require.Equal(t, writersRoutine, way)
 		require.Zero(t, grace)
 
 		looks := newLooks()
@@ -76,7 +76,7 @@ func TestViewOfASharedSession(t *testing.T) {
 		defer func() { require.NoError(t, session.Close()) }()
 		conn := newConn(t, db)
 		for range 5 {
-			one, other := &innodbTrx{session: session, way: WritersInnoDBTrx}, &innodbTrx{session: session, way: WritersInnoDBTrx}
+			one, other := &innodbTrx{session: session, way: writersInnoDBTrx}, &innodbTrx{session: session, way: writersInnoDBTrx}
 			<-time.After(150 * time.Millisecond) // the server makes the view again when it was not read for 100 ms
 			_, err := one.open(t.Context())
 			require.NoError(t, err)

@@ -16,57 +16,18 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Mode is how a consumer waits for new rows.
-type Mode string
-
+// The values of Options.Mode, of Options.Flag, and of Options.Woken's argument.
 const (
-	// ModeAuto is woken by the table's wake trigger, by mqnotify_wake, or by the
-	// server's GTIDs, and polls where there is none of them; see package notify.
-	ModeAuto Mode = ""
-	// ModePoll polls the table's largest id, or the flag, with growing waits.
-	ModePoll Mode = "poll"
-	// ModeHandshake alternates with one handshake producer on one lock.
-	ModeHandshake Mode = "handshake"
-)
+	modePoll      = "poll"
+	modeHandshake = "handshake"
 
-// Wake is what ended a wait for new rows.
-type Wake string
+	flagCounter = "counter"
+	flagRow     = "row"
 
-const (
-	// WakeTrigger is a commit that the table's wake trigger told of.
-	WakeTrigger Wake = "trigger"
-	// WakePoll is a head, or a flag, that had moved when it was polled. A call of mqnotify_wake, or a commit on a server
-	// with GTIDs, may have led to the poll.
-	WakePoll Wake = "poll"
-	// WakeHandshake is the other side of a handshake.
-	WakeHandshake Wake = "handshake"
-	// WakeTimeout is none of these: the bound of the wait has passed.
-	WakeTimeout Wake = "timeout"
-)
-
-// Order is the order in which rows are handled.
-type Order string
-
-const (
-	// OrderArrival hands out a row as soon as it is visible: one that commits late
-	// comes after rows with larger ids.
-	OrderArrival Order = ""
-	// OrderStrict holds rows back until nothing with a lower id can come any more: a
-	// transaction that stays open holds up everything after its first id.
-	OrderStrict Order = "strict"
-)
-
-// FlagForm is where a consumer polls for news.
-type FlagForm string
-
-const (
-	// FlagNone polls the table's largest id, which costs the writers nothing.
-	FlagNone FlagForm = ""
-	// FlagCounter polls the counter of the one-row flag.
-	FlagCounter FlagForm = "counter"
-	// FlagRow polls for the flag's row and deletes it: for one consumer only. It makes
-	// ModeAuto poll.
-	FlagRow FlagForm = "row"
+	wakeTrigger   = "trigger"
+	wakePoll      = "poll"
+	wakeHandshake = "handshake"
+	wakeTimeout   = "timeout"
 )
 
 // Options are a consumer's settings; the zero value tails a table from its end
@@ -79,7 +40,7 @@ type Options struct {
 	// MembersShare makes all members of the group active. Each has its fair share of the
 	// group's partitions, by a key of the messages: the messages of a key are handled by one
 	// member at a time, in order; see the package comment. The members of a group all share
-	// it or none does. It needs a Group, and ModeHandshake and FlagRow are not for it.
+	// it or none does. It needs a Group, and the Mode "handshake" and the Flag "row" are not for it.
 	MembersShare bool
 	// Partitions is how many partitions a new group has, 256 at most, and so how many
 	// members can be active. 0 means what the group has, 64 for a new one. It is kept with
@@ -98,21 +59,26 @@ type Options struct {
 	// Reset makes Run begin at From although the group has an offset.
 	Reset bool
 	// StopAtEnd makes Run return when it has read all that was there. With
-	// OrderStrict it waits for the transactions that hold some of it back.
+	// Strict it waits for the transactions that hold some of it back.
 	StopAtEnd bool
 
 	// Limit makes Run return after so many messages that were handled or went to the dead letters. 0 means no limit.
 	Limit int
 
-	// Mode is how Run waits for new rows; empty means ModeAuto.
-	Mode Mode
-	// Order is the order in which rows are handled; empty means OrderArrival.
-	Order Order
-	// Flag is what is polled for news; empty means the table's largest id. The flag's
-	// table is made by mqnotify init.
-	Flag FlagForm
-	// Poll are the waits of ModePoll, nil for Fibonacci from 10 ms to 1 s; those of
-	// ModeHandshake without a producer, nil for Fibonacci from 5 ms to 1.5 s.
+	// Mode is how Run waits for new rows. Empty, the default, is to be woken by the table's wake trigger, by mqnotify_wake,
+	// or by the server's GTIDs, and to poll where there is none of them; see package notify. "poll" polls the table's largest
+	// id, or the flag, with growing waits. "handshake" alternates with one producer.Handshake on one lock.
+	Mode string
+	// Strict holds rows back until nothing with a lower id can come any more: a transaction that stays open holds up
+	// everything after its first id. Otherwise a row is handed out as soon as it is visible, and one that commits late comes
+	// after rows with larger ids.
+	Strict bool
+	// Flag is what is polled for news. Empty, the default, is the table's largest id, which costs the writers nothing.
+	// "counter" is the counter of the one-row flag (notify.Flag). "row" is the flag's row, which is then deleted: it is for
+	// one consumer only, and makes an empty Mode poll. The flag's table is made by mqnotify init.
+	Flag string
+	// Poll are the waits of the Mode "poll", nil for Fibonacci from 10 ms to 1 s; those of
+	// "handshake" without a producer, nil for Fibonacci from 5 ms to 1.5 s.
 	Poll backoff.BackOff
 
 	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
@@ -132,11 +98,21 @@ type Options struct {
 	// TimeColumn is what a position in time goes by; empty means created_at.
 	TimeColumn string
 
-	// Writers is how gaps are known to be settled; by default the best that the
-	// account's privileges allow.
-	Writers Writers
+	// Writers is how it is known which transactions may still fill a gap. Empty, the default, is the first of these ways that
+	// works:
+	//
+	//   - "metadata-locks" reads performance_schema.metadata_locks: exact. It needs MySQL, SELECT on that table, and the
+	//     performance schema switched on. Writers that were open when Run began are known by INNODB_TRX, too, if the account
+	//     has one of the two ways below: without it, one that began while the instrument wait/lock/metadata/sql/mdl was off
+	//     is not known.
+	//   - "innodb-trx" reads information_schema.INNODB_TRX, which needs PROCESS. Every writing transaction of the server
+	//     counts, not only this table's.
+	//   - "open-writers" is the same for an account without PROCESS. It calls mqnotify_open_writers, which needs EXECUTE on
+	//     it; mqnotify init makes it.
+	//   - "unknown" needs nothing: a gap counts as settled after Grace.
+	Writers string
 	// Grace is how long a gap may be filled by a transaction that can't be seen:
-	// with WritersUnknown, and where other servers write to the same tables. A
+	// with the Writers "unknown", and where other servers write to the same tables. A
 	// transaction that stays open for longer after it took its ids, and whose rows
 	// can't be found by a probe, LOSES its rows to this consumer. 0 means 1 minute.
 	Grace time.Duration
@@ -172,8 +148,10 @@ type Options struct {
 	// handler, with a copy.
 	Watch func(Progress)
 	// Woken, if not nil, is called with what ended each wait for new rows, by the
-	// goroutine that reads: it must not block.
-	Woken func(Wake)
+	// goroutine that reads: it must not block. "trigger" is a commit that the table's wake trigger told of; "poll" a head,
+	// or a flag, that had moved when it was polled, to which a call of mqnotify_wake, or a commit on a server with GTIDs, may
+	// have led; "handshake" the other side of a handshake; "timeout" the bound of the wait.
+	Woken func(by string)
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
@@ -187,8 +165,8 @@ type Options struct {
 
 // polls reports whether the consumer waits with a core.Poll, unless it does with a handshake.
 func (o Options) polls() bool {
-	return o.Mode == ModePoll ||
-		o.Flag == FlagRow || // its row must be deleted by its only reader
+	return o.Mode == modePoll ||
+		o.Flag == flagRow || // its row must be deleted by its only reader
 		o.StopAtEnd // it waits for open transactions only
 }
 
@@ -205,15 +183,14 @@ func (o Options) withDefaults() (Options, error) {
 		{o.MembersShare && o.Group == "", "MembersShare needs a Group"},
 		{!o.MembersShare && (o.Partitions != 0 || o.PartitionBy != ""), "Partitions and PartitionBy are for MembersShare"},
 		{o.Partitions < 0 || o.Partitions > maxPartitions, fmt.Sprintf("Partitions is %d: 1 to %d", o.Partitions, maxPartitions)},
-		{o.MembersShare && (o.Mode == ModeHandshake || o.Flag == FlagRow), "ModeHandshake and FlagRow are for one reader, and with MembersShare there are more"},
+		{o.MembersShare && (o.Mode == modeHandshake || o.Flag == flagRow), "the Mode handshake and the Flag row are for one reader, and with MembersShare there are more"},
 		{!utf8.ValidString(o.PartitionBy) || strings.ContainsAny(o.PartitionBy, "\"\\\x00\n\r") || len(o.PartitionBy) > 255,
 			"PartitionBy is longer than 255 bytes, or has a quote, a backslash or a line break"},
-		{!slices.Contains([]Mode{ModeAuto, ModePoll, ModeHandshake}, o.Mode),
+		{!slices.Contains([]string{"", modePoll, modeHandshake}, o.Mode),
 			fmt.Sprintf("no Mode %q: poll, handshake or empty", o.Mode)},
-		{o.Order != OrderArrival && o.Order != OrderStrict, fmt.Sprintf("no Order %q: strict or empty", o.Order)},
-		{o.Flag != FlagNone && o.Flag != FlagCounter && o.Flag != FlagRow, fmt.Sprintf("no Flag %q: counter or row", o.Flag)},
-		{!slices.Contains([]Writers{WritersAuto, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown}, o.Writers),
-			fmt.Sprintf("no Writers %q: %s, %s, %s or %s", o.Writers, WritersMetadataLocks, WritersInnoDBTrx, WritersRoutine, WritersUnknown)},
+		{o.Flag != "" && o.Flag != flagCounter && o.Flag != flagRow, fmt.Sprintf("no Flag %q: counter or row", o.Flag)},
+		{!slices.Contains([]string{"", writersMetadataLocks, writersInnoDBTrx, writersRoutine, writersUnknown}, o.Writers),
+			fmt.Sprintf("no Writers %q: %s, %s, %s or %s", o.Writers, writersMetadataLocks, writersInnoDBTrx, writersRoutine, writersUnknown)},
 		{o.PageRows < 0, "PageRows is negative"},
 		{o.Limit < 0, "Limit is negative"},
 		{o.Grace < 0, "Grace is negative"},
@@ -241,7 +218,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxAttempts == 0 {
 		o.MaxAttempts = 5
 	}
-	if o.Poll == nil && o.Mode == ModeHandshake {
+	if o.Poll == nil && o.Mode == modeHandshake {
 		o.Poll = &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
 	}
 	if o.Poll == nil {

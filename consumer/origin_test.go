@@ -115,7 +115,7 @@ func TestOriginWhileItRuns(t *testing.T) {
 		options.Group = "g"
 		with := run(t, db, "orders", options, grouped.handler())
 		options.Group = "blind"
-		options.Writers = WritersUnknown
+		options.Writers = writersUnknown
 		blinded := run(t, openConfig(t, few), "orders", options, blind.handler())
 		eventually(t, func() bool {
 			return len(all.payloads()) == 5 && len(grouped.payloads()) == 5 && len(blind.payloads()) == 5

@@ -52,7 +52,7 @@ type reader struct {
 	grace       time.Duration // how long a gap stays open after its writers' end, where writers may not be seen
 	replication *replication
 	waiter      core.Waiter
-	woken       func(Wake) // may be nil
+	woken       func(string) // may be nil
 	wm          *watermark
 	out         chan<- batch
 	log         *slog.Logger
@@ -139,20 +139,20 @@ func (r *reader) run(ctx context.Context) error {
 }
 
 // wokenBy tells what ended a wait.
-func wokenBy(waiter core.Waiter, moved bool) Wake {
+func wokenBy(waiter core.Waiter, moved bool) string {
 	if !moved {
-		return WakeTimeout
+		return wakeTimeout
 	}
 	switch w := waiter.(type) {
 	case *core.Auto:
 		if mode, _ := w.Mode(); mode == "trigger" {
-			return WakeTrigger
+			return wakeTrigger
 		}
-		return WakePoll
+		return wakePoll
 	case *core.Handshake:
-		return WakeHandshake
+		return wakeHandshake
 	}
-	return WakePoll
+	return wakePoll
 }
 
 // begin finds out what is settled already, so that a backlog is read without

@@ -9,14 +9,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// RetryHeader is the header of a message that is published again for the one group that
+// retryHeader is the header of a message that is published again for the one group that
 // had given it up: "GROUP/ID", the group and the id that it had. Every other group counts
 // it as handled and gives it to no handler; a consumer without a group gets it.
-const RetryHeader = "mqnotify-retry"
+const retryHeader = "mqnotify-retry"
 
 // isFor reports whether a message is for the group.
 func (m Message) isFor(group string) bool {
-	retry, is := m.Headers[RetryHeader]
+	retry, is := m.Headers[retryHeader]
 	if !is {
 		return true
 	}

@@ -37,7 +37,7 @@ func TestRetryOfAGroup(t *testing.T) {
 
 // A page of which the handler did a part counts those before it that are for others.
 func TestRetryInAPage(t *testing.T) {
-	other, failed := map[string]string{RetryHeader: "other/1"}, errors.New("failed")
+	other, failed := map[string]string{retryHeader: "other/1"}, errors.New("failed")
 	page := []Message{{ID: 1, Headers: other}, {ID: 2}, {ID: 3, Headers: other}, {ID: 4}, {ID: 5}, {ID: 6, Headers: other}}
 	for n, want := range map[int]int{0: 0, 1: 2, 2: 4, 3: 5, 9: 5} {
 		h := Batch(func(_ context.Context, messages []Message) error {

@@ -114,7 +114,7 @@ func (l *life) sharing(ctx context.Context, session *core.Session, t *table.Tabl
 		return s, s.agrees(t, l.options)
 	}
 	// The group's lock excludes a member that reads for the group alone, and one that makes the partitions too.
-	lock, err := l.standBy(ctx, session, GroupLock(t.Schema, t.Name, l.options.Group))
+	lock, err := l.standBy(ctx, session, groupLock(t.Schema, t.Name, l.options.Group))
 	if err != nil {
 		return s, err
 	}

@@ -35,7 +35,7 @@ const (
 // shareMember is what a process of TestShareProcesses is told.
 type shareMember struct {
 	DSN     string
-	Writers Writers
+	Writers string
 }
 
 // The invariant: however members come, end and are killed (kill -9), and however writers
@@ -45,9 +45,9 @@ type shareMember struct {
 func TestShareProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
-		way := WritersUnknown
+		way := writersUnknown
 		if !testing.Short() { // looks at INNODB_TRX would disturb other tests
-			s, way = s.Start(t), WritersInnoDBTrx
+			s, way = s.Start(t), writersInnoDBTrx
 		}
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

@@ -146,7 +146,7 @@ func TestShareDisagreement(t *testing.T) {
 			{MembersShare: true}, {Group: "g", Partitions: 2}, {Group: "g", PartitionBy: "k"},
 			{Group: "g", MembersShare: true, Partitions: 257}, {Group: "g", MembersShare: true, Partitions: -1},
 			{Group: "g", MembersShare: true, PartitionBy: `a"b`},
-			{Group: "g", MembersShare: true, Mode: ModeHandshake}, {Group: "g", MembersShare: true, Flag: FlagRow},
+			{Group: "g", MembersShare: true, Mode: modeHandshake}, {Group: "g", MembersShare: true, Flag: flagRow},
 		} {
 			_, err := New(db, "orders", o)
 			require.ErrorIs(t, err, notify.ErrOptions, "%+v", o)

@@ -70,7 +70,7 @@ func TestManyConsumers(t *testing.T) {
 		send("first")
 		send("second")
 		lock := func(topic string) uint64 {
-			return mysqltest.Value[uint64](t, admin.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", GroupLock(config.DBName, topic, "g"))
+			return mysqltest.Value[uint64](t, admin.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", groupLock(config.DBName, topic, "g"))
 		}
 		holder := lock(topics[0])
 		require.NotZero(t, holder)

@@ -152,7 +152,7 @@ func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (g
 			return stateError("read offsets", err)
 		}
 		for i := range groups {
-			lock := GroupLock(t.Schema, t.Name, groups[i].Name)
+			lock := groupLock(t.Schema, t.Name, groups[i].Name)
 			if err := conn.GetContext(ctx, &groups[i].Session, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock); err != nil {
 				return fmt.Errorf("consumer: look for the member of group %q: %w", groups[i].Name, err)
 			}
@@ -164,7 +164,7 @@ func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (g
 
 // lookForLease reads whether a member has the group's lease.
 func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
-	lease, err := guard.NewLease(db, GroupLock(t.Schema, t.Name, g.Name), guard.LockOptions{TTL: groupLease})
+	lease, err := guard.NewLease(db, groupLock(t.Schema, t.Name, g.Name), guard.LockOptions{TTL: groupLease})
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func TestStoppedProducer(t *testing.T) {
 			insert(t, db, "orders", "early")
 			var got, strict collected
 			c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
-			k := run(t, db, "orders", Options{Group: "strict", From: Beginning(), Order: OrderStrict}, strict.handler())
+			k := run(t, db, "orders", Options{Group: "strict", From: Beginning(), Strict: true}, strict.handler())
 			got.waitFor(t, "early")
 			insert(t, db, "orders", "next")
 			got.waitFor(t, "early", "next")

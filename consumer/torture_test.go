@@ -31,7 +31,7 @@ import (
 // group at least once, and to a handler in a transaction exactly once.
 func TestTorture(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		own, all := s, []Writers{WritersUnknown}
+		own, all := s, []string{writersUnknown}
 		if !testing.Short() { // such a load would disturb other tests
 			own, all = s.Start(t), ways(s)
 		}
@@ -64,7 +64,7 @@ type tortureReader struct {
 	DSN        string
 	Group      string
 	Tx         bool // handle in a transaction
-	Writers    Writers
+	Writers    string
 	Grace      time.Duration
 	ForgetGaps bool
 	Kill       bool // kill the readers at random

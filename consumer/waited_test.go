@@ -24,13 +24,13 @@ func TestWaitIsSaid(t *testing.T) {
 			insert(t, db, "orders", "three")
 			var said mysqltest.Text
 			var got collected
-			options := Options{From: Beginning(), Order: OrderStrict, Writers: writers, Grace: time.Hour, StopAtEnd: true,
+			options := Options{From: Beginning(), Strict: true, Writers: writers, Grace: time.Hour, StopAtEnd: true,
 				Logger: slog.New(slog.NewTextHandler(&said, nil))}
 			c := run(t, db, "orders", options, got.handler())
 			line := regexp.MustCompile(`msg="waiting for an id that an open transaction may still write[^"]*" topic=orders id=2( up_to=\S+)?`)
 			eventually(t, func() bool { return line.MatchString(said.String()) }, "the log does not say what is waited for")
 			upTo := line.FindStringSubmatch(said.String())[1]
-			if writers == WritersUnknown {
+			if writers == writersUnknown {
 				most, err := time.ParseDuration(strings.TrimPrefix(upTo, " up_to="))
 				require.NoError(t, err)
 				require.Less(t, most, time.Hour, "the time that has passed")
@@ -40,14 +40,14 @@ func TestWaitIsSaid(t *testing.T) {
 			}
 			require.Equal(t, []string{"one"}, got.payloads())
 			onConn(t, late, "COMMIT")
-			if writers == WritersUnknown {
+			if writers == writersUnknown {
 				eventually(t, func() bool { return len(got.payloads()) == 3 }, "the rows do not come")
 			}
 			require.NoError(t, c.wait(t))
 			require.Equal(t, []string{"one", "two", "three"}, got.payloads())
 
 			var silent mysqltest.Text
-			options.Order, options.Logger = OrderArrival, slog.New(slog.NewTextHandler(&silent, nil))
+			options.Strict, options.Logger = false, slog.New(slog.NewTextHandler(&silent, nil))
 			require.NoError(t, run(t, db, "orders", options, (&collected{}).handler()).wait(t))
 			require.NotContains(t, silent.String(), "may still write")
 		}

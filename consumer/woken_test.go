@@ -28,8 +28,8 @@ func TestPlainInsertWakes(t *testing.T) {
 		db, options := openWoken(t, s, "orders")
 		var got collected
 		var triggers atomic.Int32
-		options.Woken = func(w Wake) {
-			if w == WakeTrigger {
+		options.Woken = func(w string) {
+			if w == wakeTrigger {
 				triggers.Add(1)
 			}
 		}

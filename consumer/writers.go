@@ -14,25 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Writers is a way of knowing which transactions may still fill a gap.
-type Writers string
-
+// The values of Options.Writers: the ways of knowing which transactions may still fill a gap.
 const (
-	// WritersAuto takes the first of the ways below that works.
-	WritersAuto Writers = ""
-	// WritersMetadataLocks reads performance_schema.metadata_locks: exact. It needs
-	// MySQL, SELECT on that table, and the performance schema switched on. Writers that were
-	// open when Run began are known by INNODB_TRX, too, if the account has one of the two ways below: without it, one that
-	// began while the instrument wait/lock/metadata/sql/mdl was off is not known.
-	WritersMetadataLocks Writers = "metadata-locks"
-	// WritersInnoDBTrx reads information_schema.INNODB_TRX, which needs PROCESS.
-	// Every writing transaction of the server counts, not only this table's.
-	WritersInnoDBTrx Writers = "innodb-trx"
-	// WritersRoutine is WritersInnoDBTrx for an account without PROCESS. It calls
-	// mqnotify_open_writers, which needs EXECUTE on it; mqnotify init makes it.
-	WritersRoutine Writers = "open-writers"
-	// WritersUnknown needs nothing: a gap counts as settled after Options.Grace.
-	WritersUnknown Writers = "unknown"
+	writersMetadataLocks = "metadata-locks"
+	writersInnoDBTrx     = "innodb-trx"
+	writersRoutine       = "open-writers"
+	writersUnknown       = "unknown"
 )
 
 // errStale says that what was read may be older than the head: try again later.
@@ -47,21 +34,21 @@ type source interface {
 	pace() time.Duration
 	// late tells that a writer may have taken its first id a moment before it shows.
 	late() bool
-	name() Writers
+	name() string
 }
 
 // openSource finds a source that works, and tells how long gaps must be given
 // grace besides. Each is tried, not believed.
-func openSource(ctx context.Context, session *core.Session, t *table.Table, want Writers, grace time.Duration) (source, time.Duration, error) {
+func openSource(ctx context.Context, session *core.Session, t *table.Table, want string, grace time.Duration) (source, time.Duration, error) {
 	exact := time.Duration(0)
 	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // the writers' transactions hold no lock here
 		exact = grace
 	}
-	if want == WritersAuto || want == WritersMetadataLocks {
+	if want == "" || want == writersMetadataLocks {
 		locks, err := newMetadataLocks(ctx, session, t)
 		if err == nil {
 			b := &olderWriters{metadataLocks: locks}
-			for _, way := range []Writers{WritersInnoDBTrx, WritersRoutine} {
+			for _, way := range []string{writersInnoDBTrx, writersRoutine} {
 				if b.view, err = newInnoDBTrx(ctx, session, way); err == nil {
 					break
 				}
@@ -71,12 +58,12 @@ func openSource(ctx context.Context, session *core.Session, t *table.Table, want
 			}
 			return b, exact, nil
 		}
-		if err := refuse(want == WritersMetadataLocks, err); err != nil {
+		if err := refuse(want == writersMetadataLocks, err); err != nil {
 			return nil, 0, err
 		}
 	}
-	for _, way := range []Writers{WritersInnoDBTrx, WritersRoutine} {
-		if want != WritersAuto && want != way {
+	for _, way := range []string{writersInnoDBTrx, writersRoutine} {
+		if want != "" && want != way {
 			continue
 		}
 		source, err := newInnoDBTrx(ctx, session, way)
@@ -123,7 +110,7 @@ func (n noSourceError) Error() string { return string(n) }
 // trying it over a connection of its own, and how long gaps are given grace
 // besides: 0 where what is known is all there is. With Options.Writers set, the
 // error says why that way does not work.
-func (c *Consumer) Writers(ctx context.Context) (way Writers, grace time.Duration, err error) {
+func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration, err error) {
 	t, err := table.Describe(ctx, c.db.Pool(), c.db.Name(), c.topic)
 	if err != nil {
 		return "", 0, err
@@ -176,8 +163,8 @@ type unknown struct{}
 func (unknown) open(context.Context) (open, error) { return nil, nil }
 func (unknown) pace() time.Duration                { return 100 * time.Millisecond } // it reads every open gap again
 func (unknown) late() bool                         { return false }
-func (unknown) name() Writers                      { return WritersUnknown }
+func (unknown) name() string                       { return writersUnknown }
 
-func sourceError(name Writers, err error) error {
+func sourceError(name string, err error) error {
 	return fmt.Errorf("consumer: know the writers by %s: %w", name, err)
 }

@@ -16,8 +16,8 @@ import (
 // commits it: its row comes then.
 func TestPreparedXA(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, writers := range []Writers{WritersMetadataLocks, WritersInnoDBTrx} {
-			if writers == WritersMetadataLocks && s.IsMariaDB() {
+		for _, writers := range []string{writersMetadataLocks, writersInnoDBTrx} {
+			if writers == writersMetadataLocks && s.IsMariaDB() {
 				continue // metadataLocksNeedMySQL shows why
 			}
 			t.Run(string(writers), func(t *testing.T) {
@@ -147,9 +147,9 @@ func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
 	defer func() { require.NoError(t, session.Close()) }()
 	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
 	require.NoError(t, err)
-	_, _, err = openSource(t.Context(), session, topic, WritersMetadataLocks, 0)
+	_, _, err = openSource(t.Context(), session, topic, writersMetadataLocks, 0)
 	require.ErrorIs(t, err, notify.ErrOptions)
-	chosen, _, err := openSource(t.Context(), session, topic, WritersAuto, 0)
+	chosen, _, err := openSource(t.Context(), session, topic, "", 0)
 	require.NoError(t, err)
-	require.Equal(t, WritersInnoDBTrx, chosen.name())
+	require.Equal(t, writersInnoDBTrx, chosen.name())
 }

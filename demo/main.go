@@ -16,7 +16,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/pflag"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/demo/engine"
 	"github.com/mqnotify/mqnotify/internal/demo"
 	"github.com/mqnotify/mqnotify/notify"
@@ -78,7 +77,7 @@ func show(ctx context.Context, o demo.Options, stderr io.Writer) (err error) {
 	if err := schema.Init(ctx, producing.Pool(), o.Topic); err != nil {
 		return err
 	}
-	o.Writers, o.Grace = consumer.WritersUnknown, time.Second // the engine can't show its transactions
+	o.Writers, o.Grace = "unknown", time.Second // the engine can't show its transactions
 	_, _ = fmt.Fprintf(stderr, "An embedded MySQL-compatible engine listens on %s; a producer and a consumer work on it.\n"+
 		"For trying only: it forgets everything, and its transactions run one at a time, or they would lose rows.\n\n", config.Addr)
 	latencies, err := demo.Run(ctx, consuming, producing, o)

@@ -152,7 +152,7 @@ func Example_wake() {
 	fmt.Println("who listens to orders reads them now")
 }
 
-// The flag says that something changed which has no new id, such as an UPDATE. A consumer with consumer.FlagCounter polls it.
+// The flag says that something changed which has no new id, such as an UPDATE. A consumer with consumer.Options{Flag: "counter"} polls it.
 func ExampleFlag() {
 	flag := notify.Flag{Topic: "customers"}
 	if err := flag.Set(ctx, db.Pool()); err != nil { // after the commit, by the code that made the change

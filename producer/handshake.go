@@ -16,7 +16,7 @@ import (
 )
 
 // Handshake is the producer's side of the protocol as published in 2007, on the
-// lock where a consumer with ModeHandshake is the other side: one producer and one consumer of
+// lock where a consumer with the Mode "handshake" is the other side: one producer and one consumer of
 // a topic alternate. The producer holds the lock while it has nothing to say.
 // With messages it inserts them, lets the lock go, which wakes the consumer, and
 // takes it again at once, which makes it wait until the consumer is done. What

@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -77,7 +76,7 @@ type Options struct {
 	Ready func()
 
 	// Mode and Grace are those of the readers; see consumer.Options.
-	Mode  consumer.Mode
+	Mode  string
 	Grace time.Duration
 
 	// Commands, if not nil, is how many statements were sent to the database, for the
@@ -112,7 +111,7 @@ func (o Options) withDefaults() (Options, error) {
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
 		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0 || o.MaxPerClient < 0, "MaxBody, MaxConnections, MaxPerClient, DatabaseRequests or MaxMemory is negative"},
 		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
-		{o.Mode == consumer.ModeHandshake, "a handshake is for one consumer, not for a server's clients"},
+		{o.Mode == "handshake", "a handshake is for one consumer, not for a server's clients"},
 	} {
 		if wrong.is {
 			return o, fmt.Errorf("serve: %w: %s", notify.ErrOptions, wrong.text)

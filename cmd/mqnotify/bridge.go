@@ -149,7 +149,7 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	}
 	c.Group, c.Reset, c.StopAtEnd = o.group, o.reset, o.stopAtEnd
 	if o.strict {
-		c.Order = consumer.OrderStrict
+		c.Strict = true
 	}
 	options.InFlight, options.Attempts, options.StopOnPoison = o.inFlight, o.attempts, o.stopOnRefusal
 	return options, nil

@@ -100,7 +100,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
 	completeWith(cmd, "format", formatJSON, formatPayload)
-	completeWith(cmd, "flag", string(consumer.FlagCounter), string(consumer.FlagRow))
+	completeWith(cmd, "flag", "counter", "row")
 	return cmd
 }
 
@@ -149,7 +149,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 		return options, err
 	}
 	if o.flag != "" {
-		if err := oneOf("flag", o.flag, string(consumer.FlagCounter), string(consumer.FlagRow)); err != nil {
+		if err := oneOf("flag", o.flag, "counter", "row"); err != nil {
 			return options, err
 		}
 	}
@@ -169,9 +169,9 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	}
 	options.Group, options.Reset, options.StopAtEnd, options.Limit = o.group, o.reset, o.stopAtEnd, o.limit
 	options.MembersShare, options.Partitions, options.PartitionBy = o.share, o.partitions, o.partitionBy
-	options.Flag = consumer.FlagForm(o.flag)
+	options.Flag = o.flag
 	if o.strict {
-		options.Order = consumer.OrderStrict
+		options.Strict = true
 	}
 	options.MaxAttempts, options.HandlerTimeout = o.attempts, o.timeout
 	if o.attempts == 0 || len(command) == 0 {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -26,7 +25,7 @@ const publishPatience = 10 * time.Second
 // with the one consumer too.
 const (
 	modeNotify    = "notify"
-	modeHandshake = string(consumer.ModeHandshake)
+	modeHandshake = "handshake"
 )
 
 // produceOptions are produce's flags.

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
-// orderArrival is what the flag calls consumer.OrderArrival.
+// orderArrival is the order of rows without consumer.Options.Strict.
 const orderArrival = "arrival"
 
 // tailOptions are tail's flags.
@@ -59,7 +59,7 @@ inserted later with a smaller key, and warns.`,
 	o.anyKey = true // it stores nothing, and warns
 	o.waiting.register(cmd)
 	completeNothing(cmd, "rows")
-	completeWith(cmd, "order", orderArrival, string(consumer.OrderStrict))
+	completeWith(cmd, "order", orderArrival, "strict")
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if o.rows < 0 {
 		return usagef("-n %d: 0 or more", o.rows)
 	}
-	if err := oneOf("order", o.order, orderArrival, string(consumer.OrderStrict)); err != nil {
+	if err := oneOf("order", o.order, orderArrival, "strict"); err != nil {
 		return err
 	}
 	options := o.options(a)
@@ -77,7 +77,7 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	options.From, options.StopAtEnd = consumer.Last(o.rows), !o.follow
 	options.MaxAttempts = -1
 	if o.order != orderArrival {
-		options.Order = consumer.Order(o.order)
+		options.Strict = true
 	}
 	return a.follow(ctx, name, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
 		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}

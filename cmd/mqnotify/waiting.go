@@ -6,11 +6,11 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// modeAuto is what the flag calls consumer.ModeAuto.
+// modeAuto is what the flag calls the empty consumer.Options.Mode.
 const modeAuto = "auto"
 
 // waitModes are what --mode takes.
-var waitModes = []string{modeAuto, modeHandshake, string(consumer.ModePoll)}
+var waitModes = []string{modeAuto, modeHandshake, "poll"}
 
 // waiting is how consume and tail wait for new rows.
 type waiting struct{ mode string }
@@ -27,7 +27,7 @@ func (w *waiting) into(options *consumer.Options) error {
 		return err
 	}
 	if w.mode != modeAuto {
-		options.Mode = consumer.Mode(w.mode)
+		options.Mode = w.mode
 	}
 	return nil
 }

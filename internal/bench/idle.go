@@ -87,7 +87,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	defer func() { err = errors.Join(err, p.Close()) }()
 	options := consumer.Options{From: consumer.Beginning()}
 	if way.each > 0 {
-		options.Mode, options.Poll = consumer.ModePoll, backoff.NewConstantBackOff(way.each)
+		options.Mode, options.Poll = "poll", backoff.NewConstantBackOff(way.each)
 	}
 	handled, end, err := b.listen(ctx, options)
 	if err != nil {

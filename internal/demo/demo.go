@@ -24,8 +24,8 @@ type Options struct {
 	Interval time.Duration // between two messages
 	Out      io.Writer     // gets a line for each message; its error ends the demo
 	Logger   *slog.Logger
-	Writers  consumer.Writers // zero for what suits the server
-	Grace    time.Duration    // see [consumer.Options]
+	Writers  string        // empty for what suits the server
+	Grace    time.Duration // see [consumer.Options]
 }
 
 // Latencies are the times from before a message was published until the consumer had it, in increasing order.

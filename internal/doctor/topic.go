@@ -8,7 +8,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/table"
 )
@@ -17,8 +16,8 @@ import (
 type topic struct {
 	*exam
 	name  string
-	table *table.Table     // found by the first check
-	way   consumer.Writers // found by the check of the writers
+	table *table.Table // found by the first check
+	way   string       // found by the check of the writers
 }
 
 var topicChecks = []check[*topic]{

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
@@ -123,7 +122,7 @@ type holder struct {
 
 // holders are those of the topic's table, where they can be seen.
 func (t *topic) holders(ctx context.Context) (all []holder, seen bool, err error) {
-	if t.way != consumer.WritersMetadataLocks {
+	if t.way != "metadata-locks" {
 		return nil, false, nil
 	}
 	schema, name := t.table.Schema, t.table.Name

@@ -11,7 +11,7 @@ import (
 // writers tells how a consumer will know the transactions that may still fill a
 // gap in the ids: the consumer itself tries.
 func writers(ctx context.Context, t *topic) ([]Result, error) {
-	way, grace, err := t.ask(ctx, consumer.WritersAuto)
+	way, grace, err := t.ask(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -26,16 +26,16 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 		besides = "; for those of other servers a gap waits " + grace.String() + " (--grace), and a row that comes later is LOST"
 	}
 	switch way {
-	case consumer.WritersMetadataLocks:
+	case "metadata-locks":
 		return []Result{ok("open writers are known exactly, by performance_schema.metadata_locks: %s%s", late, besides)}, nil
-	case consumer.WritersInnoDBTrx, consumer.WritersRoutine:
+	case "innodb-trx", "open-writers":
 		by := "information_schema.INNODB_TRX"
-		if way == consumer.WritersRoutine {
+		if way == "open-writers" {
 			by = "the procedure " + schema.OpenWritersRoutine
 		}
 		note := ""
 		if !t.caps.MariaDB { // where a better way may be had
-			_, _, err := t.ask(ctx, consumer.WritersMetadataLocks)
+			_, _, err := t.ask(ctx, "metadata-locks")
 			if t.lost(err) {
 				return nil, err
 			}
@@ -55,7 +55,7 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 }
 
 // ask has a consumer of the topic try a way.
-func (t *topic) ask(ctx context.Context, way consumer.Writers) (consumer.Writers, time.Duration, error) {
+func (t *topic) ask(ctx context.Context, way string) (string, time.Duration, error) {
 	c, err := consumer.New(t.db, t.table.Name, consumer.Options{Writers: way})
 	if err != nil {
 		return "", 0, err

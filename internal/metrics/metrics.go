@@ -89,4 +89,4 @@ func (r *Reader) Delivered(messages []consumer.Message, now time.Time) {
 }
 
 // Woken counts what ends the reader's waits.
-func (r *Reader) Woken(by consumer.Wake) { r.wakes.WithLabelValues(string(by)).Inc() }
+func (r *Reader) Woken(by string) { r.wakes.WithLabelValues(by).Inc() }
