@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// MaxPayload is the most bytes of a notification's payload.
-	MaxPayload = 8000
+	// maxPayload is the most bytes of a notification's payload.
+	maxPayload = 8000
 	// maxNotificationName is the most characters of a notification's name.
 	maxNotificationName = 255
-	// NotificationsKept is how long notifications stay in their table. A process that could not read them for longer has
+	// notificationsKept is how long notifications stay in their table. A process that could not read them for longer has
 	// missed some.
-	NotificationsKept = time.Hour
+	notificationsKept = time.Hour
 	// maxUnread is how many notifications wait for a receiver that is slow. When more come, it misses the oldest.
 	maxUnread = 10_000
 	// notificationPage is how many notifications are read at once.
@@ -41,13 +41,13 @@ type Notification struct {
 	Payload []byte
 	Time    time.Time // of the INSERT, by the server's clock
 	// Missed says that the receiver missed notifications of its names before this one: it was more than 10,000
-	// notifications behind, or the process could not read the table for longer than NotificationsKept. A Notification
+	// notifications behind, or the process could not read the table for longer than an hour. A Notification
 	// without an ID brings nothing but this news.
 	Missed bool
 }
 
 // Notify sends a notification to the processes that listen to the name, in a transaction of its own. The payload has at
-// most MaxPayload bytes. Its errors are ErrOptions and the server's.
+// most 8,000 bytes. Its errors are ErrOptions and the server's.
 //
 // Any program can do the same with INSERT INTO mqnotify_notification (name, payload) VALUES (...).
 func Notify(ctx context.Context, db *DB, name, payload string) error {
@@ -70,9 +70,9 @@ func NotifyTx(ctx context.Context, tx Tx, name, payload string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	if len(payload) > MaxPayload {
+	if len(payload) > maxPayload {
 		return fmt.Errorf("notify: %w: the payload has %d bytes, and %d is the most: store it in a table, and send its key",
-			ErrOptions, len(payload), MaxPayload)
+			ErrOptions, len(payload), maxPayload)
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+schema.NotificationTable+" (name, payload) VALUES (?, ?)", name, []byte(payload))
 	if err != nil {

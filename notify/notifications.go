@@ -196,7 +196,7 @@ func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) 
 
 // round reads what is new, and reports whether anything was.
 func (r *notificationReader) round(ctx context.Context) (found bool, err error) {
-	if !r.read.IsZero() && time.Since(r.read) > NotificationsKept {
+	if !r.read.IsZero() && time.Since(r.read) > notificationsKept {
 		r.misses()
 	}
 	if len(r.gaps) > 0 {
@@ -278,7 +278,7 @@ func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64
 		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
-			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT ?", int(NotificationsKept.Seconds()), notificationPage)
+			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT ?", int(notificationsKept.Seconds()), notificationPage)
 		if err != nil || len(ids) == 0 {
 			return
 		}

@@ -94,7 +94,7 @@ func ExampleSafeToRetry() {
 // The outbox pattern: the message is published if the business of the transaction
 // is committed, and only then.
 func ExampleProducer_PublishTx() {
-	orders, err := producer.New(db, "orders", producer.Options{Hint: producer.Flag})
+	orders, err := producer.New(db, "orders", producer.Options{Flag: true})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -112,7 +112,8 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 		var hints counted
 		r := newReader(t, db, "x")
 		r.begin(t)
-		h := run(t, db, "x", Options{BatchRows: 2, Hint: hints.hint})
+		h := run(t, db, "x", Options{BatchRows: 2})
+		h.producer.hint = hints.hint
 		queued(t, db)
 		first := publishing(ctx, h, payload(0))
 		_, _, err := r.read(ctx, 1)

@@ -43,10 +43,10 @@ type Message struct {
 
 // Options of a Producer. The zero value is ready for use.
 type Options struct {
-	// Hint is given after every commit, for listeners that poll something other than
-	// the table: Flag is one. nil, the default, gives none.
-	Hint Hint
-	// Logger gets what no caller is told: hints that failed, connections that a
+	// Flag counts up the topic's one-row flag (notify.Flag) after every commit, for consumers that poll it, and outside the
+	// transaction. A failure is logged: it costs latency, never a message.
+	Flag bool
+	// Logger gets what no caller is told: flags that were not set, connections that a
 	// Handshake lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
 	// BatchRows and BatchBytes are where Publish begins another statement: the
@@ -56,25 +56,16 @@ type Options struct {
 	BatchRows, BatchBytes int
 }
 
-// Hint tells listeners that a topic has something new. It comes after the commit,
-// outside the transaction. A hint that fails costs latency, never a message.
-type Hint func(ctx context.Context, db *notify.DB, topic string) error
-
-// Flag is the hint that counts up the topic's one-row flag.
-func Flag(ctx context.Context, db *notify.DB, topic string) error {
-	return notify.Flag{Topic: topic}.Set(ctx, db.Pool())
-}
-
-// hintPatience is how long a publish waits for its hint at most.
-const hintPatience = 5 * time.Second
+// flagPatience is how long a publish waits for the flag at most.
+const flagPatience = 5 * time.Second
 
 // Producer publishes to one topic, in its callers' goroutines and over the pool of
 // the DB. Safe for concurrent use.
 type Producer struct {
 	db     *notify.DB
 	topic  string
-	into   string // the beginning of each INSERT
-	hint   Hint
+	into   string                          // the beginning of each INSERT
+	hint   func(ctx context.Context) error // sets the flag; nil for none
 	log    *slog.Logger
 	batch  batchLimits
 	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
@@ -96,15 +87,18 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	return &Producer{
+	p := &Producer{
 		db:    db,
 		topic: topic,
 		into:  "INSERT INTO " + ident.Quote(topic) + " (headers, payload) VALUES ",
-		hint:  options.Hint,
 		log:   options.Logger.With("topic", topic),
 		batch: batch,
 		waker: core.NewWaker(db, topic, options.Logger),
-	}, nil
+	}
+	if options.Flag {
+		p.hint = func(ctx context.Context) error { return notify.Flag{Topic: topic}.Set(ctx, db.Pool()) }
+	}
+	return p, nil
 }
 
 // Publish stores the messages, all or none of them, and returns their ids in
@@ -126,7 +120,7 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	if !woken {
 		p.waker.Wake()
 	}
-	p.giveHint(ctx)
+	p.setFlag(ctx)
 	return ids, nil
 }
 
@@ -159,23 +153,23 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 // closeConn hands a connection back to its pool, which drops it if it is bad.
 func closeConn(conn *sql.Conn) { _ = conn.Close() }
 
-// Notify wakes the topic's listeners where no wake trigger does, and gives the hint.
+// Notify wakes the topic's listeners where no wake trigger does, and sets the flag.
 // Call it after the commit of a transaction in which PublishTx stored messages;
 // Publish and Transact call it themselves. It does not wait until the listeners are
-// woken. A hint that fails is logged.
+// woken. A flag that can't be set is logged.
 func (p *Producer) Notify(ctx context.Context) {
 	p.waker.Wake()
-	p.giveHint(ctx)
+	p.setFlag(ctx)
 }
 
-func (p *Producer) giveHint(ctx context.Context) {
+func (p *Producer) setFlag(ctx context.Context) {
 	if p.hint == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, hintPatience)
+	ctx, cancel := context.WithTimeout(ctx, flagPatience)
 	defer cancel()
-	if err := p.hint(ctx, p.db, p.topic); err != nil {
-		p.log.WarnContext(ctx, "the hint failed: listeners find the messages by themselves, later", "error", err)
+	if err := p.hint(ctx); err != nil {
+		p.log.WarnContext(ctx, "the flag was not set: listeners find the messages by themselves, later", "error", err)
 	}
 }
 

@@ -227,11 +227,11 @@ func TestPublishCommitsWithoutAutocommit(t *testing.T) {
 	})
 }
 
-func TestHint(t *testing.T) {
+func TestFlag(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		log := newLogged()
-		p := newProducer(t, db, "x", Options{Hint: Flag, Logger: slog.New(log)})
+		p := newProducer(t, db, "x", Options{Flag: true, Logger: slog.New(log)})
 		for range 3 {
 			_, err := p.Publish(t.Context(), Message{}, Message{})
 			require.NoError(t, err)

@@ -18,13 +18,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// counted is a hint that counts.
+// counted stands for the flag, and counts.
 type counted struct {
 	mu sync.Mutex
 	n  int
 }
 
-func (c *counted) hint(context.Context, *notify.DB, string) error {
+func (c *counted) hint(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n++
@@ -64,7 +64,8 @@ func TestPublishTx(t *testing.T) {
 					mysqltest.Exec(t, db.Pool(), "CREATE TABLE x (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, headers JSON, payload LONGBLOB NOT NULL)")
 					mysqltest.Exec(t, db.Pool(), "CREATE TABLE business (id INT)")
 					var hints counted
-					p := newProducer(t, db, "x", Options{BatchRows: 2, Hint: hints.hint})
+					p := newProducer(t, db, "x", Options{BatchRows: 2})
+					p.hint = hints.hint
 					messages := make([]Message, 5)
 					for i := range messages {
 						messages[i] = Message{Payload: append(everyByte(), byte(i)), Headers: map[string]string{"i": fmt.Sprint(i)}}
@@ -125,7 +126,8 @@ func TestTransact(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		var hints counted
-		p := newProducer(t, db, "x", Options{Hint: hints.hint})
+		p := newProducer(t, db, "x", Options{})
+		p.hint = hints.hint
 		publish := func(ctx context.Context, tx *sqlx.Tx) error {
 			_, err := p.PublishTx(ctx, tx, Message{})
 			return err

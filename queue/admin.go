@@ -127,15 +127,15 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 	return counts, q.error("count", rows.Err())
 }
 
-// Retry makes dead tasks ready again, with so many retries (0 means DefaultRetries,
-// NoRetries none) and as if no claim on them had lapsed, and those that are failed or scheduled without further waiting. It
+// Retry makes dead tasks ready again, with so many retries (0 means 5,
+// -1 none) and as if no claim on them had lapsed, and those that are failed or scheduled without further waiting. It
 // returns how many there were. Without ids in the filter, and without states, it is all
 // that are dead. A task that was dead has no unique key any more: it lost it when it died, so
 // that another could have it. A task that was cancelled while a worker had it becomes ready when
 // that worker has given it up (see Cancel).
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
-	if retries < NoRetries {
-		return 0, optionsf("%d retries: 0 or more, or NoRetries", retries)
+	if retries < noRetries {
+		return 0, optionsf("%d retries: 0 or more, or -1 for none", retries)
 	}
 	if len(f.States) == 0 {
 		f.States = []State{Dead}

@@ -16,7 +16,7 @@ import (
 // A cancelled task has one handler at most: neither its retry nor a task with its unique key begins before the handler that is
 // ended has returned. The worker ends the handler at once, and not with the next renewal, which is minutes off here.
 func TestCancelHoldsTask(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		for name, retry := range map[string]bool{"retry": true, "unique key": false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -87,7 +87,7 @@ func TestCancelHoldsTask(t *testing.T) {
 // A task that was cancelled is dead, also when its handler ends before the worker learns of that, and when a batch of claimed
 // tasks waits for a handler.
 func TestCancelMeetsEnd(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		var entries []Entry

@@ -11,10 +11,10 @@ import (
 
 // Retries of an Entry.
 const (
-	// DefaultRetries is what 0 means.
-	DefaultRetries = 5
-	// NoRetries makes a task dead when its first attempt fails.
-	NoRetries = -1
+	// defaultRetries is what 0 means.
+	defaultRetries = 5
+	// noRetries makes a task dead when its first attempt fails.
+	noRetries = -1
 )
 
 const (
@@ -48,7 +48,7 @@ type Entry struct {
 	// ordered queue. At most 255 characters; empty, the default, is none.
 	Unique string
 	// Retries is how often the task is tried again after its first attempt has failed. 0 means
-	// DefaultRetries, NoRetries none: then it is not begun again when its worker has vanished, either.
+	// 5, -1 none: then it is not begun again when its worker has vanished, either.
 	Retries int
 }
 
@@ -65,8 +65,8 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 	switch {
 	case e.Priority < math.MinInt16 || e.Priority > math.MaxInt16:
 		return row{}, optionsf("Priority %d: from %d to %d", e.Priority, math.MinInt16, math.MaxInt16)
-	case e.Retries < NoRetries || e.Retries > math.MaxInt32:
-		return row{}, optionsf("Retries %d: 0 or more, or NoRetries", e.Retries)
+	case e.Retries < noRetries || e.Retries > math.MaxInt32:
+		return row{}, optionsf("Retries %d: 0 or more, or -1 for none", e.Retries)
 	case e.Delay < 0 || e.Delay > maxDelay:
 		return row{}, optionsf("Delay %v: 0 or more, 100 years at most", e.Delay)
 	case e.Delay != 0 && !e.At.IsZero():
@@ -129,8 +129,8 @@ func fitsEscaped(rows []row, packet int) bool {
 func retriesOf(retries int) int {
 	switch retries {
 	case 0:
-		return DefaultRetries
-	case NoRetries:
+		return defaultRetries
+	case noRetries:
 		return 0
 	}
 	return retries

@@ -108,7 +108,7 @@ func ExampleQueue_Enqueue() {
 	ids, err := q.Enqueue(ctx,
 		queue.Entry{Payload: []byte("now")},
 		queue.Entry{Payload: []byte("first"), Priority: -1},
-		queue.Entry{Payload: []byte("tomorrow"), Delay: 24 * time.Hour, Retries: queue.NoRetries},
+		queue.Entry{Payload: []byte("tomorrow"), Delay: 24 * time.Hour, Retries: -1},
 		queue.Entry{Payload: []byte("once"), Unique: "report of May"},
 	)
 	if err != nil {
@@ -233,7 +233,7 @@ func ExampleQueue_List() {
 	for _, task := range dead {
 		log.Println(task.ID, task.LastError)
 	}
-	n, err := q.Retry(ctx, queue.Filter{}, queue.DefaultRetries) // all of them, once more
+	n, err := q.Retry(ctx, queue.Filter{}, 5) // all of them, once more
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // A handler may take longer than the visibility timeout: the claim is renewed for as
 // long as it runs, and no other worker gets the task.
 func TestRenewal(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "long")
@@ -77,7 +77,7 @@ func TestRenewsWhenBack(t *testing.T) {
 // A worker that the network cuts off loses its claims before another gets the tasks: its
 // handlers' contexts end first, and what they say afterwards changes nothing.
 func TestCutOff(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		proxy := s.Proxy(t)
 		enqueue(t, newQueue(t, db, Options{}), "task")
@@ -118,7 +118,7 @@ func TestCutOff(t *testing.T) {
 			func(_ context.Context, task Task) error {
 				note("again")
 				assert.Equal(t, 2, task.Attempt)
-				assert.Equal(t, DefaultRetries, task.Retries, "a lapse takes no retry")
+				assert.Equal(t, defaultRetries, task.Retries, "a lapse takes no retry")
 				assert.Equal(t, 1, task.Lapses)
 				close(again)
 				return errors.New("so that the late result would show")
@@ -139,16 +139,16 @@ func TestCutOff(t *testing.T) {
 // What was claimed over a session that is lost before its answer goes back when the
 // worker is there again.
 func TestAnswerLost(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "1", "2", "3")
-		l := newLine(t, db, mode == ClaimSkipLocked)
+		l := newLine(t, db, mode == claimSkipLocked)
 		known, _, err := l.round(t.Context(), nil, 1)
 		require.NoError(t, err)
 		_, _, err = l.round(t.Context(), nil, 1)
 		require.NoError(t, err)
-		other := newLine(t, db, mode == ClaimSkipLocked)
+		other := newLine(t, db, mode == claimSkipLocked)
 		other.owner = "test2"
 		_, _, err = other.round(t.Context(), nil, 1)
 		require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestAnswerLost(t *testing.T) {
 		assert.True(t, some)
 		assert.Equal(t, "1:in progress 2:ready 3:in progress", mysqltest.Value[string](t, db.Pool(),
 			"SELECT GROUP_CONCAT(payload, ':', state ORDER BY id SEPARATOR ' ') FROM mqnotify_task"))
-		assert.Equal(t, 3*DefaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task"))
+		assert.Equal(t, 3*defaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task"))
 	})
 }
 
@@ -174,7 +174,7 @@ func TestReconnects(t *testing.T) {
 			work *running
 		}
 		var all []reconnecting // of both modes, in a database of its own
-		for _, mode := range []ClaimMode{ClaimSkipLocked, ClaimUpdate} {
+		for _, mode := range []string{claimSkipLocked, claimUpdate} {
 			db, config := database(t, own)
 			q := newQueue(t, db, Options{})
 			for i := range tasks {
@@ -243,10 +243,10 @@ func (h *holders) count() int {
 // A worker whose claim has lapsed can neither finish the task, nor renew the claim, nor give it
 // back, while another worker has it.
 func TestLateResult(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		late, other := newLine(t, db, mode == ClaimSkipLocked), newLine(t, db, mode == ClaimSkipLocked)
+		late, other := newLine(t, db, mode == claimSkipLocked), newLine(t, db, mode == claimSkipLocked)
 		old, _, err := late.round(t.Context(), nil, 1)
 		require.NoError(t, err)
 		lapse(t, db, other)

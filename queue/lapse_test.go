@@ -54,7 +54,7 @@ func tasksBy(t *testing.T, db *notify.DB, state State, columns ...string) string
 // A task that kills its workers is dead after its lapses. It takes no other task with it, even if the tasks that lapsed
 // together come back together: each of them lapses twice at most, and keeps its retries.
 func TestPoison(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		makeRuns(t, db)
 		payloads := make([]string, mysqltest.Size(20, 60, 60))
@@ -87,8 +87,8 @@ func TestPoison(t *testing.T) {
 		}
 		assert.Equal(t, poisonLapses+1, crashes)
 		assert.Equal(t, poison, mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM mqnotify_task WHERE state = 'dead'"))
-		assert.Equal(t, fmt.Sprintf("1 MAX(lapses) %d MIN(retries) %d", poisonLapses+1, DefaultRetries), tasksBy(t, db, Dead, "MAX(lapses)", "MIN(retries)"))
-		assert.Equal(t, fmt.Sprintf("%d MIN(retries) %d MAX(lapses) > 2 0", len(payloads)-1, DefaultRetries),
+		assert.Equal(t, fmt.Sprintf("1 MAX(lapses) %d MIN(retries) %d", poisonLapses+1, defaultRetries), tasksBy(t, db, Dead, "MAX(lapses)", "MIN(retries)"))
+		assert.Equal(t, fmt.Sprintf("%d MIN(retries) %d MAX(lapses) > 2 0", len(payloads)-1, defaultRetries),
 			tasksBy(t, db, Done, "MIN(retries)", "MAX(lapses) > 2"))
 	})
 }
@@ -96,13 +96,13 @@ func TestPoison(t *testing.T) {
 // kill -9 of a worker costs the tasks of a batch that no handler had begun nothing but a wait: no retry, and those without
 // retries are done by the next worker. The one without retries that was begun is dead, and never begun twice.
 func TestBatchKilled(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		for name, c := range map[string]struct {
 			retries    int
 			done, dead int
 		}{
 			"retries":   {2, 20, 0},
-			"noRetries": {NoRetries, 19, 1},
+			"noRetries": {noRetries, 19, 1},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -139,11 +139,11 @@ func TestBatchKilled(t *testing.T) {
 // A task whose claim lapses comes back after a wait, not with all others at the same moment, so often and no more. One
 // without a retry left does not.
 func TestLapse(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
-		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{}, Entry{}, Entry{Retries: NoRetries})
+		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{}, Entry{}, Entry{Retries: noRetries})
 		require.NoError(t, err)
-		l := newLine(t, db, mode == ClaimSkipLocked)
+		l := newLine(t, db, mode == claimSkipLocked)
 		l.lapses = 2
 		tasks, _, err := l.round(t.Context(), nil, 4)
 		require.NoError(t, err)
@@ -182,12 +182,12 @@ func TestLapse(t *testing.T) {
 // What a claim takes of the tasks that it finds: one that has lapsed alone, and those without retries up to where handlers
 // begin at once. What it leaves is as it was.
 func TestClaimedTogether(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
-		ids, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{Retries: NoRetries}, Entry{}, Entry{Retries: NoRetries}, Entry{}, Entry{}, Entry{})
+		ids, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{Retries: noRetries}, Entry{}, Entry{Retries: noRetries}, Entry{}, Entry{}, Entry{})
 		require.NoError(t, err)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET lapses = 1 WHERE id IN (?, ?)", ids[4], ids[6])
-		l := newLine(t, db, mode == ClaimSkipLocked)
+		l := newLine(t, db, mode == claimSkipLocked)
 		for _, c := range []struct {
 			begin, from, to int
 			short           bool
@@ -216,7 +216,7 @@ func TestAsksForMore(t *testing.T) {
 		db, _ := database(t, s)
 		entries := make([]Entry, 40)
 		for i := range 5 {
-			entries[i].Retries = NoRetries
+			entries[i].Retries = noRetries
 		}
 		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), entries...)
 		require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestAsksForMore(t *testing.T) {
 // A task that has lapsed twice is handled alone: its worker begins it when it has nothing else in hand, and begins nothing
 // else until that has ended. Tasks behind it wait for that.
 func TestHandledAlone(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})
@@ -275,7 +275,7 @@ func TestHandledAlone(t *testing.T) {
 
 // A worker that waits to handle a task alone claims other tasks again after a while, because a task in hand may be long.
 func TestHandledAloneLater(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})

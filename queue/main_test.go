@@ -37,10 +37,10 @@ const (
 var each = mysqltest.Each
 
 // eachMode is each with every way to claim; the short form chooses one.
-func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode ClaimMode)) {
+func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode string)) {
 	t.Helper()
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		modes := []ClaimMode{ClaimSkipLocked, ClaimUpdate}
+		modes := []string{claimSkipLocked, claimUpdate}
 		if testing.Short() {
 			chosen := mysqltest.Random(t).IntN(len(modes))
 			modes = modes[chosen : chosen+1]

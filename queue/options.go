@@ -11,19 +11,10 @@ import (
 	"time"
 )
 
-// ClaimMode is how workers claim tasks from each other.
-type ClaimMode string
-
-// The ways to claim.
+// The values of WorkerOptions.Claim.
 const (
-	// ClaimAuto takes ClaimSkipLocked where the server has it, else ClaimUpdate.
-	ClaimAuto ClaimMode = ""
-	// ClaimSkipLocked selects tasks that no other session has locked (SELECT ... FOR UPDATE SKIP
-	// LOCKED; MySQL 8.0.1, MariaDB 10.6), and marks them by their ids.
-	ClaimSkipLocked ClaimMode = "skip-locked"
-	// ClaimUpdate marks tasks by UPDATE ... ORDER BY ... LIMIT, and reads what it got.
-	// Workers then wait for each other, and deadlock now and then, which is retried.
-	ClaimUpdate ClaimMode = "update"
+	claimSkipLocked = "skip-locked"
+	claimUpdate     = "update"
 )
 
 // WorkerOptions are the settings of a Worker. The zero value is ready for use.
@@ -52,8 +43,11 @@ type WorkerOptions struct {
 	// Owner is how the worker shows in the task list, the first 17 characters in ASCII.
 	// Empty means host:pid. What makes it unlike all others is added.
 	Owner string
-	// Claim is how tasks are claimed. Empty means ClaimAuto.
-	Claim ClaimMode
+	// Claim is how workers claim tasks from each other. "skip-locked" selects tasks that no other session has locked (SELECT
+	// ... FOR UPDATE SKIP LOCKED; MySQL 8.0.1, MariaDB 10.6), and marks them by their ids. "update" marks tasks by UPDATE ...
+	// ORDER BY ... LIMIT, and reads what it got; workers then wait for each other, and deadlock now and then, which is
+	// retried. Empty, the default, takes "skip-locked" where the server has it.
+	Claim string
 	// Discard deletes tasks that are done, instead of keeping them, but for those that a
 	// handler has finished by itself (FinishTx): Prune deletes these.
 	Discard bool
@@ -89,8 +83,8 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("HandlerTimeout %v: 0 or more", o.HandlerTimeout)
 	case o.Look < 0:
 		return o, optionsf("Look %v: more than 0", o.Look)
-	case o.Claim != ClaimAuto && o.Claim != ClaimSkipLocked && o.Claim != ClaimUpdate:
-		return o, optionsf("Claim %q: %q or %q", string(o.Claim), ClaimSkipLocked, ClaimUpdate)
+	case o.Claim != "" && o.Claim != claimSkipLocked && o.Claim != claimUpdate:
+		return o, optionsf("Claim %q: %q or %q", o.Claim, claimSkipLocked, claimUpdate)
 	}
 	if o.Owner == "" {
 		host, _ := os.Hostname() // a name for people: none is no harm

@@ -29,7 +29,7 @@ type processTold struct {
 	Name       string
 	DSN        string
 	Record     string // a DSN without cuts, for the handler's records
-	Claim      ClaimMode
+	Claim      string
 	Visibility time.Duration
 	Takes      time.Duration // how long a task named "long" takes; 0: each takes up to 30 ms, and one in ten fails
 	Quick      bool          // a task takes no time, and one in fifty fails
@@ -211,7 +211,7 @@ func overlaps(t *testing.T, db *notify.DB, before string) string {
 // are killed in the middle, while the connections of others are cut: no task is lost,
 // each is done, and none is in two hands at once.
 func TestProcesses(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		r := race{
 			workers: mysqltest.Many(4, 8, 8), enqueuers: 2,
 			tasks: mysqltest.Many(40, 100, 10_000), kills: mysqltest.Many(2, 3, 60),
@@ -225,7 +225,7 @@ func TestProcesses(t *testing.T) {
 func TestReservingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 1500, 60_000), kills: mysqltest.Many(1, 3, 60), quick: true}
-		db, all := r.run(t, s, ClaimSkipLocked)
+		db, all := r.run(t, s, claimSkipLocked)
 		requireDone(t, db, all)
 	})
 }
@@ -243,7 +243,7 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 // connections of others are cut, have one task at a time, and none before all that were
 // entered before it are done.
 func TestOrderedProcesses(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		r := race{
 			workers: mysqltest.Many(3, 4, 4), enqueuers: 2, ordered: true,
 			tasks: mysqltest.Many(15, 40, 1000), kills: mysqltest.Many(1, 3, 30),
@@ -261,7 +261,7 @@ type race struct {
 }
 
 // run runs it until all tasks are done and no worker runs any more. It returns the number of tasks.
-func (r race) run(t *testing.T, s *mysqltest.Server, mode ClaimMode) (db *notify.DB, all int) {
+func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB, all int) {
 	t.Helper()
 	db, config := database(t, s, Settings{Ordered: r.ordered})
 	makeRuns(t, db)

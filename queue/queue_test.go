@@ -72,7 +72,7 @@ func TestEnqueue(t *testing.T) {
 
 // A key is queued once while its task is neither done nor dead, however many try.
 func TestUnique(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		config.ClientFoundRows = true // which counts rows that are found, not changed
 		q := newQueue(t, openConfig(t, config), Options{})
@@ -82,7 +82,7 @@ func TestUnique(t *testing.T) {
 		many := mysqltest.Many(24, 64, 64) // of which most would meet a deadlock if the key came before its neighbours
 		for range many {
 			all.Go(func() {
-				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: NoRetries}, Entry{Payload: []byte("b")})
+				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("a")}, Entry{Unique: "key", Retries: noRetries}, Entry{Payload: []byte("b")})
 				if assert.NoError(t, err) && assert.Len(t, ids, 3) && ids[1] != 0 {
 					mu.Lock()
 					entered++
@@ -108,7 +108,7 @@ func TestUnique(t *testing.T) {
 			}
 		})
 		again := func() uint64 {
-			ids, err := q.Enqueue(t.Context(), Entry{Unique: "key", Retries: NoRetries})
+			ids, err := q.Enqueue(t.Context(), Entry{Unique: "key", Retries: noRetries})
 			require.NoError(t, err)
 			return ids[0]
 		}
@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 // An ordered queue gives out one task at a time, in the order of entry, and the next
 // when the one before is settled, whatever workers there are.
 func TestOrdered(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s, Settings{Ordered: true})
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Priority: 1})
@@ -216,10 +216,10 @@ func TestOrdered(t *testing.T) {
 
 // Dead letters can be listed, tried again and pruned; a task can be cancelled, at work too.
 func TestAdministration(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
-		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("bad"), Retries: NoRetries, Unique: "key"}, Entry{Payload: []byte("slow")},
+		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("bad"), Retries: noRetries, Unique: "key"}, Entry{Payload: []byte("slow")},
 			Entry{Payload: []byte("later"), Delay: time.Hour})
 		require.NoError(t, err)
 		good := make(chan struct{})
@@ -311,7 +311,7 @@ func TestPrune(t *testing.T) {
 
 // A handler that finishes its task in its own transaction does both or neither.
 func TestFinishTx(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE effect (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
 		q := newQueue(t, db, Options{})

@@ -131,7 +131,7 @@ func (q *Queue) Schedules(ctx context.Context) ([]Scheduling, error) {
 		}
 		e.Unique = key.String
 		if e.Retries == 0 {
-			e.Retries = NoRetries
+			e.Retries = noRetries
 		}
 		all = append(all, s)
 	}
@@ -200,7 +200,7 @@ func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error
 		more = true
 		e.Unique = key.String
 		if e.Retries == 0 {
-			e.Retries = NoRetries
+			e.Retries = noRetries
 		}
 		next, err := nextTime(expression, now)
 		r, wrong := newRow(l.queue, e, l.ordered)

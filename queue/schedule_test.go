@@ -14,10 +14,10 @@ import (
 
 // A recurring task is stored, changed and forgotten; the workers enter it when it is due.
 func TestSchedule(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
-		nightly := Recurring{Name: "nightly", Cron: "0 3 * * *", Entry: Entry{Payload: []byte("report"), Priority: 2, Retries: NoRetries, Unique: "key"}}
+		nightly := Recurring{Name: "nightly", Cron: "0 3 * * *", Entry: Entry{Payload: []byte("report"), Priority: 2, Retries: noRetries, Unique: "key"}}
 		require.NoError(t, q.Schedule(t.Context(), nightly))
 		all, err := q.Schedules(t.Context())
 		require.NoError(t, err)
@@ -81,14 +81,14 @@ func TestScheduleClocksChanged(t *testing.T) {
 // One due time makes one task, even if several workers ask at the same moment; with a unique key, none
 // while the one before is unfinished.
 func TestEnterDueRaces(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "plain", Cron: "@yearly"}))
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "unique", Cron: "@yearly", Entry: Entry{Unique: "key"}}))
 		lines := make([]*line, 8)
 		for i := range lines {
-			lines[i] = newLine(t, db, mode == ClaimSkipLocked)
+			lines[i] = newLine(t, db, mode == claimSkipLocked)
 		}
 		for round := range 20 {
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00'")

@@ -55,7 +55,7 @@ func finish(ctx context.Context, db, record *notify.DB, task Task) error {
 // Processes enter tasks, and others do them in the transaction that ends the task; of both some are
 // killed, and of others the connections are cut. What was acknowledged is done, and nothing is done twice.
 func TestTransactionProcesses(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		tasks, kills := mysqltest.Many(15, 60, 3000), mysqltest.Many(1, 3, 30)
 		db, config := database(t, s)
 		for _, table := range []string{"acked", "effect", "twice"} {

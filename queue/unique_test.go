@@ -113,11 +113,11 @@ func keysOf(t *testing.T, db *notify.DB) (keys []string) {
 
 // A key ends with its task, however that ends.
 func TestUniqueEnds(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		for _, discard := range []bool{false, true} {
 			db, config := database(t, s)
 			q := newQueue(t, db, Options{})
-			_, err := q.Enqueue(t.Context(), Entry{Unique: "done"}, Entry{Unique: "dead", Retries: NoRetries}, Entry{Unique: "FinishTx"},
+			_, err := q.Enqueue(t.Context(), Entry{Unique: "done"}, Entry{Unique: "dead", Retries: noRetries}, Entry{Unique: "FinishTx"},
 				Entry{Unique: "later", Delay: time.Hour}, Entry{})
 			require.NoError(t, err)
 			require.Equal(t, []string{"FinishTx", "dead", "done", "later"}, keysOf(t, db))
@@ -140,7 +140,7 @@ func TestUniqueEnds(t *testing.T) {
 			require.NoError(t, w.end(t))
 
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0, state = 'in progress', state_at = '2000-01-01 00:00:00' WHERE unique_key = 'later'")
-			_, err = newLine(t, db, mode == ClaimSkipLocked).promote(t.Context())
+			_, err = newLine(t, db, mode == claimSkipLocked).promote(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, keysOf(t, db), "its claim lapsed, and it is dead")
 
@@ -216,7 +216,7 @@ func TestUniqueKeepsNobody(t *testing.T) {
 // Nor that task's worker from renewing its claims, from claiming others and from ending them; and when
 // the key is free, the task ends as well.
 func TestUniqueKeepsNoWorker(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Payload: []byte("long")})

@@ -208,10 +208,10 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	if line.skip, err = line.skipLocked(ctx); err != nil {
 		return false, err
 	}
-	if !line.skip && w.options.Claim == ClaimSkipLocked {
-		return false, optionsf("the server has no SKIP LOCKED: use %q", ClaimUpdate)
+	if !line.skip && w.options.Claim == claimSkipLocked {
+		return false, optionsf("the server has no SKIP LOCKED: use %q", claimUpdate)
 	}
-	line.skip = line.skip && w.options.Claim != ClaimUpdate
+	line.skip = line.skip && w.options.Claim != claimUpdate
 	some, err := line.abandoned(ctx, hands.claims(true))
 	if err != nil {
 		return false, err

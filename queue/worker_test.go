@@ -23,7 +23,7 @@ func noWait(int) time.Duration { return 0 }
 
 // A task goes through its states, and its handler gets it whole.
 func TestWorkerHandles(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		bytes := string([]byte{0, 1, '\'', '\\', 0xff, '\n'})
@@ -36,7 +36,7 @@ func TestWorkerHandles(t *testing.T) {
 		assert.Equal(t, ids[0], first.ID)
 		assert.Equal(t, "mail", first.Queue)
 		assert.Equal(t, 1, first.Attempt)
-		assert.Equal(t, DefaultRetries, first.Retries)
+		assert.Equal(t, defaultRetries, first.Retries)
 		assert.Less(t, mysqltest.Value[float64](t, db.Pool(), "SELECT ABS(TIMESTAMPDIFF(MICROSECOND, ?, created_at)) FROM mqnotify_task WHERE id = ?",
 			first.CreatedAt.Format(timeLayout), first.ID), float64(time.Hour.Microseconds()*15), "a time zone at most")
 		enqueue(t, q, "fourth")
@@ -50,11 +50,11 @@ func TestWorkerHandles(t *testing.T) {
 // A failed task is tried again after its wait, with its error stored, and is dead
 // when no retry is left; notify.ErrDead and a panic are failures too.
 func TestRetries(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("twice"), Retries: 2}, Entry{Payload: []byte("never"), Retries: 1},
-			Entry{Payload: []byte("dead")}, Entry{Payload: []byte("panic"), Retries: NoRetries})
+			Entry{Payload: []byte("dead")}, Entry{Payload: []byte("panic"), Retries: noRetries})
 		require.NoError(t, err)
 		var attempts sync.Map
 		w := work(t, q, WorkerOptions{Claim: mode, Backoff: func(attempt int) time.Duration { return time.Duration(attempt) * 20 * time.Millisecond }},
@@ -89,7 +89,7 @@ func TestRetries(t *testing.T) {
 
 // The smaller priority is first, and equal ones go by their ids.
 func TestPriority(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		for _, p := range []int{3, -2, 0, 3, -2, 7, 0} {
@@ -108,7 +108,7 @@ func TestPriority(t *testing.T) {
 
 // A task that is due later is claimed then, by a worker that sleeps until that moment.
 func TestDelay(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		var got collected
@@ -130,7 +130,7 @@ func TestDelay(t *testing.T) {
 
 // A worker that stops lets its handlers end, and gives back what is not begun.
 func TestStop(t *testing.T) {
-	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode ClaimMode) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "1", "2", "3", "4", "5")
@@ -151,7 +151,7 @@ func TestStop(t *testing.T) {
 		close(end)
 		require.NoError(t, w.wait(t))
 		assert.Equal(t, 1, inState(t, db, Done))
-		assert.Equal(t, 4*DefaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
+		assert.Equal(t, 4*defaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
 		var got collected
 		work(t, q, WorkerOptions{Claim: mode}, got.handle)
 		got.waitFor(t, "2", "3", "4", "5")
@@ -242,7 +242,7 @@ func TestHandlerTimeout(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
-		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("hangs"), Retries: NoRetries}, Entry{Payload: []byte("next")})
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("hangs"), Retries: noRetries}, Entry{Payload: []byte("next")})
 		require.NoError(t, err)
 		work(t, q, WorkerOptions{HandlerTimeout: 100 * time.Millisecond}, func(ctx context.Context, task Task) error {
 			if string(task.Payload) == "next" {

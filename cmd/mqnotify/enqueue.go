@@ -53,7 +53,7 @@ database has neither, workers find the tasks by polling, within a second.`,
 	flags.DurationVar(&o.entry.Delay, "delay", 0, "not before this long from now")
 	flags.StringVar(&o.at, "at", "", "not before this `time`, as 2026-01-31T08:00:00Z")
 	flags.StringVar(&o.entry.Unique, "unique", "", "not if a task of this `key` is unfinished; for one task")
-	flags.IntVar(&o.retries, "retries", queue.DefaultRetries, "how often it is tried again when it fails")
+	flags.IntVar(&o.retries, "retries", 5, "how often it is tried again when it fails")
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each task on a line, once it is committed;\n0 for one that --unique kept out")
 	completeNothing(cmd, "priority", "delay", "at", "unique", "retries", "batch")
@@ -76,7 +76,7 @@ func (o *enqueueOptions) check(payloads int) error {
 	}
 	o.entry.Retries = o.retries
 	if o.retries == 0 {
-		o.entry.Retries = queue.NoRetries
+		o.entry.Retries = -1
 	}
 	if o.at != "" {
 		at, err := time.Parse(time.RFC3339, o.at)

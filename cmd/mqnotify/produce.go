@@ -177,7 +177,7 @@ func (a *app) publish(ctx context.Context, to publisher, messages []producer.Mes
 func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ publisher, stop func(), err error) {
 	options := producer.Options{Logger: a.log}
 	if o.flag {
-		options.Hint = producer.Flag
+		options.Flag = true
 	}
 	if o.mode == modeNotify {
 		p, err := producer.New(db, topic, options)

@@ -59,7 +59,7 @@ that is no UTF-8. --remove forgets NAME; tasks that were entered stay.`,
 	flags.StringVar(&o.recurring.Cron, "cron", "", "when, as a cron `expression`")
 	flags.IntVar(&o.recurring.Entry.Priority, "priority", 0, "a smaller number is done first; from -32768 to 32767")
 	flags.StringVar(&o.recurring.Entry.Unique, "unique", "", "not while a task of this `key` is unfinished")
-	flags.IntVar(&o.retries, "retries", queue.DefaultRetries, "how often each is tried again when it fails")
+	flags.IntVar(&o.retries, "retries", 5, "how often each is tried again when it fails")
 	flags.BoolVar(&o.remove, "remove", false, "forget the recurring task NAME")
 	flags.BoolVar(&o.json, "json", false, "list a line of JSON for each")
 	completeNothing(cmd, "cron", "priority", "unique", "retries")
@@ -99,7 +99,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 	}
 	o.recurring.Entry.Retries = o.retries
 	if o.retries == 0 {
-		o.recurring.Entry.Retries = queue.NoRetries
+		o.recurring.Entry.Retries = -1
 	}
 	if len(args) > 2 {
 		o.recurring.Entry.Payload = []byte(args[2])

@@ -61,7 +61,7 @@ it says, and with --dead the dead ones too, in small batches. These print how ma
 	flags.BoolVar(&o.counts, "count", false, "only how many tasks are in each state")
 	flags.StringSliceVar(&o.retry, "retry", nil, "try these `ids` again, with commas between them")
 	flags.BoolVar(&o.retryDead, "retry-dead", false, "try all dead tasks again")
-	flags.IntVar(&o.retries, "retries", queue.DefaultRetries, "for --retry and --retry-dead: how often it is tried again when it fails")
+	flags.IntVar(&o.retries, "retries", 5, "for --retry and --retry-dead: how often it is tried again when it fails")
 	flags.StringSliceVar(&o.cancel, "cancel", nil, "cancel these `ids`, with commas between them")
 	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer")
 	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: the dead ones too")
@@ -110,7 +110,7 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	defer done()
 	retries := o.retries
 	if retries == 0 {
-		retries = queue.NoRetries
+		retries = -1
 	}
 	var n int
 	switch {
