@@ -87,7 +87,7 @@ func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions)
 // Run imports until the context ends, and then returns nil. A broker that is away at
 // the start, or refuses the credentials, is an OpenError at once; one that goes away
 // later is waited for, and so is the database. Other errors are notify.ErrNoState,
-// notify.ErrNoTable, ErrNotTopic, ErrDenied, ErrReadOnly and ErrTooLarge, a
+// notify.ErrNoTable, ErrNotTopic, ErrDenied and ErrReadOnly, a *notify.TooLargeError, a
 // PermanentError, or the server's. Run may be called once.
 func (i *Import) Run(ctx context.Context) error {
 	defer func() { _ = i.producer.Close() }() // it fails at nothing that matters any more

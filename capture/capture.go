@@ -127,7 +127,7 @@ type Trigger struct {
 }
 
 // Prepare finds out what Install would make, and changes nothing. Its errors are
-// notify.ErrNoTable, notify.ErrNotTopic, ErrTriggerExists, notify.ErrNotTopic, notify.ErrOptions, table.ErrNoColumn
+// notify.ErrNoTable, notify.ErrNotTopic, ErrTriggerExists, notify.ErrOptions
 // and the server's.
 func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
 	if len(options.Ops) == 0 {

@@ -52,7 +52,7 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // Options.Limit is reached, or with Options.StopAtEnd the end: then it returns nil,
 // with the offset stored. It reconnects after a loss of its connections, without a limit. It returns
 // the errors that another try can't mend: a first connection that fails, notify.ErrNoTable and the other
-// errors about the table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, notify.ErrOptions, a
+// errors about the table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, a
 // HandlerError, and errors of the server such as a missing privilege.
 //
 // All the consumers of a DB share the connections that wait for new rows (see

@@ -45,7 +45,7 @@ func (r *reader) checkHead(ctx context.Context) error {
 	return checkHead(ctx, r.rows, r.wm.settled)
 }
 
-// checkLeast returns table.ErrNoKey for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
+// checkLeast returns notify.ErrNotTopic for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
 // that is a program's mistake, or was inserted with NO_AUTO_VALUE_ON_ZERO. With AcceptAnyKey it only warns.
 func (r *reader) checkLeast(ctx context.Context) error {
 	var below bool

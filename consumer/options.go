@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -83,10 +82,10 @@ type Options struct {
 
 	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are
-	// table.ErrNoKey unless AcceptAnyKey is set.
+	// notify.ErrNotTopic unless AcceptAnyKey is set.
 	Key string
 	// AcceptAnyKey reads a table that has rows whose key is 0 or less, without these, and a table whose key is not
-	// AUTO_INCREMENT: ids that programs make, or that come from a sequence. Both are table.ErrNoKey otherwise. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
+	// AUTO_INCREMENT: ids that programs make, or that come from a sequence. Both are notify.ErrNotTopic otherwise. Only the AUTO_INCREMENT counter gives a row that is inserted later a larger key. Any other
 	// row that is inserted with a smaller key than one that was read before is LOST to this consumer, without a word.
 	AcceptAnyKey bool
 	// Columns are those of the rows, for a table that is no message table or is to
@@ -248,6 +247,3 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, nil
 }
-
-// notify.ErrOptions is what an error about an option is.
-var ErrOptions = errors.New("wrong option")

@@ -108,7 +108,7 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost
 // connection is not: see notify.ErrUnknown and SafeToRetry. Other errors are notify.ErrNoTable,
-// notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, ErrTooLarge, notify.ErrClosed, or the server's.
+// notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, notify.ErrClosed, or the server's.
 func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil

@@ -19,7 +19,7 @@ const insertInto = "INSERT INTO " + schema.TaskTable +
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost connection
 // is not: see notify.ErrUnknown. Other errors are ErrNoQueue, notify.ErrNoState, notify.ErrOptions,
-// ErrTooLarge, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
+// a *notify.TooLargeError, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
