@@ -44,7 +44,7 @@ var gapTests = []struct {
 func TestGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range mysqltest.Size([]string{writersUnknown}, ways(s), ways(s)) {
-			t.Run(string(writers), func(t *testing.T) {
+			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
 				for _, c := range gapTests {
 					t.Run(c.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func TestFlags(t *testing.T) {
 			flag string
 			form schema.TriggerForm
 		}{{flagCounter, schema.TriggerCounter}, {flagRow, schema.TriggerRow}} {
-			t.Run(string(c.flag), func(t *testing.T) {
+			t.Run(c.flag, func(t *testing.T) {
 				t.Parallel()
 				db := openTopic(t, s)
 				trigger, err := schema.Trigger("orders", c.form, "insert")

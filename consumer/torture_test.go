@@ -36,7 +36,7 @@ func TestTorture(t *testing.T) {
 			own, all = s.Start(t), ways(s)
 		}
 		for _, writers := range all {
-			t.Run(string(writers), func(t *testing.T) {
+			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
 				lost := torture(t, own, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true})
 				require.Empty(t, lost, "rows were lost")

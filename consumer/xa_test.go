@@ -20,7 +20,7 @@ func TestPreparedXA(t *testing.T) {
 			if writers == writersMetadataLocks && s.IsMariaDB() {
 				continue // metadataLocksNeedMySQL shows why
 			}
-			t.Run(string(writers), func(t *testing.T) {
+			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
 				db := openTopic(t, s)
 				xid := "'" + db.Name() + "'"

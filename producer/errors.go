@@ -44,7 +44,7 @@ func (p *Producer) explain(err error) error {
 	case server.Is(err, server.ErrNoSuchTable):
 		err = fmt.Errorf("%w: make it with `mqnotify init`: %w", notify.ErrNoTable, err)
 	case server.Is(err, server.ErrBadField, server.ErrNoDefault, server.ErrNotInsertable):
-		err = fmt.Errorf("%w: a message table has the columns headers and payload, and a default for every other; "+
+		err = fmt.Errorf("%w: it is not a message table, which has the columns headers and payload, and a default for every other; "+
 			"`mqnotify init` makes such tables: %w", notify.ErrNotTopic, err)
 	case server.NoPrivilege(err):
 		err = fmt.Errorf("%w: `mqnotify grants` shows what a producer needs: %w", notify.ErrDenied, err)

@@ -13,9 +13,12 @@ import (
 
 // Errors that callers decide on, with errors.Is, next to those of notify.
 var (
-	// ErrNoQueue means that there is no queue, or no ring buffer, of the name: [Create] and
-	// `mqnotify init --queue NAME` make a queue, [CreateRing] and `mqnotify ring create NAME` a ring.
-	ErrNoQueue = errors.New("there is none of this name")
+	// ErrNoQueue means that there is no queue of the name: [Create] makes it, and
+	// `mqnotify init --queue NAME`.
+	ErrNoQueue = errors.New("the queue does not exist")
+	// ErrNoRing means that there is no ring buffer of the name: [CreateRing] makes it, and
+	// `mqnotify ring create NAME`.
+	ErrNoRing = errors.New("the ring does not exist")
 	// ErrClaimLost is the cause of the end of a handler's context, and what [FinishTx]
 	// returns, when the task is not the worker's any more: its claim lapsed, since the
 	// server was out of reach, or the task was cancelled.

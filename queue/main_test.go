@@ -46,7 +46,7 @@ func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode strin
 			modes = modes[chosen : chosen+1]
 		}
 		for _, mode := range modes {
-			t.Run(string(mode), func(t *testing.T) {
+			t.Run(mode, func(t *testing.T) {
 				t.Parallel()
 				f(t, s, mode)
 			})

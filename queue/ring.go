@@ -97,7 +97,7 @@ func (r *Ring) error(what string, err error) error {
 		return err
 	}
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoQueue)
+		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoRing)
 	}
 	return fmt.Errorf("queue: %s ring %q: %w", what, r.name, explain(err))
 }
@@ -209,7 +209,7 @@ const ringBound = 10 * time.Second
 
 // Next waits until there are entries, and returns at most limit of them, in their order.
 // A [*LappedError] says that entries were overwritten before they were read; the Next
-// after it goes on with the oldest that is left. Other errors: ErrNoQueue, ErrRingShorter, notify.ErrOptions,
+// after it goes on with the oldest that is left. Other errors: ErrNoRing, ErrRingShorter, notify.ErrOptions,
 // the cause of ctx, and the server's, after which Next may be called again.
 func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 	if limit < 1 {

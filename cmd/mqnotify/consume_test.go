@@ -254,9 +254,9 @@ func TestConsumeShares(t *testing.T) {
 		require.Equal(t, 8, view.Groups[0].Partitions)
 		require.Equal(t, uint64(40), view.Groups[0].Members[0].Offset)
 
-		message := fail(t, exitFailed, config, "consume", "orders", "--group", "g")
+		message := fail(t, exitUsage, config, "consume", "orders", "--group", "g")
 		require.Contains(t, message, "--members-share")
-		message = fail(t, exitFailed, config, append(share, "--partitions", "9")...)
+		message = fail(t, exitUsage, config, append(share, "--partitions", "9")...)
 		require.Contains(t, message, "8 partitions, not 9")
 		fail(t, exitUsage, config, "consume", "orders", "--members-share")
 		fail(t, exitUsage, config, "consume", "orders", "--group", "g", "--partitions", "9")

@@ -23,7 +23,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"producer with flag", []string{"producer:", "besides, for produce --flag"}, func(t *testing.T, a account) bool {
 			r := mqnotify(t, a.config, "", "produce", "orders", "x", "--flag")
-			return r.code == exitDone && !strings.Contains(r.err, "the hint failed")
+			return r.code == exitDone && !strings.Contains(r.err, "the flag was not set")
 		}},
 		{"tailer", []string{"tailer and"}, func(t *testing.T, a account) bool {
 			mysqltest.Exec(t, a.db, "DELETE FROM orders WHERE id = 2") // a gap, which is probed

@@ -113,7 +113,7 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 	switch {
 	case errors.Is(err, notify.ErrNoState):
 		s.note = notify.ErrNoState
-	case errors.Is(err, notify.ErrNotTopic):
+	case errors.Is(err, table.ErrView), errors.Is(err, table.ErrNoKey):
 		s.note = err
 		return s, nil
 	case err != nil:
