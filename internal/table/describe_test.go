@@ -44,6 +44,8 @@ func TestDescribe(t *testing.T) {
 			// Display widths, and the type behind JSON, differ from server to server.
 			assert.NotEmpty(t, table.Columns[i].ColumnType)
 			table.Columns[i].ColumnType = ""
+			assert.Equal(t, table.Columns[i].CharSet == "", table.Columns[i].Collation == "", table.Columns[i].Name)
+			table.Columns[i].Collation = "" // the default differs, too
 			if table.Columns[i].IsJSON {
 				table.Columns[i].DataType, table.Columns[i].CharSet = "json", ""
 			}
