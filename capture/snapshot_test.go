@@ -274,11 +274,11 @@ func TestSnapshotWaitsForARow(t *testing.T) {
 			return err
 		})
 		mysqltest.Eventually(t, "the snapshot waits", func() bool {
-			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'SELECT%LIMIT 1 LOCK%'") > 0
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE 'SELECT%LIMIT 1 LOCK%'") > 0
 		})
 		conn, err := db.Pool().Connx(t.Context())
 		require.NoError(t, err)
-		mysqltest.ExecAll(t, conn, "SET innodb_lock_wait_timeout = 1", "UPDATE parts SET n = -1 WHERE id > 20")
+		mysqltest.ExecAll(t, conn, "SET innodb_lock_wait_timeout = 1", "UPDATE parts SET n = -1 WHERE id = 19", "UPDATE parts SET n = -1 WHERE id = 21")
 		require.NoError(t, conn.Close())
 		require.NoError(t, tx.Commit())
 		require.NoError(t, mysqltest.Receive(t, going))
@@ -303,7 +303,7 @@ func TestSnapshotFrom(t *testing.T) {
 			return p
 		})
 		mysqltest.Eventually(t, "the snapshot waits", func() bool {
-			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'SELECT%DESC LIMIT 1 LOCK%'") > 0
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE 'SELECT%DESC LIMIT 1 LOCK%'") > 0
 		})
 		require.NoError(t, tx.Commit())
 		p := mysqltest.Receive(t, going)
