@@ -2,10 +2,13 @@ package consumer
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/mqnotify/mqnotify/internal/table"
 )
 
 // Message is a row of a topic.
@@ -46,36 +49,29 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	if m.IsRow {
 		return m.Payload, nil
 	}
-	var out bytes.Buffer // which takes all
-	out.Grow(len(m.Payload) + len(m.Payload)/8 + 256)
-	out.WriteString(`{"id":`)
-	out.WriteString(strconv.FormatUint(m.ID, 10))
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	fields := []struct {
-		name  string
-		value any
-	}{
-		{"topic", m.Topic},
-		{"created_at", m.CreatedAt.Format("2006-01-02T15:04:05.000000Z07:00")},
-		{"headers", m.Headers},
-		{"payload", string(m.Payload)},
-	}
-	if m.Headers == nil {
-		fields[2].value = struct{}{}
-	}
-	if !utf8.Valid(m.Payload) {
-		fields[3].name, fields[3].value = "payload_base64", m.Payload
-	}
-	for _, field := range fields {
-		out.WriteString(`,"` + field.name + `":`)
-		if err := encoder.Encode(field.value); err != nil {
+	headers := []byte("{}")
+	if m.Headers != nil {
+		var err error
+		if headers, err = marshal(m.Headers); err != nil {
 			return nil, err
 		}
-		out.Truncate(out.Len() - 1) // the newline after each value
 	}
-	out.WriteByte('}')
-	return out.Bytes(), nil
+	isText := utf8.Valid(m.Payload)
+	size := len(m.Payload) + len(m.Payload)/8
+	if !isText {
+		size = base64.StdEncoding.EncodedLen(len(m.Payload))
+	}
+	line := make([]byte, 0, size+len(headers)+len(m.Topic)+128)
+	line = strconv.AppendUint(append(line, `{"id":`...), m.ID, 10)
+	line = table.AppendString(append(line, `,"topic":`...), []byte(m.Topic))
+	line = m.CreatedAt.AppendFormat(append(line, `,"created_at":"`...), "2006-01-02T15:04:05.000000Z07:00")
+	line = append(append(line, `","headers":`...), headers...)
+	if isText {
+		line = table.AppendString(append(line, `,"payload":`...), m.Payload)
+	} else {
+		line = append(base64.StdEncoding.AppendEncode(append(line, `,"payload_base64":"`...), m.Payload), '"')
+	}
+	return append(line, '}'), nil
 }
 
 // marshal is json.Marshal without its detour for HTML.

@@ -150,7 +150,8 @@ func digestOf(m producer.Message) [sha256.Size]byte {
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		_, _ = fmt.Fprintf(hash, "%q:%q\n", name, m.Headers[name])
 	}
-	_, _ = hash.Write(append([]byte{'\n'}, m.Payload...))
+	_, _ = hash.Write([]byte{'\n'})
+	_, _ = hash.Write(m.Payload)
 	return [sha256.Size]byte(hash.Sum(nil))
 }
 
