@@ -6,13 +6,23 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // limitListener accepts so many connections at a time. For one more it closes the oldest that has no request under way, so
 // that idle clients keep no others out; while all are busy, others wait in the system.
+//
+// A connection stays here until its client has sent something, or patience has passed: in the HTTP server it would take four
+// times the memory.
 type limitListener struct {
 	net.Listener
-	most int
+	most     int
+	patience time.Duration
+
+	ready    chan *limitedConn // whose clients have sent something
+	failed   chan error        // of the system's Accept
+	ended    chan struct{}     // closed by Close
+	accepted sync.WaitGroup    // the goroutines that wait for connections, and for their first bytes
 
 	mu      sync.Mutex
 	all     int
@@ -21,23 +31,51 @@ type limitListener struct {
 	closed  bool
 }
 
-func newLimitListener(listener net.Listener, most int) *limitListener {
-	return &limitListener{Listener: listener, most: most, idle: list.New(), changed: make(chan struct{})}
+// sendBuffer is how many bytes the system holds for a client that reads slowly. By itself it would take megabytes, and thousands of
+// streams that do not read would keep the processors busy with copying.
+const sendBuffer = 2 * piece
+
+// newLimitListener begins to accept. The caller closes the listener.
+func newLimitListener(listener net.Listener, most int, patience time.Duration) *limitListener {
+	l := &limitListener{
+		Listener: listener, most: most, patience: patience, idle: list.New(), changed: make(chan struct{}),
+		ready: make(chan *limitedConn), failed: make(chan error), ended: make(chan struct{}),
+	}
+	l.accepted.Go(l.accept)
+	return l
 }
 
 type limitedConn struct {
 	net.Conn
 	listener *limitListener
 	place    *list.Element // among the idle; nil while a request is under way
+	served   bool          // Accept has returned it
+	first    []byte        // what its client sent first, until it is read
 	leave    func()
 }
 
-// Accept waits for a connection, and for its place.
-func (l *limitListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+// accept accepts connections, each when it has a place, until the listener is closed.
+func (l *limitListener) accept() {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			select {
+			case l.failed <- err: // the caller decides whether Accept is worth another try
+				continue
+			case <-l.ended:
+				return
+			}
+		}
+		c := l.admit(conn)
+		if c == nil {
+			return
+		}
+		l.accepted.Go(c.awaitFirst)
 	}
+}
+
+// admit waits until a connection has a place. It returns nil if the listener is closed meanwhile.
+func (l *limitListener) admit(conn net.Conn) *limitedConn {
 	for {
 		l.mu.Lock()
 		oldest, changed := l.idle.Front(), l.changed
@@ -45,14 +83,17 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		case l.closed:
 			l.mu.Unlock()
 			_ = conn.Close() // it was never served
-			return nil, net.ErrClosed
+			return nil
 		case l.all < l.most:
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.SetWriteBuffer(sendBuffer) // without it the system's own bound holds
+			}
 			c := &limitedConn{Conn: conn, listener: l}
 			c.leave = sync.OnceFunc(c.end)
 			c.place = l.idle.PushBack(c)
 			l.all++
 			l.mu.Unlock()
-			return c, nil
+			return c
 		}
 		l.mu.Unlock()
 		if oldest != nil {
@@ -63,19 +104,76 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close also ends an Accept that waits for a place.
-func (l *limitListener) Close() error {
-	l.mu.Lock()
-	l.closed = true
-	l.tell()
-	l.mu.Unlock()
-	return l.Listener.Close()
+// awaitFirst hands the connection to Accept when its client has sent something.
+func (c *limitedConn) awaitFirst() {
+	l := c.listener
+	_ = c.SetReadDeadline(time.Now().Add(l.patience))
+	first := make([]byte, 1)
+	if n, _ := c.Conn.Read(first); n == 0 {
+		_ = c.Close()
+		return
+	}
+	c.first = first
+	select {
+	case l.ready <- c:
+	case <-l.ended:
+		_ = c.Close()
+	}
 }
 
-// tell wakes Accept. The caller has the lock.
+// Accept waits for a connection that has its place and whose client has sent something.
+func (l *limitListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.ready:
+		l.mu.Lock()
+		c.served = true
+		l.mu.Unlock()
+		return c, nil
+	case err := <-l.failed:
+		return nil, err
+	case <-l.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close also ends an Accept, and closes the connections that no Accept has returned.
+func (l *limitListener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.tell()
+	close(l.ended)
+	var unserved []*limitedConn
+	for e := l.idle.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*limitedConn); !c.served {
+			unserved = append(unserved, c)
+		}
+	}
+	l.mu.Unlock()
+	err := l.Listener.Close()
+	for _, c := range unserved {
+		_ = c.Close()
+	}
+	l.accepted.Wait()
+	return err
+}
+
+// tell wakes admit. The caller has the lock.
 func (l *limitListener) tell() {
 	close(l.changed)
 	l.changed = make(chan struct{})
+}
+
+func (c *limitedConn) Read(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
 }
 
 // Close gives the connection's place to another.

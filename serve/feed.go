@@ -216,6 +216,7 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 				if err != nil {
 					return err
 				}
+				f.hub.saw(len(line))
 				advance(has, hub, m.ID)
 				items = append(items, item{json: line, cursor: has.Text(maxRuns)})
 				size += items[len(items)-1].size()
@@ -237,29 +238,38 @@ func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give f
 	return nil
 }
 
-// turn waits until this client may read the table: all may come back at once.
-func (f *feed) turn(ctx context.Context, often <-chan time.Time) error {
-	for {
-		select {
-		case f.hub.options.backfills <- struct{}{}:
-			return nil
-		case <-often:
-			if err := f.beat(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
+const (
+	// reading is how many bytes all reads of tables for clients may take at the same time, before hold counts what they have found.
+	reading = 32 << 20
+	// oneRead is what a read takes: a page. Where a message is larger than a fourth of it, the read takes four times the message: in
+	// the buffer of its connection, in its page, in the page that is read meanwhile, and as JSON.
+	oneRead = 4 << 20
+)
+
+// turn waits until this client may read the table: all may come back at once. A poll that holds memory does not wait, because
+// others may wait for what it holds.
+func (f *feed) turn(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
+	turns := f.hub.options.reading
+	n := turns.bounded(max(oneRead, 4*f.hub.largest.Load()))
+	if f.held > 0 && !turns.TryAcquire(n) {
+		return nil, errFull
+	}
+	if f.held == 0 {
+		if err := turns.acquire(ctx, n, often, f.beat); err != nil {
+			return nil, err
 		}
 	}
+	return func() { turns.Release(n) }, nil
 }
 
 // read gives the rows above an id, a page at a time, until take says consumer.ErrStop. It calls last before another
-// client may read, so that what clients have read and did not count yet is bounded.
+// client may read in its place, so that what clients have read and did not count yet is bounded.
 func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error, last func() error) error {
-	if err := f.turn(ctx, often); err != nil {
+	leave, err := f.turn(ctx, often)
+	if err != nil {
 		return err
 	}
-	defer func() { <-f.hub.options.backfills }()
+	defer leave()
 	from := consumer.FromID(max(after, after+1)) // the largest number has none after it
 	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
 		From: from, StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
@@ -291,6 +301,7 @@ func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	clear(f.items) // or they would stay in memory
 	f.items = f.items[:0]
 	for size := 0; len(events) > 0 && size < piece; events = events[1:] {
 		e := events[0]

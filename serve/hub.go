@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -43,6 +44,8 @@ type hub struct {
 	log     *slog.Logger
 	metrics *topicMetrics
 
+	largest atomic.Int64 // the size in bytes of the largest message that was read since the start
+
 	mu       sync.Mutex
 	begun    chan struct{} // closed when the reader has come to the end for the first time
 	head     uint64        // the end at that time
@@ -50,6 +53,7 @@ type hub struct {
 	progress consumer.Progress
 	events   []event // the newest, in the order of their delivery
 	bytes    int
+	dropped  int           // bytes of events that the array behind events still has before them
 	floor    uint64        // all rows above this id that were delivered are among the events
 	seq      uint64        // of the newest event
 	changed  chan struct{} // closed when there are events
@@ -197,6 +201,7 @@ func (h *hub) add(messages []consumer.Message) error {
 			line = bytes.Clone(line)
 		}
 		lines[i] = line
+		h.saw(len(line))
 	}
 	now := time.Now()
 	h.metrics.Delivered(messages, now)
@@ -213,12 +218,27 @@ func (h *hub) add(messages []consumer.Message) error {
 	drop := 0
 	for ; drop < len(h.events)-1 && (len(h.events)-drop > h.options.Buffer || h.bytes > h.options.BufferBytes); drop++ {
 		h.bytes -= h.events[drop].size()
+		h.dropped += h.events[drop].size()
 		h.floor = max(h.floor, h.events[drop].id)
 	}
-	h.events = h.events[drop:] // clients may read what is dropped: it goes when append moves the rest
+	h.events = h.events[drop:]
+	if h.dropped > h.options.BufferBytes/8 {
+		// Clients may still read what is dropped, so it is not cleared: another array lets go of it.
+		h.events, h.dropped = slices.Clone(h.events), 0
+	}
 	h.begin()
 	h.wake()
 	return nil
+}
+
+// saw notes the size of a message.
+func (h *hub) saw(size int) {
+	for {
+		largest := h.largest.Load()
+		if int64(size) <= largest || h.largest.CompareAndSwap(largest, int64(size)) {
+			return
+		}
+	}
 }
 
 // errBehind ends a client whose next event is kept no more.

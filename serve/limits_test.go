@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,18 +51,41 @@ func TestMaxConnections(t *testing.T) {
 
 // One address can't take all places; this machine's own can.
 func TestMaxPerClient(t *testing.T) {
-	mysqltest.Once(t)
-	q := newRequests(4, 2)
-	for address, allowed := range map[string]int{"192.0.2.1": 2, "2001:db8::1": 2, "127.0.0.1": 100, "::1": 100} {
-		for range allowed {
-			assert.True(t, q.enter(address), address)
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t), "orders")
+		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 10, MaxPerClient: 2})
+		ask := func(address, path string) *httptest.ResponseRecorder {
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, http.NoBody)
+			request.RemoteAddr = net.JoinHostPort(address, "1234")
+			w := httptest.NewRecorder()
+			site.Handler().ServeHTTP(w, request)
+			return w
 		}
-		assert.Equal(t, allowed == 100, q.enter(address), address)
-		if allowed == 2 {
-			q.leave(address)
-			assert.True(t, q.enter(address), address)
+		for _, client := range []struct {
+			address string
+			most    int // 0 for any number
+		}{{"192.0.2.1", 2}, {"2001:db8::1", 2}, {"127.0.0.1", 0}, {"::1", 0}} {
+			var waiting sync.WaitGroup
+			polls := cmp.Or(client.most, 5)
+			for range polls {
+				waiting.Go(func() { ask(client.address, "/topics/orders/messages?wait=5m") })
+			}
+			site.entered(t, "orders", polls)
+			answer := ask(client.address, "/topics/orders")
+			if client.most > 0 {
+				assert.Equal(t, http.StatusTooManyRequests, answer.Code, client.address)
+				assert.Equal(t, "2", answer.Header().Get("Retry-After"))
+			} else {
+				assert.Equal(t, http.StatusOK, answer.Code, client.address)
+			}
+			assert.Equal(t, http.StatusOK, ask(client.address, "/healthz").Code)
+			assert.Equal(t, http.StatusOK, ask("192.0.2.2", "/topics/orders").Code)
+			insert(t, db, "orders", "ends the polls")
+			waiting.Wait()
+			assert.Equal(t, http.StatusOK, ask(client.address, "/topics/orders").Code, client.address)
 		}
-	}
+		assert.InDelta(t, 2, counted(t, site, "mqnotify_busy_total"), 0)
+	})
 }
 
 // Sockets that send nothing keep no client out, however many there are, and end soon.
@@ -193,15 +218,9 @@ func TestComesBeforeTheFirstRead(t *testing.T) {
 
 // occupy takes all turns at the tables, until leave is called.
 func (s *site) occupy() (leave func()) {
-	turns := s.options.backfills
-	for range cap(turns) {
-		turns <- struct{}{}
-	}
-	return func() {
-		for range cap(turns) {
-			<-turns
-		}
-	}
+	turns := s.options.reading
+	_ = turns.Acquire(context.Background(), turns.size)
+	return func() { turns.Release(turns.size) }
 }
 
 // A stream that waits for its turn at the table has its heartbeats meanwhile.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -27,12 +28,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if dsn := os.Getenv(loadEnv); dsn != "" {
-		if err := serveForLoad(dsn); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for env, run := range map[string]func(value string) error{loadEnv: serveForLoad, probeEnv: probe} {
+		if value := os.Getenv(env); value != "" {
+			if err := run(value); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	mysqltest.Main(m)
 }
@@ -262,6 +265,7 @@ func (r *stream) line() (string, bool) {
 // next is the next event that has data; its kind is "" for a message. At the end of the
 // stream it is "eof".
 func (r *stream) next() (kind, data string) {
+	var id string
 	for {
 		line, ok := r.line()
 		if !ok {
@@ -270,7 +274,7 @@ func (r *stream) next() (kind, data string) {
 		name, value, _ := strings.Cut(line, ": ")
 		switch name {
 		case "id":
-			r.cursor = value
+			id = value
 		case "event":
 			kind = value
 		case "retry":
@@ -278,6 +282,7 @@ func (r *stream) next() (kind, data string) {
 		case "data":
 			data = value
 		case "":
+			r.cursor = cmp.Or(id, r.cursor) // not before: of a message that is cut off the client has nothing
 			if data != "" {
 				return kind, data
 			}

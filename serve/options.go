@@ -43,7 +43,7 @@ type Options struct {
 	// Heartbeat is how often a stream says something when there is nothing to say. 0
 	// means 15 s.
 	Heartbeat time.Duration
-	// WriteTimeout is how long a client of a stream may take to read 64 KiB, or what there is,
+	// WriteTimeout is how long a client of a stream may take for one write of at most 64 KiB
 	// before it is disconnected. 0 means 10 s.
 	WriteTimeout time.Duration
 	// Retry is how soon a client is told to come back when its stream ends. 0 means 2 s.
@@ -87,7 +87,7 @@ type Options struct {
 	// Logger gets what an operator may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
-	backfills chan struct{}
+	reading   *memory       // of clients that read a table
 	penalties chan struct{} // requests with a wrong token that wait for their answer
 	penalty   time.Duration // how late the answer to a wrong token is; for a test in a hurry
 	underWay  *requests
@@ -162,7 +162,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.underWay = newRequests(o.MaxConnections, o.MaxPerClient)
 	o.memory = newMemory(o.MaxMemory)
 	o.requests = make(chan struct{}, o.DatabaseRequests)
-	o.backfills = make(chan struct{}, 8)
+	o.reading = newMemory(reading)
 	return o, nil
 }
 

@@ -70,12 +70,12 @@ func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error 
 	began := time.Now()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
 	stays := func() bool { return time.Since(began) < c.timeout || !s.options.memory.crowded() }
-	c.buffer.WriteString(`{"messages":[`)
+	c.text().WriteString(`{"messages":[`)
 	for i, item := range items {
 		if i > 0 {
-			c.buffer.WriteByte(',')
+			c.text().WriteByte(',')
 		}
-		if c.buffer.Len()+len(item.json) > piece {
+		if c.text().Len()+len(item.json) > copied {
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -84,9 +84,9 @@ func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error 
 			}
 			continue
 		}
-		c.buffer.Write(item.json)
+		c.text().Write(item.json)
 	}
-	_, _ = fmt.Fprintf(&c.buffer, "],\"next\":%q}\n", cursor) // a Buffer takes all
+	_, _ = fmt.Fprintf(c.text(), "],\"next\":%q}\n", cursor) // a Buffer takes all
 	return c.send()
 }
 

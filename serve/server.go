@@ -304,7 +304,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 	running.Go(func() { ran = s.Run(reading) })
 	serving := make(chan error, 1)
 	go func() {
-		limited := newLimitListener(listener, s.options.MaxConnections+reserve(s.options.MaxConnections))
+		limited := newLimitListener(listener, s.options.MaxConnections+reserve(s.options.MaxConnections), s.options.header)
 		if secure != nil {
 			serving <- server.ServeTLS(limited, "", "")
 		} else {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -28,18 +29,38 @@ type sse struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
-	buffer  bytes.Buffer
+	buffer  *bytes.Buffer   // what is to be sent next; nil while that is nothing
 	stays   func(item) bool // reports whether a client that reads slowly may go on with a message
 }
 
-// piece is about how much goes to a client at a time: what a slow one reads in
-// Options.WriteTimeout too.
-const piece = 64 << 10
+const (
+	// piece is about how much goes to a client at a time: what a slow one reads in
+	// Options.WriteTimeout too.
+	piece = 64 << 10
+	// copied is about how much is copied for one write. Each client that reads slowly holds as much.
+	copied = 16 << 10
+)
+
+// buffers are those of clients that have nothing to be sent: thousands may wait for the next message.
+var buffers = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, copied)) }}
+
+// text is the buffer of what is to be sent.
+func (c *sse) text() *bytes.Buffer {
+	if c.buffer == nil {
+		c.buffer = buffers.Get().(*bytes.Buffer)
+	}
+	return c.buffer
+}
 
 // send writes what is in the buffer.
 func (c *sse) send() error {
+	if c.buffer == nil {
+		return nil
+	}
 	err := c.write(c.buffer.Bytes(), nil)
 	c.buffer.Reset()
+	buffers.Put(c.buffer)
+	c.buffer = nil
 	return err
 }
 
@@ -77,7 +98,7 @@ func (c *sse) within(d time.Duration) error {
 // items writes messages, until the context ends.
 func (c *sse) items(ctx context.Context, items []item) error {
 	for _, i := range items {
-		if c.buffer.Len() > 0 && c.buffer.Len()+i.size() > piece {
+		if c.buffer != nil && c.buffer.Len()+i.size() > copied {
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -88,8 +109,8 @@ func (c *sse) items(ctx context.Context, items []item) error {
 				return errBehind
 			}
 		}
-		_, _ = fmt.Fprintf(&c.buffer, "id: %s\ndata: ", i.cursor) // a Buffer takes all
-		if len(i.json) > piece {                                  // which is all clients': no copy for each
+		_, _ = fmt.Fprintf(c.text(), "id: %s\ndata: ", i.cursor) // a Buffer takes all
+		if len(i.json) > copied {                                // which is all clients': no copy for each
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -97,16 +118,16 @@ func (c *sse) items(ctx context.Context, items []item) error {
 				return err
 			}
 		} else {
-			c.buffer.Write(i.json)
+			c.text().Write(i.json)
 		}
-		c.buffer.WriteString("\n\n")
+		c.text().WriteString("\n\n")
 	}
 	return c.send()
 }
 
 // end tells the client why, and when to come back.
 func (c *sse) end(reason, text string, retry time.Duration) {
-	fmt.Fprintf(&c.buffer, "retry: %d\nevent: end\ndata: {\"reason\":%q,\"text\":%q}\n\n", retry.Milliseconds(), reason, text)
+	fmt.Fprintf(c.text(), "retry: %d\nevent: end\ndata: {\"reason\":%q,\"text\":%q}\n\n", retry.Milliseconds(), reason, text)
 	_ = c.send() // it is the last that can be done for it
 }
 
@@ -162,7 +183,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 	defer heartbeat.Stop()
 	beat := func() error {
 		start()
-		c.buffer.WriteString(":\n\n")
+		c.text().WriteString(":\n\n")
 		return c.send()
 	}
 	f := feed{hub: t.hub, often: heartbeat.C, beat: beat}
@@ -179,7 +200,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Pr
 	if err == nil {
 		// An id without data makes no event, but a client that is cut off before its first
 		// event knows where it was.
-		fmt.Fprintf(&c.buffer, "retry: %d\nid: %s\n\n", s.options.Retry.Milliseconds(), cursor)
+		fmt.Fprintf(c.text(), "retry: %d\nid: %s\n\n", s.options.Retry.Milliseconds(), cursor)
 		err = c.send()
 	}
 	for err == nil {

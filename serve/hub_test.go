@@ -1,0 +1,46 @@
+package serve
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"weak"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// A hub lets go of the memory of messages that it no longer keeps, also after a time with many small ones.
+func TestHubLetsGo(t *testing.T) {
+	mysqltest.Once(t)
+	db, err := notify.Open("me@/shop") // it does not connect
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	server, err := New(db, Options{Topics: []string{"orders"}, BufferBytes: 1 << 20, Logger: quiet})
+	require.NoError(t, err)
+	h := server.topics["orders"].hub
+	add := func(id uint64, payload string) {
+		require.NoError(t, h.add([]consumer.Message{{ID: id, Topic: "orders", Payload: []byte(payload)}}))
+	}
+	for id := range uint64(300) {
+		add(id+1, "small")
+	}
+	var all []weak.Pointer[byte]
+	for id := range uint64(40) {
+		add(id+301, strings.Repeat("x", 256<<10))
+		all = append(all, weak.Make(&h.events[len(h.events)-1].json[0]))
+	}
+	runtime.GC()
+	defer runtime.KeepAlive(h)
+	kept := 0
+	for _, pointer := range all {
+		if pointer.Value() != nil {
+			kept++
+		}
+	}
+	assert.LessOrEqual(t, kept, 4+1, "1 MiB, and what may be dropped before the array is")
+}
