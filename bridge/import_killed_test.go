@@ -20,8 +20,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // importEnv makes the test binary an import: the DSN and the URL.

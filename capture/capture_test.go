@@ -14,11 +14,11 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const orders = "CREATE TABLE orders (id INT PRIMARY KEY, name VARCHAR(100), paid BOOL NOT NULL DEFAULT FALSE) CHARACTER SET utf8mb4"

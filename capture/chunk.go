@@ -12,11 +12,11 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // Why the order is right: a writer has locked its row when its trigger gives its message an id, and keeps the lock until it commits.

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/table"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // definition is what a trigger was made for. The trigger's text has it, so that it is copied, renamed and dropped with the trigger.

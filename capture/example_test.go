@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/capture"
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestExamples(t *testing.T) {

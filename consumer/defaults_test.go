@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // The invariant: messages and rows arrive whole, whatever a server's defaults for new sessions are.

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // By GTID a row comes with its commit although the last row of the table, as a look saw it, was that of a

@@ -13,8 +13,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // innodbTrx reads the writers from information_schema.INNODB_TRX. The view is a

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // errFenced is returned when another member took the group over: this one can't

@@ -10,9 +10,9 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // originWait is how often a reader that reads something asks whether the table is the one that it was.

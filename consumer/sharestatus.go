@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // MemberStatus is a member of a group whose members share it.

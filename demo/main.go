@@ -18,8 +18,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/demo/engine"
 	"github.com/mqnotify/mqnotify/internal/demo"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func main() {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // Claims gives each key to one claimant, by INSERT into a UNIQUE column. A claim can

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // Every lets at most one caller through in an interval, however many ask: the timeout

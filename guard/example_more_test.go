@@ -11,7 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // TestMoreExamples runs the examples below, on each server.

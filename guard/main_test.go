@@ -11,8 +11,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestMain(m *testing.M) {

@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // mutexes are the implementations of guard.Mutex.

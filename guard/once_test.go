@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const mails = "CREATE TABLE `ma``ils` (id BIGINT UNSIGNED PRIMARY KEY, `sent at` DATETIME(6), body TEXT, mark CHAR(26))"

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // RowMutex is the mutex of a row that is there while it is held: INSERT takes it, DELETE

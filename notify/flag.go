@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // Flag is a topic's one-row flag, a counter that producers or a trigger set.

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/core"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // notificationReader reads every notification once.

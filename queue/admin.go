@@ -8,8 +8,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // Info is a task as it is stored.

@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // A task that is cancelled while a worker has it stays in progress, with its unique key and its claim, until the worker has

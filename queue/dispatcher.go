@@ -11,8 +11,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const (

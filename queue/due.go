@@ -8,7 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // promoted is how many tasks a transaction makes ready at most.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const insertInto = "INSERT INTO " + schema.TaskTable +

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // ctx, db and q are the examples'. db is notify.Open's, and its tables are init's and the

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // Only the chosen ids meet a condition for them, however they alternate with others, and a session that changes or

@@ -13,8 +13,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // answer is how long the statements of a packet may take before their session counts

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // A busy worker that claims few tasks at a time reserves the next ones: it writes a time into their rows, and until then

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // State is where a task is in its life.

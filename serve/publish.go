@@ -21,10 +21,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mqnotify/mqnotify/internal/header"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
-	schema "github.com/mqnotify/mqnotify/sql"
 	"github.com/mqnotify/mqnotify/tracing"
 )
 

@@ -16,9 +16,9 @@ import (
 	"gocloud.dev/pubsub/drivertest"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestMain(m *testing.M) {

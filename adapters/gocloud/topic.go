@@ -15,10 +15,10 @@ import (
 	"gocloud.dev/pubsub/batcher"
 	"gocloud.dev/pubsub/driver"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // CreateTopic makes a topic without subscriptions, in the database where `mqnotify init`

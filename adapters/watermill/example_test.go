@@ -12,8 +12,8 @@ import (
 
 	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // ctx, db and logger are the examples'. db is notify.Open's; ctx ends when the program is to

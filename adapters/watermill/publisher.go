@@ -13,10 +13,10 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/header"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 	"github.com/mqnotify/mqnotify/queue"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // ErrClosed is returned after Close.

@@ -22,8 +22,8 @@ import (
 	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 const patience = 2 * time.Minute

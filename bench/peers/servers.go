@@ -14,8 +14,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/postgrestest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // field are the peers of a run, each with a database and accounts of its own, on servers

@@ -11,8 +11,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/demo"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/wake"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func newDemo(a *app) *cobra.Command {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // envHeld has the locks that the commands above this one hold, as a JSON array. They wait for this one.

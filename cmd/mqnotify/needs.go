@@ -2,8 +2,8 @@ package main
 
 import (
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/wake"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // need is a set of privileges that belong together.

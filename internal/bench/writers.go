@@ -13,9 +13,9 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // bareTrigger is what every trigger costs.

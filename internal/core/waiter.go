@@ -10,9 +10,9 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // Waiter ends a wait early when a topic may have new rows. It does not read the rows: a

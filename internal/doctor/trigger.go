@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 // flagTriggers looks at the triggers with which writers that can't be changed set

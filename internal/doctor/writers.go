@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 // writers tells how a consumer will know the transactions that may still fill a

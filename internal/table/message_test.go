@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
-	schema "github.com/mqnotify/mqnotify/sql"
+	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
 func TestMessageTableThatInitMakes(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/waiting"
-	schema "github.com/mqnotify/mqnotify/sql"
 )
 
 func TestMain(m *testing.M) {
