@@ -15,8 +15,8 @@ import (
 
 // late is a context that ends shortly after its deadline, as each may on a busy machine.
 type late struct {
-	context.Context
-	deadline time.Time
+	context.Context //nolint:containedctx // it is one
+	deadline        time.Time
 }
 
 func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
