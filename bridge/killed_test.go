@@ -174,16 +174,16 @@ func TestKilled(t *testing.T) {
 		inserted, each := make(chan struct{}), make(chan struct{}) // closed when all are, when each was killed
 		inserting.Go(func() {
 			defer close(inserted)
-			for n, slow := 0, time.Duration(0); ctx.Err() == nil; {
+			for n, most, slow := 0, 50, time.Duration(0); ctx.Err() == nil; {
 				if n >= want {
 					select {
 					case <-each:
 						return
 					default: // until each was killed rows come, but few
-						slow = 100 * time.Millisecond
+						most, slow = 1, 100*time.Millisecond
 					}
 				}
-				count := 1 + random.IntN(50)
+				count := 1 + random.IntN(most)
 				rows := strings.TrimSuffix(strings.Repeat(`('{"traceparent":"x"}', 'row'),`, count), ",")
 				if _, err := db.ExecContext(ctx, "INSERT INTO orders (headers, payload) VALUES "+rows); err == nil {
 					n += count

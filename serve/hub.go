@@ -84,6 +84,7 @@ func (h *hub) run(ctx context.Context) {
 		if err == nil {
 			err = errors.New("the reader ended")
 		}
+		h.metrics.reconnects.Inc()
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()

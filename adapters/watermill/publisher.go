@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
@@ -219,11 +220,16 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 	if t.made[topic] {
 		return nil
 	}
-	if err := schema.Init(ctx, t.db.Pool(), topic); err != nil {
+	db, err := core.Beside(t.db) // the pool's connections may all be in transactions that publish to the topic
+	if err != nil {
+		return fmt.Errorf("watermill: %w", err)
+	}
+	defer db.Close()
+	if err := schema.Init(ctx, db.Pool(), topic); err != nil {
 		return fmt.Errorf("watermill: make topic %s: %w", topic, err)
 	}
 	if t.delayQueue != "" {
-		if err := queue.Create(ctx, t.db, t.delayQueue, queue.Settings{}); err != nil {
+		if err := queue.Create(ctx, db, t.delayQueue, queue.Settings{}); err != nil {
 			return fmt.Errorf("watermill: make the queue %s: %w", t.delayQueue, err)
 		}
 	}

@@ -85,8 +85,15 @@ func restarts(t *testing.T, s *mysqltest.Server) (command []string) {
 	return []string{os.Args[0], restartCommand, listener.Addr().String()}
 }
 
-// suite is a private server, and what Watermill's tests want of it. Subscribers that name no group are in the given one.
-func suite(t *testing.T, s *mysqltest.Server, standard string, share bool) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
+// form is how the suite's publishers and subscribers work.
+type form struct {
+	group       string // of subscribers that name none
+	share       bool   // the members of a group share its messages
+	transaction bool   // each publish is in a transaction of the caller's, and each message of a group in one of the group's
+}
+
+// suite is a private server, and what Watermill's tests want of it.
+func suite(t *testing.T, s *mysqltest.Server, form form) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
 	t.Helper()
 	own := s.Start(t, "--max-connections=2000")
 	db := open(t, own)
@@ -95,27 +102,49 @@ func suite(t *testing.T, s *mysqltest.Server, standard string, share bool) (test
 		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
 		require.NoError(t, err)
 		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{
-			ConsumerGroup: group, InitializeSchema: true, Consumer: consumer.Options{MembersShare: share},
+			ConsumerGroup: group, InitializeSchema: true, Transaction: form.transaction, Consumer: consumer.Options{MembersShare: form.share},
 		}, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { // some of the suite's tests leave them open
 			require.NoError(t, publisher.Close())
 			require.NoError(t, subscriber.Close())
 		})
-		if strings.Contains(t.Name(), "/TestReconnect") {
-			return publisher, &unhurried{Subscriber: subscriber}
+		var to message.Publisher = publisher
+		if form.transaction {
+			to = transacting{publisher, db}
 		}
-		return publisher, subscriber
+		if strings.Contains(t.Name(), "/TestReconnect") {
+			return to, &unhurried{Subscriber: subscriber}
+		}
+		return to, subscriber
 	}
 	features := tests.Features{
-		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: standard == "", // a group has its offset
-		GuaranteedOrder: !share, GuaranteedOrderWithSingleSubscriber: !share,
+		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: form.group == "", // a group has its offset
+		GuaranteedOrder: !form.share, GuaranteedOrderWithSingleSubscriber: !form.share,
 		ForceShort: !mysqltest.Long(),
 	}
 	if !racing {
 		features.RestartServiceCommand = restarts(t, own)
 	}
-	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, standard) }, constructor
+	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, form.group) }, constructor
+}
+
+// transacting publishes in transactions of its own, as a program does that writes something else in them too.
+type transacting struct {
+	*adapter.Publisher
+	db *notify.DB
+}
+
+func (p transacting) Publish(topic string, messages ...*message.Message) error {
+	tx, err := p.db.Pool().BeginTxx(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	if err := p.WithTx(tx).Publish(topic, messages...); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // unhurried holds back the last of TestReconnect's messages, for that compares what came
@@ -167,15 +196,18 @@ func open(t *testing.T, s *mysqltest.Server) *notify.DB {
 // -race alone; in the long form with as many messages and subscribers as it has for everybody.
 func TestPubSub(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		features, constructor, groups := suite(t, s, "", false)
+		features, constructor, groups := suite(t, s, form{})
 		tests.TestPubSub(t, features, constructor, groups)
 	})
 }
 
-// The same where every subscriber is in a group, and where the members of each group share its messages.
+// The same where every subscriber is in a group, where the members of each group share its messages, and where messages are
+// published and handled in transactions.
 func TestPubSubInGroups(t *testing.T) {
-	mysqltest.Rotate(t, []bool{false, true}, func(t *testing.T, s *mysqltest.Server, share bool) {
-		features, constructor, groups := suite(t, s, "all", share)
+	mysqltest.Rotate(t, []form{
+		{group: "all"}, {group: "all", share: true}, {group: "all", transaction: true}, {group: "all", share: true, transaction: true},
+	}, func(t *testing.T, s *mysqltest.Server, form form) {
+		features, constructor, groups := suite(t, s, form)
 		tests.TestPubSub(t, features, constructor, groups)
 	})
 }
@@ -186,7 +218,7 @@ func TestPubSubStress(t *testing.T) {
 		t.Skip("the long form: ./test --long")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		features, constructor, groups := suite(t, s, "", false)
+		features, constructor, groups := suite(t, s, form{})
 		features.RestartServiceCommand = nil // others would be in the middle of something
 		tests.TestPubSubStressTest(t, features, constructor, groups)
 	})

@@ -176,3 +176,23 @@ func TestDelay(t *testing.T) {
 		require.ErrorAs(t, publisher.Publish("orders", broken), new(*time.ParseError))
 	})
 }
+
+// A topic's table is made although all connections of the pool are in transactions that publish to it.
+func TestWithTxOfAFullPool(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		db.Pool().SetMaxOpenConns(1)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true, DelayQueue: "later"}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tx, err := db.Pool().BeginTx(ctx, nil)
+		require.NoError(t, err)
+		m := message.NewMessage("first", nil)
+		m.SetContext(ctx)
+		require.NoError(t, publisher.WithTx(tx).Publish("orders", m))
+		require.NoError(t, tx.Commit())
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"))
+	})
+}

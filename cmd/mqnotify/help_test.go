@@ -162,7 +162,7 @@ func TestUsage(t *testing.T) {
 		"tail t --order random":                            "arrival or strict",
 		"flag":                                             "TABLE is missing",
 		"grants":                                           "TOPIC is missing",
-		"capture":                                          "install, status, repair or remove",
+		"capture":                                          "install, snapshot, status, repair or remove",
 		"capture orders":                                   "unknown command",
 		"capture install":                                  "TABLE is missing",
 		"capture install t --ops truncate":                 "insert, update or delete",

@@ -90,6 +90,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	return db, nil
 }
 
+// Beside opens the same database again, with a pool of its own: for what must not wait for a connection of db's, because all
+// may be in transactions that wait for it. The caller closes it.
+func Beside(db *DB) (*DB, error) { return OpenConfig(db.config) }
+
 // setSession adds session variables that every connection sets, whatever the server's globals and its init_connect say. The
 // user's stay, but for those that messages depend on.
 func setSession(params map[string]string) {

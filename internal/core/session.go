@@ -9,10 +9,8 @@ import (
 	"net"
 	"strconv"
 	"sync"
-
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -96,7 +94,7 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 	config.ParseTime = false
 	config.Loc = time.UTC
 	socket := &quiet{users: 1}
-	if dial := dialer(config); dial != nil {
+	if dial := server.Dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
 			if err != nil {
@@ -132,40 +130,18 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 	return s, nil
 }
 
-// dialer is what the driver would dial with. It is nil for a network registered
-// with the driver, whose connections can't be watched: touches alone tell of their
-// end then, and Close waits for a statement under way.
-func dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	if config.DialFunc != nil {
-		return config.DialFunc
-	}
-	switch config.Net {
-	case "", "tcp", "unix": // none is TCP to the driver
-		var d net.Dialer
-		return d.DialContext
-	}
-	return nil
-}
-
 func (s *Session) setUp(ctx context.Context) error {
 	caps, err := server.Discover(ctx, s.conn)
 	if err != nil {
 		return fmt.Errorf("notify: set up the session: %w", err)
 	}
 	s.caps = caps
-	settings := caps.Settings(
-		"autocommit", "1",
-		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
-		"sql_select_limit", "9223372036854775807", // none
-		"time_zone", "'"+utc+"'",
+	settings := caps.Settings(append(server.ForWaits(),
 		"lock_wait_timeout", "2", // a year on MySQL: a read would queue behind an ALTER that waits
 		"innodb_lock_wait_timeout", "2",
-		"long_query_time", "3600", // each wait would fill the slow log
-		"max_execution_time", "0",
-		"max_statement_time", "0",
 		"idle_transaction_timeout", "0",
 		"wait_timeout", strconv.Itoa(int(s.idle.Seconds())),
-	)
+	)...)
 	for _, statement := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", settings} {
 		if _, err := s.conn.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("notify: set up the session: %w", err)
@@ -286,9 +262,6 @@ func (s *Session) sound() bool {
 	})
 	return err == nil && valid
 }
-
-// utc is the time zone of sessions.
-const utc = "+00:00"
 
 // fail marks the session as lost and cuts its connection: a server that still has
 // it would keep the locks from others.

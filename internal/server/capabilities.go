@@ -233,6 +233,19 @@ func (c *Capabilities) Settings(pairs ...string) string {
 	return "SET SESSION " + strings.Join(assignments, ", ")
 }
 
+// ForWaits are the Settings that every session has whose statements wait, whatever the server's and the account's are.
+func ForWaits() []string {
+	return []string{
+		"autocommit", "1",
+		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
+		"sql_select_limit", "9223372036854775807", // none
+		"time_zone", "'+00:00'",
+		"long_query_time", "3600", // each wait would fill the slow log
+		"max_execution_time", "0",
+		"max_statement_time", "0",
+	}
+}
+
 // WritersElsewhere reports whether sessions of other servers write to the tables
 // of this one: their transactions hold no lock here, and can't be seen.
 func (c *Capabilities) WritersElsewhere() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -45,3 +46,16 @@ type authenticationError struct {
 
 func (e *authenticationError) Error() string { return e.text }
 func (e *authenticationError) Unwrap() error { return e.err }
+
+// Dialer is what the driver dials with for a configuration. It is nil for a network that is registered with the driver, whose
+// connections can't be watched.
+func Dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if config.DialFunc != nil {
+		return config.DialFunc
+	}
+	switch config.Net {
+	case "", "tcp", "unix": // the empty name is TCP to the driver
+		return new(net.Dialer).DialContext
+	}
+	return nil
+}

@@ -46,7 +46,7 @@ func connect(ctx context.Context, config *mysql.Config, isolation string, settin
 	config.MultiStatements = false // after a KILL between two statements of a packet the client would wait for an answer that never comes
 	config.ReadTimeout = 0         // it would cut waits short
 	config.ParseTime = false       // a carrier reads times itself, in UTC
-	if dial := dialer(config); dial != nil {
+	if dial := server.Dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			var err error
 			s.socket, err = dial(ctx, network, addr)
@@ -68,18 +68,6 @@ func connect(ctx context.Context, config *mysql.Config, isolation string, settin
 	return s, nil
 }
 
-// dialer is what the driver would dial with, nil for a network that is registered with the driver.
-func dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	if config.DialFunc != nil {
-		return config.DialFunc
-	}
-	switch config.Net {
-	case "", "tcp", "unix": // the empty name is TCP to the driver
-		return new(net.Dialer).DialContext
-	}
-	return nil
-}
-
 func (s *session) setUp(ctx context.Context, isolation string, settings []string) (err error) {
 	if s.conn, err = s.pool.Conn(ctx); err != nil {
 		return err
@@ -87,15 +75,7 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 	if s.caps, err = server.Discover(ctx, s.conn); err != nil {
 		return err
 	}
-	common := s.caps.Settings(append([]string{
-		"autocommit", "1",
-		"completion_type", "'NO_CHAIN'",
-		"time_zone", "'+00:00'",
-		"sql_select_limit", "9223372036854775807",
-		"max_execution_time", "0",
-		"max_statement_time", "0",
-		"long_query_time", "3600", // each wait would stand in the slow log
-	}, settings...)...)
+	common := s.caps.Settings(append(server.ForWaits(), settings...)...)
 	for _, set := range []string{common, "SET SESSION TRANSACTION ISOLATION LEVEL " + isolation} {
 		if _, err := s.conn.ExecContext(ctx, set); err != nil {
 			return err
