@@ -84,7 +84,6 @@ func (h *hub) run(ctx context.Context) {
 		if err == nil {
 			err = errors.New("the reader ended")
 		}
-		h.metrics.reconnects.Inc()
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()

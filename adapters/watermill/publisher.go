@@ -224,7 +224,7 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 	if err != nil {
 		return fmt.Errorf("watermill: %w", err)
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	if err := schema.Init(ctx, db.Pool(), topic); err != nil {
 		return fmt.Errorf("watermill: make topic %s: %w", topic, err)
 	}
