@@ -19,6 +19,7 @@ import (
 
 // A host whose clock is an hour off changes nothing of what the commands do: the server's clock counts.
 func TestCommandsWithAWrongClock(t *testing.T) {
+	t.Parallel()
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := mysqltest.ProgramClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {
@@ -72,14 +73,14 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		}
 		return string(text)
 	}
-	holds := []string{"--", "sh", "-c", "echo begins >>'" + events + "'; sleep 4; echo ends >>'" + events + "'"} // longer than the lease
+	holds := []string{"--", "sh", "-c", "echo begins >>'" + events + "'; sleep 6; echo ends >>'" + events + "'"} // longer than the lease
 	then := []string{"--", "sh", "-c", "echo then >>'" + events + "'"}
 	for _, kind := range []string{"advisory", "lease"} {
 		for _, wrongHolds := range []bool{true, false} {
 			require.NoError(t, os.RemoveAll(events))
 			lock := []string{"lock", "x", "--kind", kind}
 			if kind == "lease" {
-				lock = append(lock, "--ttl", "3s")
+				lock = append(lock, "--ttl", "5s")
 			}
 			var holder *process
 			if wrongHolds {
@@ -110,7 +111,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		require.Less(t, mysqltest.Values[int](t, db, query)[0], 60, query)
 	}
 	// Each holds a task for longer than a claim lasts that is not renewed.
-	job := []string{"--visibility", "2s", "--", "sh", "-c", "read p; echo \"$p $MQNOTIFY_ATTEMPT\" >>'" + events + "'; case $p in long*) sleep 5;; esac"}
+	job := []string{"--visibility", "5s", "--", "sh", "-c", "read p; echo \"$p $MQNOTIFY_ATTEMPT\" >>'" + events + "'; case $p in long*) sleep 7;; esac"}
 	for _, payload := range []string{"long 1", "long 2"} {
 		right("enqueue", "mail", payload)
 	}
