@@ -286,8 +286,8 @@ func TestSnapshotWaitsForARow(t *testing.T) {
 	})
 }
 
-// A row that is inserted before the snapshot begins, in a transaction that is open still, has a message with a smaller id than the snapshot's first. It is in the
-// snapshot all the same, so that the messages from the first id on make the whole table.
+// A row that is inserted before the snapshot begins, in a transaction that is still open, has a message with a smaller id than
+// the snapshot's first. The snapshot has the row too, so that the messages from its first id on make the whole table.
 func TestSnapshotFrom(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrNoRow means that there is no row with the key, or that the claim which is to be followed is not there.
+	// ErrNoRow means that there is no row with the key, or no claim to follow.
 	ErrNoRow = errors.New("no such row")
 	// ErrUnsafe means that advisory locks do not exclude here: each server of a
 	// Galera cluster, or of a group with several primaries, has its own, and so has

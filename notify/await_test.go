@@ -38,7 +38,7 @@ func TestAwait(t *testing.T) {
 		var took [2][]time.Duration
 		var again [2]func()
 		for i, trigger := range []bool{true, false} {
-			config := tidy(t, s)
+			config := s.Tidy(t, "/mqnotify/notify.")
 			waits, changes := openDB(t, config), openProcess(t, config)
 			mysqltest.Exec(t, changes.Pool(), "CREATE TABLE stock (n INT NOT NULL)")
 			mysqltest.Exec(t, changes.Pool(), "INSERT INTO stock VALUES (0)")
@@ -82,7 +82,7 @@ func TestAwait(t *testing.T) {
 // It ends with its context, with the cause of that, and with an error of the query.
 func TestAwaitEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := tidy(t, s)
+		config := s.Tidy(t, "/mqnotify/notify.")
 		db := openDB(t, config)
 		makeTopic(t, db)
 		_, err := awaitStock(t.Context(), db, 1)

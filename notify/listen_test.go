@@ -23,7 +23,7 @@ import (
 // openNotifications makes the table of notifications, with or without its wake trigger.
 func openNotifications(t *testing.T, s *mysqltest.Server, trigger bool) (db *notify.DB, config *mysql.Config) {
 	t.Helper()
-	config = tidy(t, s)
+	config = s.Tidy(t, "/mqnotify/notify.")
 	db = openProcess(t, config)
 	makeTopic(t, db)
 	if trigger {
@@ -164,7 +164,7 @@ func TestListenAfterKills(t *testing.T) {
 
 func TestListenRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openDB(t, tidy(t, s))
+		db := openDB(t, s.Tidy(t, "/mqnotify/notify."))
 		for _, name := range []string{"", "\xff", strings.Repeat("n", 256)} {
 			require.ErrorIs(t, notify.Notify(t.Context(), db, name, ""), notify.ErrOptions)
 			_, err := notify.Listen(t.Context(), db, name)

@@ -122,7 +122,7 @@ func (t *topic) send(ctx context.Context, entries []queue.Entry) (queues []*queu
 	return queues, tx.Commit()
 }
 
-// subscriptions are the topic's. It locks nothing: whoever makes one meanwhile can't tell
+// subscriptions are the topic's. It locks nothing: a program that makes one meanwhile can't tell
 // whether this is sent before or after.
 func (t *topic) subscriptions(ctx context.Context, tx *sqlx.Tx) (names []string, err error) {
 	marker := t.name + "/"
@@ -154,7 +154,7 @@ func (t *topic) queue(name string) (*queue.Queue, error) {
 }
 
 // IsRetryable implements [driver.Topic]: deadlocks and locks that took too long are, since
-// nothing was sent then. After a lost connection nobody knows.
+// nothing was sent then. After a lost connection the transaction may have been committed.
 func (*topic) IsRetryable(err error) bool { return server.Retryable(err) }
 
 // As implements [driver.Topic]: a **notify.DB gets the database.

@@ -137,7 +137,7 @@ func TestAutoFollowsCommits(t *testing.T) {
 // Closing it in the middle of whatever it does leaves nothing behind.
 func TestAutoClose(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := tidy(t, s)
+		config := s.Tidy(t, ours)
 		makeTopic(t, openDB(t, config))
 		for _, bound := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 			a := core.NewAuto(openDB(t, config), core.LargestID("orders", "id"), core.AutoOptions{})

@@ -128,7 +128,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 	slow := func() *spy { return &spy{policy: backoff.NewConstantBackOff(time.Hour)} }
 	open := func(t *testing.T, waits *spy) (db *core.DB, session *core.Session, waiter core.Waiter, _ *spy) {
 		t.Helper()
-		db = openDB(t, tidy(t, s))
+		db = openDB(t, s.Tidy(t, ours))
 		makeTopic(t, db)
 		session = openSession(t, db, 0)
 		waiter = kind.open(db, session, waits)
