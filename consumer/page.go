@@ -24,3 +24,11 @@ func (p *page) keep(value []byte) []byte {
 	p.arena = append(p.arena, value...)
 	return p.arena[from:len(p.arena):len(p.arena)]
 }
+
+func (p *page) add(m Message, limit int) error {
+	p.messages = append(p.messages, m)
+	if p.full = p.bytes >= pageBytes || len(p.messages) == limit; p.full {
+		return errEnough
+	}
+	return nil
+}

@@ -299,14 +299,6 @@ func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	return p.add(m, limit)
 }
 
-func (p *page) add(m Message, limit int) error {
-	p.messages = append(p.messages, m)
-	if p.full = p.bytes >= pageBytes || len(p.messages) == limit; p.full {
-		return errEnough
-	}
-	return nil
-}
-
 // ids reads the keys of (after, upTo], in order, limit at most.
 func (r *rows) ids(ctx context.Context, after, upTo uint64, limit int) (ids []uint64, err error) {
 	query := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) +
