@@ -270,11 +270,13 @@ func TestSnapshotWaitsForARow(t *testing.T) {
 		assert.Equal(t, uint64(19), p.Rows)
 
 		going := mysqltest.Result(func() error {
-			_, err := Snapshot(t.Context(), db, "parts", SnapshotOptions{Logger: quiet})
+			_, err := Snapshot(t.Context(), db, "parts", SnapshotOptions{Restart: true, Logger: quiet})
 			return err
 		})
+		const waits = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO REGEXP "
 		mysqltest.Eventually(t, "the snapshot waits", func() bool {
-			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE 'SELECT%LIMIT 1 LOCK%'") > 0
+			assert.Zero(t, mysqltest.Value[int](t, db.Pool(), waits+"'LIMIT ([2-9]|[0-9]{2,}) (LOCK IN SHARE MODE|FOR SHARE)$'"), "several rows are waited for")
+			return mysqltest.Value[int](t, db.Pool(), waits+"'ORDER BY `?source`?.`id` LIMIT 1 LOCK IN SHARE MODE$'") > 0
 		})
 		conn, err := db.Pool().Connx(t.Context())
 		require.NoError(t, err)

@@ -289,7 +289,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	defer cancel(nil)
 	batches := make(chan batch, 1)
 	reader := &reader{
-		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, out: batches, log: l.log,
+		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, waiting: l.options.Waiting, out: batches, log: l.log,
 		wm:       newWatermark(begun.settled, begun.done.clone()),
 		pageRows: l.options.PageRows, strict: l.options.Strict, keyed: rows.shares != nil, grouped: l.options.Group != "",
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == modeHandshake, forget: l.options.forgetGaps,

@@ -80,7 +80,7 @@ const (
 	waitSaidAgain = 10 * time.Second
 )
 
-// sayWait logs which id the rows wait for that are held back, and for how long at most.
+// sayWait says, to the log and to Options.Waiting, which id the rows wait for that are held back, and for how long at most.
 func (r *reader) sayWait(ctx context.Context) {
 	now := time.Now()
 	switch {
@@ -96,6 +96,9 @@ func (r *reader) sayWait(ctx context.Context) {
 	r.sayNext = now.Add(waitSaidAgain)
 	id, most := r.wm.awaited(now, r.given)
 	attributes := []any{"id", id}
+	if r.waiting != nil {
+		r.waiting(id, most)
+	}
 	if most > 0 {
 		attributes = append(attributes, "up_to", most.Round(time.Second))
 	}

@@ -151,6 +151,10 @@ type Options struct {
 	// or a flag, that had moved when it was polled, to which a call of mqnotify_wake, or a commit on a server with GTIDs, may
 	// have led; "handshake" the other side of a handshake; "timeout" the bound of the wait.
 	Woken func(by string)
+	// Waiting is called while rows are held back by an id that an open transaction may still write: after 2 s, and then every
+	// 10 s. most is how long they wait at most; 0 means until the transaction ends. It must not block, and is called by
+	// another goroutine than the handler. nil means that only the log says so.
+	Waiting func(id uint64, most time.Duration)
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 

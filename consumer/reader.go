@@ -55,6 +55,7 @@ type reader struct {
 	woken       func(string) // may be nil
 	wm          *watermark
 	out         chan<- batch
+	waiting     func(id uint64, most time.Duration)
 	log         *slog.Logger
 
 	pageRows  int

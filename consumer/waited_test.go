@@ -4,9 +4,11 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -24,11 +26,17 @@ func TestWaitIsSaid(t *testing.T) {
 			insert(t, db, "orders", "three")
 			var said mysqltest.Text
 			var got collected
+			var told atomic.Uint64
 			options := Options{From: Beginning(), Strict: true, Writers: writers, Grace: time.Hour, StopAtEnd: true,
+				Waiting: func(id uint64, most time.Duration) {
+					assert.Equal(t, writers == writersUnknown, most > 50*time.Minute && most < time.Hour)
+					told.Store(id)
+				},
 				Logger: slog.New(slog.NewTextHandler(&said, nil))}
 			c := run(t, db, "orders", options, got.handler())
 			line := regexp.MustCompile(`msg="waiting for an id that an open transaction may still write[^"]*" topic=orders id=2( up_to=\S+)?`)
 			eventually(t, func() bool { return line.MatchString(said.String()) }, "the log does not say what is waited for")
+			require.Equal(t, uint64(2), told.Load())
 			upTo := line.FindStringSubmatch(said.String())[1]
 			if writers == writersUnknown {
 				most, err := time.ParseDuration(strings.TrimPrefix(upTo, " up_to="))

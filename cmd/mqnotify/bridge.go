@@ -107,6 +107,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
 	m.groups(db, topic, options.Consumer.Key)
 	options.Consumer.Woken = m.readers.Topic(topic).Woken
+	options.Consumer.Waiting = shown.waits
 	options.Report = func(p bridge.Progress) {
 		sent.Store(uint64(p.Sent))
 		dead.Store(uint64(p.Buried))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -16,8 +17,8 @@ import (
 const progressEvery = 10 * time.Second
 
 // progress shows how far a backlog is: a bar on a terminal, lines of the log elsewhere.
-// It is used by one goroutine at a time.
 type progress struct {
+	mu    sync.Mutex // report and waits are called by two goroutines
 	app   *app
 	topic string
 	bar   *progressbar.ProgressBar // nil until there is a backlog, and without a terminal
@@ -25,6 +26,7 @@ type progress struct {
 	last  time.Time                // when it was logged; the first page is at once
 	said  bool                     // that there is a backlog
 	done  bool                     // it is caught up
+	held  bool                     // the bar says what the rows wait for
 }
 
 func (a *app) newProgress(topic string, draws bool) *progress {
@@ -45,11 +47,17 @@ func isTerminalOut(out io.Writer) bool {
 
 // report is for bridge.Options.Report.
 func (p *progress) report(now bridge.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held {
+		p.held = false
+		p.bar.Describe(p.topic)
+	}
 	switch {
 	case p.done:
 	case !now.Backlog():
 		p.done = true
-		p.end()
+		p.clear()
 		if p.said {
 			p.log("the backlog is done", now)
 		}
@@ -58,6 +66,21 @@ func (p *progress) report(now bridge.Progress) {
 	case time.Since(p.last) >= progressEvery:
 		p.log("backlog", now)
 	}
+}
+
+// waits is for consumer.Options.Waiting: the bar says what the rows wait for. Where there is no bar the log says it.
+func (p *progress) waits(id uint64, most time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar == nil {
+		return
+	}
+	p.held = true
+	text := fmt.Sprintf("%s: waits for id %d", p.topic, id)
+	if most > 0 {
+		text += fmt.Sprintf(", %v at most", most.Round(time.Second))
+	}
+	p.bar.Describe(text)
 }
 
 func (p *progress) log(message string, now bridge.Progress) {
@@ -98,9 +121,16 @@ func (a *app) newBar(rows int64, description string) *progressbar.ProgressBar {
 
 // end leaves the terminal's line to the next writer.
 func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+}
+
+// clear is end for a caller that has mu.
+func (p *progress) clear() {
 	if p.bar != nil {
 		_ = p.bar.Exit() // as above
 		p.app.note("\n")
-		p.bar = nil
+		p.bar, p.held = nil, false
 	}
 }

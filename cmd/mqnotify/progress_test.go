@@ -27,6 +27,15 @@ func TestProgressBar(t *testing.T) {
 		}, patience, 20*time.Millisecond)
 		require.Contains(t, err.String(), "orders")
 		require.NotContains(t, err.String(), "\n")
+		require.Eventually(t, func() bool { // as above
+			p.waits(1501, time.Minute)
+			return strings.Contains(err.String(), "orders: waits for id 1501, 1m0s at most")
+		}, patience, 20*time.Millisecond)
+		require.Eventually(t, func() bool {
+			p.report(at(1600))
+			shown := err.String()
+			return strings.LastIndex(shown, "(600/1000") > strings.LastIndex(shown, "waits for")
+		}, patience, 20*time.Millisecond)
 		if last == 2000 {
 			p.report(at(2000))
 			said := err.String()
