@@ -38,7 +38,10 @@ func TestTorture(t *testing.T) {
 		for _, writers := range all {
 			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
-				lost := torture(t, own, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true})
+				lost := torture(t, own, tortureReader{Writers: writers, Grace: slowest + 5*time.Second, Kill: true}, tortureSize{
+					Rows:  mysqltest.Many(200, 1000, 1_000_000/len(all)),
+					Kills: mysqltest.Many(0, 0, 1000/len(all)),
+				})
 				require.Empty(t, lost, "rows were lost")
 			})
 		}
@@ -47,7 +50,7 @@ func TestTorture(t *testing.T) {
 			t.Parallel()
 			// A reader that a busy machine lets begin after the writers have ended loses nothing.
 			mysqltest.Eventually(t, "a reader without gaps loses rows, or the test shows nothing", func() bool {
-				return len(torture(t, own, tortureReader{ForgetGaps: true})) > 0
+				return len(torture(t, own, tortureReader{ForgetGaps: true}, tortureSize{Rows: mysqltest.Many(200, 1000, 1000)})) > 0
 			})
 		})
 	})
@@ -70,10 +73,13 @@ type tortureReader struct {
 	Kill       bool // kill the readers at random
 }
 
+// tortureSize is what a torture reaches at least: in the long form 10^6 rows and 10^3 kills on each server.
+type tortureSize struct{ Rows, Kills int }
+
 const tortureEnv = "MQNOTIFY_TORTURE_READER"
 
 // torture runs writers and readers and returns the ids that were lost.
-func torture(t *testing.T, s *mysqltest.Server, reader tortureReader) (lost []uint64) {
+func torture(t *testing.T, s *mysqltest.Server, reader tortureReader, size tortureSize) (lost []uint64) {
 	config := s.Database(t)
 	db := openConfig(t, config, "orders")
 	for _, statement := range []string{
@@ -104,8 +110,9 @@ func torture(t *testing.T, s *mysqltest.Server, reader tortureReader) (lost []ui
 		crew = append(crew, &tortureWriter{t: t, config: config, jump: &jump, n: n, random: random})
 	}
 	var committed []uint64
-	more, rows := mysqltest.Many(500*time.Millisecond, 2500*time.Millisecond, time.Minute), mysqltest.Many(200, 1000, 1000)
-	for ; len(committed) <= rows && !t.Failed(); more = time.Second { // what would show nothing goes on
+	more := mysqltest.Many(500*time.Millisecond, 2500*time.Millisecond, time.Minute)
+	// What would show nothing goes on.
+	for ; (len(committed) <= size.Rows || int(kills.Load()) < size.Kills) && !t.Failed(); more = mysqltest.Many(time.Second, time.Second, 10*time.Second) {
 		until := time.Now().Add(more)
 		var writers sync.WaitGroup
 		for _, w := range crew {
@@ -168,8 +175,12 @@ func keepReading(ctx context.Context, t *testing.T, r tortureReader, kills *atom
 	}
 	for n := 0; ctx.Err() == nil; n++ {
 		life, end := context.WithCancel(ctx)
-		if r.Kill { // later and later, so that a slow machine gets anything done
-			life, end = context.WithTimeout(ctx, (300+time.Duration(random.IntN(1200)))*time.Millisecond*time.Duration(10+n)/10)
+		if r.Kill {
+			lasts := (300 + time.Duration(random.IntN(1200))) * time.Millisecond * time.Duration(10+min(n, 15)) / 10
+			if n%8 == 7 { // Gaps settle by time where the writers are unknown, and the time begins again with each process.
+				lasts += 2 * r.Grace
+			}
+			life, end = context.WithTimeout(ctx, lasts)
 		}
 		command := exec.CommandContext(life, os.Args[0]) // killed with SIGKILL at the context's end
 		command.Env = append(os.Environ(), tortureEnv+"="+string(told))
