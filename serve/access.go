@@ -8,14 +8,14 @@ import (
 )
 
 // authenticate returns the token that the request shows, or answers 401 and returns nil.
-func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) *Token {
+func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) *token {
 	token := s.token(r)
 	if token == nil {
 		s.unauthorized(w, r)
 		return nil
 	}
 	if a, ok := w.(*answer); ok {
-		a.token = token.Name
+		a.token = token.name
 	}
 	return token
 }

@@ -2,8 +2,6 @@ package serve_test
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -32,9 +29,9 @@ func TestExamples(t *testing.T) {
 		defer db.Close()
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
 		mysqltest.Examples(t, map[string]func(){
-			"201 Created\n":                      ExampleServer,
-			"200 OK, some statements\n":          ExampleServer_Handler,
-			"reads orders: true, stock: false\n": ExampleReadTokens,
+			"201 Created\n":          ExampleServer,
+			"200 OK\n":               ExampleServer_Handler,
+			"the shop may publish\n": ExampleReadTokens,
 		})
 	})
 }
@@ -76,21 +73,15 @@ func ExampleServer() {
 	}
 }
 
-// In a server of one's own, next to its other addresses, and with the statements counted.
+// In a server of one's own, next to its other addresses.
 func ExampleServer_Handler() {
-	config, err := mysql.ParseDSN(os.Getenv("MQNOTIFY_DSN"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	count := serve.CountCommands(config)
-	db, err := notify.OpenConfig(config)
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = db.Close() }()
-	topics, err := serve.New(db, serve.Options{Topics: []string{"orders"}, Commands: count})
+	topics, err := serve.New(db, serve.Options{Topics: []string{"orders"}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -110,9 +101,7 @@ func ExampleServer_Handler() {
 		return
 	}
 	_ = response.Body.Close()
-	if count() > 0 {
-		fmt.Printf("%s, some statements\n", response.Status)
-	}
+	fmt.Println(response.Status)
 	stop() // ends the streams
 	server.Close()
 	if err := <-ended; err != nil {
@@ -128,29 +117,20 @@ func ExampleReadTokens() {
 		fmt.Println(err)
 		return
 	}
-	all, err := serve.ReadTokens(file)
+	lines, err := serve.ReadTokens(file)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	shop := all[0]
-	fmt.Printf("reads orders: %v, stock: %v\n", shop.Allows(serve.Read, "orders"), shop.Allows(serve.Read, "stock"))
-}
-
-// A token that the program makes for itself.
-func ExampleParseTokens() {
-	tokens, err := serve.ParseTokens(strings.NewReader("page " + rand.Text() + " read:orders"))
+	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(tokens[0].Name, tokens[0].Allows(serve.Publish, "orders"))
-	// Output: page false
-}
-
-// Before the program begins to listen.
-func ExampleCheckAddress() {
-	err := serve.CheckAddress("0.0.0.0:8080", nil)
-	fmt.Println(errors.Is(err, serve.ErrNoTokens))
-	// Output: true
+	defer func() { _ = db.Close() }()
+	if _, err := serve.New(db, serve.Options{Topics: []string{"orders"}, Tokens: lines}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("the shop may publish")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -117,7 +118,7 @@ func runFanOut(tb testing.TB, s *mysqltest.Server, clients, messages, perSecond 
 	config := s.Database(tb)
 	writer := openDB(tb, config, "orders")
 	statements := mysqltest.CountCommands(config)
-	commands := CountCommands(config)
+	commands := metrics.CountCommands(config)
 	db := openDB(tb, config)
 	site := start(tb, db, Options{Topics: []string{"orders"}})
 	c := gather(tb, site.url, clients)

@@ -158,7 +158,7 @@ func TestHeaderTime(t *testing.T) {
 func TestBodyTime(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: pageTokens(t), body: 500 * time.Millisecond})
+		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: pageTokens, body: 500 * time.Millisecond})
 		for token, want := range map[string]int{"": http.StatusUnauthorized, pageToken: http.StatusBadRequest} {
 			for _, body := range []string{"Content-Length: 1000\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"} {
 				conn, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -28,9 +27,16 @@ type Options struct {
 	Topics []string
 	// Keys are the columns to read by, by topic; see consumer.Options.Key.
 	Keys map[string]string
-	// Tokens are who may do what. None lets everybody do everything: Serve then refuses
-	// an address that other machines can reach.
-	Tokens Tokens
+	// Tokens are who may do what, a line each: a name for logs, the token of at least 16 characters, or "sha256:" and the
+	// hexadecimal SHA-256 of it, and scopes (read, publish, admin) with their topics:
+	//
+	//	shop  0c8ad2a1a5a15a5ad5e9bd4cbe9d9b6f  publish:orders  read:orders,invoices
+	//	ops   sha256:9f86d081884c7d65...        admin:*
+	//
+	// publish is for new messages, read for messages and a topic's state; admin has both in it, and dead letters. "*" is all
+	// topics, "orders_*" those whose names begin so. Empty lines, and those that begin with #, are comments. nil lets everybody do everything: Serve then
+	// refuses an address that other machines can reach. Lines without a token are an error.
+	Tokens []string
 	// Origins are the sites whose pages may use the server from a browser (CORS), such as
 	// "https://shop.example". None means none but the server's own page.
 	Origins []string
@@ -80,13 +86,14 @@ type Options struct {
 	Grace time.Duration
 
 	// Commands, if not nil, is how many statements were sent to the database, for the
-	// metrics; see CountCommands.
+	// metrics.
 	Commands func() uint64
 	// Tracer makes the spans of publishes; nil means otel.GetTracerProvider().
 	Tracer trace.TracerProvider
 	// Logger gets what an operator may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
+	tokens    tokens        // Tokens
 	reading   *memory       // of clients that read a table
 	penalties chan struct{} // requests with a wrong token that wait for their answer
 	penalty   time.Duration // how late the answer to a wrong token is; for a test in a hurry
@@ -110,11 +117,16 @@ func (o Options) withDefaults() (Options, error) {
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
 		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
 		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0 || o.MaxPerClient < 0, "MaxBody, MaxConnections, MaxPerClient, DatabaseRequests or MaxMemory is negative"},
-		{slices.ContainsFunc(o.Tokens, func(t Token) bool { return ofNothing(t.Hash) }), "a token's Hash is that of an empty token"},
 		{o.Mode == "handshake", "a handshake is for one consumer, not for a server's clients"},
 	} {
 		if wrong.is {
 			return o, fmt.Errorf("serve: %w: %s", notify.ErrOptions, wrong.text)
+		}
+	}
+	if o.Tokens != nil {
+		var err error
+		if o.tokens, err = parseTokens(o.Tokens); err != nil {
+			return o, fmt.Errorf("serve: %w: Tokens: %w", notify.ErrOptions, err)
 		}
 	}
 	for _, topic := range o.Topics {

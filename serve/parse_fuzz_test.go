@@ -9,17 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzParseTokens: a file of tokens is an error that shows nothing of a token, or tokens that have scopes and are not empty.
-func FuzzParseTokens(f *testing.F) {
+// FuzzTokens: a file of tokens is an error that shows nothing of a token, or tokens that have scopes and are not empty.
+func FuzzTokens(f *testing.F) {
 	f.Add("shop 0123456789abcdef publish:orders\n# comment\n\nreader sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 read:*")
 	f.Add("a b c")
 	f.Add("a 0123456789abcdef admin:*,x*,y**")
 	f.Fuzz(func(t *testing.T, text string) {
-		tokens, err := ParseTokens(strings.NewReader(text))
+		tokens, err := parseTokens(strings.Split(text, "\n"))
 		require.True(t, err != nil || len(tokens) > 0)
 		for _, token := range tokens {
-			require.False(t, ofNothing(token.Hash))
-			require.NotEmpty(t, token.Scopes)
+			require.False(t, ofNothing(token.hash))
+			require.NotEmpty(t, token.scopes)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/tracing"
@@ -124,24 +125,24 @@ func TestIdempotencyKey(t *testing.T) {
 
 // lossyConn loses the connection at its next COMMIT: when the server has answered, or before it hears.
 type lossyConn struct {
-	countingConn
+	*net.TCPConn
 	lose *atomic.Pointer[string]
 }
 
 func (c *lossyConn) Write(p []byte) (int, error) {
 	if !bytes.HasSuffix(p, []byte("COMMIT")) {
-		return c.countingConn.Write(p)
+		return c.TCPConn.Write(p)
 	}
 	when := c.lose.Swap(nil)
 	if when == nil {
-		return c.countingConn.Write(p)
+		return c.TCPConn.Write(p)
 	}
 	defer c.Close()
 	if *when == "answered" {
-		if _, err := c.Conn.Write(p); err != nil {
+		if _, err := c.TCPConn.Write(p); err != nil {
 			return 0, err
 		}
-		if _, err := c.Conn.Read(make([]byte, 1)); err != nil {
+		if _, err := c.TCPConn.Read(make([]byte, 1)); err != nil {
 			return 0, err
 		}
 	}
@@ -153,10 +154,12 @@ func TestPublishWithoutAnAnswer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		var lose atomic.Pointer[string]
-		var ignored atomic.Uint64
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			return &lossyConn{countingConn{conn, &ignored}, &lose}, err
+			if err != nil {
+				return nil, err
+			}
+			return &lossyConn{conn.(*net.TCPConn), &lose}, nil
 		}
 		db := openDB(t, config, "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
@@ -249,7 +252,7 @@ func TestDeadLetters(t *testing.T) {
 func TestStateAndMetrics(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		commands := CountCommands(config)
+		commands := metrics.CountCommands(config)
 		db := openDB(t, config, "orders")
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		insert(t, db, "orders", "a")

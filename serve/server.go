@@ -16,6 +16,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqnotify/mqnotify/internal/loopback"
 	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
@@ -84,13 +85,13 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", s.anyTopic(metrics.Handler(s.metrics.registry)))
 	mux.HandleFunc("GET /topics", s.list)
-	mux.Handle("GET /topics/{topic}", s.forTopic(Read, s.state))
-	mux.Handle("GET /topics/{topic}/events", s.forTopic(Read, s.stream))
-	mux.Handle("GET /topics/{topic}/messages", s.forTopic(Read, s.poll))
-	mux.Handle("POST /topics/{topic}/messages", s.forTopic(Publish, s.publish))
-	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(Admin, s.usesDatabase(s.deadLetters)))
-	mux.Handle(retryPattern, s.forTopic(Admin, s.usesDatabase(s.retryDeadLetter)))
-	mux.Handle(dropPattern, s.forTopic(Admin, s.usesDatabase(s.dropDeadLetter)))
+	mux.Handle("GET /topics/{topic}", s.forTopic(scopeRead, s.state))
+	mux.Handle("GET /topics/{topic}/events", s.forTopic(scopeRead, s.stream))
+	mux.Handle("GET /topics/{topic}/messages", s.forTopic(scopeRead, s.poll))
+	mux.Handle("POST /topics/{topic}/messages", s.forTopic(scopePublish, s.publish))
+	mux.Handle("GET /topics/{topic}/dead-letters", s.forTopic(scopeAdmin, s.usesDatabase(s.deadLetters)))
+	mux.Handle(retryPattern, s.forTopic(scopeAdmin, s.usesDatabase(s.retryDeadLetter)))
+	mux.Handle(dropPattern, s.forTopic(scopeAdmin, s.usesDatabase(s.dropDeadLetter)))
 	return s.guard(mux)
 }
 
@@ -120,10 +121,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")
-		if r.TLS != nil && !loopbackHost(r.Host) { // where other programs of the developer's may speak HTTP
+		if r.TLS != nil && !loopback.Is(r.Host) { // where other programs of the developer's may speak HTTP
 			header.Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		if len(s.options.Tokens) == 0 && !loopbackHost(r.Host) {
+		if len(s.options.tokens) == 0 && !loopback.Is(r.Host) {
 			fail(w, http.StatusForbidden, "without tokens this server answers to localhost alone")
 			return
 		}
@@ -193,13 +194,13 @@ func (a *answer) Write(p []byte) (int, error) {
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // forTopic lets in who may do this to the topic.
-func (s *Server) forTopic(scope Scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
+func (s *Server) forTopic(scope scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("topic")
 		token := s.authenticate(w, r)
 		switch {
 		case token == nil:
-		case !token.Allows(scope, name):
+		case !token.allows(scope, name):
 			fail(w, http.StatusForbidden, fmt.Sprintf("the token does not have %s of this topic", scope))
 		case s.topics[name] == nil:
 			fail(w, http.StatusNotFound, "this topic is not served")
@@ -215,7 +216,7 @@ func (s *Server) anyTopic(next http.Handler) http.Handler {
 		token := s.authenticate(w, r)
 		switch {
 		case token == nil:
-		case !token.Allows(Read, "*"):
+		case !token.allows(scopeRead, "*"):
 			fail(w, http.StatusForbidden, "the token does not have read of all topics (read:*)")
 		default:
 			next.ServeHTTP(w, r)
@@ -285,8 +286,8 @@ func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 // tokens; other errors are the listener's.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
 	defer func() { _ = listener.Close() }()
-	if err := CheckAddress(listener.Addr().String(), s.options.Tokens); err != nil {
-		return err
+	if address := listener.Addr().String(); len(s.options.tokens) == 0 && !loopback.Is(address) {
+		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)
 	}
 	server := &http.Server{
 		Handler:           s.handler,
@@ -329,19 +330,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 	running.Wait()
 	if err = errors.Join(err, ran); err != nil {
 		return fmt.Errorf("serve: %w", err)
-	}
-	return nil
-}
-
-// CheckAddress returns ErrNoTokens for an address that other machines can reach when
-// there are no tokens.
-func CheckAddress(address string, tokens Tokens) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("serve: %w: address %q: write host:port", notify.ErrOptions, address)
-	}
-	if len(tokens) == 0 && !loopbackHost(host) {
-		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ type topicJSON struct {
 	Reading bool        `json:"reading"`
 	Clients int         `json:"clients"`
 	Rate    float64     `json:"rate"` // messages a second, over ten
-	Scopes  []Scope     `json:"scopes"`
+	Scopes  []scope     `json:"scopes"`
 	Head    *uint64     `json:"head,omitempty"`
 	Lag     *string     `json:"lag,omitempty"` // the largest of a group's
 	Gate    *gate       `json:"gate,omitempty"`
@@ -114,11 +114,11 @@ type gate struct {
 }
 
 // describe tells a topic's state to who has the token.
-func (t *topic) describe(token *Token, state *topicState) topicJSON {
+func (t *topic) describe(token *token, state *topicState) topicJSON {
 	clients, perSecond, err := t.hub.state()
-	out := topicJSON{Topic: t.name, Reading: err == nil, Clients: clients, Rate: perSecond, Scopes: []Scope{}}
-	for _, scope := range []Scope{Read, Publish, Admin} {
-		if token.Allows(scope, t.name) {
+	out := topicJSON{Topic: t.name, Reading: err == nil, Clients: clients, Rate: perSecond, Scopes: []scope{}}
+	for _, scope := range []scope{scopeRead, scopePublish, scopeAdmin} {
+		if token.allows(scope, t.name) {
 			out.Scopes = append(out.Scopes, scope)
 		}
 	}
@@ -131,7 +131,7 @@ func (t *topic) describe(token *Token, state *topicState) topicJSON {
 	}
 	out.Head = &state.Groups.Head
 	most := consumer.Count{}
-	named := token.Allows(Admin, t.name) // a member's name tells of its host, or of its account
+	named := token.allows(scopeAdmin, t.name) // a member's name tells of its host, or of its account
 	for _, s := range state.Groups.Groups {
 		member := ""
 		if named {
@@ -163,7 +163,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	for _, name := range s.options.Topics {
 		t := s.topics[name]
 		switch {
-		case token.Allows(Read, name):
+		case token.allows(scopeRead, name):
 			var state *topicState
 			var err error
 			if answers {
@@ -175,8 +175,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			described := t.describe(token, state)
 			described.Reading = described.Reading && answers
 			all = append(all, described)
-		case token.Allows(Publish, name):
-			all = append(all, topicJSON{Topic: name, Scopes: []Scope{Publish}})
+		case token.allows(scopePublish, name):
+			all = append(all, topicJSON{Topic: name, Scopes: []scope{scopePublish}})
 		}
 	}
 	reply(w, http.StatusOK, map[string]any{"topics": slices.CompactFunc(all, func(a, b topicJSON) bool { return a.Topic == b.Topic })})

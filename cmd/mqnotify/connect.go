@@ -15,9 +15,9 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/serve"
 )
 
 const envDSN = "MQNOTIFY_DSN"
@@ -122,7 +122,7 @@ func (a *app) openWith(dial dialer) (*notify.DB, error) {
 	}
 	config.DialFunc = dial
 	if a.metrics != "" {
-		a.commands = serve.CountCommands(config)
+		a.commands = metrics.CountCommands(config)
 	}
 	db, err := notify.OpenConfig(config)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/loopback"
+	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/internal/private"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -83,8 +85,11 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 			return err
 		}
 	}
-	if err := serve.CheckAddress(o.listen, o.Tokens); err != nil {
-		return usageError{err}
+	if _, _, err := net.SplitHostPort(o.listen); err != nil {
+		return usagef("--listen %q: write host:port", o.listen)
+	}
+	if o.tokens == "" && !loopback.Is(o.listen) {
+		return usagef("--listen %s: %w: write a file of --tokens, or listen on 127.0.0.1", o.listen, serve.ErrNoTokens)
 	}
 	var secure *tls.Config
 	if o.cert != "" {
@@ -101,7 +106,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if config.DBName == "" {
 		return errNoDatabase
 	}
-	o.Commands = serve.CountCommands(config)
+	o.Commands = metrics.CountCommands(config)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
@@ -130,7 +135,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	scheme := "http"
 	if secure != nil {
 		scheme = "https"
-	} else if serve.CheckAddress(listener.Addr().String(), nil) != nil {
+	} else if !loopback.Is(listener.Addr().String()) {
 		a.log.WarnContext(ctx, "tokens and messages go unencrypted: give --tls-cert and --tls-key, or put a proxy with TLS before it")
 	}
 	url <- scheme + "://" + listener.Addr().String() + "/"

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 
 	"github.com/mqnotify/mqnotify"
 	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/serve"
 )
 
 //go:embed board.html
@@ -22,14 +19,6 @@ type board struct {
 	events http.Handler
 	token  string
 	db     *mqnotify.DB
-}
-
-// readToken makes a token, for this process alone, that is good for the events and
-// nothing else.
-func readToken() (string, serve.Tokens, error) {
-	token := rand.Text()
-	tokens, err := serve.ParseTokens(strings.NewReader("page " + token + " read:" + topic))
-	return token, tokens, err
 }
 
 func (b *board) handler() http.Handler {
