@@ -21,36 +21,25 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Op is a kind of change.
-type Op string
-
-// The kinds of changes.
+// The ops: what a change, and its message, is.
 const (
-	Insert Op = "insert"
-	Update Op = "update"
-	Delete Op = "delete"
+	opInsert = "insert"
+	opUpdate = "update"
+	opDelete = "delete"
+	opRead   = "read" // of a snapshot's messages: the row is not changed, and new has it as it is
 )
 
-// Read is the kind of a snapshot's messages: the row is not changed, and new has it as it is. It is none of Ops.
-const Read Op = "read"
+// ops are those of changes.
+var ops = []string{opInsert, opUpdate, opDelete}
 
-// Ops are all kinds of changes.
-func Ops() []Op { return []Op{Insert, Update, Delete} }
+// ErrBusy means that transactions which use the table did not end in time.
+var ErrBusy = table.ErrBusy
 
-// Errors that callers decide on, with errors.Is.
-var (
-	// ErrTriggerExists means that the table already has a trigger for an event. errors.As
-	// with a *TriggerExistsError tells which.
-	ErrTriggerExists = errors.New("a trigger stands there already")
-	// ErrBusy means that transactions which use the table did not end in time.
-	ErrBusy = table.ErrBusy
-)
-
-// TriggerExistsError is an ErrTriggerExists with its names.
+// TriggerExistsError means that the table already has a trigger for an op.
 type TriggerExistsError struct {
 	Trigger, Table string // Table is the one that was to be captured
-	Op             Op
-	Ours           bool // it is a capture trigger of this table
+	Op             string // insert, update or delete
+	Ours           bool   // it is a capture trigger of this table
 }
 
 func (e *TriggerExistsError) Error() string {
@@ -59,16 +48,13 @@ func (e *TriggerExistsError) Error() string {
 		remedy = "remove the capture first (mqnotify capture remove " + e.Table + "), or make its triggers again (mqnotify capture repair " + e.Table + ")"
 	}
 	return fmt.Sprintf("capture: the trigger %s stands already after %s on %s: %s",
-		ident.Quote(e.Trigger), strings.ToUpper(string(e.Op)), ident.Quote(e.Table), remedy)
+		ident.Quote(e.Trigger), strings.ToUpper(e.Op), ident.Quote(e.Table), remedy)
 }
-
-// Is makes every TriggerExistsError an ErrTriggerExists.
-func (e *TriggerExistsError) Is(target error) bool { return target == ErrTriggerExists }
 
 // Options are what to capture. The zero value is everything.
 type Options struct {
-	// Ops are the changes that become messages; none means all.
-	Ops []Op
+	// Ops are the changes that become messages: "insert", "update" and "delete". None means all.
+	Ops []string
 	// Columns are those that a message has, in this order; none means all that there
 	// are now.
 	Columns []string
@@ -109,32 +95,36 @@ type Plan struct {
 	Table    string // as the server has it
 	Topic    string
 	Columns  []string
-	NewTopic bool // the topic is not there: Install makes it
-	Triggers []Trigger
+	NewTopic bool     // the topic is not there: Install makes it
+	Triggers []string // their names
+	// Script is what Install does, as SQL to read or to hand to an administrator, for the
+	// mysql and mariadb clients. It sets the session's sql_mode, under which the triggers
+	// will run.
+	Script string
 	// Cascades are the tables whose foreign keys' actions (CASCADE, SET NULL) change rows of this one: servers fire no triggers for
 	// these changes, so that they are not captured.
 	Cascades []string
 
-	db      *notify.DB
-	options Options
+	db       *notify.DB
+	options  Options
+	triggers []newTrigger
 }
 
-// Trigger is a trigger of a plan.
-type Trigger struct {
-	Name      string
-	Op        Op
-	Statement string // what makes it
+// newTrigger is a trigger that is not made yet.
+type newTrigger struct {
+	name, op  string
+	statement string // what makes it
 }
 
 // Prepare finds out what Install would make, and changes nothing. Its errors are
-// notify.ErrNoTable, notify.ErrNotTopic, ErrTriggerExists, notify.ErrOptions
+// notify.ErrNoTable, notify.ErrNotTopic, a *TriggerExistsError, notify.ErrOptions
 // and the server's.
 func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
 	if len(options.Ops) == 0 {
-		options.Ops = Ops()
+		options.Ops = ops
 	}
 	for _, op := range options.Ops {
-		if !slices.Contains(Ops(), op) {
+		if !slices.Contains(ops, op) {
 			return nil, fmt.Errorf("capture: %w: no op %q: insert, update or delete", notify.ErrOptions, op)
 		}
 	}
@@ -166,7 +156,7 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 	if plan.Cascades, err = cascades(ctx, db, t.Name); err != nil {
 		return nil, err
 	}
-	for _, op := range Ops() {
+	for _, op := range ops {
 		if !slices.Contains(options.Ops, op) {
 			continue
 		}
@@ -174,8 +164,10 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 		if err != nil {
 			return nil, err
 		}
-		plan.Triggers = append(plan.Triggers, trigger)
+		plan.triggers = append(plan.triggers, trigger)
+		plan.Triggers = append(plan.Triggers, trigger.name)
 	}
+	plan.Script = plan.script()
 	return plan, plan.checkFree(ctx)
 }
 
@@ -192,7 +184,7 @@ func (o Options) define(t *table.Table, topic string) (definition, []table.Colum
 	for _, c := range named {
 		d.Columns = append(d.Columns, column{Name: c.Name})
 	}
-	d.Split = len(t.PrimaryKey()) > 0 && !slices.ContainsFunc(Ops(), func(op Op) bool { return !slices.Contains(o.Ops, op) })
+	d.Split = len(t.PrimaryKey()) > 0 && !slices.ContainsFunc(ops, func(op string) bool { return !slices.Contains(o.Ops, op) })
 	if o.Tombstones && len(t.PrimaryKey()) == 0 {
 		return d, nil, fmt.Errorf("capture: %w: %s has no primary key, and so no key for tombstones", notify.ErrOptions, t)
 	}
@@ -278,30 +270,27 @@ func (p *Plan) checkFree(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, wanted := range p.Triggers {
+	for _, wanted := range p.triggers {
 		for _, s := range all {
-			ours := s.Event == wanted.Op && s.madeFor(p.Table)
-			others := s.Event == wanted.Op && s.Table == p.Table && !p.options.Beside &&
-				!strings.EqualFold(s.Name, waiting.TriggerName(s.Table, string(s.Event))) // which writes nothing
-			if ours || others || strings.EqualFold(s.Name, wanted.Name) {
-				return &TriggerExistsError{s.Name, p.Table, wanted.Op, ours}
+			ours := s.Event == wanted.op && s.madeFor(p.Table)
+			others := s.Event == wanted.op && s.Table == p.Table && !p.options.Beside &&
+				!strings.EqualFold(s.Name, waiting.TriggerName(s.Table, s.Event)) // which writes nothing
+			if ours || others || strings.EqualFold(s.Name, wanted.name) {
+				return &TriggerExistsError{s.Name, p.Table, wanted.op, ours}
 			}
 		}
 	}
 	return nil
 }
 
-// Script is what Install does, as SQL to read or to hand to an administrator, for the
-// mysql and mariadb clients. It sets the session's sql_mode, under which the triggers
-// will run.
-func (p *Plan) Script() string {
+func (p *Plan) script() string {
 	var script strings.Builder
 	if p.NewTopic {
 		script.WriteString(schema.Topic(p.Topic) + ";\n\n")
 	}
 	script.WriteString(setMode + ";\n\nDELIMITER //\n")
-	for _, t := range p.Triggers {
-		script.WriteString(strings.TrimSuffix(t.Statement, ";\n") + " //\n\n")
+	for _, t := range p.triggers {
+		script.WriteString(strings.TrimSuffix(t.statement, ";\n") + " //\n\n")
 	}
 	script.WriteString("DELIMITER ;\n")
 	return script.String()
@@ -330,18 +319,18 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 		return nil, fmt.Errorf("capture: set sql_mode: %w", err)
 	}
 	mark := marked(ctx, session)
-	for i, t := range plan.Triggers {
-		err := plan.options.patiently(ctx, session, plan.Table, t.Statement)
+	for i, t := range plan.triggers {
+		err := plan.options.patiently(ctx, session, plan.Table, t.statement)
 		if server.Is(err, server.ErrTriggerExists) { // made a moment ago
-			err = &TriggerExistsError{t.Name, plan.Table, t.Op, true}
+			err = &TriggerExistsError{t.name, plan.Table, t.op, true}
 		} else if err != nil {
-			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(t.Name), err)
+			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(t.name), err)
 		}
 		if err == nil {
 			continue
 		}
 		// Without an answer it is unknown whether this trigger was made.
-		unknown := server.Number(err) == 0 && !errors.Is(err, ErrTriggerExists) || server.ConnectionLost(err)
+		unknown := server.Number(err) == 0 && !errors.As(err, new(*TriggerExistsError)) || server.ConnectionLost(err)
 		if undone := plan.undo(ctx, session, mark, i, unknown); undone != nil {
 			err = fmt.Errorf("%w; and %w", err, undone)
 		}

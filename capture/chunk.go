@@ -331,7 +331,7 @@ func (c *chunk) scan(rows *sql.Rows, l *layout, limit int) error {
 		payload = append(payload, `{"op":"read","table":`...)
 		payload = append(append(payload, begin...), `,"old":null,"new":`...)
 		payload = append(append(payload, row...), '}')
-		c.messages = append(c.messages, producer.Message{Headers: map[string]string{"op": string(Read), "table": l.name, "key": text}, Payload: payload})
+		c.messages = append(c.messages, producer.Message{Headers: map[string]string{"op": opRead, "table": l.name, "key": text}, Payload: payload})
 		c.after = after
 		size += len(payload)
 		for i, k := range l.key {

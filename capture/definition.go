@@ -57,23 +57,23 @@ func (d definition) names() (names []string) {
 }
 
 // trigger makes the statement of a defined trigger.
-func (d definition) trigger(t *table.Table, columns []table.Column, op Op, name string) (Trigger, error) {
+func (d definition) trigger(t *table.Table, columns []table.Column, op, name string) (newTrigger, error) {
 	encoded, err := d.encode()
 	if err != nil {
-		return Trigger{}, err
+		return newTrigger{}, err
 	}
 	trigger := schema.CaptureTrigger{
-		Table: t.Name, Topic: d.Topic, Event: string(op), Trigger: name, Definition: encoded,
+		Table: t.Name, Topic: d.Topic, Event: op, Trigger: name, Definition: encoded,
 		Split: d.Split, Tombstones: d.Tombstones,
 	}
 	key, err := keyColumns(t, d.Key)
 	if err != nil {
-		return Trigger{}, err
+		return newTrigger{}, err
 	}
 	trigger.Old, trigger.New = rowOf(columns, key, "OLD"), rowOf(columns, key, "NEW")
-	trigger.Same = table.SameTypes(append(slices.Clone(columns), key...), map[Op]string{Insert: "NEW", Update: "NEW", Delete: "OLD"}[op])
+	trigger.Same = table.SameTypes(append(slices.Clone(columns), key...), map[string]string{opInsert: "NEW", opUpdate: "NEW", opDelete: "OLD"}[op])
 	statement, err := trigger.Statement()
-	return Trigger{trigger.Name(), op, statement}, err
+	return newTrigger{trigger.Name(), op, statement}, err
 }
 
 func keyColumns(t *table.Table, names []string) ([]table.Column, error) {

@@ -39,7 +39,7 @@ func open(tb testing.TB, config *mysql.Config) *notify.DB {
 
 // change is a message as capture writes it.
 type change struct {
-	Op    Op              `json:"op"`
+	Op    string          `json:"op"`
 	Table string          `json:"table"`
 	Old   json.RawMessage `json:"old"`
 	New   json.RawMessage `json:"new"`
@@ -57,8 +57,8 @@ func changes(tb testing.TB, db *notify.DB, topic string) []string {
 		var headers map[string]string
 		require.NoError(tb, json.Unmarshal([]byte(row.Headers), &headers), row.Headers)
 		delete(headers, "key")
-		require.Equal(tb, map[string]string{"op": string(c.Op), "table": c.Table}, headers)
-		lines = append(lines, strings.Join([]string{string(c.Op), string(c.Old), string(c.New)}, " "))
+		require.Equal(tb, map[string]string{"op": c.Op, "table": c.Table}, headers)
+		lines = append(lines, strings.Join([]string{c.Op, string(c.Old), string(c.New)}, " "))
 	}
 	return lines
 }

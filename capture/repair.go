@@ -20,7 +20,7 @@ import (
 // ErrNotCaptured means that no capture trigger stands on a table, and none was made for it.
 var ErrNotCaptured = errors.New("the table is not captured")
 
-// Repair makes the capture triggers of a table again, for the columns and types that it has now, and returns them. Triggers that
+// Repair makes the capture triggers of a table again, for the columns and types that it has now, and returns their names. Triggers that
 // were made for the table and went with another one when it was renamed are brought back. Each keeps what Install was told,
 // but for Without: if there are any, they replace the columns that were left out. Of the other options only Patience and Logger count.
 //
@@ -28,7 +28,7 @@ var ErrNotCaptured = errors.New("the table is not captured")
 // that. If the connection is lost meanwhile, old and new triggers may both stand and write each change twice: repair again.
 //
 // Its errors are ErrNotCaptured, Install's about the table, ErrBusy, notify.ErrOptions and the server's.
-func Repair(ctx context.Context, db *notify.DB, name string, options Options) (made []Trigger, err error) {
+func Repair(ctx context.Context, db *notify.DB, name string, options Options) (names []string, err error) {
 	options, err = options.withPatience()
 	if err != nil {
 		return nil, err
@@ -69,17 +69,20 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (m
 	if err != nil {
 		return nil, err
 	}
-	made, err = again(t, states, options)
+	made, err := again(t, states, options)
 	if err != nil {
 		return nil, err
 	}
-	return made, replace(ctx, session, states, made)
+	for _, trigger := range made {
+		names = append(names, trigger.name)
+	}
+	return names, replace(ctx, session, states, made)
 }
 
 // again makes a trigger for each op, from the one that stands on the table or else from one that was made for it.
-func again(t *table.Table, states []State, options Options) (made []Trigger, err error) {
+func again(t *table.Table, states []State, options Options) (made []newTrigger, err error) {
 	since := rand.Text()
-	for _, op := range Ops() {
+	for _, op := range ops {
 		of := slices.DeleteFunc(slices.Clone(states), func(s State) bool { return s.Op != op })
 		if len(of) == 0 {
 			continue
@@ -117,8 +120,8 @@ func again(t *table.Table, states []State, options Options) (made []Trigger, err
 }
 
 // freeName is a name for a trigger that none of the standing ones has.
-func freeName(name string, op Op, states []State) string {
-	free := schema.CaptureName(name, string(op))
+func freeName(name, op string, states []State) string {
+	free := schema.CaptureName(name, op)
 	for n := 2; slices.ContainsFunc(states, func(s State) bool { return strings.EqualFold(s.Trigger, free) }); n++ {
 		free = ident.Derived(fmt.Sprintf("mqnotify_capture%d_%s_", n, op), name)
 	}
@@ -126,13 +129,13 @@ func freeName(name string, op Op, states []State) string {
 }
 
 // replace makes the new triggers and then drops the old ones, so that one stands at any time. The session has locked the tables.
-func replace(ctx context.Context, session *core.Session, old []State, made []Trigger) error {
+func replace(ctx context.Context, session *core.Session, old []State, made []newTrigger) error {
 	ctx = context.WithoutCancel(ctx) // half of it would be worse; nothing waits under the lock
 	for i, trigger := range made {
-		if err := execute(ctx, session, trigger.Statement); err != nil {
-			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(trigger.Name), err)
+		if err := execute(ctx, session, trigger.statement); err != nil {
+			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(trigger.name), err)
 			for _, earlier := range made[:i] {
-				err = errors.Join(err, execute(ctx, session, "DROP TRIGGER IF EXISTS "+ident.Quote(earlier.Name)))
+				err = errors.Join(err, execute(ctx, session, "DROP TRIGGER IF EXISTS "+ident.Quote(earlier.name)))
 			}
 			return err
 		}

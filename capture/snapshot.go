@@ -43,7 +43,7 @@ type Progress struct {
 	Done bool
 }
 
-// Snapshot writes the rows that a captured table has already into the capture's topic, each as a message whose op is Read and whose
+// Snapshot writes the rows that a captured table has already into the capture's topic, each as a message whose op is read and whose
 // old row is null. A reader that applies the topic's messages in the order of their ids, from Progress.From or an earlier id on,
 // ends with a copy of the table: it stores the new row under the message's key, and deletes the key if there is no new row.
 //

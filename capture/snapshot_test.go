@@ -357,7 +357,7 @@ func TestSnapshotErrors(t *testing.T) {
 			_, err := Install(t.Context(), db, name, Options{})
 			require.NoError(t, err)
 		}
-		for _, into := range []Options{{Ops: []Op{Insert}, Into: "a"}, {Ops: []Op{Delete}, Into: "b"}} {
+		for _, into := range []Options{{Ops: []string{"insert"}, Into: "a"}, {Ops: []string{"delete"}, Into: "b"}} {
 			_, err := Install(t.Context(), db, "both_ways", into)
 			require.NoError(t, err)
 		}

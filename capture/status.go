@@ -17,7 +17,7 @@ import (
 type State struct {
 	Table   string // that the trigger stands on
 	Trigger string
-	Op      Op
+	Op      string // insert, update or delete
 	Topic   string
 	Definer string   // the account whose rights it has
 	Columns []string // that it captures, in the message's order
@@ -36,20 +36,17 @@ type State struct {
 	Reordered bool
 	// NoTopic tells that the topic is not there, or can't take every row: such writes fail.
 	NoTopic bool
+	// Broken tells that the writes that fire the trigger fail: a column is gone, or the topic.
+	Broken bool
+	// Moved tells that the trigger stands on another table than it was made for.
+	Moved bool
+	// Stale tells that the trigger needs a repair: writes fail, or changes are captured wrong or not at all.
+	Stale bool
 	// Snapshot is the table's latest snapshot; nil if there is none, or if this account may not read the table mqnotify_snapshot.
 	Snapshot *Progress
 
 	made definition
 }
-
-// Broken reports whether the writes that fire the trigger fail.
-func (s State) Broken() bool { return len(s.Gone) > 0 || s.NoTopic }
-
-// Moved reports whether the trigger stands on another table than it was made for.
-func (s State) Moved() bool { return s.MadeFor != s.Table }
-
-// Stale reports whether the trigger needs a repair: writes fail, or changes are captured wrong or not at all.
-func (s State) Stale() bool { return s.Broken() || s.Moved() || len(s.Changed) > 0 }
 
 // Status reads which captures stand on a table, or were made for it, or those of all tables of the database if
 // name is empty, in the order of their names. It takes what the account may see: TRIGGER
@@ -108,7 +105,7 @@ func Remove(ctx context.Context, db *notify.DB, name string, options Options) (r
 type standing struct {
 	Name    string `db:"name"`
 	Table   string `db:"table_name"`
-	Event   Op     `db:"event"`
+	Event   string `db:"event"`
 	Definer string `db:"definer"`
 	Ours    bool   `db:"ours"`
 
@@ -140,7 +137,7 @@ func triggers(ctx context.Context, q sqlx.QueryerContext, database, name string)
 		if a.Table != b.Table {
 			return strings.Compare(a.Table, b.Table)
 		}
-		return slices.Index(Ops(), a.Event) - slices.Index(Ops(), b.Event)
+		return slices.Index(ops, a.Event) - slices.Index(ops, b.Event)
 	})
 	return all, nil
 }
@@ -198,6 +195,9 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 		state.Changed = append(state.Changed, "primary key from ("+strings.Join(s.made.Key, ", ")+") to ("+strings.Join(key, ", ")+")")
 	}
 	state.NoTopic = !hasTopic(ctx, db, state.Topic)
+	state.Broken = len(state.Gone) > 0 || state.NoTopic
+	state.Moved = state.MadeFor != state.Table
+	state.Stale = state.Broken || state.Moved || len(state.Changed) > 0
 	return state, nil
 }
 

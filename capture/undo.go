@@ -32,8 +32,8 @@ func (p *Plan) undo(ctx context.Context, session *core.Session, mark string, mad
 		made++
 		err = p.gone(ctx, session, mark)
 	}
-	for _, t := range p.Triggers[:made] {
-		err = errors.Join(err, drop(ctx, p.db, p.Table, t.Name, p.options))
+	for _, t := range p.triggers[:made] {
+		err = errors.Join(err, drop(ctx, p.db, p.Table, t.name, p.options))
 	}
 	return err
 }

@@ -66,7 +66,7 @@ message tables, mqnotify's own tables and those that are captured already are le
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Logger, o.Ops = a.log, nil
 			for _, op := range ops {
-				o.Ops = append(o.Ops, capture.Op(strings.ToLower(op)))
+				o.Ops = append(o.Ops, strings.ToLower(op))
 			}
 			if len(o.Ops) == 0 {
 				return usagef("--ops: insert, update or delete, with commas between them")
@@ -103,7 +103,7 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		return err
 	}
 	defer closeDB(db)
-	names, err := capture.Tables(ctx, db, pattern)
+	names, err := captureTables(ctx, db, pattern)
 	if err != nil {
 		return err
 	}
@@ -124,13 +124,13 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		}
 		a.warnOfCascades(ctx, plan)
 		if printed {
-			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script())); err != nil {
+			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script)); err != nil {
 				return err
 			}
 			continue
 		}
 		for _, t := range plan.Triggers {
-			a.log.InfoContext(ctx, "the trigger is ready", "trigger", t.Name, "table", plan.Table, "into", plan.Topic)
+			a.log.InfoContext(ctx, "the trigger is ready", "trigger", t, "table", plan.Table, "into", plan.Topic)
 		}
 		if snapshot {
 			if err := a.snapshot(ctx, db, plan.Table, capture.SnapshotOptions{Patience: o.Patience}); err != nil {
@@ -210,11 +210,11 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 		switch {
 		case s.NoTopic:
 			return fmt.Errorf("writes that fire %s fail: make the topic %s (mqnotify init), or remove the capture", s.Trigger, s.Topic)
-		case s.Broken():
+		case s.Broken:
 			return fmt.Errorf("writes that fire %s fail: mqnotify capture repair %s", s.Trigger, s.Table)
-		case s.Moved():
+		case s.Moved:
 			return fmt.Errorf("%s stands on %s: after a swap mqnotify capture repair %s, after a rename mqnotify capture repair %s", s.Trigger, s.Table, s.MadeFor, s.Table)
-		case s.Stale():
+		case s.Stale:
 			return fmt.Errorf("%s writes values of changed columns in the wrong form: mqnotify capture repair %s", s.Trigger, s.Table)
 		}
 	}
@@ -238,7 +238,7 @@ func captureTable(states []capture.State) (string, error) {
 			state = "BROKEN: no topic " + s.Topic
 		case len(s.Gone) > 0:
 			state = "BROKEN: gone are " + strings.Join(s.Gone, ", ")
-		case s.Moved():
+		case s.Moved:
 			state = "MOVED: made for " + s.MadeFor
 		case len(s.Changed) > 0:
 			state = "STALE: " + strings.Join(s.Changed, "; ")
@@ -263,8 +263,8 @@ func captureLines(states []capture.State) (string, error) {
 	for _, s := range states {
 		line, err := json.Marshal(map[string]any{
 			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
-			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken(),
-			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale(),
+			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken,
+			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale,
 			"snapshot": snapshotLine(s.Snapshot),
 		})
 		if err != nil {
@@ -323,7 +323,7 @@ LOCK TABLES on the database for that, besides what install needs.`,
 				return captureError(err)
 			}
 			for _, t := range made {
-				a.log.InfoContext(cmd.Context(), "the trigger is ready", "trigger", t.Name, "table", args[0])
+				a.log.InfoContext(cmd.Context(), "the trigger is ready", "trigger", t, "table", args[0])
 			}
 			return nil
 		},

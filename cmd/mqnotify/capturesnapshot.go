@@ -44,7 +44,7 @@ LIKE has it, of captured tables.`,
 				return err
 			}
 			defer closeDB(db)
-			names, err := capture.Tables(ctx, db, args[0])
+			names, err := captureTables(ctx, db, args[0])
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package capture
+package main
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Tables returns the names of the tables that match a pattern of LIKE (% is any text, _ any letter), in order: all that Install
+// captureTables returns the names of the tables that match a pattern of LIKE (% is any text, _ any letter), in order: all that install
 // could capture, but for message tables and mqnotify's own. A name without % is that one table. The error is notify.ErrNoTable if there is none.
-func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string, err error) {
+func captureTables(ctx context.Context, db *notify.DB, pattern string) (names []string, err error) {
 	if !strings.Contains(pattern, "%") {
 		return []string{pattern}, nil
 	}
@@ -19,7 +19,7 @@ func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string,
 	err = db.Pool().SelectContext(ctx, &all, `SELECT TABLE_NAME FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = ? AND TABLE_TYPE = 'BASE TABLE' AND TABLE_NAME LIKE ? ORDER BY TABLE_NAME`, db.Name(), pattern)
 	if err != nil {
-		return nil, fmt.Errorf("capture: list the tables like %q: %w", pattern, err)
+		return nil, fmt.Errorf("list the tables like %q: %w", pattern, err)
 	}
 	for _, name := range all {
 		t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
@@ -31,7 +31,7 @@ func Tables(ctx context.Context, db *notify.DB, pattern string) (names []string,
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("capture: no table like %q can be captured: %w", pattern, notify.ErrNoTable)
+		return nil, fmt.Errorf("no table like %q can be captured: %w", pattern, notify.ErrNoTable)
 	}
 	return names, nil
 }
