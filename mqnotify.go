@@ -149,7 +149,7 @@ func Await[T any](ctx context.Context, db *DB, table, query string, args ...any)
 // until the lock is free or ctx has ended; then the error is [notify.ErrNotAcquired]. The lock is lost with its connection:
 // then f's context ends, and the error is [notify.ErrLockLost]. `mqnotify lock NAME` takes the same lock.
 func (db *DB) Lock(ctx context.Context, name string, f func(ctx context.Context) error) error {
-	mutex, err := guard.NewAdvisory(db.core, name, guard.LockOptions{})
+	mutex, err := guard.NewMutex(db.core, name, guard.MutexOptions{})
 	if err != nil {
 		return err
 	}

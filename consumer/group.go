@@ -86,7 +86,7 @@ func (l *life) notJoined(err error) error {
 
 // lease returns when this process has the group's lease.
 func (l *life) lease(ctx context.Context, name string) (*membership, error) {
-	lease, err := guard.NewLease(l.db, name, guard.LockOptions{TTL: min(groupLease, l.options.lockIdle)})
+	lease, err := guard.NewMutex(l.db, name, guard.MutexOptions{Kind: "lease", TTL: min(groupLease, l.options.lockIdle)})
 	if err != nil {
 		return nil, l.notJoined(err)
 	}

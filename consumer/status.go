@@ -11,7 +11,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
@@ -164,13 +163,9 @@ func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (g
 
 // lookForLease reads whether a member has the group's lease.
 func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
-	lease, err := guard.NewLease(db, groupLock(t.Schema, t.Name, g.Name), guard.LockOptions{TTL: groupLease})
-	if err != nil {
-		return err
-	}
-	status, err := lease.Status(ctx)
-	g.Leased = status.Held
-	return err
+	err := db.Pool().GetContext(ctx, &g.Leased, "SELECT EXISTS (SELECT 1 FROM "+schema.LeaseTable+" WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))",
+		groupLock(t.Schema, t.Name, g.Name))
+	return stateError("look for the lease of group "+g.Name, err)
 }
 
 // status looks at what the group has before it.

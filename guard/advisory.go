@@ -16,38 +16,26 @@ import (
 // leastIdle is the least TTL of an advisory lock: the server counts in seconds.
 const leastIdle = 3 * time.Second
 
-// Advisory is the mutex of an advisory lock, GET_LOCK. Each holder, and each who
-// waits, has a connection of its own. It needs no table and no privilege, is free as
-// soon as the server sees its holder's end, and hands itself to who has waited
-// longest. It has no fencing token, and does not outlive its connection.
-type Advisory struct {
+// advisory is the mutex of an advisory lock. Each holder, and each waiter, has a connection of its own.
+type advisory struct {
 	db   *notify.DB
 	name string
-	idle time.Duration
+	idle time.Duration // 0: core's default, 30 s
 }
 
-// NewAdvisory is the mutex of a name of 1 to 255 characters in the DB's database. The options' TTL, 30 s if it is 0 and at
-// least 3 s, says how soon the server gives the lock of a vanished host to others. The options have no Margin.
-func NewAdvisory(db *notify.DB, name string, options LockOptions) (*Advisory, error) {
-	if err := checkName("name", name); err != nil {
-		return nil, err
-	}
+func newAdvisory(db *notify.DB, name string, options MutexOptions) (*advisory, error) {
 	if options.TTL != 0 && options.TTL < leastIdle || options.Margin != 0 {
 		return nil, wrongf("an advisory lock's TTL of %v with a Margin of %v: give %v or more, or 0 for 30s, and no Margin", options.TTL, options.Margin, leastIdle)
 	}
-	return &Advisory{db, name, options.TTL}, nil
+	return &advisory{db, name, options.TTL}, nil
 }
 
-// TryLock implements Mutex. Besides, ErrUnsafe says that other servers, where the
-// lock does not reach, take writes too: a node of Galera, a member of a group with several primaries, a replica. On MySQL an
-// account without SELECT on performance_schema.replication_applier_status sees that a server is a replica only by what it
-// applies: where it has applied anything ever, that is watched for a second first.
-func (a *Advisory) TryLock(ctx context.Context) (Held, error) { return a.lock(ctx, 0) }
+func (a *advisory) tryLock(ctx context.Context) (Held, error) { return a.lock(ctx, 0) }
 
-// Lock implements Mutex, with TryLock's errors. It waits in the server, and after a restart of the server it waits again.
-func (a *Advisory) Lock(ctx context.Context) (Held, error) { return a.lock(ctx, longest) }
+// await waits in the server, and after a restart of the server it waits again.
+func (a *advisory) await(ctx context.Context) (Held, error) { return a.lock(ctx, longest) }
 
-func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
+func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
 		asked := time.Duration(0) // without a session no other session is known to hold the lock
@@ -73,7 +61,7 @@ func (a *Advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 
 // explain gives an error that the end of ctx brought about its cause: a caller that had asked
 // for the lock, and waited until then, did not get it.
-func (a *Advisory) explain(ctx context.Context, asked time.Duration, err error) error {
+func (a *advisory) explain(ctx context.Context, asked time.Duration, err error) error {
 	switch {
 	case ctx.Err() == nil:
 	case asked > 0:
@@ -89,7 +77,7 @@ const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
-func (a *Advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (*core.Lock, error) {
+func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (*core.Lock, error) {
 	caps := session.Capabilities()
 	var applies bool
 	err := session.Do(ctx, func(conn *sqlx.Conn) (err error) {
@@ -123,8 +111,6 @@ type heldAdvisory struct {
 	once    sync.Once
 	err     error
 }
-
-func (h *heldAdvisory) Name() string { return h.name }
 
 func (*heldAdvisory) Token() uint64 { return 0 }
 

@@ -67,9 +67,7 @@ func BenchmarkGuards(b *testing.B) {
 		b.Run("every", func(b *testing.B) {
 			run++
 			median(b, func(n int) {
-				every, err := guard.NewEvery(db, strconv.Itoa(run*1_000_000+n), time.Hour)
-				require.NoError(b, err)
-				must(every.Try(ctx))
+				must(guard.Every{Key: strconv.Itoa(run*1_000_000 + n), Interval: time.Hour}.Try(ctx, db))
 			}, floor)
 		})
 		for _, kind := range []string{"advisory", "row", "flag", "lease"} {

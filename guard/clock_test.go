@@ -18,14 +18,11 @@ import (
 // clockMain says what the time is, and answers with what it got: of a lease ("take",
 // "hold"), of an interval ("every") or once ("once").
 func clockMain(ctx context.Context, db *notify.DB, t told) error {
-	lease, err := guard.NewLease(db, t.Name, guard.LockOptions{TTL: t.TTL})
+	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
 	if err != nil {
 		return err
 	}
-	every, err := guard.NewEvery(db, t.Name, 59*time.Minute)
-	if err != nil {
-		return err
-	}
+	every := guard.Every{Key: t.Name, Interval: 59 * time.Minute}
 	say("%s", time.Now().Format(time.RFC3339Nano))
 	return obey(func(order string) error {
 		var through bool
@@ -38,9 +35,9 @@ func clockMain(ctx context.Context, db *notify.DB, t told) error {
 			_, err = lease.TryLock(ctx)
 			through = err == nil
 		case "every":
-			through, err = every.Try(ctx)
+			through, err = every.Try(ctx, db)
 		case "once":
-			through, err = guard.NewOnce(db).Try(ctx, t.Name)
+			through, err = readyOnce(db).Try(ctx, t.Name)
 		}
 		say("%v %v", through, err)
 		return nil
@@ -93,8 +90,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 	right, wrong := start(os.Args[0], "x"), start(program, "x")
 	again, wrongAgain := start(os.Args[0], "y"), start(program, "y")
 	free := func() bool {
-		status, err := newLease(t, db, "x", ttl).Status(t.Context())
-		require.NoError(t, err)
+		status := stateOf(t, db, "x")
 		require.Less(t, status.Left, 2*ttl, "taken after the time that the statement began with, at most")
 		return !status.Held
 	}

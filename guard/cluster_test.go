@@ -34,7 +34,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		mysqltest.Exec(t, here.Pool(), "CREATE TABLE resource (id INT PRIMARY KEY, n INT)")
 		mysqltest.Exec(t, here.Pool(), "CREATE TABLE hurdle (id INT PRIMARY KEY)")
 		mysqltest.Exec(t, here.Pool(), "INSERT INTO resource VALUES (1, 0)")
-		lease := func(db *notify.DB) *guard.Lease { return newLease(t, db, "x", 5*time.Second) }
+		lease := func(db *notify.DB) *guard.Mutex { return newLease(t, db, "x", 5*time.Second) }
 
 		token, err := lease(here).Take(t.Context())
 		require.NoError(t, err)
@@ -105,7 +105,7 @@ func count(ctx context.Context, db *notify.DB, held guard.Held) error {
 	if _, err := tx.ExecContext(ctx, "UPDATE resource SET n = ?", n+1); err != nil {
 		return err
 	}
-	lease, err := guard.NewLease(db, held.Name(), guard.LockOptions{TTL: time.Minute})
+	lease, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "lease", TTL: time.Minute})
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,13 @@
 //	Every      timeout lock            at most once in each interval, or calendar period
 //	LockRow    SELECT ... FOR UPDATE   one transaction at a time on a row
 //	TwoStep    two transactions        the same around a call to something outside
-//	Advisory   GET_LOCK                a mutex that lives and dies with a connection
-//	RowMutex   INSERT and DELETE       a mutex that is held until it is released
-//	FlagMutex  a boolean that flips    the same, with a fencing token
-//	Lease      a row that expires      a mutex with a fencing token that outlives its holder by TTL at most
+//	Mutex      of one of four kinds:
+//	 advisory  GET_LOCK                it lives and dies with a connection
+//	 lease     a row that expires      it has a fencing token, and outlives its holder by TTL at most
+//	 row       INSERT and DELETE       it is held until it is released
+//	 flag      a boolean that flips    the same, with a fencing token
 //
-// The last four are a [Mutex]. The tables are made by `mqnotify init`; Once works on any
+// The tables are made by `mqnotify init`; Once works on any
 // table, LockRow on those of InnoDB.
 //
 // # What each guarantees, and what not
@@ -29,29 +30,29 @@
 // servers take writes a lock on a row is known to one of them alone: there the work has to
 // change the row, and what the later one commits is refused.
 //
-// A mutex excludes as long as its holder heeds the loss: an Advisory lock is lost
-// with its connection, a Lease when it could not be renewed in time. Both cancel the
+// A mutex excludes as long as its holder heeds the loss: an advisory lock is lost
+// with its connection, a lease when it could not be renewed in time. Both cancel the
 // context that Held.Context made. A process that is stopped in the middle, or waits
 // for a network, can't heed anything: it may still write when another process holds the
 // lock. The fencing token (Held.Token) protects against that: the resource that is written
-// to has to check it. A transaction in the same database checks it with [Lease.Fence],
-// exactly, also where several servers take writes. RowMutex and FlagMutex are never lost;
+// to has to check it. A transaction in the same database checks it with [Mutex.Fence],
+// exactly, also where several servers take writes. Those of kind row and flag are never lost;
 // when their holder dies they stay taken until Break is called.
 //
 // # When to prefer which
 //
-// For a mutex take Advisory: it waits in the server, first come first served, needs no
-// table, and a crash frees it at once. Take a Lease where there is no connection to
+// For a mutex take an advisory lock, which is the zero value of [MutexOptions]: it waits in the server, first come first served, needs no
+// table, and a crash frees it at once. Take a lease where there is no connection to
 // keep (a request that begins something and another that ends it), where a fencing
 // token is needed, behind a proxy that shares connections, and on Galera or a group with
-// several primaries, whose servers each have advisory locks of their own. A RowMutex is
+// several primaries, whose servers each have advisory locks of their own. One of kind row is
 // for work that must not go on before a human has looked. docs/choosing.md compares all
 // of them in one table.
 //
 // # Time
 //
 // Every time that is stored or compared is the server's: UTC_TIMESTAMP in the
-// statement that decides. A client's clock may be wrong by hours. A Lease's holder
+// statement that decides. A client's clock may be wrong by hours. A lease's holder
 // measures with the machine's monotonic clock how long it may trust, and counts from
 // the moment before it asked:
 //

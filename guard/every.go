@@ -10,49 +10,67 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Every lets at most one caller through in an interval, however many ask: the timeout
-// lock, which is never released. Use it for a task that many machines schedule.
-// Safe for concurrent use.
+// Every lets at most one caller through in an interval, or in a calendar period, however many ask: the timeout
+// lock, which is never released. Use it for a task that many machines schedule. It works on the ready table, which `mqnotify init`
+// makes. Safe for concurrent use.
 //
-// The interval begins when a caller gets through, by the server's clock; the caller's
-// clock does not matter. All callers should give the same interval, or each is held
-// to its own. NewEveryPeriod makes one for calendar periods.
+// An interval begins when a caller gets through, by the server's clock; the caller's
+// clock does not matter. All callers give the same interval, or the same period and zone.
+//
+// With a Period a daily task runs once a day also on the days on which clocks are changed, which no interval of 23 or 24 hours
+// achieves. The server's clock says what the time is. A task that is started close to the end of a period, by a host whose clock
+// differs, may count for the other one: start it at least some seconds away from that.
 type Every struct {
-	db       *notify.DB
-	key      string
-	interval time.Duration
-	period   calendar // instead of an interval
-	zone     *time.Location
+	// Key names the task, in 1 to 255 characters.
+	Key string
+	// Interval is 1 ms or more; 0 if there is a Period.
+	Interval time.Duration
+	// Period is "hour", "day", "week" or "month"; empty if there is an Interval. A week begins on Monday. A day on which a clock is changed is one day,
+	// whether it has 23 or 25 hours.
+	Period string
+	// Zone is the time zone of the calendar; nil is UTC.
+	Zone *time.Location
 }
 
-// NewEvery is Every for a key of 1 to 255 characters, on the ready table, which
-// `mqnotify init` makes. The interval is 1 ms or more.
-func NewEvery(db *notify.DB, key string, interval time.Duration) (*Every, error) {
-	if err := checkName("key", key); err != nil {
-		return nil, err
+// check refuses what makes no sense.
+func (e Every) check() error {
+	if err := checkName("key", e.Key); err != nil {
+		return err
 	}
-	if err := checkTime("an interval", interval, time.Millisecond); err != nil {
-		return nil, err
+	switch calendar(e.Period) {
+	case "":
+		if e.Zone != nil {
+			return wrongf("a Zone without a Period: give one, or no Zone")
+		}
+		return checkTime("an interval", e.Interval, time.Millisecond)
+	case hourly, daily, weekly, monthly:
+		if e.Interval != 0 {
+			return wrongf("a Period and an Interval: give one of them")
+		}
+		return nil
 	}
-	return &Every{db: db, key: key, interval: interval}, nil
+	return wrongf("a period of %q: give %s, %s, %s or %s", e.Period, hourly, daily, weekly, monthly)
 }
 
-// Try reports whether the caller got through, in one statement. After an error no caller
-// may act, because the interval may be used up.
-func (e *Every) Try(ctx context.Context) (bool, error) {
-	taker, length, query := newTaker(), microseconds(e.interval), everyQuery
-	args := []any{e.key, taker, length, taker, length, taker, taker, length, taker}
-	if e.period != "" {
-		now, err := e.now(ctx)
+// Try reports whether the caller got through, in one statement for an interval and two for a period. After an error no caller
+// may act, because the interval may be used up. It is used up even if what the caller does then fails. A field that makes no sense is an error of notify.ErrOptions.
+func (e Every) Try(ctx context.Context, db *notify.DB) (bool, error) {
+	if err := e.check(); err != nil {
+		return false, err
+	}
+	taker, length, query := newTaker(), microseconds(e.Interval), everyQuery
+	args := []any{e.Key, taker, length, taker, length, taker, taker, length, taker}
+	if e.Period != "" {
+		now, err := e.now(ctx, db)
 		if err != nil {
 			return false, e.explain(err)
 		}
-		at, start := now.UnixMicro(), e.period.start(now).UnixMicro()
-		query, args = periodQuery, []any{e.key, taker, at, start, taker, start, taker, taker, start, taker, at}
+		at, start := now.UnixMicro(), calendar(e.Period).start(now).UnixMicro()
+		query, args = periodQuery, []any{e.Key, taker, at, start, taker, start, taker, taker, start, taker, at}
 	}
 	var through bool
 	err := again(ctx, func() error {
-		result, err := e.db.Pool().ExecContext(ctx, query, args...)
+		result, err := db.Pool().ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}
@@ -87,25 +105,18 @@ func tryQuery(over, now string) string {
 		" taken_at = IF(" + open + ", " + now + ", taken_at)" // the last, as the others ask for it
 }
 
-// Do runs f if the caller got through, and reports whether it did. The interval is used
-// up even if f fails.
-func (e *Every) Do(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
-	through, err := e.Try(ctx)
-	if err != nil || !through {
-		return false, err
+// Due returns the time until a caller can get through again; 0 is now. A field that makes no sense is an error of notify.ErrOptions.
+func (e Every) Due(ctx context.Context, db *notify.DB) (time.Duration, error) {
+	if err := e.check(); err != nil {
+		return 0, err
 	}
-	return true, f(ctx)
-}
-
-// Due returns the time until a caller can get through again; 0 is now.
-func (e *Every) Due(ctx context.Context) (time.Duration, error) {
-	if e.period != "" {
-		return e.duePeriod(ctx)
+	if e.Period != "" {
+		return e.duePeriod(ctx, db)
 	}
 	var left sql.NullInt64
 	err := again(ctx, func() error {
-		return e.db.Pool().GetContext(ctx, &left, "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), taken_at + INTERVAL ? MICROSECOND) FROM "+
-			schema.IntervalTable+" WHERE interval_key = ?", microseconds(e.interval), e.key)
+		return db.Pool().GetContext(ctx, &left, "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), taken_at + INTERVAL ? MICROSECOND) FROM "+
+			schema.IntervalTable+" WHERE interval_key = ?", microseconds(e.Interval), e.Key)
 	})
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
@@ -113,26 +124,26 @@ func (e *Every) Due(ctx context.Context) (time.Duration, error) {
 	return max(0, time.Duration(left.Int64)*time.Microsecond), e.explain(err)
 }
 
-func (e *Every) duePeriod(ctx context.Context) (time.Duration, error) {
-	now, err := e.now(ctx)
+func (e Every) duePeriod(ctx context.Context, db *notify.DB) (time.Duration, error) {
+	now, err := e.now(ctx, db)
 	if err != nil {
 		return 0, e.explain(err)
 	}
 	var taken int64
 	err = again(ctx, func() error {
-		return e.db.Pool().GetContext(ctx, &taken, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', taken_at) FROM "+
-			schema.IntervalTable+" WHERE interval_key = ?", e.key)
+		return db.Pool().GetContext(ctx, &taken, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', taken_at) FROM "+
+			schema.IntervalTable+" WHERE interval_key = ?", e.Key)
 	})
-	if errors.Is(err, sql.ErrNoRows) || (err == nil && taken < e.period.start(now).UnixMicro()) {
+	if errors.Is(err, sql.ErrNoRows) || (err == nil && taken < calendar(e.Period).start(now).UnixMicro()) {
 		return 0, nil
 	}
-	return e.period.next(now).Sub(now), e.explain(err)
+	return calendar(e.Period).next(now).Sub(now), e.explain(err)
 }
 
-func (e *Every) explain(err error) error {
-	time := string(e.period)
+func (e Every) explain(err error) error {
+	time := e.Period
 	if time == "" {
-		time = e.interval.String()
+		time = e.Interval.String()
 	}
-	return explain("every "+time+", key", e.key, err)
+	return explain("every "+time+", key", e.Key, err)
 }

@@ -3,7 +3,6 @@ package guard_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,12 +35,9 @@ func TestEvery(t *testing.T) {
 			}
 			for n := range 8 {
 				all.Go(func() {
-					every, err := guard.NewEvery(db, "report", interval)
-					if !assert.NoError(t, err) {
-						return
-					}
+					every := guard.Every{Key: "report", Interval: interval}
 					for !enough() {
-						through, err := every.Try(t.Context())
+						through, err := every.Try(t.Context(), db)
 						assert.NoError(t, err, n)
 						if through {
 							mu.Lock()
@@ -56,26 +52,25 @@ func TestEvery(t *testing.T) {
 			require.LessOrEqual(t, len(times), int(time.Since(begun)/interval)+1)
 			require.Equal(t, len(times), mysqltest.Value[int](t, db.Pool(), "SELECT times FROM mqnotify_interval"))
 
-			every, err := guard.NewEvery(db, "hourly", time.Hour)
-			require.NoError(t, err)
-			due, err := every.Due(t.Context())
+			every := guard.Every{Key: "hourly", Interval: time.Hour}
+			due, err := every.Due(t.Context(), db)
 			require.NoError(t, err)
 			require.Zero(t, due)
-			ran, err := every.Do(t.Context(), func(context.Context) error { return nil })
+			through, err := every.Try(t.Context(), db)
 			require.NoError(t, err)
-			require.True(t, ran)
-			ran, err = every.Do(t.Context(), func(context.Context) error { return errors.New("not run") })
+			require.True(t, through)
+			through, err = every.Try(t.Context(), db)
 			require.NoError(t, err)
-			require.False(t, ran)
-			due, err = every.Due(t.Context())
+			require.False(t, through)
+			due, err = every.Due(t.Context(), db)
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour, due, float64(time.Minute))
 
 			// The server's clock decides: that of a session that is an hour later.
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
-			ran, err = every.Do(t.Context(), func(context.Context) error { return nil })
+			through, err = every.Try(t.Context(), db)
 			require.NoError(t, err)
-			require.True(t, ran)
+			require.True(t, through)
 		})
 	})
 }
@@ -83,15 +78,12 @@ func TestEvery(t *testing.T) {
 // everyMain asks again and again, and says when it got through: between which two times
 // of the machine, which has the server too.
 func everyMain(ctx context.Context, db *notify.DB, t told) error {
-	every, err := guard.NewEvery(db, t.Name, t.TTL)
-	if err != nil {
-		return err
-	}
+	every := guard.Every{Key: t.Name, Interval: t.TTL}
 	random := t.random()
 	go func() {
 		for {
 			asked := time.Now()
-			switch through, err := every.Try(ctx); {
+			switch through, err := every.Try(ctx, db); {
 			case err != nil:
 				say("failed: %v", err)
 			case through:

@@ -1,7 +1,6 @@
 package guard_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -22,10 +21,10 @@ func TestMoreExamples(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE invoices (id INT PRIMARY KEY, state VARCHAR(20) NOT NULL)")
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO invoices VALUES (1, 'open')")
 		mysqltest.Examples(t, map[string]func(){
-			"shipped: true\nforgotten: true\n":                ExampleClaims_FollowTx,
-			"we report\nagain in less than a day: true\n":     ExampleEvery_Do,
-			"held: true\nresumed with the same token: true\n": ExampleLease_Resume,
-			"token 1\n": ExampleNewFlagMutex,
+			"shipped: true\nforgotten: true\n":            ExampleClaims_FollowTx,
+			"we report\nagain in less than a day: true\n": ExampleEvery_Due,
+			"resumed with the same token: true\n":         ExampleMutex_Resume,
+			"token 1\n":                                   ExampleMutex_TryLock,
 		})
 	})
 }
@@ -57,26 +56,23 @@ func ExampleClaims_FollowTx() {
 }
 
 // In the scheduler of each machine.
-func ExampleEvery_Do() {
-	daily, err := guard.NewEvery(db, "daily report", 24*time.Hour)
+func ExampleEvery_Due() {
+	daily := guard.Every{Key: "daily report", Interval: 24 * time.Hour}
+	ours, err := daily.Try(ctx, db)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if _, err := daily.Do(ctx, func(context.Context) error {
-		fmt.Println("we report")
-		return nil
-	}); err != nil {
-		fmt.Println(err) // the interval is used up, if it was ours
-		return
+	if ours {
+		fmt.Println("we report") // the interval is used up, even if that fails
 	}
-	due, err := daily.Due(ctx)
+	due, err := daily.Due(ctx, db)
 	fmt.Println("again in less than a day:", due > 0 && due < 24*time.Hour && err == nil)
 }
 
 // A process that is started again goes on with the lease that it had.
-func ExampleLease_Resume() {
-	lease, err := guard.NewLease(db, "migration", guard.LockOptions{TTL: time.Minute})
+func ExampleMutex_Resume() {
+	lease, err := guard.NewMutex(db, "migration", guard.MutexOptions{Kind: "lease", TTL: time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -86,13 +82,6 @@ func ExampleLease_Resume() {
 		fmt.Println(err)
 		return
 	}
-	status, err := lease.Status(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("held:", status.Held)
-
 	held, err := lease.Resume(ctx, token)
 	switch {
 	case errors.As(err, new(*guard.TokenError)):
@@ -109,8 +98,8 @@ func ExampleLease_Resume() {
 }
 
 // A lock that nothing but a human's decision frees, with a token.
-func ExampleNewFlagMutex() {
-	repair, err := guard.NewFlagMutex(db, "repair")
+func ExampleMutex_TryLock() {
+	repair, err := guard.NewMutex(db, "repair", guard.MutexOptions{Kind: "flag"})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -31,37 +31,41 @@ func TestExamples(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO invoices (id) VALUES (1), (2), (3)")
 		mysqltest.Examples(t, map[string]func(){
 			"we migrate\n":        ExampleNewOnce,
-			"we send invoice 1\n": ExampleNewOnceIn,
+			"we send invoice 1\n": ExampleNewOnce_table,
 			"marked: true\n":      ExampleOnce_TryTx,
 			"paid: true, cancelled: false\nthen paid\n": ExampleClaims,
-			"the report is ours: true\n":                ExampleNewEvery,
-			"today's report is ours: true\n":            ExampleNewEveryPeriod,
+			"the report is ours: true\n":                ExampleEvery_Try,
+			"today's report is ours: true\n":            ExampleEvery_period,
 			"closed\n":                                  ExampleLockRow,
 			"charged and noted\n":                       ExampleTwoStep,
 			"imported\n":                                ExampleWith,
-			"somebody else imports\n":                   ExampleMutex,
-			"released with token 1\n":                   ExampleLease,
-			"written by its holder\n":                   ExampleLease_Fence,
-			"it was taken for ever\n":                   ExampleRowMutex,
+			"somebody else imports\n":                   ExampleNewMutex,
+			"released with token 1\n":                   ExampleMutex_Take,
+			"written by its holder\n":                   ExampleMutex_Fence,
+			"it was taken for ever\n":                   ExampleMutex_Break,
 		})
 	})
 }
 
 func ExampleNewOnce() {
-	ran, err := guard.NewOnce(db).Do(ctx, "migrate 2026-11", func(context.Context) error {
-		fmt.Println("we migrate")
-		return nil
-	})
+	once, err := guard.NewOnce(db, guard.OnceTable{})
 	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	switch ours, err := once.Try(ctx, "migrate 2026-11"); {
+	case err != nil:
 		fmt.Println(err) // it may be used up, though no process migrated
-	} else if !ran {
+	case ours:
+		fmt.Println("we migrate")
+	default:
 		fmt.Println("somebody else does, or did")
 	}
 }
 
 // Rows that are there already: invoices whose sent_at is NULL are not sent yet.
-func ExampleNewOnceIn() {
-	sent, err := guard.NewOnceIn(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
+func ExampleNewOnce_table() {
+	sent, err := guard.NewOnce(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -75,7 +79,7 @@ func ExampleNewOnceIn() {
 
 // What is done in the transaction is done exactly once.
 func ExampleOnce_TryTx() {
-	sent, err := guard.NewOnceIn(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
+	sent, err := guard.NewOnce(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -120,29 +124,21 @@ func ExampleClaims() {
 }
 
 // In the scheduler of each machine.
-func ExampleNewEvery() {
-	often, err := guard.NewEvery(db, "frequent report", 9*time.Minute)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ours, err := often.Try(ctx)
+func ExampleEvery_Try() {
+	often := guard.Every{Key: "frequent report", Interval: 9 * time.Minute}
+	ours, err := often.Try(ctx, db)
 	fmt.Println("the report is ours:", ours && err == nil)
 }
 
 // In the scheduler of each machine, at 3:00 in Berlin.
-func ExampleNewEveryPeriod() {
+func ExampleEvery_period() {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	nightly, err := guard.NewEveryPeriod(db, "nightly report", "day", berlin)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ours, err := nightly.Try(ctx)
+	nightly := guard.Every{Key: "nightly report", Period: "day", Zone: berlin}
+	ours, err := nightly.Try(ctx, db)
 	fmt.Println("today's report is ours:", ours && err == nil)
 }
 
@@ -174,7 +170,7 @@ func ExampleTwoStep() {
 			_, err := tx.ExecContext(ctx, "UPDATE invoices SET state = 'paid' WHERE id = 1")
 			return err
 		},
-	}.Do(ctx, db, guard.RowRef{Table: "invoices", Key: "id", Value: 1}, guard.LockOptions{TTL: time.Minute})
+	}.Do(ctx, db, guard.RowRef{Table: "invoices", Key: "id", Value: 1})
 	if err == nil {
 		fmt.Println("charged and noted")
 	} else {
@@ -183,7 +179,7 @@ func ExampleTwoStep() {
 }
 
 func ExampleWith() {
-	imports, err := guard.NewAdvisory(db, "import", guard.LockOptions{})
+	imports, err := guard.NewMutex(db, "import", guard.MutexOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -198,10 +194,9 @@ func ExampleWith() {
 	}
 }
 
-// Any kind of mutex is used alike.
-func ExampleMutex() {
-	var imports guard.Mutex
-	imports, err := guard.NewLease(db, "import", guard.LockOptions{TTL: 30 * time.Second})
+// Every kind of mutex is used alike; this one is a lease.
+func ExampleNewMutex() {
+	imports, err := guard.NewMutex(db, "import", guard.MutexOptions{Kind: "lease", TTL: 30 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -221,8 +216,8 @@ func ExampleMutex() {
 
 // A lease needs no process that keeps it: one request takes it, and another one, in another
 // process, releases it.
-func ExampleLease() {
-	editing, err := guard.NewLease(db, "document 12", guard.LockOptions{TTL: 10 * time.Minute})
+func ExampleMutex_Take() {
+	editing, err := guard.NewMutex(db, "document 12", guard.MutexOptions{Kind: "lease", TTL: 10 * time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -244,8 +239,8 @@ func ExampleLease() {
 
 // Work in the same database can't be done by one who has lost the lease and does not
 // know it.
-func ExampleLease_Fence() {
-	lease, err := guard.NewLease(db, "books", guard.LockOptions{TTL: 30 * time.Second})
+func ExampleMutex_Fence() {
+	lease, err := guard.NewMutex(db, "books", guard.MutexOptions{Kind: "lease", TTL: 30 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -276,8 +271,8 @@ func ExampleLease_Fence() {
 	}
 }
 
-func ExampleRowMutex() {
-	repair, err := guard.NewRowMutex(db, "repair")
+func ExampleMutex_Break() {
+	repair, err := guard.NewMutex(db, "repair", guard.MutexOptions{Kind: "row"})
 	if err != nil {
 		fmt.Println(err)
 		return

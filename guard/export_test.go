@@ -10,14 +10,15 @@ func Abandon(h Held) {
 }
 
 // Renew is Resume, but renews nothing in the background.
-func Renew(ctx context.Context, l *Lease, token uint64) error {
+func Renew(ctx context.Context, m *Mutex, token uint64) error {
+	l := m.kind.(*lease)
 	return explain("renew", l.name, again(ctx, func() error { return l.renew(ctx, token) }))
 }
 
 // TakeAs takes the lease for an attempt, as often as it is called, as the statements do of an
 // attempt whose connections are lost.
-func TakeAs(ctx context.Context, l *Lease, attempt string) (uint64, error) {
-	return l.takeAs(ctx, attempt)
+func TakeAs(ctx context.Context, m *Mutex, attempt string) (uint64, error) {
+	return m.kind.(*lease).takeAs(ctx, attempt)
 }
 
 // Retried is how many statements and transactions of this process were run again.

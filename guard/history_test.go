@@ -40,7 +40,7 @@ type event struct {
 // and says what it does before and after. It never waits, and forgets some of its tokens,
 // so that leases expire.
 func historyMain(ctx context.Context, db *notify.DB, t told) error {
-	lease, err := guard.NewLease(db, t.Name, guard.LockOptions{TTL: t.TTL})
+	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (p *place) identify(ctx context.Context, db *notify.DB) (identity string, e
 		}
 		return err
 	})
-	return identity, explain("look for row", p.row.String(), err)
+	return identity, explain("look for row", p.row.text(), err)
 }
 
 type keyColumn struct {

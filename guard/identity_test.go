@@ -18,7 +18,7 @@ import (
 
 // calling is a TwoStep that does nothing but call.
 func calling(call func(ctx context.Context) error) guard.TwoStep {
-	return guard.TwoStep{Call: call, Finish: func(context.Context, *sqlx.Tx) error { return nil }}
+	return guard.TwoStep{TTL: time.Minute, Call: call, Finish: func(context.Context, *sqlx.Tx) error { return nil }}
 }
 
 // A row has one lease, whichever unique key it is asked for by, in whatever spelling that
@@ -63,26 +63,25 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 			},
 		} {
 			mysqltest.Exec(t, db.Pool(), "CREATE TABLE "+test.table)
-			options := guard.LockOptions{TTL: time.Minute}
 			for _, first := range test.same {
 				calls := 0
 				err := calling(func(ctx context.Context) error {
 					calls++
 					for _, same := range test.same {
-						err := calling(func(context.Context) error { calls++; return nil }).Do(ctx, abroad, same, options)
+						err := calling(func(context.Context) error { calls++; return nil }).Do(ctx, abroad, same)
 						require.ErrorIs(t, err, notify.ErrNotAcquired, "%v during %v", same, first)
 					}
 					for _, other := range test.other {
-						require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, abroad, other, options), "%v during %v", other, first)
+						require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, abroad, other), "%v during %v", other, first)
 					}
 					return nil
-				}).Do(t.Context(), db, first, options)
+				}).Do(t.Context(), db, first)
 				require.NoError(t, err, first)
 				require.Equal(t, 1, calls, first)
 			}
 		}
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE name = 'row people 7'"))
-		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9), guard.LockOptions{TTL: time.Minute})
+		err := calling(func(context.Context) error { return nil }).Do(t.Context(), db, row("people", "id", 9))
 		require.ErrorIs(t, err, guard.ErrNoRow)
 	})
 }
@@ -96,12 +95,11 @@ func TestTwoStepOtherRow(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO people VALUES (1, 'Anna')")
 		never := func(context.Context, *sqlx.Tx) error { return errors.New("it ran") }
 		anna := guard.RowRef{Table: "people", Key: "name", Value: "Anna"}
-		options := guard.LockOptions{TTL: time.Minute}
 		for _, change := range []string{
 			"UPDATE people SET id = id + 1",
 			"REPLACE INTO people SELECT id + 1, name FROM people",
 		} {
-			err := guard.TwoStep{Call: func(context.Context) error { mysqltest.Exec(t, db.Pool(), change); return nil }, Finish: never}.Do(t.Context(), db, anna, options)
+			err := guard.TwoStep{Call: func(context.Context) error { mysqltest.Exec(t, db.Pool(), change); return nil }, Finish: never}.Do(t.Context(), db, anna)
 			require.ErrorIs(t, err, notify.ErrLockLost, change)
 		}
 
@@ -112,7 +110,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 		_, err = lease.Exec("INSERT INTO mqnotify_lease (name, token, taker, taken_at) VALUES ('row people 3', 1, '', UTC_TIMESTAMP(6))")
 		require.NoError(t, err)
 		done := mysqltest.Result(func() error {
-			return guard.TwoStep{Begin: never, Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, anna, options)
+			return guard.TwoStep{Begin: never, Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, anna)
 		})
 		require.Eventually(t, func() bool { return waiting(t, db, "INSERT INTO mqnotify_lease%") > 0 }, patience, tick)
 		mysqltest.Exec(t, db.Pool(), "UPDATE people SET id = 9")
@@ -141,11 +139,11 @@ func TestEngines(t *testing.T) {
 			mysqltest.Exec(t, db.Pool(), "CREATE TABLE `a``"+engine+"` (id INT PRIMARY KEY, done DATETIME) ENGINE="+engine)
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO `a``"+engine+"` (id) VALUES (1)")
 			row := guard.RowRef{Table: "a`" + engine, Key: "id", Value: 1}
-			once, err := guard.NewOnceIn(db, guard.OnceTable{Table: row.Table, Key: "id", Time: "done"})
+			once, err := guard.NewOnce(db, guard.OnceTable{Table: row.Table, Key: "id", Time: "done"})
 			require.NoError(t, err)
 			for _, err := range []error{
 				guard.LockRow(t.Context(), db, row, 0, never),
-				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row, guard.LockOptions{TTL: time.Minute}),
+				guard.TwoStep{Call: func(context.Context) error { return errors.New("it ran") }, Finish: never}.Do(t.Context(), db, row),
 				inTx(t, db, func(tx notify.Tx) error { _, err := once.TryTx(t.Context(), tx, 1); return err }),
 			} {
 				require.ErrorIs(t, err, notify.ErrOptions, engine)
@@ -188,11 +186,11 @@ func TestOneConnection(t *testing.T) {
 			// The rest does with one as well.
 			require.NoError(t, guard.LockRow(ctx, db, guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, patience,
 				func(ctx context.Context, tx *sqlx.Tx) error {
-					_, err := guard.NewOnce(db).TryTx(ctx, tx, "k")
+					_, err := readyOnce(db).TryTx(ctx, tx, "k")
 					return err
 				}))
 			require.NoError(t, calling(func(context.Context) error { return nil }).Do(ctx, db,
-				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, guard.LockOptions{TTL: time.Minute}))
+				guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}))
 			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+schema.LeaseTable))
 		})
 	})

@@ -39,9 +39,7 @@ func TestLeaseTokens(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, config *mysql.Config) {
 			lease := newLease(t, db, "x", time.Minute)
-			status, err := lease.Status(t.Context())
-			require.NoError(t, err)
-			require.Zero(t, status)
+			require.Zero(t, stateOf(t, db, "x"))
 			requireToken(t, lease.Release(t.Context(), 1), guard.TokenError{Name: "x", Token: 1})
 			var old uint64
 			for range 5 {
@@ -51,8 +49,7 @@ func TestLeaseTokens(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, taker.Close())
 				require.Greater(t, token, old)
-				status, err := lease.Status(t.Context())
-				require.NoError(t, err)
+				status := stateOf(t, db, "x")
 				require.True(t, status.Held)
 				require.Equal(t, token, status.Token)
 				require.InDelta(t, time.Minute, status.Left, float64(20*time.Second))
@@ -82,9 +79,7 @@ func TestLeaseTokens(t *testing.T) {
 			token, err := lease.Take(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, lease.Release(t.Context(), token))
-			status, err = lease.Status(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, guard.LeaseStatus{Token: token}, status)
+			require.Equal(t, leaseStatus{Token: token}, stateOf(t, db, "x"))
 		})
 	})
 }
@@ -121,10 +116,7 @@ func TestLeaseExpires(t *testing.T) {
 		// An expired lease is lost even if no other holder took it.
 		token, err = lease.Take(t.Context())
 		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			status, err := lease.Status(t.Context())
-			return err == nil && !status.Held
-		}, patience, tick)
+		require.Eventually(t, func() bool { return !stateOf(t, db, "x").Held }, patience, tick)
 		_, err = lease.Resume(t.Context(), token)
 		requireToken(t, err, guard.TokenError{Name: "x", Token: token, Current: token})
 		require.ErrorContains(t, err, "take it again")
@@ -150,11 +142,7 @@ func TestLeaseStatementsOfLostConnections(t *testing.T) {
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP() - 30"}
 		late := newLease(t, openDB(t, config), "x", time.Minute)
-		left := func() time.Duration {
-			status, err := lease.Status(t.Context())
-			require.NoError(t, err)
-			return status.Left
-		}
+		left := func() time.Duration { return stateOf(t, db, "x").Left }
 		require.NoError(t, guard.Renew(t.Context(), late, token))
 		require.Greater(t, left(), 45*time.Second)
 		again, err = guard.TakeAs(t.Context(), late, "first")
@@ -187,6 +175,7 @@ func TestLeaseLost(t *testing.T) {
 				held := mustLock(t, newLease(t, openDB(t, proxy.Config(config)), name, ttl))
 				working, cancel := held.Context(t.Context())
 				defer cancel()
+				gone := lost(t, held)
 				cut(proxy)
 				next := mustLock(t, newLease(t, direct, name, ttl))
 				require.ErrorIs(t, held.Err(), notify.ErrLockLost, "known before")
@@ -195,7 +184,7 @@ func TestLeaseLost(t *testing.T) {
 				mysqltest.Await(t, working.Done(), "the loss")
 				require.ErrorIs(t, context.Cause(working), notify.ErrLockLost)
 				require.ErrorIs(t, held.Err(), notify.ErrLockLost)
-				mysqltest.Await(t, held.Lost(), "the channel")
+				mysqltest.Await(t, gone, "the other context")
 				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 				proxy.Down() // ends what a freeze holds
 			})
@@ -211,7 +200,7 @@ func TestLeaseTakenAway(t *testing.T) {
 		lease := newLease(t, db, "x", 12*time.Second) // or a stall would lose it before the renewal does
 		held := mustLock(t, lease)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR")
-		mysqltest.Await(t, held.Lost(), "the loss")
+		mysqltest.Await(t, lost(t, held), "the loss")
 		require.ErrorAs(t, held.Err(), new(*guard.TokenError))
 		require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
@@ -328,11 +317,12 @@ func TestLeaseFenceAfterARenewal(t *testing.T) {
 func TestLeaseRefuses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
-		for _, o := range []guard.LockOptions{
-			{}, {TTL: -time.Second}, {TTL: time.Millisecond}, {TTL: 1 << 62},
-			{TTL: time.Second, Margin: -1}, {TTL: time.Second, Margin: 501 * time.Millisecond},
+		for _, o := range []guard.MutexOptions{
+			{TTL: -time.Second}, {TTL: time.Millisecond}, {TTL: 1 << 62},
+			{TTL: time.Second, Margin: -1}, {TTL: time.Second, Margin: 501 * time.Millisecond}, {Margin: 16 * time.Second},
 		} {
-			_, err := guard.NewLease(db, "x", o)
+			o.Kind = "lease"
+			_, err := guard.NewMutex(db, "x", o)
 			require.ErrorIs(t, err, notify.ErrOptions, o)
 			require.ErrorContains(t, err, "give ", o)
 		}
@@ -342,12 +332,23 @@ func TestLeaseRefuses(t *testing.T) {
 				require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
 			}
 		}
-		_, err := guard.NewEvery(db, "x", 0)
-		require.ErrorIs(t, err, notify.ErrOptions)
-		_, err = guard.NewEvery(db, "x", -time.Hour)
-		require.ErrorContains(t, err, "-1h0m0s")
-		_, err = guard.NewEvery(db, "", time.Hour)
-		require.ErrorIs(t, err, notify.ErrOptions)
+		for _, o := range []guard.MutexOptions{
+			{Kind: "Lease"}, {TTL: time.Second}, {TTL: 30 * time.Second, Margin: time.Second}, {Kind: "row", TTL: time.Minute}, {Kind: "flag", Margin: time.Second},
+		} {
+			_, err := guard.NewMutex(db, "x", o)
+			require.ErrorIs(t, err, notify.ErrOptions, o)
+			require.ErrorContains(t, err, "give ", o)
+		}
+		for text, e := range map[string]guard.Every{
+			"of 0s": {Key: "x"}, "-1h0m0s": {Key: "x", Interval: -time.Hour}, "it is empty": {Interval: time.Hour}, "give hour, day": {Key: "x", Period: "year"},
+			"give one of them": {Key: "x", Interval: time.Hour, Period: "day"}, "a Zone without": {Key: "x", Interval: time.Hour, Zone: time.Local},
+		} {
+			_, err := e.Try(t.Context(), db)
+			require.ErrorIs(t, err, notify.ErrOptions)
+			require.ErrorContains(t, err, text)
+			_, err = e.Due(t.Context(), db)
+			require.ErrorIs(t, err, notify.ErrOptions)
+		}
 
 		other := openDB(t, s.Database(t))
 		for kind, open := range mutexes {
@@ -362,7 +363,7 @@ func TestLeaseRefuses(t *testing.T) {
 		}
 		_, config := openState(t, s)
 		stranger := openDB(t, s.User(t, config, "SELECT ON "+config.DBName+".*"))
-		_, err = newLease(t, stranger, "x", time.Second).TryLock(t.Context())
+		_, err := newLease(t, stranger, "x", time.Second).TryLock(t.Context())
 		require.ErrorContains(t, err, "mqnotify grants")
 	})
 }

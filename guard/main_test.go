@@ -2,6 +2,8 @@ package guard_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -68,16 +70,57 @@ func shortly(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func mustLock(tb testing.TB, m guard.Mutex) guard.Held {
+func mustLock(tb testing.TB, m *guard.Mutex) guard.Held {
 	tb.Helper()
 	held, err := m.Lock(shortly(tb, patience))
 	require.NoError(tb, err)
 	return held
 }
 
-func newLease(tb testing.TB, db *notify.DB, name string, ttl time.Duration) *guard.Lease {
+func newLease(tb testing.TB, db *notify.DB, name string, ttl time.Duration) *guard.Mutex {
 	tb.Helper()
-	lease, err := guard.NewLease(db, name, guard.LockOptions{TTL: ttl})
+	lease, err := guard.NewMutex(db, name, guard.MutexOptions{Kind: "lease", TTL: ttl})
 	require.NoError(tb, err)
 	return lease
+}
+
+// readyOnce is a Once on the ready table.
+func readyOnce(db *notify.DB) *guard.Once {
+	once, err := guard.NewOnce(db, guard.OnceTable{})
+	if err != nil {
+		panic(err)
+	}
+	return once
+}
+
+// lost is closed when the lock is lost.
+func lost(tb testing.TB, held guard.Held) <-chan struct{} {
+	tb.Helper()
+	holding, stop := held.Context(context.Background())
+	tb.Cleanup(stop)
+	return holding.Done()
+}
+
+// leaseStatus is what the server knows of a lease.
+type leaseStatus struct {
+	Held  bool
+	Token uint64        // of the last holder; 0 if it was never taken
+	For   time.Duration // since it was taken, if it is held
+	Left  time.Duration // until it expires, if it is held
+}
+
+func stateOf(tb testing.TB, db *notify.DB, name string) (s leaseStatus) {
+	tb.Helper()
+	var age, left int64
+	err := db.Pool().QueryRowxContext(tb.Context(), "SELECT token, COALESCE(expires_at > UTC_TIMESTAMP(6), FALSE),"+
+		" TIMESTAMPDIFF(MICROSECOND, taken_at, UTC_TIMESTAMP(6)), COALESCE(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), 0) FROM "+
+		schema.LeaseTable+" WHERE name = ?", name).Scan(&s.Token, &s.Held, &age, &left)
+	if errors.Is(err, sql.ErrNoRows) {
+		return leaseStatus{}
+	}
+	require.NoError(tb, err)
+	if s.Held { // it may have been taken after the time that the statement began with
+		s.For, s.Left = max(0, time.Duration(age)*time.Microsecond), time.Duration(left)*time.Microsecond
+	}
+	return s
 }

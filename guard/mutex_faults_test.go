@@ -115,10 +115,6 @@ func TestMutexConnectionLost(t *testing.T) {
 // the next holder may have it.
 func TestFreedOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		type breakable interface {
-			guard.Mutex
-			Break(ctx context.Context) (bool, error)
-		}
 		// take takes it, and fails if it is taken; free makes it free.
 		type made struct {
 			take func() error
@@ -130,7 +126,7 @@ func TestFreedOnce(t *testing.T) {
 				require.NoError(t, err)
 				return made{
 					take: func() error { _, err := m.TryLock(t.Context()); return err },
-					free: m.(breakable).Break,
+					free: m.Break,
 				}
 			}
 		}
@@ -154,7 +150,7 @@ func TestFreedOnce(t *testing.T) {
 				}
 			}},
 			"once": {schema.OnceTable, "UPDATE%", "done_at IS NOT NULL", func(t *testing.T, db *notify.DB) made {
-				once := guard.NewOnce(db)
+				once := readyOnce(db)
 				return made{
 					take: func() error { return through(once.Try(t.Context(), "x")) },
 					free: func(ctx context.Context) (bool, error) { return once.Reset(ctx, "x") },

@@ -20,31 +20,31 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// mutexes are the implementations of guard.Mutex.
-var mutexes = map[string]func(db *notify.DB, name string) (guard.Mutex, error){
-	"advisory": func(db *notify.DB, name string) (guard.Mutex, error) {
-		return guard.NewAdvisory(db, name, guard.LockOptions{})
-	},
-	"row":   func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewRowMutex(db, name) },
-	"flag":  func(db *notify.DB, name string) (guard.Mutex, error) { return guard.NewFlagMutex(db, name) },
-	"lease": leaseFor(20 * time.Second),
+// mutexes are the kinds of guard.Mutex.
+var mutexes = map[string]func(db *notify.DB, name string) (*guard.Mutex, error){
+	"advisory": with(guard.MutexOptions{}),
+	"row":      with(guard.MutexOptions{Kind: "row"}),
+	"flag":     with(guard.MutexOptions{Kind: "flag"}),
+	"lease":    leaseFor(20 * time.Second),
 }
 
-func leaseFor(ttl time.Duration) func(db *notify.DB, name string) (guard.Mutex, error) {
-	return func(db *notify.DB, name string) (guard.Mutex, error) {
-		return guard.NewLease(db, name, guard.LockOptions{TTL: ttl})
-	}
+func leaseFor(ttl time.Duration) func(db *notify.DB, name string) (*guard.Mutex, error) {
+	return with(guard.MutexOptions{Kind: "lease", TTL: ttl})
+}
+
+func with(options guard.MutexOptions) func(db *notify.DB, name string) (*guard.Mutex, error) {
+	return func(db *notify.DB, name string) (*guard.Mutex, error) { return guard.NewMutex(db, name, options) }
 }
 
 // eachMutex runs f for each implementation, and for connections that count changed rows
 // and found ones.
-func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex)) {
+func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name string) *guard.Mutex)) {
 	t.Helper()
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			for kind, open := range mutexes {
 				t.Run(kind, func(t *testing.T) {
-					f(t, db, func(name string) guard.Mutex {
+					f(t, db, func(name string) *guard.Mutex {
 						m, err := open(db, name)
 						require.NoError(t, err)
 						return m
@@ -57,10 +57,9 @@ func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name 
 
 // What all mutexes have in common.
 func TestMutex(t *testing.T) {
-	eachMutex(t, func(t *testing.T, _ *notify.DB, open func(name string) guard.Mutex) {
+	eachMutex(t, func(t *testing.T, _ *notify.DB, open func(name string) *guard.Mutex) {
 		held, err := open("A name: ☃").TryLock(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, "A name: ☃", held.Name())
 		require.NoError(t, held.Err())
 
 		// No second holder gets it, nor its holder again; another name is another lock.
@@ -109,7 +108,7 @@ func TestMutex(t *testing.T) {
 
 // One at a time: what two did at once would show in the count.
 func TestMutexExcludes(t *testing.T) {
-	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) guard.Mutex) {
+	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) *guard.Mutex) {
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
 		kind := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO counter VALUES (?, 0, 0)", kind)
@@ -150,7 +149,7 @@ func TestWith(t *testing.T) {
 		require.True(t, ran)
 
 		// A lock that was lost while f ran is an error, whatever f says.
-		row, err := guard.NewRowMutex(db, "x")
+		row, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "row"})
 		require.NoError(t, err)
 		err = guard.With(t.Context(), row, func(ctx context.Context) error {
 			_, err := row.Break(ctx)
@@ -160,29 +159,49 @@ func TestWith(t *testing.T) {
 	})
 }
 
+// What is for leases alone, and what is for those without an end, the other kinds refuse.
+func TestMutexKinds(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openState(t, s)
+		for kind, open := range mutexes {
+			m, err := open(db, "x")
+			require.NoError(t, err)
+			for what, f := range map[string]func() error{
+				"take": func() error { _, err := m.Take(t.Context()); return err }, "resume": func() error { _, err := m.Resume(t.Context(), 1); return err },
+				"release": func() error { return m.Release(t.Context(), 1) }, "fence": func() error { return inTx(t, db, func(tx notify.Tx) error { return m.Fence(t.Context(), tx, 1) }) },
+			} {
+				if kind != "lease" {
+					require.ErrorIs(t, f(), notify.ErrOptions, "%s %s", what, kind)
+				} else {
+					require.NotErrorIs(t, f(), notify.ErrOptions, what)
+				}
+			}
+			_, err = m.Break(t.Context())
+			require.Equal(t, kind == "advisory" || kind == "lease", errors.Is(err, notify.ErrOptions), kind)
+		}
+	})
+}
+
 // A lock without an end stays taken when its holder is gone, until it is broken.
 func TestBreak(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			type breakable interface {
-				guard.Mutex
-				Break(ctx context.Context) (bool, error)
-			}
-			row, err := guard.NewRowMutex(db, "x")
+			row, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "row"})
 			require.NoError(t, err)
-			flag, err := guard.NewFlagMutex(db, "x")
+			flag, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "flag"})
 			require.NoError(t, err)
-			for _, m := range []breakable{row, flag} {
+			for _, m := range []*guard.Mutex{row, flag} {
 				broke, err := m.Break(t.Context())
 				require.NoError(t, err)
 				require.False(t, broke)
 				held := mustLock(t, m)
+				gone := lost(t, held)
 				broke, err = m.Break(t.Context())
 				require.NoError(t, err)
 				require.True(t, broke)
 				next := mustLock(t, m)
 				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
-				mysqltest.Await(t, held.Lost(), "the loss")
+				mysqltest.Await(t, gone, "the loss")
 				require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 				_, err = m.TryLock(t.Context())
 				require.ErrorIs(t, err, notify.ErrNotAcquired, "it released what it did not hold")
@@ -239,9 +258,9 @@ func TestAdvisoryLost(t *testing.T) {
 			"cut": func(p *mysqltest.Proxy, _ string) { p.Down() },
 		} {
 			proxy := s.Proxy(t)
-			m, err := guard.NewAdvisory(openDB(t, proxy.Config(config)), name, guard.LockOptions{})
+			m, err := guard.NewMutex(openDB(t, proxy.Config(config)), name, guard.MutexOptions{})
 			require.NoError(t, err)
-			other, err := guard.NewAdvisory(direct, name, guard.LockOptions{})
+			other, err := guard.NewMutex(direct, name, guard.MutexOptions{})
 			require.NoError(t, err)
 			held := mustLock(t, m)
 			working, cancel := held.Context(t.Context())
@@ -265,7 +284,7 @@ func TestAdvisoryUnsafe(t *testing.T) {
 		own := s.Start(t, "--read-only=1")
 		shared := s.Database(t)
 		for name, config := range map[string]*mysql.Config{"read-only": own.Database(t), "proxy": s.Multiplexer(t, 4).Config(shared)} {
-			m, err := guard.NewAdvisory(openDB(t, config), "x", guard.LockOptions{})
+			m, err := guard.NewMutex(openDB(t, config), "x", guard.MutexOptions{})
 			require.NoError(t, err)
 			_, err = m.TryLock(t.Context())
 			require.ErrorIs(t, err, guard.ErrUnsafe, name)

@@ -13,7 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// OnceTable is a table whose rows are each done once, in the DB's database.
+// OnceTable is a table whose rows are each done once, in the DB's database. The zero value is the ready table, which `mqnotify init`
+// makes: its keys are any strings of 1 to 255 characters, with no row to be made beforehand.
 type OnceTable struct {
 	// Table is the table's name.
 	Table string
@@ -43,22 +44,16 @@ type Once struct {
 	key atomic.Pointer[column] // known after the first use
 }
 
-// NewOnce is Once on the ready table, which `mqnotify init` makes: any key, of 1 to
-// 255 characters, with no row to be made beforehand.
-func NewOnce(db *notify.DB) *Once {
-	o := &Once{
-		db:    db,
-		table: OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"},
-		own:   true, now: "UTC_TIMESTAMP(6)",
+// NewOnce returns the Once of a table. In a table of the user's own it makes no row: a key without one
+// is ErrNoRow. Such a table is looked at with the first use, and refused if its key is
+// not unique: with notify.ErrOptions, as a name that is none is at once.
+func NewOnce(db *notify.DB, table OnceTable) (*Once, error) {
+	if table == (OnceTable{}) {
+		ready := OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"}
+		o := &Once{db: db, table: ready, own: true, now: "UTC_TIMESTAMP(6)"}
+		o.key.Store(&column{kind: textual, table: schema.OnceTable, engine: innodb})
+		return o, nil
 	}
-	o.key.Store(&column{kind: textual, table: schema.OnceTable, engine: innodb})
-	return o
-}
-
-// NewOnceIn is Once on a table of the user's own. It makes no row: a key without one
-// is ErrNoRow. The table is looked at with the first use, and refused if its key is
-// not unique: with notify.ErrOptions.
-func NewOnceIn(db *notify.DB, table OnceTable) (*Once, error) {
 	names := []string{table.Table, table.Key, table.Time}
 	if table.Taker != "" {
 		names = append(names, table.Taker)
@@ -122,16 +117,6 @@ func (o *Once) TryTx(ctx context.Context, tx notify.Tx, key any) (bool, error) {
 	// Not what its snapshot shows, which may be older than what the UPDATE met.
 	through, err := o.try(ctx, tx, arg, newTaker(), " LOCK IN SHARE MODE")
 	return through && err == nil, o.explain(key, err)
-}
-
-// Do runs f if the caller may act on the key, and reports whether it ran f. The key is
-// used up even if f fails, or the process dies in it.
-func (o *Once) Do(ctx context.Context, key any, f func(ctx context.Context) error) (ran bool, err error) {
-	through, err := o.Try(ctx, key)
-	if err != nil || !through {
-		return false, err
-	}
-	return true, f(ctx)
 }
 
 // Reset lets one more caller through, and reports whether the key had been used up.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -24,7 +22,7 @@ const mails = "CREATE TABLE `ma``ils` (id BIGINT UNSIGNED PRIMARY KEY, `sent at`
 
 func onceInMails(tb testing.TB, db *notify.DB, taker string) *guard.Once {
 	tb.Helper()
-	once, err := guard.NewOnceIn(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at", Taker: taker})
+	once, err := guard.NewOnce(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at", Taker: taker})
 	require.NoError(tb, err)
 	return once
 }
@@ -40,7 +38,7 @@ func TestOnce(t *testing.T) {
 				once *guard.Once
 				key  any
 			}{
-				"ready":    {guard.NewOnce(db), "a 'key' with \\ and ☃"},
+				"ready":    {readyOnce(db), "a 'key' with \\ and ☃"},
 				"own":      {onceInMails(t, db, ""), 7},
 				"ownTaker": {onceInMails(t, db, "mark"), "18446744073709551615"},
 			} {
@@ -70,7 +68,7 @@ func TestOnce(t *testing.T) {
 func TestOnceTx(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			once := guard.NewOnce(db)
+			once := readyOnce(db)
 			begin := func() *sqlx.Tx {
 				tx, err := db.Pool().BeginTxx(t.Context(), nil)
 				require.NoError(t, err)
@@ -114,31 +112,6 @@ func TestOnceTx(t *testing.T) {
 	})
 }
 
-// Do runs its function once, and a failure does not make it run again.
-func TestOnceDo(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := openState(t, s)
-		failure := errors.New("no")
-		var runs atomic.Int32
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				ran, err := guard.NewOnce(db).Do(t.Context(), "k", func(context.Context) error {
-					runs.Add(1)
-					return failure
-				})
-				if ran {
-					assert.ErrorIs(t, err, failure)
-				} else {
-					assert.NoError(t, err)
-				}
-			})
-		}
-		all.Wait()
-		require.EqualValues(t, 1, runs.Load())
-	})
-}
-
 // A caller that loses the connection in the middle finds out whether it got through, where the
 // table stores the taker; where it does not, an error says that this is unknown.
 func TestOnceConnectionLost(t *testing.T) {
@@ -151,7 +124,7 @@ func TestOnceConnectionLost(t *testing.T) {
 		mysqltest.Exec(t, direct.Pool(), mails)
 		mysqltest.Exec(t, direct.Pool(), "INSERT INTO `ma``ils` (id) VALUES (1), (2)")
 		for key, once := range map[string]*guard.Once{
-			"ready": guard.NewOnce(db), "1": onceInMails(t, db, "mark"), "2": onceInMails(t, db, ""),
+			"ready": readyOnce(db), "1": onceInMails(t, db, "mark"), "2": onceInMails(t, db, ""),
 		} {
 			_, err := once.Reset(t.Context(), key) // connected, and the table known
 			require.NoError(t, err)
@@ -207,7 +180,7 @@ func TestOnceRefuses(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), mails)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE odd (a INT NOT NULL, b VARCHAR(20), price DECIMAL(9,2) UNIQUE, c DATETIME NOT NULL, d DATETIME, PRIMARY KEY (a, b), UNIQUE KEY (b))")
 		try := func(table guard.OnceTable, key any) error {
-			once, err := guard.NewOnceIn(db, table)
+			once, err := guard.NewOnce(db, table)
 			require.NoError(t, err)
 			_, err = once.Try(t.Context(), key)
 			return err
@@ -234,23 +207,23 @@ func TestOnceRefuses(t *testing.T) {
 		require.ErrorIs(t, try(guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"}, 8), guard.ErrNoRow)
 
 		var invalid *ident.InvalidError
-		_, err := guard.NewOnceIn(db, guard.OnceTable{Table: "t", Key: "k "})
+		_, err := guard.NewOnce(db, guard.OnceTable{Table: "t", Key: "k "})
 		require.ErrorAs(t, err, &invalid)
 		for _, key := range []string{"", "x ", "a\x00b", "\xff", strings.Repeat("ä", 256)} {
-			_, err := guard.NewOnce(db).Try(t.Context(), key)
+			_, err := readyOnce(db).Try(t.Context(), key)
 			require.ErrorIs(t, err, notify.ErrOptions, key)
 		}
-		_, err = guard.NewOnce(db).Try(t.Context(), strings.Repeat("☃", 255))
+		_, err = readyOnce(db).Try(t.Context(), strings.Repeat("☃", 255))
 		require.NoError(t, err)
 
 		other := openDB(t, s.Database(t))
-		_, err = guard.NewOnce(other).Try(t.Context(), "k")
+		_, err = readyOnce(other).Try(t.Context(), "k")
 		require.ErrorIs(t, err, notify.ErrNoState)
 		require.ErrorContains(t, err, "mqnotify init")
 
 		ended, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
-		_, err = guard.NewOnce(db).Try(ended, "k")
+		_, err = readyOnce(db).Try(ended, "k")
 		require.ErrorContains(t, err, "enough")
 	})
 }

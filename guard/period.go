@@ -17,31 +17,6 @@ const (
 	monthly calendar = "month"
 )
 
-// NewEveryPeriod returns an [Every] that lets one caller through in each calendar period, at most: a daily task runs once a day also on the
-// days on which clocks are changed, which no interval of 23 or 24 hours achieves. The key has 1 to 255 characters and is on the ready table,
-// which `mqnotify init` makes.
-//
-// period is "hour", "day", "week" or "month". A week begins on Monday. A day on which a clock is changed is one day, whether it
-// has 23 or 25 hours.
-//
-// zone is the time zone of the calendar; nil is UTC. All callers give the same period and zone. The server's clock says what the time is. A
-// task that is started close to the end of a period, by a host whose clock differs, may count for the other one: start it at least some seconds away from
-// that. An unknown period is an error of [notify.ErrOptions].
-func NewEveryPeriod(db *notify.DB, key string, period string, zone *time.Location) (*Every, error) {
-	if err := checkName("key", key); err != nil {
-		return nil, err
-	}
-	switch calendar(period) {
-	case hourly, daily, weekly, monthly:
-	default:
-		return nil, wrongf("a period of %q: give %s, %s, %s or %s", period, hourly, daily, weekly, monthly)
-	}
-	if zone == nil {
-		zone = time.UTC
-	}
-	return &Every{db: db, key: key, period: calendar(period), zone: zone}, nil
-}
-
 // start returns the first instant of the period in which t is.
 func (p calendar) start(t time.Time) time.Time {
 	year, month, day := t.Date()
@@ -93,10 +68,14 @@ func midnight(year int, month time.Month, day int, zone *time.Location) time.Tim
 }
 
 // now returns the time on the server's clock, in the zone.
-func (e *Every) now(ctx context.Context) (time.Time, error) {
+func (e Every) now(ctx context.Context, db *notify.DB) (time.Time, error) {
 	var micros int64
 	err := again(ctx, func() error {
-		return e.db.Pool().GetContext(ctx, &micros, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+		return db.Pool().GetContext(ctx, &micros, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 	})
-	return time.UnixMicro(micros).In(e.zone), err
+	zone := e.Zone
+	if zone == nil {
+		zone = time.UTC
+	}
+	return time.UnixMicro(micros).In(zone), err
 }

@@ -24,8 +24,8 @@ const (
 
 // raceMain tries for a key when it is told to, and acts if it gets through.
 func raceMain(ctx context.Context, db *notify.DB, _ told) error {
-	once, claims := guard.NewOnce(db), guard.NewClaims(db)
-	own, err := guard.NewOnceIn(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"})
+	once, claims := readyOnce(db), guard.NewClaims(db)
+	own, err := guard.NewOnce(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"})
 	if err != nil {
 		return err
 	}
@@ -48,10 +48,7 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 		case 2:
 			through, err = claims.Claim(ctx, key)
 		case 3:
-			var every *guard.Every
-			if every, err = guard.NewEvery(db, key, time.Hour); err == nil {
-				through, err = every.Try(ctx)
-			}
+			through, err = guard.Every{Key: key, Interval: time.Hour}.Try(ctx, db)
 		case chained: // half of them want another next step
 			through, err = claims.Follow(ctx, last, fmt.Sprintf("%s, %d", key, os.Getpid()%2))
 		}

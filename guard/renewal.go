@@ -16,7 +16,7 @@ var errTooLate = errors.New("it was not renewed in time")
 // heldLease is a lease that is renewed.
 type heldLease struct {
 	grip
-	lease *Lease
+	lease *lease
 	stop  context.CancelFunc // ends the renewals
 	done  chan struct{}      // closed when they have ended
 
@@ -30,7 +30,7 @@ type heldLease struct {
 }
 
 // hold starts the renewals of a lease that was asked for at start.
-func (l *Lease) hold(start time.Time, token uint64) *heldLease {
+func (l *lease) hold(start time.Time, token uint64) *heldLease {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &heldLease{grip: newGrip(l.name, token), lease: l, stop: stop, done: make(chan struct{})}
 	h.trust(start)

@@ -33,14 +33,14 @@ func TestAdvisoryOnAReplica(t *testing.T) {
 			return nil
 		})
 		for _, account := range []*notify.DB{openDB(t, there), openDB(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))} {
-			m, err := guard.NewAdvisory(account, "x", guard.LockOptions{})
+			m, err := guard.NewMutex(account, "x", guard.MutexOptions{})
 			require.NoError(t, err)
 			_, err = m.TryLock(t.Context())
 			assert.ErrorIs(t, err, guard.ErrUnsafe)
 		}
 		cancel()
 		require.NoError(t, mysqltest.Receive(t, wrote))
-		m, err := guard.NewAdvisory(direct, "x", guard.LockOptions{})
+		m, err := guard.NewMutex(direct, "x", guard.MutexOptions{})
 		require.NoError(t, err)
 		require.NoError(t, mustLock(t, m).Release(t.Context()))
 	})
@@ -51,7 +51,7 @@ func TestLockWaitsThroughARestart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		db, _ := openState(t, s)
-		m, err := guard.NewAdvisory(db, "x", guard.LockOptions{})
+		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})
 		require.NoError(t, err)
 		holder := mustLock(t, m)
 		got := mysqltest.Result(func() error {

@@ -25,7 +25,7 @@ type RowRef struct {
 	Value any
 }
 
-func (r RowRef) String() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Key, r.Value) }
+func (r RowRef) text() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Key, r.Value) }
 
 // LockRow runs f in a transaction that holds the row by SELECT ... FOR UPDATE, and
 // commits: no other transaction changes the row, or locks it so, meanwhile. When f
@@ -77,7 +77,7 @@ func (r RowRef) find(ctx context.Context, db *notify.DB) (*place, error) {
 		err = at.key.transactional()
 	}
 	if err != nil {
-		return nil, explain("lock row", r.String(), err)
+		return nil, explain("lock row", r.text(), err)
 	}
 	at.arg, err = at.key.argument(r.Value)
 	return at, err
@@ -105,14 +105,14 @@ func (p *place) lock(ctx context.Context, db *notify.DB, wait time.Duration, f f
 		if wait > 0 {
 			restore, err := patience(ctx, conn, wait)
 			if err != nil {
-				return explain("lock row", p.row.String(), err)
+				return explain("lock row", p.row.text(), err)
 			}
 			defer restore()
 		}
 		return transact(ctx, conn, func(ctx context.Context, tx *sqlx.Tx) error {
 			identity, err := p.take(ctx, tx, wait < 0)
 			if err != nil {
-				return explain("lock row", p.row.String(), err)
+				return explain("lock row", p.row.text(), err)
 			}
 			return f(ctx, tx, identity)
 		})

@@ -154,7 +154,7 @@ func TestLockRowRefuses(t *testing.T) {
 		}
 		var invalid *ident.InvalidError
 		require.ErrorAs(t, lock(guard.RowRef{Table: "x ", Key: "id", Value: 1}, 0), &invalid)
-		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1), guard.LockOptions{TTL: time.Second}), notify.ErrOptions)
+		require.ErrorIs(t, guard.TwoStep{}.Do(t.Context(), db, account(1)), notify.ErrOptions)
 	})
 }
 
@@ -221,8 +221,8 @@ func TestTwoStep(t *testing.T) {
 		calls = 0
 		var read []string
 		finished := 0
-		options := guard.LockOptions{TTL: time.Minute}
 		pay := guard.TwoStep{
+			TTL: time.Minute,
 			Begin: func(ctx context.Context, tx *sqlx.Tx) error {
 				return tx.SelectContext(ctx, &read, "SELECT owner FROM `acc``ounts` WHERE id = 1 AND state = 'new'")
 			},
@@ -233,7 +233,7 @@ func TestTwoStep(t *testing.T) {
 				err := guard.TwoStep{
 					Call:   func(context.Context) error { calls++; return nil },
 					Finish: func(context.Context, *sqlx.Tx) error { return nil },
-				}.Do(ctx, db, account(1), options)
+				}.Do(ctx, db, account(1))
 				require.ErrorIs(t, err, notify.ErrNotAcquired, "another one at the same row")
 				return nil
 			},
@@ -245,7 +245,7 @@ func TestTwoStep(t *testing.T) {
 				return err
 			},
 		}
-		require.NoError(t, pay.Do(t.Context(), db, account(1), options))
+		require.NoError(t, pay.Do(t.Context(), db, account(1)))
 		require.Equal(t, 1, calls)
 		require.Equal(t, 2, finished)
 		require.Equal(t, "paid", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
@@ -253,7 +253,7 @@ func TestTwoStep(t *testing.T) {
 		// A call that fails leaves the row as it was, and free for the next one.
 		no := errors.New("no")
 		pay.Call = func(context.Context) error { return no }
-		require.ErrorIs(t, pay.Do(t.Context(), db, account(2), options), no)
+		require.ErrorIs(t, pay.Do(t.Context(), db, account(2)), no)
 
 		// A lease that another holder has got meanwhile: Finish is rolled back.
 		pay.Call = func(context.Context) error {
@@ -261,7 +261,7 @@ func TestTwoStep(t *testing.T) {
 			return nil
 		}
 		mysqltest.Exec(t, db.Pool(), "UPDATE `acc``ounts` SET state = 'new'")
-		err := pay.Do(t.Context(), db, account(1), options)
+		err := pay.Do(t.Context(), db, account(1))
 		require.ErrorIs(t, err, notify.ErrLockLost)
 		require.Equal(t, "new", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
 	})

@@ -80,7 +80,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		if t.Kind == lockRow {
 			err = guard.LockRow(ctx, db, key, 0, count)
 		} else {
-			err = guard.TwoStep{Call: call, Finish: count}.Do(ctx, db, key, guard.LockOptions{TTL: t.TTL, Margin: t.TTL / 2})
+			err = guard.TwoStep{Call: call, Finish: count, TTL: t.TTL, Margin: t.TTL / 2}.Do(ctx, db, key)
 		}
 		switch {
 		case err == nil:

@@ -10,19 +10,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// RowMutex is the mutex of a row that is there while it is held: INSERT takes it, DELETE
-// releases it, the primary key excludes. It has no connection of its own, no token,
-// and no end: when its holder dies it stays taken until Break is called. A holder learns
-// that its lock was broken when it releases the lock.
-type RowMutex struct{ simple }
-
-// NewRowMutex is the mutex of a name of 1 to 255 characters, in a table that `mqnotify
-// init` makes.
-func NewRowMutex(db *notify.DB, name string) (*RowMutex, error) {
-	if err := checkName("name", name); err != nil {
-		return nil, err
-	}
-	return &RowMutex{simple{db, name, takeRow, "DELETE FROM " + schema.RowMutexTable + " WHERE name = ?"}}, nil
+// newRow is the mutex of a row that is there while it is held: INSERT takes it, DELETE releases it, the primary key excludes.
+func newRow(db *notify.DB, name string) *simple {
+	return &simple{db, name, takeRow, "DELETE FROM " + schema.RowMutexTable + " WHERE name = ?"}
 }
 
 // takeRow inserts the row, or finds that this very attempt had.
@@ -37,17 +27,9 @@ func takeRow(ctx context.Context, db *notify.DB, name, taker string) (token uint
 	return 0, err == nil, err
 }
 
-// FlagMutex is the mutex of a boolean that one turns on and off again: RowMutex with a
-// fencing token: the row stays, and counts its holders.
-type FlagMutex struct{ simple }
-
-// NewFlagMutex is the mutex of a name of 1 to 255 characters, in a table that `mqnotify
-// init` makes.
-func NewFlagMutex(db *notify.DB, name string) (*FlagMutex, error) {
-	if err := checkName("name", name); err != nil {
-		return nil, err
-	}
-	return &FlagMutex{simple{db, name, takeFlag, "UPDATE " + schema.FlagMutexTable + " SET held = FALSE WHERE held AND name = ?"}}, nil
+// newFlag is the mutex of a boolean. The row stays, and counts its holders.
+func newFlag(db *notify.DB, name string) *simple {
+	return &simple{db, name, takeFlag, "UPDATE " + schema.FlagMutexTable + " SET held = FALSE WHERE held AND name = ?"}
 }
 
 // takeFlag turns the boolean, in a row that it makes if it is not there.
@@ -65,7 +47,7 @@ func takeFlag(ctx context.Context, db *notify.DB, name, taker string) (token uin
 	return uint64(id), id > 0, err
 }
 
-// simple is what RowMutex and FlagMutex have in common.
+// simple is a mutex that is held until it is released.
 type simple struct {
 	db      *notify.DB
 	name    string
@@ -77,10 +59,7 @@ type simple struct {
 // back if it was got.
 const undoing = time.Second
 
-// TryLock implements Mutex. When ctx, or every connection, ends in the middle it tries
-// for a second to take back what it may have got; if that fails too the lock may stay
-// taken.
-func (s *simple) TryLock(ctx context.Context) (Held, error) { return s.try(ctx, newTaker()) }
+func (s *simple) tryLock(ctx context.Context) (Held, error) { return s.try(ctx, newTaker()) }
 
 func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	var token uint64
@@ -103,19 +82,15 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	return nil, explain("lock", s.name, err)
 }
 
-// Lock implements Mutex. It tries again and again, with waits of 5 to 250 ms. The
-// callers that wait form no queue.
-func (s *simple) Lock(ctx context.Context) (Held, error) {
+func (s *simple) await(ctx context.Context) (Held, error) {
 	// One mark for all tries: a statement whose connection was lost may still run, and take the lock
 	// after another holder released it; the next try then recognises the lock as its own.
 	taker := newTaker()
 	return persist(ctx, func(ctx context.Context) (Held, error) { return s.try(ctx, taker) })
 }
 
-// Break releases the lock of any holder, and reports whether it was held. Use it if the
-// holder is known to be dead. If the connection ends, Break returns an error, and the lock
-// may be broken: check which holder it has before you break it again.
-func (s *simple) Break(ctx context.Context) (bool, error) {
+// breakLock releases the lock of any holder, and reports whether it was held.
+func (s *simple) breakLock(ctx context.Context) (bool, error) {
 	var broke int64
 	// Not after a lost connection: the lock may be broken by then, and the next holder's.
 	err := repeat(ctx, server.Retryable, func() (err error) {

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -28,6 +29,8 @@ type TwoStep struct {
 	Begin, Finish func(ctx context.Context, tx *sqlx.Tx) error
 	// Call's ctx ends when the lease is lost.
 	Call func(ctx context.Context) error
+	// TTL and Margin are those of the lease; see MutexOptions. 0 means 30 s, and a sixth of TTL.
+	TTL, Margin time.Duration
 }
 
 // Do takes the lease of the row, runs the steps and releases it. notify.ErrNotAcquired says
@@ -39,11 +42,11 @@ type TwoStep struct {
 // primary key; in a table that has none, by the value that is stored in Key, so that all
 // name the same column there. A row whose primary key is changed during Call, or that
 // is deleted and made again, is another row: Finish does not run, with notify.ErrLockLost.
-func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options LockOptions) error {
+func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")
 	}
-	lease, err := NewLease(db, "row", options)
+	lease, err := newLease(db, "row", MutexOptions{TTL: s.TTL, Margin: s.Margin})
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Lock
 		return err
 	}
 	lease.name = at.leaseName(id)
-	held, err := lease.TryLock(ctx)
+	held, err := lease.tryLock(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Lock
 	step := func(moved error, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 		return at.lock(working, db, 0, func(ctx context.Context, tx *sqlx.Tx, now string) error {
 			if now != id {
-				return explain("lock row", row.String(), fmt.Errorf("%w: the key names another row now", moved))
+				return explain("lock row", row.text(), fmt.Errorf("%w: the key names another row now", moved))
 			}
 			return f(ctx, tx)
 		})
@@ -84,7 +87,7 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef, options Lock
 		if err := s.Finish(ctx, tx); err != nil {
 			return err
 		}
-		return lease.Fence(ctx, tx, held.Token())
+		return lease.fence(ctx, tx, held.Token())
 	})
 	if notHolder(err) {
 		return fmt.Errorf("%w: %w", notify.ErrLockLost, err)

@@ -20,10 +20,7 @@ import (
 )
 
 // broken is a mutex as it is often written, and wrong: it looks, and then it takes.
-type broken struct {
-	guard.Mutex
-	db *notify.DB
-}
+type broken struct{ db *notify.DB }
 
 func (b broken) Lock(ctx context.Context) (guard.Held, error) {
 	for {
@@ -44,10 +41,8 @@ func (b broken) Lock(ctx context.Context) (guard.Held, error) {
 
 type brokenHeld struct{ broken }
 
-func (brokenHeld) Name() string          { return "broken" }
-func (brokenHeld) Token() uint64         { return 0 }
-func (brokenHeld) Lost() <-chan struct{} { return nil }
-func (brokenHeld) Err() error            { return nil }
+func (brokenHeld) Token() uint64 { return 0 }
+func (brokenHeld) Err() error    { return nil }
 func (brokenHeld) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
 }
@@ -60,7 +55,9 @@ func (b brokenHeld) Release(ctx context.Context) error {
 // workerMain takes the mutex again and again, and does work that a second holder at the
 // same time would break. When it is told "die" it kills itself in the middle of it.
 func workerMain(ctx context.Context, db *notify.DB, t told) error {
-	var mutex guard.Mutex = broken{db: db}
+	var mutex interface {
+		Lock(ctx context.Context) (guard.Held, error)
+	} = broken{db: db}
 	if t.Kind == "lease" {
 		mutexes["lease"] = leaseFor(t.TTL)
 	}
@@ -294,9 +291,7 @@ func TestMutexProcesses(t *testing.T) {
 						mysqltest.Await(t, dies.ended, "its death")
 						m, err := mutexes[kind](w.db, "the resource")
 						require.NoError(t, err)
-						broke, err := m.(interface {
-							Break(ctx context.Context) (bool, error)
-						}).Break(t.Context())
+						broke, err := m.Break(t.Context())
 						require.NoError(t, err)
 						require.True(t, broke, "it was taken still")
 					}

@@ -80,6 +80,6 @@
 // # When to prefer another
 //
 // Messages that several programs read, in order: a topic (producer, consumer). One thing at
-// a time without any list of them: a lock (guard.Advisory). Many thousand short tasks a second,
+// a time without any list of them: a lock (guard.Mutex). Many thousand short tasks a second,
 // where a lost one is no harm: a queue in memory; this one commits each claim.
 package queue

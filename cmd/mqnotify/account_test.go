@@ -96,7 +96,7 @@ func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
 }
 
 // lockTwice takes the mutex, finds it taken, and releases it.
-func lockTwice(t *testing.T, m guard.Mutex) error {
+func lockTwice(t *testing.T, m *guard.Mutex) error {
 	t.Helper()
 	held, err := m.TryLock(t.Context())
 	if err != nil {

@@ -171,15 +171,15 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				return err
 			})
 		}},
-		{"row mutex", []string{"guard, for RowMutex"}, func(t *testing.T, a account) bool {
+		{"row mutex", []string{"guard, for mutexes of kind row"}, func(t *testing.T, a account) bool {
 			return a.guards(t, func(db *notify.DB) error {
-				m, err := guard.NewRowMutex(db, "x")
+				m, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "row"})
 				return errors.Join(err, lockTwice(t, m))
 			})
 		}},
-		{"flag mutex", []string{"guard, for FlagMutex"}, func(t *testing.T, a account) bool {
+		{"flag mutex", []string{"guard, for mutexes of kind flag"}, func(t *testing.T, a account) bool {
 			return a.guards(t, func(db *notify.DB) error {
-				m, err := guard.NewFlagMutex(db, "x")
+				m, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "flag"})
 				return errors.Join(err, lockTwice(t, m))
 			})
 		}},

@@ -97,6 +97,8 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	switch {
 	case o.timeout < 0:
 		return usagef("--timeout %v: 0s or more", o.timeout)
+	case o.ttl <= 0:
+		return usagef("--ttl %v: more than 0s", o.ttl)
 	case o.notGot < 0 || o.notGot > 255:
 		return usagef("-E %d: 0 to 255", o.notGot)
 	}
@@ -146,7 +148,9 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	if o.kind == kindAdvisory {
 		kept.keptBy(command)
 	}
-	err = a.guarded(ctx, command, variables, held.Lost())
+	holding, stop := held.Context(context.WithoutCancel(ctx))
+	err = a.guarded(ctx, command, variables, holding.Done())
+	stop()
 	released := held.Release(ctx)
 	if err == nil { // the command's own code says more, if it has one
 		err = released
@@ -163,15 +167,16 @@ func (a *app) lockOf(o lockOptions, name string) (string, error) {
 	return fmt.Sprintf("%s %s of the database %s at %s", o.kind, name, config.DBName, config.Addr), nil
 }
 
-func (o lockOptions) mutex(db *notify.DB, name string) (guard.Mutex, error) {
+func (o lockOptions) mutex(db *notify.DB, name string) (*guard.Mutex, error) {
+	options := guard.MutexOptions{Kind: o.kind}
 	if o.kind == kindLease {
-		return guard.NewLease(db, name, guard.LockOptions{TTL: o.ttl})
+		options.TTL = o.ttl
 	}
-	return guard.NewAdvisory(db, name, guard.LockOptions{})
+	return guard.NewMutex(db, name, options)
 }
 
 // take waits for the lock as long as it may.
-func (o lockOptions) take(ctx context.Context, mutex guard.Mutex) (guard.Held, error) {
+func (o lockOptions) take(ctx context.Context, mutex *guard.Mutex) (guard.Held, error) {
 	switch {
 	case o.waits:
 		return mutex.Lock(ctx)

@@ -119,9 +119,9 @@ var needs = []need{
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.IntervalTable}}},
 	{[]string{roleGuard}, "guard, for Claims, in Go",
 		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.ClaimTable}}},
-	{[]string{roleGuard}, "guard, for RowMutex, in Go",
+	{[]string{roleGuard}, "guard, for mutexes of kind row, in Go",
 		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.RowMutexTable}}},
-	{[]string{roleGuard}, "guard, for FlagMutex, in Go",
+	{[]string{roleGuard}, "guard, for mutexes of kind flag, in Go",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagMutexTable}}},
 	{[]string{roleEnqueuer}, "enqueuer: mqnotify enqueue",
 		[]grant{

@@ -107,33 +107,26 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 // parse returns the function that tries to get through.
 func (o onceOptions) parse(periodic bool, key string) (try func(context.Context, *notify.DB) (bool, error), err error) {
 	if !periodic {
-		return func(ctx context.Context, db *notify.DB) (bool, error) { return guard.NewOnce(db).Try(ctx, key) }, nil
+		return func(ctx context.Context, db *notify.DB) (bool, error) {
+			once, err := guard.NewOnce(db, guard.OnceTable{})
+			if err != nil {
+				return false, err
+			}
+			return once.Try(ctx, key)
+		}, nil
 	}
-	var open func(*notify.DB) (*guard.Every, error)
+	every := guard.Every{Key: key}
 	if slices.Contains(periods, o.every) {
-		zone := time.Local
+		every.Period, every.Zone = o.every, time.Local
 		if o.zone != "" {
-			if zone, err = time.LoadLocation(o.zone); err != nil {
+			if every.Zone, err = time.LoadLocation(o.zone); err != nil {
 				return nil, usagef("--tz: %w", err)
 			}
 		}
-		open = func(db *notify.DB) (*guard.Every, error) {
-			return guard.NewEveryPeriod(db, key, o.every, zone)
-		}
-	} else {
-		interval, err := time.ParseDuration(o.every)
-		if err != nil {
-			return nil, usagef("--every %q: write hour, day, week, month, or a duration such as 9m", o.every)
-		}
-		open = func(db *notify.DB) (*guard.Every, error) { return guard.NewEvery(db, key, interval) }
+	} else if every.Interval, err = time.ParseDuration(o.every); err != nil {
+		return nil, usagef("--every %q: write hour, day, week, month, or a duration such as 9m", o.every)
 	}
-	return func(ctx context.Context, db *notify.DB) (bool, error) {
-		every, err := open(db)
-		if err != nil {
-			return false, err
-		}
-		return every.Try(ctx)
-	}, nil
+	return every.Try, nil
 }
 
 func (a *app) resetOnce(ctx context.Context, key string) error {
@@ -142,7 +135,11 @@ func (a *app) resetOnce(ctx context.Context, key string) error {
 		return err
 	}
 	defer closeDB(db)
-	done, err := guard.NewOnce(db).Reset(ctx, key)
+	once, err := guard.NewOnce(db, guard.OnceTable{})
+	if err != nil {
+		return err
+	}
+	done, err := once.Reset(ctx, key)
 	if err == nil && !done {
 		a.log.WarnContext(ctx, "nobody has done it: nothing to reset", "key", key)
 	}

@@ -60,7 +60,11 @@ func run(ctx context.Context, smtp string, visibility time.Duration, args []stri
 	if len(args) == 2 {
 		return enter(ctx, db, args[0], args[1])
 	}
-	sender := sender{server: smtp, marks: guard.NewOnce(db.Core())}
+	marks, err := guard.NewOnce(db.Core(), guard.OnceTable{})
+	if err != nil {
+		return err
+	}
+	sender := sender{server: smtp, marks: marks}
 	return mqnotify.Work(ctx, db, "mail", sender.handle, mqnotify.WorkOptions{
 		Concurrency: 4,
 		Visibility:  visibility,
