@@ -15,22 +15,19 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// Scheme is that of the URLs which this package registers with gocloud.dev/pubsub.
-const Scheme = "mysql"
-
 func init() {
-	o := new(URLOpener)
-	pubsub.DefaultURLMux().RegisterTopic(Scheme, o)
-	pubsub.DefaultURLMux().RegisterSubscription(Scheme, o)
+	o := new(opener)
+	pubsub.DefaultURLMux().RegisterTopic("mysql", o)
+	pubsub.DefaultURLMux().RegisterSubscription("mysql", o)
 }
 
-// URLOpener opens mysql://user:password@host:3306/database?topic=T and
+// opener opens mysql://user:password@host:3306/database?topic=T and
 // ...&subscription=S. A subscription's URL may have visibility=DURATION and in_flight=NUMBER, as
 // in SubscriptionOptions; further parameters are the driver's. Each has a DB of its own.
-type URLOpener struct{}
+type opener struct{}
 
 // OpenTopicURL implements [pubsub.TopicURLOpener].
-func (*URLOpener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, error) {
+func (*opener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, error) {
 	parameters := u.Query()
 	for _, name := range []string{"subscription", "visibility", "in_flight"} {
 		if parameters.Has(name) {
@@ -46,7 +43,7 @@ func (*URLOpener) OpenTopicURL(_ context.Context, u *url.URL) (*pubsub.Topic, er
 }
 
 // OpenSubscriptionURL implements [pubsub.SubscriptionURLOpener].
-func (*URLOpener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Subscription, error) {
+func (*opener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Subscription, error) {
 	parameters := u.Query()
 	take := func(parameter string) (value string, there bool) {
 		value, there = parameters.Get(parameter), parameters.Has(parameter)

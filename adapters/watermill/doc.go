@@ -6,7 +6,7 @@
 //	publisher, err := watermill.NewPublisher(db, watermill.PublisherConfig{InitializeSchema: true}, logger)
 //	subscriber, err := watermill.NewSubscriber(db, watermill.SubscriberConfig{ConsumerGroup: "mailer"}, logger)
 //
-// A topic is a table. A message's UUID is its header [UUIDHeader], its metadata the other
+// A topic is a table. A message's UUID is its header _watermill_message_uuid, its metadata the other
 // headers, and its payload the row's. Rows that others insert are messages too: theirs
 // has a UUID made of the topic and the id, the same whenever it is delivered.
 //
@@ -34,5 +34,5 @@
 // [Watermill]: https://watermill.io
 package watermill
 
-// UUIDHeader is the header that holds a message's UUID.
-const UUIDHeader = "_watermill_message_uuid"
+// uuidHeader is the header that holds a message's UUID.
+const uuidHeader = "_watermill_message_uuid"

@@ -20,8 +20,8 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// ErrClosed is returned after Close.
-var ErrClosed = errors.New("watermill: closed")
+// errClosed is returned after Close.
+var errClosed = fmt.Errorf("watermill: %w", notify.ErrClosed)
 
 // PublisherConfig are a Publisher's settings. The zero value is ready for use.
 type PublisherConfig struct {
@@ -74,7 +74,7 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 
 // Publish implements [message.Publisher]: the messages are all there or none, when it
 // returns. The context is that of the first message. Its errors are those of
-// producer.Publish: after notify.ErrUnknown nobody can tell whether they are there.
+// producer.Publish: after notify.ErrUnknown nobody can tell whether they are there, and after Close it is notify.ErrClosed.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.publish(nil, topic, messages)
 }
@@ -117,7 +117,7 @@ func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Mess
 		maps.Copy(headers, m.Metadata)
 		maps.DeleteFunc(headers, func(name, _ string) bool { return header.Reserved(name) }) // of a message that was consumed
 		if m.UUID != "" {
-			headers[UUIDHeader] = m.UUID
+			headers[uuidHeader] = m.UUID
 		}
 		row := producer.Message{Headers: headers, Payload: m.Payload}
 		wait, err := delayOf(m)
@@ -168,7 +168,7 @@ func (p *Publisher) producer(topic string) (*producer.Producer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	if p.producers[topic] == nil {
 		made, err := producer.New(p.db, topic, p.config.Producer)

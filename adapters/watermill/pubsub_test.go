@@ -236,9 +236,9 @@ func TestMessages(t *testing.T) {
 		defer func() {
 			require.NoError(t, publisher.Close())
 			require.NoError(t, subscriber.Close())
-			require.ErrorIs(t, publisher.Publish("orders", message.NewMessage("1", nil)), adapter.ErrClosed)
+			require.ErrorIs(t, publisher.Publish("orders", message.NewMessage("1", nil)), notify.ErrClosed)
 			_, err := subscriber.Subscribe(t.Context(), "orders")
-			require.ErrorIs(t, err, adapter.ErrClosed)
+			require.ErrorIs(t, err, notify.ErrClosed)
 		}()
 		sent := message.NewMessage(watermill.NewUUID(), []byte{0, 0xff, '\''})
 		sent.Metadata.Set("ключ", "значение")

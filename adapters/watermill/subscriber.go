@@ -117,7 +117,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	if err := s.tables.ready(ctx, topic); err != nil {
 		return nil, err
@@ -210,13 +210,13 @@ func (s *subscription) handle(ctx context.Context, tx *sqlx.Tx, row consumer.Mes
 }
 
 func (s *subscription) message(row consumer.Message) *message.Message {
-	uuid := row.Headers[UUIDHeader]
+	uuid := row.Headers[uuidHeader]
 	if uuid == "" {
 		uuid = fmt.Sprintf("%s-%d", s.topic, row.ID)
 	}
 	m := message.NewMessage(uuid, row.Payload)
 	for name, value := range row.Headers {
-		if name != UUIDHeader {
+		if name != uuidHeader {
 			m.Metadata.Set(name, value)
 		}
 	}
