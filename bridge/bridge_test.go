@@ -302,9 +302,9 @@ func TestProgress(t *testing.T) {
 			require.Equal(t, uint64(2000), p.Head)
 			require.Zero(t, p.From)
 			require.Equal(t, p.ID, uint64(p.Sent))
-			require.Equal(t, i < len(told)-1, p.Backlog())
-			require.Equal(t, p.Backlog(), p.Left > 0)
-			require.Positive(t, p.Rate())
+			require.Equal(t, i < len(told)-1, p.ID < p.Head)
+			require.Equal(t, p.ID < p.Head, p.Left > 0)
+			require.Positive(t, p.Elapsed)
 		}
 		insert(t, db, 2001, 2100)
 		told = nil

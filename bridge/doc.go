@@ -19,7 +19,7 @@
 //   - amqp, mqtt, kafka, webhooks, exec, stdout: not; the receiver can, by the id
 //
 // Rows come in the order in which the consumer gives them: by id, but a row that
-// commits late comes when it commits , unless the destination
+// commits late comes when it commits, unless the destination
 // or Options.Consumer.Strict asks for strict order. Messages are sent ahead, Options.InFlight
 // of them at most; a page's last one is waited for before the next page's first. One that
 // the destination refuses for a while may so come to stand behind later ones, unless InFlight
@@ -44,27 +44,3 @@
 //   - a row that the destination refuses goes to the group's dead letters after
 //     Options.Attempts tries, or stops the bridge (Options.StopOnPoison).
 package bridge
-
-// Schemes says which URLs Parse takes, for people.
-const Schemes = `  stdout                            lines of JSON
-  file:///PATH?rotate=100MB&keep=9  lines of JSON, on the disk (fsync) before they count
-  exec:PROGRAM%20ARG                a program: a line of JSON a row on its stdin, the id on
-                                    its stdout when it is stored
-  nats://HOST?stream=S&subject=T    NATS JetStream; the stream is made if it is not there
-  redis://HOST/0?stream=S&maxlen=N  Redis Streams
-  amqp://HOST/VHOST?queue=Q         RabbitMQ; or ?exchange=E&key=K
-  mqtt://HOST?topic=T               MQTT 5, QoS 1
-  kafka://HOST?topic=T              Kafka
-  https://HOST/PATH?secret=whsec_S  a webhook: CloudEvents, signed as Standard Webhooks
-
-With TLS: tls://, rediss://, amqps://, mqtts://, https://, and tls=true for kafka;
-ca=FILE.pem trusts the authorities in the file instead of the system's.`
-
-// OriginSchemes says which URLs ParseOrigin takes, for people.
-const OriginSchemes = `  nats://HOST?stream=S              a JetStream stream; also subject=, consumer=
-  redis://HOST/0?stream=S           a Redis stream; also group=
-  amqp://HOST/VHOST?queue=Q         a RabbitMQ queue
-  mqtt://HOST?topic=T               an MQTT 5 topic or filter; also client=
-
-With TLS: tls://, rediss://, amqps:// and mqtts://; ca=FILE.pem trusts the authorities in
-the file instead of the system's.`

@@ -80,7 +80,7 @@ func ExampleOptions() {
 	b, err := bridge.New(db, "orders", bridge.Writer(os.Stdout), bridge.Options{
 		Consumer: consumer.Options{Group: "backfill", From: consumer.Beginning(), StopAtEnd: true},
 		Report: func(p bridge.Progress) {
-			log.Printf("%d rows, %.0f a second, %v left", p.Sent, p.Rate(), p.Left)
+			log.Printf("%d rows in %v, %v left", p.Sent, p.Elapsed, p.Left)
 		},
 	})
 	if err != nil {
@@ -93,11 +93,7 @@ func ExampleOptions() {
 
 // A stream's messages come into a topic, each once.
 func ExampleNewImport() {
-	from, err := bridge.ParseOrigin(os.Getenv("BROKER"), "payments") // nats://127.0.0.1:4222/?stream=orders
-	if err != nil {
-		log.Fatal(err)
-	}
-	i, err := bridge.NewImport(db, from, "payments", bridge.ImportOptions{})
+	i, err := bridge.NewImport(db, os.Getenv("BROKER"), "payments", bridge.ImportOptions{}) // nats://127.0.0.1:4222/?stream=orders
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -115,12 +111,4 @@ func ExampleParse() {
 func ExampleMessageID() {
 	fmt.Println(bridge.MessageID(consumer.Message{Topic: "orders", ID: 17}))
 	// Output: orders:17
-}
-
-func ExampleRedact() {
-	fmt.Println(bridge.Redact("amqp://me:secret@host/shop?queue=orders"))
-	fmt.Println(bridge.Redact("https://hooks.example/services/T0/secret"))
-	// Output:
-	// amqp://me:***@host/shop?queue=orders
-	// https://hooks.example/***
 }

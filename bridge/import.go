@@ -45,7 +45,7 @@ type ImportOptions struct {
 type Import struct {
 	db       *notify.DB
 	topic    string
-	from     *Origin
+	from     *origin
 	options  ImportOptions
 	producer *producer.Producer
 	patience time.Duration // importPatience, less in tests
@@ -58,8 +58,17 @@ type Import struct {
 // importPatience bounds one open, one transaction and one acknowledgement.
 const importPatience = 30 * time.Second
 
-// NewImport prepares an import. It does not connect. The caller keeps and closes the DB.
-func NewImport(db *notify.DB, from *Origin, topic string, options ImportOptions) (*Import, error) {
+// NewImport prepares an import of a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/bridge.md lists the parameters of
+// each. It does not connect. The caller keeps and closes the DB. The error of a wrong URL is ErrURL and shows no credential.
+func NewImport(db *notify.DB, from, topic string, options ImportOptions) (*Import, error) {
+	o, err := parseOrigin(from, topic)
+	if err != nil {
+		return nil, err
+	}
+	return newImport(db, o, topic, options)
+}
+
+func newImport(db *notify.DB, from *origin, topic string, options ImportOptions) (*Import, error) {
 	if options.Batch < 0 {
 		return nil, fmt.Errorf("bridge: %w: Batch is negative", notify.ErrOptions)
 	}
@@ -162,7 +171,7 @@ func (i *Import) check(ctx context.Context) error {
 	return nil
 }
 
-func (i *Import) open(ctx context.Context) (Source, error) {
+func (i *Import) open(ctx context.Context) (messageSource, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.patience)
 	defer cancel()
 	return i.from.Open(ctx)
@@ -184,7 +193,7 @@ func unmendable(err error) bool {
 
 // pass takes what the source has over. What was received is stored even when the
 // context ends meanwhile: it is there already.
-func (i *Import) pass(ctx context.Context, source Source) error {
+func (i *Import) pass(ctx context.Context, source messageSource) error {
 	got, err := source.Receive(ctx, i.most)
 	if err != nil {
 		return fmt.Errorf("bridge: receive: %w", err)
@@ -216,7 +225,7 @@ func (i *Import) pass(ctx context.Context, source Source) error {
 }
 
 // put stores and counts.
-func (i *Import) put(ctx context.Context, got []Received) error {
+func (i *Import) put(ctx context.Context, got []received) error {
 	stored, err := i.store(ctx, got)
 	if err == nil && i.options.Stored != nil {
 		i.options.Stored(stored, len(got)-stored)
@@ -238,7 +247,7 @@ func (e *oversized) Unwrap() error { return e.err }
 
 // store inserts those of the messages that are new, and their ids, in one transaction.
 // Another import of the same origin that inserts the same id makes it fail as a whole.
-func (i *Import) store(ctx context.Context, got []Received) (stored int, err error) {
+func (i *Import) store(ctx context.Context, got []received) (stored int, err error) {
 	err = i.producer.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		known, err := i.known(ctx, tx, got)
 		if err != nil {
@@ -311,7 +320,7 @@ func topicHeaders(m producer.Message) producer.Message {
 }
 
 // known are those of the ids that are there.
-func (i *Import) known(ctx context.Context, tx *sqlx.Tx, got []Received) (map[string]bool, error) {
+func (i *Import) known(ctx context.Context, tx *sqlx.Tx, got []received) (map[string]bool, error) {
 	args := []any{i.topic, i.from.Key}
 	for _, m := range got {
 		if m.ID != "" {

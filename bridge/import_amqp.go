@@ -28,7 +28,7 @@ type amqpSource struct {
 // amqpAhead is how many messages are read ahead at most; others wait in the client.
 const amqpAhead = 1000
 
-func originAMQP(p *params) (*Origin, error) {
+func originAMQP(p *params) (*origin, error) {
 	d := newAMQP(p)
 	queue, prefetch := p.text("queue", ""), int(p.number("prefetch", 1, 1000))
 	if queue == "" {
@@ -39,7 +39,7 @@ func originAMQP(p *params) (*Origin, error) {
 		p.note("its host or its path can't be read")
 	}
 	key := serverKey("amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
-	return &Origin{Key: key + queue, Open: func(ctx context.Context) (Source, error) {
+	return &origin{Key: key + queue, Open: func(ctx context.Context) (messageSource, error) {
 		conn, channel, err := d.connect(ctx)
 		if err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func (s *amqpSource) ahead(deliveries <-chan amqp.Delivery, room int) <-chan amq
 	return read
 }
 
-func (s *amqpSource) Receive(ctx context.Context, most int) (all []Received, err error) {
+func (s *amqpSource) Receive(ctx context.Context, most int) (all []received, err error) {
 	for len(all) < most {
 		var d amqp.Delivery
 		var open bool
@@ -104,7 +104,7 @@ func (s *amqpSource) Receive(ctx context.Context, most int) (all []Received, err
 			return nil, errors.New("the channel was closed")
 		}
 		s.last = d.DeliveryTag
-		all = append(all, Received{d.MessageId, producer.Message{Headers: amqpHeaders(d), Payload: d.Body}})
+		all = append(all, received{d.MessageId, producer.Message{Headers: amqpHeaders(d), Payload: d.Body}})
 	}
 	return all, nil
 }

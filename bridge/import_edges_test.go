@@ -22,7 +22,7 @@ func TestImportTooLarge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		client := openRedis(t, b)
-		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		origin, err := parseOrigin(b.URL("stream=in"), "orders")
 		require.NoError(t, err)
 		add := func(id, payload string) {
 			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", ID: id, Values: []any{"payload", payload}}).Err())
@@ -60,7 +60,7 @@ func TestImportSlowDatabase(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		client := openRedis(t, b)
-		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		origin, err := parseOrigin(b.URL("stream=in"), "orders")
 		require.NoError(t, err)
 		const count = 30
 		for n := range count {
@@ -85,9 +85,9 @@ func TestImportRedisDeleted(t *testing.T) {
 	for i := 1; i <= 4; i++ {
 		require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", ID: strconv.Itoa(i) + "-0", Values: []any{"payload", i}}).Err())
 	}
-	origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+	origin, err := parseOrigin(b.URL("stream=in"), "orders")
 	require.NoError(t, err)
-	open := func() Source {
+	open := func() messageSource {
 		s, err := origin.Open(t.Context())
 		require.NoError(t, err)
 		return s
@@ -117,12 +117,12 @@ func TestImportSourceCloses(t *testing.T) {
 	for _, begin := range []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf} {
 		from := begin(t)
 		t.Run(from.name, func(t *testing.T) {
-			origin, err := ParseOrigin(from.url, "orders")
+			origin, err := parseOrigin(from.url, "orders")
 			require.NoError(t, err)
 			s, err := origin.Open(t.Context())
 			require.NoError(t, err)
 			from.publish(t, 1, 5)
-			var all []Received
+			var all []received
 			for len(all) < 5 {
 				got, err := s.Receive(t.Context(), 5)
 				require.NoError(t, err)
@@ -160,7 +160,7 @@ func TestImportNATSGivesBack(t *testing.T) {
 	mysqltest.Once(t)
 	from := natsSourceOf(t)
 	from.publish(t, 1, 1)
-	open := func() Source {
+	open := func() messageSource {
 		p, err := newParams(from.url, "orders")
 		require.NoError(t, err)
 		d, err := newNATS(p)

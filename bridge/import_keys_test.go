@@ -19,7 +19,7 @@ import (
 func TestOriginKeys(t *testing.T) {
 	mysqltest.Once(t)
 	key := func(url string) string {
-		o, err := ParseOrigin(url, "orders")
+		o, err := parseOrigin(url, "orders")
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(o.Key), 255)
 		require.NotContains(t, o.Key, "s3cret")
@@ -63,7 +63,7 @@ func TestImportOfTwo(t *testing.T) {
 				require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", ID: id, Values: []any{"payload", name}}).Err())
 			}
 			require.NoError(t, client.Close())
-			origin, err := ParseOrigin(url, "orders")
+			origin, err := parseOrigin(url, "orders")
 			require.NoError(t, err)
 			r := runImport(t, db, origin, ImportOptions{})
 			require.Eventually(t, func() bool { return len(payloads(t, db)) == 2*i+2 }, patience, 10*time.Millisecond)
@@ -82,7 +82,7 @@ func TestImportNATSFilters(t *testing.T) {
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "in", Subjects: []string{"in.>"}})
 	require.NoError(t, err)
 	open := func(query string) error {
-		o, err := ParseOrigin(b.URL("stream=in"+query), "orders")
+		o, err := parseOrigin(b.URL("stream=in"+query), "orders")
 		require.NoError(t, err)
 		s, err := o.Open(t.Context())
 		if err == nil {
@@ -110,9 +110,9 @@ func TestImportNATSFilters(t *testing.T) {
 func TestImportMQTTSessions(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)
-	var sources []Source
+	var sources []messageSource
 	for _, filter := range []string{"a", "b/%23"} {
-		o, err := ParseOrigin(b.URL("topic="+filter), "orders")
+		o, err := parseOrigin(b.URL("topic="+filter), "orders")
 		require.NoError(t, err)
 		s, err := o.Open(t.Context())
 		require.NoError(t, err)

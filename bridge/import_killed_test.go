@@ -34,11 +34,11 @@ func importMain(told string) error {
 	if err != nil {
 		return err
 	}
-	from, err := ParseOrigin(parts[1], "orders")
+	from, err := parseOrigin(parts[1], "orders")
 	if err != nil {
 		return err
 	}
-	i, err := NewImport(db, from, "orders", ImportOptions{
+	i, err := newImport(db, from, "orders", ImportOptions{
 		Batch: 10, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Retry: func() backoff.BackOff { return notify.Exponential(20*time.Millisecond, time.Second) },
 	})

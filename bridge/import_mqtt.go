@@ -37,7 +37,7 @@ const (
 	mqttAhead = 1000
 )
 
-func originMQTT(p *params) (*Origin, error) {
+func originMQTT(p *params) (*origin, error) {
 	d := newMQTT(p)
 	filter := p.text("topic", "")
 	if filter == "" {
@@ -47,10 +47,10 @@ func originMQTT(p *params) (*Origin, error) {
 		sum := sha256.Sum256([]byte(filter))
 		d.clientID = "mqnotify-" + p.topic + "-" + hex.EncodeToString(sum[:4])
 	}
-	return &Origin{Key: serverKey("mqtt", d.addr, "") + filter, Open: func(ctx context.Context) (Source, error) { return d.subscribe(ctx, filter) }}, p.err
+	return &origin{Key: serverKey("mqtt", d.addr, "") + filter, Open: func(ctx context.Context) (messageSource, error) { return d.subscribe(ctx, filter) }}, p.err
 }
 
-func (d *mqttDestination) subscribe(ctx context.Context, filter string) (Source, error) {
+func (d *mqttDestination) subscribe(ctx context.Context, filter string) (messageSource, error) {
 	s := &mqttSource{session: state.NewInMemory(), incoming: make(chan *paho.Publish, mqttAhead), ended: make(chan struct{})}
 	most, expiry := uint16(mqttUnacked), uint32(math.MaxUint32) // the session never ends
 	conn, _, err := d.connect(ctx, paho.ClientConfig{
@@ -78,7 +78,7 @@ func (d *mqttDestination) subscribe(ctx context.Context, filter string) (Source,
 	return s, nil
 }
 
-func (s *mqttSource) Receive(ctx context.Context, most int) (all []Received, err error) {
+func (s *mqttSource) Receive(ctx context.Context, most int) (all []received, err error) {
 	s.got = s.got[:0]
 	for len(all) < most {
 		var m *paho.Publish
@@ -105,8 +105,8 @@ func (s *mqttSource) Receive(ctx context.Context, most int) (all []Received, err
 	return all, nil
 }
 
-func mqttReceived(m *paho.Publish) Received {
-	r := Received{Message: producer.Message{Headers: map[string]string{"mqtt-topic": m.Topic}, Payload: m.Payload}}
+func mqttReceived(m *paho.Publish) received {
+	r := received{Message: producer.Message{Headers: map[string]string{"mqtt-topic": m.Topic}, Payload: m.Payload}}
 	if m.Properties == nil {
 		return r
 	}

@@ -34,7 +34,7 @@ type natsSource struct {
 // in hand. The import recognises by its id a message that is redelivered because storing it was slow.
 const natsAckWait = 5 * time.Second
 
-func originNATS(p *params) (*Origin, error) {
+func originNATS(p *params) (*origin, error) {
 	d, err := newNATS(p)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func originNATS(p *params) (*Origin, error) {
 	if durable == "" || strings.ContainsAny(durable, ". *>/\\\t\r\n") {
 		p.note("consumer=%q: a name without dots, spaces, * and >", durable)
 	}
-	return &Origin{Key: "nats:" + stream, Open: func(ctx context.Context) (Source, error) {
+	return &origin{Key: "nats:" + stream, Open: func(ctx context.Context) (messageSource, error) {
 		c, err := d.connect(ctx)
 		if err != nil {
 			return nil, err
@@ -105,7 +105,7 @@ func subjects(filters ...string) string {
 	return fmt.Sprintf("%q", filters)
 }
 
-func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) {
+func (s *natsSource) Receive(ctx context.Context, most int) ([]received, error) {
 	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // which ends a wait at once
 	s.hold(nil)
 	var got []jetstream.Msg
@@ -115,7 +115,7 @@ func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) 
 			return nil, err
 		}
 	}
-	all := make([]Received, len(got))
+	all := make([]received, len(got))
 	for i, m := range got {
 		at, err := m.Metadata()
 		if err != nil {
@@ -125,7 +125,7 @@ func (s *natsSource) Receive(ctx context.Context, most int) ([]Received, error) 
 		for name, values := range m.Headers() {
 			headers[name] = strings.Join(values, ", ")
 		}
-		all[i] = Received{fmt.Sprintf("%s:%d", s.made, at.Sequence.Stream), producer.Message{Headers: headers, Payload: m.Data()}}
+		all[i] = received{fmt.Sprintf("%s:%d", s.made, at.Sequence.Stream), producer.Message{Headers: headers, Payload: m.Data()}}
 	}
 	return all, nil
 }

@@ -26,14 +26,14 @@ type redisSource struct {
 // redisMember is the group's one consumer: what it had in hand comes back to it.
 const redisMember = "mqnotify"
 
-func originRedis(p *params) (*Origin, error) {
+func originRedis(p *params) (*origin, error) {
 	options := newRedis(p)
 	stream, group := p.text("stream", ""), p.text("group", "mqnotify-"+p.topic)
 	if stream == "" || group == "" {
 		p.note("stream= and group=: name them")
 	}
 	key := serverKey("redis", options.Addr, strconv.Itoa(options.DB)) + stream
-	return &Origin{Key: key, Open: func(ctx context.Context) (Source, error) {
+	return &origin{Key: key, Open: func(ctx context.Context) (messageSource, error) {
 		client, err := connectRedis(ctx, options)
 		if err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (s *redisSource) makeGroup(ctx context.Context) error {
 	return nil
 }
 
-func (s *redisSource) Receive(ctx context.Context, most int) ([]Received, error) {
+func (s *redisSource) Receive(ctx context.Context, most int) ([]received, error) {
 	defer context.AfterFunc(ctx, func() { _ = s.client.Close() })() // nothing else ends a wait in the server
 	for ctx.Err() == nil {
 		streams, err := s.client.XReadGroup(ctx, &redis.XReadGroupArgs{
@@ -102,9 +102,9 @@ func (s *redisSource) Receive(ctx context.Context, most int) ([]Received, error)
 // received makes messages of entries: the field payload is the payload and the others
 // are headers; without one all fields are, as a JSON object, the payload. What was deleted
 // while it was in hand is passed over, and acknowledged with the others.
-func (s *redisSource) received(entries []redis.XMessage) ([]Received, error) {
+func (s *redisSource) received(entries []redis.XMessage) ([]received, error) {
 	s.got = s.got[:0]
-	var all []Received
+	var all []received
 	for _, e := range entries {
 		s.got = append(s.got, e.ID)
 		if e.Values == nil { // deleted
@@ -126,7 +126,7 @@ func (s *redisSource) received(entries []redis.XMessage) ([]Received, error) {
 			}
 			m.Payload = text
 		}
-		all = append(all, Received{e.ID, m})
+		all = append(all, received{e.ID, m})
 	}
 	return all, nil
 }

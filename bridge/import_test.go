@@ -26,7 +26,7 @@ import (
 
 // broken loses acknowledgements: what was stored comes again.
 type broken struct {
-	Source
+	messageSource
 	lost *atomic.Int32 // how many more to lose
 }
 
@@ -35,7 +35,7 @@ func (b broken) Ack(ctx context.Context) error {
 		b.lost.Add(-1)
 		return errors.New("the acknowledgement is lost")
 	}
-	return b.Source.Ack(ctx)
+	return b.messageSource.Ack(ctx)
 }
 
 // source is a broker that messages come from.
@@ -105,16 +105,16 @@ func rabbitSource(t *testing.T) source {
 }
 
 // runImport starts an import that runs next to the test.
-func runImport(t *testing.T, db *notify.DB, from *Origin, options ImportOptions) *running {
+func runImport(t *testing.T, db *notify.DB, from *origin, options ImportOptions) *running {
 	t.Helper()
 	return runImportFor(t, db, from, options, importPatience)
 }
 
 // runImportFor is runImport with another limit to what may take long.
-func runImportFor(t *testing.T, db *notify.DB, from *Origin, options ImportOptions, patience time.Duration) *running {
+func runImportFor(t *testing.T, db *notify.DB, from *origin, options ImportOptions, patience time.Duration) *running {
 	t.Helper()
 	options.Logger, options.Retry = slog.New(slog.DiscardHandler), atOnce
-	i, err := NewImport(db, from, "orders", options)
+	i, err := newImport(db, from, "orders", options)
 	require.NoError(t, err)
 	i.patience = patience
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -170,13 +170,13 @@ func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from sou
 }
 
 func (from source) test(t *testing.T, db *notify.DB) {
-	origin, err := ParseOrigin(from.url, "orders")
+	origin, err := parseOrigin(from.url, "orders")
 	require.NoError(t, err)
 	require.NotContains(t, origin.Name, brokertest.Password)
 	var lost, known atomic.Int32
 	lost.Store(3)
 	faulty := *origin
-	faulty.Open = func(ctx context.Context) (Source, error) {
+	faulty.Open = func(ctx context.Context) (messageSource, error) {
 		source, err := origin.Open(ctx)
 		return broken{source, &lost}, err
 	}
@@ -227,7 +227,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	require.Less(t, transactions.Load(), int32(waiting/10))
 
 	// Credentials that are refused, and a broker that is away, are errors at the start.
-	refused, err := ParseOrigin(strings.Replace(from.url, brokertest.Password, wrongPassword, 1), "orders")
+	refused, err := parseOrigin(strings.Replace(from.url, brokertest.Password, wrongPassword, 1), "orders")
 	require.NoError(t, err)
 	err = runImport(t, db, refused, ImportOptions{}).wait(t)
 	require.ErrorAs(t, err, new(*OpenError))
@@ -244,7 +244,7 @@ func TestImportIntoNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		client := openRedis(t, b)
-		origin, err := ParseOrigin(b.URL("stream=in"), "orders")
+		origin, err := parseOrigin(b.URL("stream=in"), "orders")
 		require.NoError(t, err)
 		require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"a", "1", "b", "2"}}).Err())
 		db := openTopic(t, s)
@@ -253,7 +253,7 @@ func TestImportIntoNothing(t *testing.T) {
 		err = runImport(t, db, origin, ImportOptions{}).wait(t)
 		require.ErrorIs(t, err, notify.ErrNoTable)
 		// It is told before there is a message.
-		away, err := ParseOrigin("redis://127.0.0.1:1?stream=in", "orders")
+		away, err := parseOrigin("redis://127.0.0.1:1?stream=in", "orders")
 		require.NoError(t, err)
 		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), notify.ErrNoTable)
 		_, err = db.Pool().ExecContext(t.Context(), "CREATE TABLE orders (id INT PRIMARY KEY, payload INT)")
@@ -279,14 +279,14 @@ func TestImportForgets(t *testing.T) {
 		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import VALUES "+
 			"('orders', 'x', 'old', NOW() - INTERVAL 2 HOUR), ('orders', 'x', 'new', NOW()), ('orders', 'y', 'old', NOW() - INTERVAL 2 HOUR)")
 		require.NoError(t, err)
-		i, err := NewImport(db, &Origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		i, err := newImport(db, &origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
 		require.NoError(t, i.prune(t.Context()))
 		var left []string
 		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT CONCAT(source, message_id) FROM mqnotify_import ORDER BY 1"))
 		require.Equal(t, []string{"xnew", "yold"}, left)
-		_, err = i.store(t.Context(), []Received{{ID: strings.Repeat("long", 1000)}, {ID: strings.Repeat("long", 1000)}, {ID: "new"}, {}, {}})
+		_, err = i.store(t.Context(), []received{{ID: strings.Repeat("long", 1000)}, {ID: strings.Repeat("long", 1000)}, {ID: "new"}, {}, {}})
 		require.NoError(t, err)
 		require.Len(t, payloads(t, db), 3)
 
@@ -308,11 +308,11 @@ func TestImportForgets(t *testing.T) {
 func TestImportReserved(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		i, err := NewImport(db, &Origin{Name: "x", Key: "x"}, "orders", ImportOptions{Logger: slog.New(slog.DiscardHandler)})
+		i, err := newImport(db, &origin{Name: "x", Key: "x"}, "orders", ImportOptions{Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
 		headers := map[string]string{"Mqnotify-Retry": "other/1", fieldID: "17", "kind": "paid"}
-		_, err = i.store(t.Context(), []Received{{ID: "a", Message: producer.Message{Headers: headers}}})
+		_, err = i.store(t.Context(), []received{{ID: "a", Message: producer.Message{Headers: headers}}})
 		require.NoError(t, err)
 		var stored string
 		require.NoError(t, db.Pool().GetContext(t.Context(), &stored, "SELECT headers FROM orders"))
@@ -327,9 +327,9 @@ const eleven = " UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNI
 	" UNION SELECT 8 UNION SELECT 9 UNION SELECT 10"
 
 // given is a source of the same messages again and again.
-type given []Received
+type given []received
 
-func (g given) Receive(context.Context, int) ([]Received, error) { return g, nil }
+func (g given) Receive(context.Context, int) ([]received, error) { return g, nil }
 func (g given) Ack(context.Context) error                        { return nil }
 func (g given) Close() error                                     { return nil }
 
@@ -343,7 +343,7 @@ func TestParseOriginRefuses(t *testing.T) {
 		"mqtt://me:s3cret@host":        "topic=: name it",
 		"mqtt://me:s3cret@host?topi=x": "topic=",
 	} {
-		_, err := ParseOrigin(url, "orders")
+		_, err := parseOrigin(url, "orders")
 		require.ErrorIs(t, err, ErrURL)
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "s3cret")

@@ -10,18 +10,18 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// Origin is where messages come from: what ParseOrigin makes of a URL.
-type Origin struct {
+// origin is where messages come from: what parseOrigin makes of a URL.
+type origin struct {
 	// Name is the origin without its credentials, for logs and errors.
 	Name string
 	// Key is the origin's name among the ids of imported messages, 255 bytes at most: no two
 	// origins that give the same id to different messages have the same.
 	Key string
-	// Open makes a Source, as Destination.Open makes a Sink.
-	Open func(ctx context.Context) (Source, error)
+	// Open makes a messageSource, as Destination.Open makes a Sink.
+	Open func(ctx context.Context) (messageSource, error)
 }
 
-// Source gives messages of one origin over one connection. An implementation promises
+// messageSource gives messages of one origin over one connection. An implementation promises
 // that
 //
 //   - Receive waits until there is a message, or the context ends, and returns the
@@ -31,14 +31,14 @@ type Origin struct {
 //   - Receive and Ack are called by one goroutine in turns;
 //   - Close may be called at any time, by several goroutines, and twice, and ends a
 //     Receive that waits; no error has a credential in it.
-type Source interface {
-	Receive(ctx context.Context, most int) ([]Received, error)
+type messageSource interface {
+	Receive(ctx context.Context, most int) ([]received, error)
 	Ack(ctx context.Context) error
 	Close() error
 }
 
-// Received is a message of a broker's.
-type Received struct {
+// received is a message of a broker's.
+type received struct {
 	// ID is what the broker, or its publisher, calls the message; empty when it has no
 	// name: it may then be stored twice.
 	ID string
@@ -46,7 +46,7 @@ type Received struct {
 }
 
 // key is the ID as it is stored.
-func (r Received) key() string { return bounded(r.ID) }
+func (r received) key() string { return bounded(r.ID) }
 
 // bounded is a name that fits into a column of table mqnotify_import.
 func bounded(name string) string {
@@ -64,7 +64,7 @@ func serverKey(kind, addr, part string) string {
 }
 
 // origins are those that messages can come from, by their URL's scheme.
-var origins = map[string]func(p *params) (*Origin, error){
+var origins = map[string]func(p *params) (*origin, error){
 	"nats":   originNATS,
 	"tls":    originNATS,
 	"redis":  originRedis,
@@ -75,9 +75,9 @@ var origins = map[string]func(p *params) (*Origin, error){
 	"mqtts":  originMQTT,
 }
 
-// ParseOrigin makes an Origin of a URL, for a topic that its messages go into. It does
+// parseOrigin makes an origin of a URL, for a topic that its messages go into. It does
 // not connect. Its error is ErrURL and shows no credential.
-func ParseOrigin(text, topic string) (*Origin, error) {
+func parseOrigin(text, topic string) (*origin, error) {
 	p, err := newParams(text, topic)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func ParseOrigin(text, topic string) (*Origin, error) {
 	o.Name = p.shown
 	o.Key = bounded(o.Key)
 	open := o.Open
-	o.Open = func(ctx context.Context) (Source, error) {
+	o.Open = func(ctx context.Context) (messageSource, error) {
 		source, err := open(ctx)
 		return source, p.openError(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/redact"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -21,14 +22,14 @@ func FuzzURLs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		_, err := Parse(text, "orders")
-		_, fromErr := ParseOrigin(text, "orders")
+		_, fromErr := parseOrigin(text, "orders")
 		for _, err := range []error{err, fromErr} {
 			if err != nil && strings.Contains(text, ":hidden-word@") {
 				require.NotContains(t, err.Error(), "hidden-word")
 			}
 			require.True(t, err == nil || errors.Is(err, ErrURL), err)
 		}
-		_ = Redact(text)
+		_ = redact.URL(text)
 	})
 }
 

@@ -21,17 +21,6 @@ type Progress struct {
 	Elapsed, Left time.Duration
 }
 
-// Backlog reports whether the run still sends rows that were there when it began.
-func (p Progress) Backlog() bool { return p.ID < p.Head }
-
-// Rate is how many messages a second were sent.
-func (p Progress) Rate() float64 {
-	if p.Elapsed <= 0 {
-		return 0
-	}
-	return float64(p.Sent) / p.Elapsed.Seconds()
-}
-
 // meter counts.
 type meter struct {
 	sent, buried int

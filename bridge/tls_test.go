@@ -35,7 +35,7 @@ func TestTLS(t *testing.T) {
 			b := brokertest.WithTLS(t, c, begin)
 			query := map[string]string{"nats": "stream=s", "redis": "stream=s", "mqtt": "topic=s", "amqp": "queue=s"}[name]
 			good := b.URL(query + "&ca=" + c.Authority)
-			var from Source
+			var from messageSource
 			if name == "mqtt" { // keeps messages for who has subscribed
 				from = openOrigin(t, good)
 			}
@@ -59,9 +59,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func openOrigin(t *testing.T, url string) Source {
+func openOrigin(t *testing.T, url string) messageSource {
 	t.Helper()
-	origin, err := ParseOrigin(url, "orders")
+	origin, err := parseOrigin(url, "orders")
 	require.NoError(t, err)
 	require.NotContains(t, origin.Name, brokertest.Password)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -73,7 +73,7 @@ func openOrigin(t *testing.T, url string) Source {
 }
 
 // receive wants these messages, and acknowledges them.
-func receive(t *testing.T, from Source, want []consumer.Message) {
+func receive(t *testing.T, from messageSource, want []consumer.Message) {
 	t.Helper()
 	for len(want) > 0 {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -88,7 +88,7 @@ func receive(t *testing.T, from Source, want []consumer.Message) {
 	}
 }
 
-// refused wants neither a Sink nor a Source of a URL.
+// refused wants neither a Sink nor a messageSource of a URL.
 func refused(t *testing.T, url, remedy string, is any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -96,7 +96,7 @@ func refused(t *testing.T, url, remedy string, is any) {
 	to, err := Parse(url, "orders")
 	require.NoError(t, err)
 	_, sinkErr := to.Open(ctx)
-	origin, err := ParseOrigin(url, "orders")
+	origin, err := parseOrigin(url, "orders")
 	require.NoError(t, err)
 	_, sourceErr := origin.Open(ctx)
 	for _, err := range []error{sinkErr, sourceErr} {

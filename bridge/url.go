@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/redact"
 )
 
 // ErrURL is what an error about a URL is: an unknown scheme or parameter, a value
@@ -33,8 +35,8 @@ var schemes = map[string]func(p *params) (*Destination, error){
 	"https":  parseWebhook,
 }
 
-// Parse makes a Destination of a URL for a topic; see the package's comment for the
-// schemes. It does not connect. Its error is ErrURL and shows no credential.
+// Parse makes a Destination of a URL for a topic: "stdout", "file:///path", "exec:program", or one with the scheme nats, redis, amqp,
+// mqtt, kafka or https. docs/bridge.md lists the parameters of each. It does not connect. Its error is ErrURL and shows no credential.
 func Parse(text, topic string) (*Destination, error) {
 	p, err := newParams(text, topic)
 	if err != nil {
@@ -71,70 +73,6 @@ func names[V any](m map[string]V) []string {
 	return all
 }
 
-// Redact shows a URL without its password and the values of its parameters that may
-// be secret. Of what is no URL only the scheme stays.
-func Redact(text string) string {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme == "" {
-		scheme, _, found := strings.Cut(text, ":")
-		if !found || strings.ContainsAny(scheme, "/@ ") {
-			return "***"
-		}
-		return scheme + ":***"
-	}
-	switch {
-	case u.Scheme == "exec":
-		return redactExec(u)
-	case u.Scheme == "file":
-	case u.Opaque != "", strings.Contains(u.EscapedPath()+u.RawQuery+u.EscapedFragment(), "@"):
-		// A password with a /, ? or # in it ends up there.
-		return u.Scheme + ":***"
-	case (u.Scheme == "http" || u.Scheme == "https") && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
-		return u.Scheme + "://" + u.Host + "/***" // of many webhooks the path is the secret
-	}
-	if u.User != nil {
-		name := u.User.Username()
-		if _, has := u.User.Password(); !has { // a user alone may be a token
-			name = ""
-		}
-		u.User = url.UserPassword(name, "xxx")
-	}
-	query := u.Query()
-	for name := range query {
-		if secret(name) {
-			query.Set(name, "xxx")
-		}
-	}
-	u.RawQuery, u.Fragment = query.Encode(), "" // what can't be read is not shown
-	return strings.ReplaceAll(u.String(), "xxx", "***")
-}
-
-// redactExec shows the program alone: its arguments may be anything.
-func redactExec(u *url.URL) string {
-	text := u.Opaque
-	if text == "" {
-		text = u.Path
-	} else if plain, err := url.PathUnescape(text); err == nil {
-		text = plain
-	} else {
-		text, _, _ = strings.Cut(text, "%")
-	}
-	if args := strings.Fields(text); len(args) > 0 {
-		return "exec:" + args[0]
-	}
-	return "exec:"
-}
-
-// secret reports whether a parameter's value must not be shown.
-func secret(name string) bool {
-	for _, word := range []string{"secret", "token", "password", "key-file", "auth", "apikey", "api_key", "signature"} {
-		if strings.Contains(strings.ToLower(name), word) {
-			return true
-		}
-	}
-	return false
-}
-
 // params are a URL's parts. What asks for a wrong value notes it, done returns it.
 type params struct {
 	url   *url.URL
@@ -146,7 +84,7 @@ type params struct {
 }
 
 func newParams(text, topic string) (*params, error) {
-	p := &params{topic: topic, shown: Redact(text), used: map[string]bool{}}
+	p := &params{topic: topic, shown: redact.URL(text), used: map[string]bool{}}
 	u, err := url.Parse(text)
 	if err != nil { // its text has the URL in it
 		return nil, p.wrongf("it can't be read: write scheme://user:password@host:port/..., with %%XX for special characters")

@@ -24,6 +24,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/redact"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -135,7 +136,7 @@ func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
 	add(1, u.RawQuery)
 	add(short, strings.Split(u.Path, "/")...)
 	for name, values := range u.Query() {
-		if secret(name) {
+		if redact.Secret(name) {
 			add(1, values...)
 		}
 		add(short, values...)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/redact"
 )
 
 // The environment's names for URLs that have a password in them.
@@ -22,6 +23,21 @@ const (
 
 // fromBeginning is bridge's --from: rows that are there already go over too.
 const fromBeginning = "beginning"
+
+// destinations says which URLs --to takes.
+const destinations = `  stdout                            lines of JSON
+  file:///PATH?rotate=100MB&keep=9  lines of JSON, on the disk (fsync) before they count
+  exec:PROGRAM%20ARG                a program: a line of JSON a row on its stdin, the id on
+                                    its stdout when it is stored
+  nats://HOST?stream=S&subject=T    NATS JetStream; the stream is made if it is not there
+  redis://HOST/0?stream=S&maxlen=N  Redis Streams
+  amqp://HOST/VHOST?queue=Q         RabbitMQ; or ?exchange=E&key=K
+  mqtt://HOST?topic=T               MQTT 5, QoS 1
+  kafka://HOST?topic=T              Kafka
+  https://HOST/PATH?secret=whsec_S  a webhook: CloudEvents, signed as Standard Webhooks
+
+With TLS: tls://, rediss://, amqps://, mqtts://, https://, and tls=true for kafka;
+ca=FILE.pem trusts the authorities in the file instead of the system's.`
 
 // bridgeOptions are bridge's flags.
 type bridgeOptions struct {
@@ -42,7 +58,7 @@ Ctrl-C or --stop-at-end. It goes on where the group was; how far it came is stor
 after the destination has confirmed the rows. A second bridge of the same group is a
 hot standby.
 
-` + bridge.Schemes + `
+` + destinations + `
 
 A URL with a password in it belongs into ` + envTo + ` rather than on the command line.
 
@@ -193,7 +209,7 @@ func (a *app) secretURL(flag, text, env string) (string, error) {
 	if text == "" {
 		return "", usagef("--%s: give a URL, or set %s", flag, env)
 	}
-	if shown := bridge.Redact(text); shown != text {
+	if shown := redact.URL(text); shown != text {
 		a.stderr.hide(text, shown)
 	}
 	if u, err := url.Parse(text); err == nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
@@ -151,9 +150,8 @@ func ask(t *testing.T, method, url, body string, headers ...string) (status int,
 func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	t.Helper()
 	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_import")
-	origin, err := bridge.ParseOrigin(broker.URL("stream="+a.root.DBName), "orders")
-	require.NoError(t, err)
-	mysqltest.Exec(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin.Key)
+	origin := "redis://" + broker.Addr() + "/0/" + a.root.DBName // as the import names it
+	mysqltest.Exec(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin)
 	client := redis.NewClient(&redis.Options{Addr: broker.Addr(), Username: brokertest.User, Password: brokertest.Password})
 	defer client.Close()
 	require.NoError(t, client.Del(t.Context(), a.root.DBName).Err())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -14,6 +15,15 @@ import (
 
 	"github.com/mqnotify/mqnotify/bridge"
 )
+
+// origins says which URLs --from takes.
+const origins = `  nats://HOST?stream=S              a JetStream stream; also subject=, consumer=
+  redis://HOST/0?stream=S           a Redis stream; also group=
+  amqp://HOST/VHOST?queue=Q         a RabbitMQ queue
+  mqtt://HOST?topic=T               an MQTT 5 topic or filter; also client=
+
+With TLS: tls://, rediss://, amqps:// and mqtts://; ca=FILE.pem trusts the authorities in
+the file instead of the system's.`
 
 // importOptions are import's flags.
 type importOptions struct {
@@ -31,7 +41,7 @@ func newImport(a *app) *cobra.Command {
 broker's id is stored in the transaction that inserts it (table mqnotify_import), and
 it is acknowledged after the commit. What dies in between comes again, and is known.
 
-` + bridge.OriginSchemes + `
+` + origins + `
 
 The id is the sequence in a JetStream stream, the entry's id in Redis, and with AMQP
 and MQTT what the publisher calls it: message-id, or the user property message-id. A
@@ -70,10 +80,6 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 	case o.keep <= 0:
 		return usagef("--keep %v: more than 0", o.keep)
 	}
-	origin, err := bridge.ParseOrigin(from, o.into)
-	if err != nil {
-		return usageError{err}
-	}
 	setRedisLog(a.log)
 	db, err := a.open()
 	if err != nil {
@@ -89,7 +95,7 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 	m.count("mqnotify_imported_messages_total", "Messages that came from the broker: those that were stored, and those that were there already.",
 		prometheus.Labels{"topic": o.into}, "outcome", []string{"stored", "known"}, func() []uint64 { return []uint64{stored.Load(), known.Load()} })
 	p := &imported{app: a, topic: o.into, last: time.Now()}
-	i, err := bridge.NewImport(db, origin, o.into, bridge.ImportOptions{
+	i, err := bridge.NewImport(db, from, o.into, bridge.ImportOptions{
 		Batch: o.batch, Keep: o.keep, Logger: a.log,
 		Stored: func(now, there int) {
 			stored.Add(uint64(now))
@@ -97,6 +103,9 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 			p.stored(now, there)
 		},
 	})
+	if errors.Is(err, bridge.ErrURL) {
+		return usageError{err}
+	}
 	if err != nil {
 		return err
 	}

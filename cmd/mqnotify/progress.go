@@ -55,7 +55,7 @@ func (p *progress) report(now bridge.Progress) {
 	}
 	switch {
 	case p.done:
-	case !now.Backlog():
+	case now.ID >= now.Head:
 		p.done = true
 		p.clear()
 		if p.said {
@@ -87,7 +87,12 @@ func (p *progress) log(message string, now bridge.Progress) {
 	p.last, p.said = time.Now(), true
 	ctx := context.Background()
 	p.app.log.InfoContext(ctx, message, "topic", p.topic, "sent", now.Sent, "refused", now.Buried, "id", now.ID, "head", now.Head,
-		"percent", fmt.Sprintf("%.1f", percent(now)), "rows_per_second", int(now.Rate()), "left", now.Left.Round(time.Second))
+		"percent", fmt.Sprintf("%.1f", percent(now)), "rows_per_second", rate(now), "left", now.Left.Round(time.Second))
+}
+
+// rate is how many messages a second were sent.
+func rate(now bridge.Progress) int {
+	return int(float64(now.Sent) / max(now.Elapsed, time.Nanosecond).Seconds())
 }
 
 // percent is of ids, which are more than rows.
