@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // readLines are the messages of a file of lines.
@@ -228,7 +229,7 @@ func TestFileMode(t *testing.T) {
 		require.NoError(t, os.Remove(path))
 	}
 	_, err := Parse("file://"+path+"?mode=rw", "t")
-	require.ErrorIs(t, err, ErrURL)
+	require.ErrorIs(t, err, notify.ErrOptions)
 	creds := filepath.Join(t.TempDir(), "shop.creds")
 	require.NoError(t, os.WriteFile(creds, nil, 0o600))
 	_, err = Parse("nats://host/?creds="+creds, "t")

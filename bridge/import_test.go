@@ -344,7 +344,7 @@ func TestParseOriginRefuses(t *testing.T) {
 		"mqtt://me:s3cret@host?topi=x": "topic=",
 	} {
 		_, err := parseOrigin(url, "orders")
-		require.ErrorIs(t, err, ErrURL)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "s3cret")
 	}

@@ -76,7 +76,7 @@ var origins = map[string]func(p *params) (*origin, error){
 }
 
 // parseOrigin makes an origin of a URL, for a topic that its messages go into. It does
-// not connect. Its error is ErrURL and shows no credential.
+// not connect. Its error is notify.ErrOptions and shows no credential.
 func parseOrigin(text, topic string) (*origin, error) {
 	p, err := newParams(text, topic)
 	if err != nil {

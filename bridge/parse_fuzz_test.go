@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/redact"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// FuzzURLs: the URL of a destination or an origin is an ErrURL that shows no password, or is taken.
+// FuzzURLs: the URL of a destination or an origin is a notify.ErrOptions that shows no password, or is taken.
 func FuzzURLs(f *testing.F) {
 	for _, seed := range []string{
 		"nats://u:hidden-word@h:4222/x?subject=a", "redis://:hidden-word@h/0?stream=s&maxlen=5", "amqp://u:hidden-word@h/v?exchange=e", "mqtt://h:1883/t?qos=1",
@@ -27,7 +28,7 @@ func FuzzURLs(f *testing.F) {
 			if err != nil && strings.Contains(text, ":hidden-word@") {
 				require.NotContains(t, err.Error(), "hidden-word")
 			}
-			require.True(t, err == nil || errors.Is(err, ErrURL), err)
+			require.True(t, err == nil || errors.Is(err, notify.ErrOptions), err)
 		}
 		_ = redact.URL(text)
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // Rows go to each broker, and come from it, over TLS with the authority that ca= names.
@@ -163,7 +164,7 @@ func TestAuthorityRefused(t *testing.T) {
 		"http://host/s3cret?ca=" + empty:           "write https://",
 	} {
 		_, err := Parse(url, "orders")
-		require.ErrorIs(t, err, ErrURL, url)
+		require.ErrorIs(t, err, notify.ErrOptions, url)
 		require.ErrorContains(t, err, want, url)
 		require.NotContains(t, err.Error(), "s3cret", url)
 	}

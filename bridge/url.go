@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,11 +10,8 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/redact"
+	"github.com/mqnotify/mqnotify/notify"
 )
-
-// ErrURL is what an error about a URL is: an unknown scheme or parameter, a value
-// that makes no sense.
-var ErrURL = errors.New("wrong URL")
 
 // schemes are the destinations by their URL's scheme.
 var schemes = map[string]func(p *params) (*Destination, error){
@@ -36,7 +32,7 @@ var schemes = map[string]func(p *params) (*Destination, error){
 }
 
 // Parse makes a Destination of a URL for a topic: "stdout", "file:///path", "exec:program", or one with the scheme nats, redis, amqp,
-// mqtt, kafka or https. docs/bridge.md lists the parameters of each. It does not connect. Its error is ErrURL and shows no credential.
+// mqtt, kafka or https. docs/bridge.md lists the parameters of each. It does not connect. Its error is notify.ErrOptions and shows no credential.
 func Parse(text, topic string) (*Destination, error) {
 	p, err := newParams(text, topic)
 	if err != nil {
@@ -100,7 +96,7 @@ func newParams(text, topic string) (*params, error) {
 }
 
 func (p *params) wrongf(format string, args ...any) error {
-	return fmt.Errorf("bridge: %w %s: %s", ErrURL, p.shown, fmt.Sprintf(format, args...))
+	return fmt.Errorf("bridge: %w: URL %s: %s", notify.ErrOptions, p.shown, fmt.Sprintf(format, args...))
 }
 
 // note keeps the first thing that is wrong.

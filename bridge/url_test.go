@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A URL that makes no sense says what is wrong with it, and none of its secrets.
@@ -40,7 +41,7 @@ func TestParseRefuses(t *testing.T) {
 		"nats://host/?token=s3cret":          "unknown parameter",
 	} {
 		_, err := Parse(url, "orders")
-		require.ErrorIs(t, err, ErrURL, url)
+		require.ErrorIs(t, err, notify.ErrOptions, url)
 		require.ErrorContains(t, err, want, url)
 		require.NotContains(t, err.Error(), "s3cret", url)
 	}

@@ -419,7 +419,7 @@ func TestWebhookSecrets(t *testing.T) {
 		"whsk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw":   "it is an Ed25519 key",
 	} {
 		_, err := Parse("https://host/in?secret="+text, "t")
-		require.ErrorIs(t, err, ErrURL)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "MfKQ9r8")
 	}

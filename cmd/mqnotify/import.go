@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // origins says which URLs --from takes.
@@ -103,7 +104,7 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 			p.stored(now, there)
 		},
 	})
-	if errors.Is(err, bridge.ErrURL) {
+	if errors.Is(err, notify.ErrOptions) {
 		return usageError{err}
 	}
 	if err != nil {
