@@ -14,12 +14,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Errors that callers decide on, with errors.Is.
-var (
-	// ErrNoTokens means that the address can be reached from elsewhere, and there are no
-	// tokens.
-	ErrNoTokens = errors.New("other machines can reach this address, and no tokens are given")
-)
+// ErrNoTokens means that the address can be reached from elsewhere, and there are no
+// tokens.
+var ErrNoTokens = errors.New("other machines can reach this address, and no tokens are given")
 
 // Options are a server's settings.
 type Options struct {
@@ -128,6 +125,7 @@ func (o Options) withDefaults() (Options, error) {
 		if o.tokens, err = parseTokens(o.Tokens); err != nil {
 			return o, fmt.Errorf("serve: %w: Tokens: %w", notify.ErrOptions, err)
 		}
+		o.Tokens = nil // the hashes are enough
 	}
 	for _, topic := range o.Topics {
 		if err := ident.Check(topic); err != nil {
