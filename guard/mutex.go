@@ -84,8 +84,8 @@ func NewMutex(db *notify.DB, name string, options MutexOptions) (*Mutex, error) 
 
 // TryLock takes the lock if it is free. notify.ErrNotAcquired says that it is not.
 //
-// A lease is renewed in the background, a third of TTL after the last time, until Release or its loss. When ctx, or every
-// connection, ends in the middle, TryLock of a lease, row or flag tries for a second to take back what it may have got; if that
+// A lease is renewed in the background, a third of TTL after the last time, until Release or its loss. When ctx ends in the
+// middle, or for a row or a flag every connection, TryLock tries for a second to take back what it may have got; if that
 // fails too, the lock may stay taken: a lease until it expires.
 //
 // ErrUnsafe says, of an advisory lock, that other servers, where the lock does not reach, take writes too: a node of Galera, a member of a

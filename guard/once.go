@@ -46,7 +46,7 @@ type Once struct {
 
 // NewOnce returns the Once of a table. In a table of the user's own it makes no row: a key without one
 // is ErrNoRow. Such a table is looked at with the first use, and refused if its key is
-// not unique: with notify.ErrOptions, as a name that is none is at once.
+// not unique: with notify.ErrOptions. NewOnce itself refuses only what can't be the name of a table or a column.
 func NewOnce(db *notify.DB, table OnceTable) (*Once, error) {
 	if table == (OnceTable{}) {
 		ready := OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"}

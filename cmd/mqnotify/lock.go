@@ -97,8 +97,8 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	switch {
 	case o.timeout < 0:
 		return usagef("--timeout %v: 0s or more", o.timeout)
-	case o.ttl <= 0:
-		return usagef("--ttl %v: more than 0s", o.ttl)
+	case o.ttl == 0: // which would be the default
+		return usagef("a lease's TTL of 0s: give 50ms or more")
 	case o.notGot < 0 || o.notGot > 255:
 		return usagef("-E %d: 0 to 255", o.notGot)
 	}
