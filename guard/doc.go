@@ -68,7 +68,7 @@
 // Every attempt writes a random mark of its own into the row that it takes. When the
 // connection ends before the answer, the guard runs the attempt again on another one, and
 // recognises it by the mark. So a lost connection costs no key and no lock. The guard also
-// runs it again after deadlocks and lock timeouts; see [Retried]. It does not run Reset,
+// runs it again after deadlocks and lock timeouts. It does not run Reset,
 // Forget and Break again after a lost connection: they would free the key or lock a second
 // time, when the next caller may have it.
 //
