@@ -165,7 +165,10 @@ func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (g
 func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
 	err := db.Pool().GetContext(ctx, &g.Leased, "SELECT EXISTS (SELECT 1 FROM "+schema.LeaseTable+" WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))",
 		groupLock(t.Schema, t.Name, g.Name))
-	return stateError("look for the lease of group "+g.Name, err)
+	if err != nil {
+		return stateError("look for the lease of group "+g.Name, err)
+	}
+	return nil
 }
 
 // status looks at what the group has before it.
