@@ -24,7 +24,7 @@ type Order struct {
 var (
 	ctx       = context.Background()
 	db        *mqnotify.DB
-	beginning = mqnotify.ConsumeOptions{From: mqnotify.Beginning()}
+	beginning = mqnotify.ConsumeOptions{From: "beginning"}
 )
 
 // TestExamples runs the examples on each server.
@@ -143,7 +143,7 @@ func ExampleConsume_rows() {
 		}
 		fmt.Println(m.Value.Customer, "pays", m.Value.Amount)
 		return mqnotify.ErrStop
-	}, mqnotify.ConsumeOptions{From: mqnotify.Beginning()})
+	}, mqnotify.ConsumeOptions{From: "beginning"})
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -18,11 +18,9 @@ type Message[T any] struct {
 	Value T
 }
 
-// ConsumeOptions are the settings of [Consume]. The zero value is recommended. Its Group stays empty.
+// ConsumeOptions are the settings of [Consume]. The zero value is recommended; From: "beginning" is for a new group that wants
+// every message that there is. Its Group stays empty.
 type ConsumeOptions = consumer.Options
-
-// Beginning is where a new group begins that wants every message that there is: ConsumeOptions{From: mqnotify.Beginning()}.
-func Beginning() consumer.Position { return consumer.Beginning() }
 
 // Publish stores the values as messages of the topic, all or none of them, in a transaction of its own. Its errors are those of
 // [producer.Producer.Publish]; after notify.ErrUnknown the messages may be stored or not.

@@ -215,7 +215,7 @@ func TestDeadLetters(t *testing.T) {
 
 func stopAtEnd[T any](ctx context.Context, db *mqnotify.DB, topic, group string) error {
 	return mqnotify.Consume(ctx, db, topic, group, func(context.Context, mqnotify.Message[T]) error { return nil },
-		mqnotify.ConsumeOptions{From: mqnotify.Beginning(), StopAtEnd: true})
+		mqnotify.ConsumeOptions{From: "beginning", StopAtEnd: true})
 }
 
 // A transaction per row needs one connection of the pool, and a column that is altered while a consumer runs is read as it is

@@ -179,7 +179,7 @@ func median(all []float64) float64 {
 // takeOver runs a bridge from the topic's beginning to its end.
 func takeOver(b *testing.B, db *notify.DB, to *Destination) {
 	b.Helper()
-	options := Options{Consumer: consumer.Options{Group: "g", From: consumer.Beginning(), Reset: true, StopAtEnd: true}}
+	options := Options{Consumer: consumer.Options{Group: "g", From: "beginning", Reset: true, StopAtEnd: true}}
 	bridge, err := New(db, "orders", to, options)
 	require.NoError(b, err)
 	require.NoError(b, bridge.Run(context.WithoutCancel(b.Context())))

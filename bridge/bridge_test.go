@@ -53,7 +53,7 @@ type running struct {
 
 func run(tb testing.TB, db *notify.DB, to *Destination, options Options) *running {
 	tb.Helper()
-	options.Consumer.Group, options.Consumer.From = "g", consumer.Beginning()
+	options.Consumer.Group, options.Consumer.From = "g", "beginning"
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -63,7 +63,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	b, err := bridge.New(db, "orders", to, bridge.Options{
-		Consumer: consumer.Options{Group: "nats", From: consumer.Beginning()},
+		Consumer: consumer.Options{Group: "nats", From: "beginning"},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -78,7 +78,7 @@ func ExampleNew() {
 // A backfill that tells how far it is, and ends.
 func ExampleOptions() {
 	b, err := bridge.New(db, "orders", bridge.Writer(os.Stdout), bridge.Options{
-		Consumer: consumer.Options{Group: "backfill", From: consumer.Beginning(), StopAtEnd: true},
+		Consumer: consumer.Options{Group: "backfill", From: "beginning", StopAtEnd: true},
 		Report: func(p bridge.Progress) {
 			log.Printf("%d rows in %v, %v left", p.Sent, p.Elapsed, p.Left)
 		},

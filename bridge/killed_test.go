@@ -45,7 +45,7 @@ func bridgeMain(told string) error {
 		return err
 	}
 	b, err := New(db, "orders", to, Options{
-		Consumer: consumer.Options{Group: parts[2], From: consumer.Beginning(), PageRows: 200},
+		Consumer: consumer.Options{Group: parts[2], From: "beginning", PageRows: 200},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)), SendTimeout: 5 * time.Second,
 		Retry: func() backoff.BackOff { return notify.Exponential(50*time.Millisecond, time.Second) },
 	})

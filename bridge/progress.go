@@ -36,16 +36,18 @@ func (s *shell) begin(ctx context.Context) {
 		return
 	}
 	s.began = time.Now()
-	status, err := consumer.Status(ctx, s.db, s.topic, s.options.Consumer.Key)
+	var status *consumer.Status
+	c, err := consumer.New(s.db, s.topic, consumer.Options{Group: s.options.Consumer.Group, Key: s.options.Consumer.Key})
+	if err == nil {
+		status, err = c.Status(ctx)
+	}
 	if err != nil { // the rows are sent without it
 		s.options.Logger.WarnContext(ctx, "how large the backlog is can't be told", "topic", s.topic, "error", err)
 		return
 	}
 	s.head = status.Head
-	for _, group := range status.Groups {
-		if group.Group == s.options.Consumer.Group && !s.options.Consumer.Reset {
-			s.from, s.known = group.Settled, true
-		}
+	if len(status.Groups) > 0 && !s.options.Consumer.Reset {
+		s.from, s.known = status.Groups[0].Settled, true
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/deadletter"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -182,12 +184,15 @@ func (s *shell) bury(ctx context.Context, m consumer.Message, err error) (bool, 
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
 	}
 	s.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
-	if err := consumer.Bury(ctx, s.db.Pool(), s.options.Consumer.Group, m, s.tries, err); err != nil {
+	err = deadletter.Write(ctx, s.db.Pool(), deadletter.Letter{
+		Topic: m.Topic, Group: s.options.Consumer.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, Attempts: s.tries, Cause: err,
+	})
+	if err != nil {
 		s.tries-- // tried again once the database is back
-		if errors.Is(err, notify.ErrNoState) {
-			return false, &endError{err}
+		if server.Is(err, server.ErrNoSuchTable) {
+			return false, &endError{fmt.Errorf("bridge: write dead letter: %w", notify.ErrNoState)}
 		}
-		return false, err
+		return false, fmt.Errorf("bridge: write dead letter: %w", err)
 	}
 	return true, nil
 }

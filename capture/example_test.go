@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func ExampleInstall() {
 		fmt.Println(err)
 		return
 	}
-	changes, err := consumer.New(db, plan.Topic, consumer.Options{From: consumer.Beginning()})
+	changes, err := consumer.New(db, plan.Topic, consumer.Options{From: "beginning"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -95,7 +96,7 @@ func ExampleSnapshot() {
 		fmt.Println(err) // another call goes on where this one ended
 		return
 	}
-	changes, err := consumer.New(db, snapshot.Topic, consumer.Options{From: consumer.FromID(snapshot.From)})
+	changes, err := consumer.New(db, snapshot.Topic, consumer.Options{From: strconv.FormatUint(snapshot.From, 10)})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
@@ -25,7 +26,7 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 		var got collected
 		var timeouts atomic.Int64 // after these the reader reads by itself
 		far, commands := counted(t, config)
-		run(t, far, "orders", Options{From: Beginning(), Woken: func(w string) {
+		run(t, far, "orders", Options{From: "beginning", Woken: func(w string) {
 			if w == wakeTimeout {
 				timeouts.Add(1)
 			}
@@ -141,7 +142,7 @@ func TestAheadIsOlderThanTheHorizon(t *testing.T) {
 		come(rows.ahead, 0)()
 		insert(t, db, "orders", "2", "3")
 		out := make(chan batch, 1)
-		r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, idSet{}), out: out, log: testLogger(t), pageRows: 100, limit: 100}
+		r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, position.Set{}), out: out, log: testLogger(t), pageRows: 100, limit: 100}
 		_, err := r.look(t.Context(), 3)
 		require.NoError(t, err)
 		require.Equal(t, uint64(3), r.wm.horizon)

@@ -16,7 +16,7 @@ func TestAlterMessageTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
 		insert(t, db, "orders", "one")
 		got.waitFor(t, "one")
 		for i, statement := range []string{
@@ -41,8 +41,8 @@ func TestAlterRows(t *testing.T) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, n INT, text VARCHAR(20))")
 		var got, names collected
-		c := run(t, db, "shop", Options{Group: "g", From: Beginning()}, got.handler())
-		k := run(t, db, "shop", Options{From: Beginning(), Columns: []string{"n"}}, names.handler())
+		c := run(t, db, "shop", Options{Group: "g", From: "beginning"}, got.handler())
+		k := run(t, db, "shop", Options{From: "beginning", Columns: []string{"n"}}, names.handler())
 		next := func(statement, want string) {
 			before := len(got.ids())
 			do(t, db, statement)
@@ -89,7 +89,7 @@ func TestColumnsThatMayBeRead(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
 		var got collected
-		c := run(t, db, "shop", Options{From: Beginning()}, got.handler())
+		c := run(t, db, "shop", Options{From: "beginning"}, got.handler())
 		do(t, admin, "INSERT INTO shop VALUES (1, 2, 3)")
 		got.waitFor(t, `{"id":1,"n":3}`)
 		require.NoError(t, c.end(t))

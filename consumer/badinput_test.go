@@ -40,12 +40,12 @@ func TestBadTables(t *testing.T) {
 			{"orders", Options{Columns: []string{"id", "paylod"}}, table.ErrNoColumn, "did you mean `payload`"},
 			{"orders", Options{Key: "created_at"}, table.ErrNoKey, "is no integer"},
 			{"orders", Options{Where: "id > ?"}, notify.ErrOptions, "Where"},
-			{"orders", Options{From: Last(1), Where: "id > ?"}, nil, ""},
+			{"orders", Options{From: "last 1", Where: "id > ?"}, nil, ""},
 			{"orders", Options{Where: "nothing = 1"}, nil, "nothing"},
 			{"orders", Options{Where: "id >"}, nil, "1064"},
 			{"orders", Options{Where: "1) UNION SELECT (1"}, nil, ""},
 			{"orders", Options{Where: "1); DROP TABLE orders; SELECT (1"}, nil, ""},
-			{"orders", Options{From: Since(time.Now()), TimeColumn: "at"}, table.ErrNoColumn, "`at`"},
+			{"orders", Options{From: time.Now().Format(time.RFC3339Nano), TimeColumn: "at"}, table.ErrNoColumn, "`at`"},
 		} {
 			for _, err := range runs(t, db, c.topic, c.options) {
 				require.Error(t, err, c)
@@ -97,7 +97,7 @@ func TestNoState(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		do(t, db, "DROP TABLE mqnotify_offset, mqnotify_flag, mqnotify_dead_letter, mqnotify_schema")
-		require.Equal(t, []uint64{1}, consumed(t, db, "orders", Options{From: Beginning()}))
+		require.Equal(t, []uint64{1}, consumed(t, db, "orders", Options{From: "beginning"}))
 		for _, options := range []Options{{Group: "g"}, {Flag: flagCounter}, {Flag: flagRow}} {
 			var got collected
 			err := run(t, db, "orders", options, got.handler()).wait(t)
@@ -146,7 +146,7 @@ func TestLeastPrivileges(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, reader.Close()) }()
 		var got collected
-		c := run(t, reader, "orders", Options{From: Beginning(), Grace: 200 * time.Millisecond}, got.handler())
+		c := run(t, reader, "orders", Options{From: "beginning", Grace: 200 * time.Millisecond}, got.handler())
 		got.waitFor(t, "one")
 		conn := newConn(t, admin)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
@@ -185,7 +185,7 @@ func TestLeastPrivileges(t *testing.T) {
 			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_dead_letter"))
 		require.NoError(t, err)
 		defer func() { require.NoError(t, full.Close()) }()
-		require.NoError(t, run(t, full, "orders", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1},
+		require.NoError(t, run(t, full, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: 1},
 			Each(func(_ context.Context, m Message) error {
 				if m.ID == 2 {
 					return errHandler

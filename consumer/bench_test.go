@@ -43,10 +43,10 @@ func BenchmarkBacklog(b *testing.B) {
 			require.Equal(b, n, bareLoop(b, db))
 			floors = append(floors, float64(n)/time.Since(start).Seconds())
 			start = time.Now()
-			require.Equal(b, n, tailAll(b, db, Options{From: Beginning(), StopAtEnd: true}))
+			require.Equal(b, n, tailAll(b, db, Options{From: "beginning", StopAtEnd: true}))
 			ours = append(ours, float64(n)/time.Since(start).Seconds())
 			start = time.Now()
-			require.Equal(b, n, tailAll(b, db, Options{From: Beginning(), StopAtEnd: true, Group: "g", Reset: true}))
+			require.Equal(b, n, tailAll(b, db, Options{From: "beginning", StopAtEnd: true, Group: "g", Reset: true}))
 			inTx = append(inTx, float64(n)/time.Since(start).Seconds())
 		}
 		floor, our, group := median(floors), median(ours), median(inTx)
@@ -74,7 +74,7 @@ func BenchmarkShare(b *testing.B) {
 		}
 		rates := make(map[int][]float64)
 		read := func(members int) {
-			options := Options{Group: fmt.Sprint(members), From: Beginning(), Logger: quiet, MembersShare: members > 0}
+			options := Options{Group: fmt.Sprint(members), From: "beginning", Logger: quiet, MembersShare: members > 0}
 			do(b, db, "DELETE FROM mqnotify_offset", "DELETE FROM mqnotify_partition")
 			var handled atomic.Int64
 			all := make(chan struct{})
@@ -162,7 +162,7 @@ func TestBacklogMemory(t *testing.T) {
 		runtime.GC()
 		var before runtime.MemStats
 		runtime.ReadMemStats(&before)
-		c, err := New(db, "orders", Options{From: Beginning(), StopAtEnd: true})
+		c, err := New(db, "orders", Options{From: "beginning", StopAtEnd: true})
 		require.NoError(t, err)
 		seen := 0
 		require.NoError(t, c.Run(t.Context(), Each(func(context.Context, Message) error {

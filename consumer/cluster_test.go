@@ -32,7 +32,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 		other := attach(t, there)
 		eventually(t, func() bool { _, err := other.Pool().Exec("DO (SELECT COUNT(*) FROM orders)"); return err == nil }, "the table does not come")
 
-		options := Options{Group: "g", From: Beginning(), Grace: time.Second, lockIdle: 3 * time.Second}
+		options := Options{Group: "g", From: "beginning", Grace: time.Second, lockIdle: 3 * time.Second}
 		var first, second collected
 		options.Member = "first"
 		one := run(t, here, "orders", options, first.handler())
@@ -46,7 +46,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 		}
 		eventually(t, func() bool { return len(first.ids()) == 41 }, "%d", len(first.ids()))
 		assert.Empty(t, second.ids(), "two members are active")
-		status, err := Status(t.Context(), other, "orders", "")
+		status, err := statusBy(t, other, "orders", "")
 		require.NoError(t, err)
 		require.Len(t, status.Groups, 1)
 		assert.True(t, status.Groups[0].Leased)
@@ -81,7 +81,7 @@ func TestStandbyWaitsForWrites(t *testing.T) {
 		db := openConfig(t, config, "orders")
 		account := s.User(t, config, "ALL ON "+config.DBName+".*")
 		var first, second collected
-		active := run(t, attach(t, account), "orders", Options{Group: "g", From: Beginning()}, first.handler())
+		active := run(t, attach(t, account), "orders", Options{Group: "g", From: "beginning"}, first.handler())
 		insert(t, db, "orders", "one")
 		first.waitFor(t, "one")
 		var said mysqltest.Text

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -106,7 +107,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent reports whether another try can't mend err.
 func permanent(err error) bool {
 	for _, known := range []error{
-		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, errIDSet, errTxEnded,
+		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, position.ErrDamaged, errTxEnded,
 	} {
 		if errors.Is(err, known) {
 			return true
@@ -127,13 +128,13 @@ type life struct {
 	*Consumer
 	options Options
 	handler Handler
-	reached bool      // the server answered, once
-	began   bool      // it came as far as reading, once
-	stoodBy bool      // another member was active, once
-	warned  bool      // of a key that is not AUTO_INCREMENT
-	reading bool      // this life did
-	done    *progress // without a group: where the life before ended
-	origins origins   // of the table
+	reached bool               // the server answered, once
+	began   bool               // it came as far as reading, once
+	stoodBy bool               // another member was active, once
+	warned  bool               // of a key that is not AUTO_INCREMENT
+	reading bool               // this life did
+	done    *position.Progress // without a group: where the life before ended
+	origins origins            // of the table
 }
 
 func (l *life) run(ctx context.Context) (err error) {
@@ -165,11 +166,11 @@ func (l *life) run(ctx context.Context) (err error) {
 	}
 	defer rows.close()
 	var stored ledger
-	var begun progress
+	var begun position.Progress
 	switch {
 	case l.options.Group != "":
 		stored, begun, err = claim(ctx, l.db, t.Name, l.options.Group, l.options.Member, l.options.Reset,
-			func() (progress, error) { return l.start(ctx, rows) })
+			func() (position.Progress, error) { return l.start(ctx, rows) })
 	case l.done != nil:
 		begun = *l.done
 	default:
@@ -183,11 +184,11 @@ func (l *life) run(ctx context.Context) (err error) {
 }
 
 // start is where a group that is new begins, or one that is reset, or a reader without one.
-func (l *life) start(ctx context.Context, rows *rows) (progress, error) {
+func (l *life) start(ctx context.Context, rows *rows) (position.Progress, error) {
 	l.origins = origins{begins: true}
-	begun, err := l.options.From.start(ctx, rows, l.options.TimeColumn)
+	begun, err := l.options.begin.start(ctx, rows, l.options.TimeColumn)
 	if err == nil && l.options.Group != "" {
-		l.log.InfoContext(ctx, "the group begins", "after", begun.settled)
+		l.log.InfoContext(ctx, "the group begins", "after", begun.Settled)
 	}
 	return begun, err
 }
@@ -255,7 +256,7 @@ func (l *life) checkOrder(ctx context.Context, rows *rows) error {
 }
 
 // read runs the reader and the handler side by side.
-func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun progress) error {
+func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun position.Progress) error {
 	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
 		return err
@@ -273,7 +274,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 			auto.Carry(rows.ahead)
 		}
 	}
-	l.log.DebugContext(ctx, "reading", "settled", begun.settled, "writers", source.name(), "grace", grace)
+	l.log.DebugContext(ctx, "reading", "settled", begun.Settled, "writers", source.name(), "grace", grace)
 	if !l.began && l.options.Writers == "" && source.name() == writersUnknown {
 		l.log.WarnContext(ctx, "this account can't see open transactions: a gap in the ids counts as settled after a time, for which in strict order "+
 			"all that follows waits, and a transaction that stays open for longer loses its rows (mqnotify doctor says which grant helps)", "time", grace)
@@ -290,7 +291,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	batches := make(chan batch, 1)
 	reader := &reader{
 		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, waiting: l.options.Waiting, out: batches, log: l.log,
-		wm:       newWatermark(begun.settled, begun.done.clone()),
+		wm:       newWatermark(begun.Settled, begun.Done.Clone()),
 		pageRows: l.options.PageRows, strict: l.options.Strict, keyed: rows.shares != nil, grouped: l.options.Group != "",
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == modeHandshake, forget: l.options.forgetGaps,
 	}

@@ -15,7 +15,7 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one", "two")
 		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
 		got.waitFor(t, "one", "two")
 		insert(t, db, "orders", "three")
 		got.waitFor(t, "one", "two", "three")
@@ -24,7 +24,7 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 		// The group goes on where it was.
 		insert(t, db, "orders", "four")
 		var rest collected
-		c = run(t, db, "orders", Options{Group: "g", From: Beginning()}, rest.handler())
+		c = run(t, db, "orders", Options{Group: "g", From: "beginning"}, rest.handler())
 		rest.waitFor(t, "four")
 		require.NoError(t, c.end(t))
 	})
@@ -37,7 +37,7 @@ func lateCommit(t *testing.T, s *mysqltest.Server, writers string) {
 	db := openTopic(t, s)
 	ctx := context.WithoutCancel(t.Context())
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning", Writers: writers}, got.handler())
 	insert(t, db, "orders", "one")
 	got.waitFor(t, "one")
 	late, err := db.Pool().BeginTx(ctx, nil)

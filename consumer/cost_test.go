@@ -45,7 +45,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	looks := newLooks()
 	far, commands := counted(t, config)
 	var got collected
-	c := run(t, far, "orders", Options{From: Beginning(), wrap: looks.wrap}, got.handler())
+	c := run(t, far, "orders", Options{From: "beginning", wrap: looks.wrap}, got.handler())
 	got.waitFor(t, "first")
 	late, aside := newConn(t, db), newConn(t, db)
 	onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
@@ -90,7 +90,7 @@ func TestHugeGap(t *testing.T) {
 		insert(t, db, "orders", "low")
 		var before, after runtime.MemStats
 		var got collected
-		c := run(t, far, "orders", Options{From: Beginning(), Group: "g"}, got.handler())
+		c := run(t, far, "orders", Options{From: "beginning", Group: "g"}, got.handler())
 		got.waitFor(t, "low")
 		runtime.GC()
 		runtime.ReadMemStats(&before)
@@ -123,7 +123,7 @@ func sparseTable(t *testing.T, s *mysqltest.Server) {
 		cost := func(topic string) uint64 {
 			before := commands.Statements()
 			n := 0
-			c := run(t, far, topic, Options{From: Beginning(), StopAtEnd: true, Strict: order}, Each(func(context.Context, Message) error {
+			c := run(t, far, topic, Options{From: "beginning", StopAtEnd: true, Strict: order}, Each(func(context.Context, Message) error {
 				n++
 				return nil
 			}))
@@ -145,7 +145,7 @@ func TestBacklogLooksSeldom(t *testing.T) {
 		fill(t, db, rows)
 		looks, n := newLooks(), 0
 		began := time.Now()
-		options := Options{From: Beginning(), StopAtEnd: true, PageRows: 100, wrap: looks.wrap}
+		options := Options{From: "beginning", StopAtEnd: true, PageRows: 100, wrap: looks.wrap}
 		c := run(t, db, "orders", options, Batch(func(_ context.Context, messages []Message) error {
 			n += len(messages)
 			timer := time.NewTimer(12 * time.Millisecond) // longer than the least time between two looks
@@ -167,7 +167,7 @@ func alterBehindWriter(t *testing.T, s *mysqltest.Server) {
 	db := openTopic(t, s)
 	insert(t, db, "orders", "first")
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning"}, got.handler())
 	got.waitFor(t, "first")
 	writer, ddl := newConn(t, db), newConn(t, db)
 	onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('second')")
@@ -206,7 +206,7 @@ func TestTruncate(t *testing.T) {
 		var got collected
 		var said mysqltest.Text
 		log := slog.New(slog.NewTextHandler(&said, nil))
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Logger: log}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Logger: log}, got.handler())
 		got.waitFor(t, "a", "b", "c")
 		// What goes back before it waits is seen minutes later.
 		eventually(t, func() bool { return strings.Contains(said.String(), "msg=waiting") }, "it does not wait")
@@ -225,12 +225,12 @@ func TestTruncate(t *testing.T) {
 		require.ErrorIs(t, run(t, db, "orders", Options{Group: "g"}, none.handler()).wait(t), ErrBelowOffset)
 		require.Empty(t, none.payloads())
 		var again collected
-		c = run(t, db, "orders", Options{Group: "g", From: Beginning(), Reset: true}, again.handler())
+		c = run(t, db, "orders", Options{Group: "g", From: "beginning", Reset: true}, again.handler())
 		again.waitFor(t, "new")
 		require.NoError(t, c.end(t))
 
 		var dropped collected
-		c = run(t, db, "orders", Options{From: Beginning()}, dropped.handler())
+		c = run(t, db, "orders", Options{From: "beginning"}, dropped.handler())
 		dropped.waitFor(t, "new")
 		do(t, db, "DROP TABLE orders")
 		require.ErrorIs(t, c.wait(t), notify.ErrNoTable)
@@ -245,7 +245,7 @@ func TestIdleCost(t *testing.T) {
 		insert(t, db, "orders", "first")
 		far, commands := counted(t, config)
 		var got collected
-		c := run(t, far, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		c := run(t, far, "orders", Options{Group: "g", From: "beginning"}, got.handler())
 		got.waitFor(t, "first")
 		var idle float64
 		window := mysqltest.Size(time.Second, 3*time.Second, 3*time.Second)

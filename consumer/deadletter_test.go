@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/deadletter"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -44,7 +45,7 @@ func TestDeadLetter(t *testing.T) {
 		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (headers, payload) VALUES "+
 			`(NULL, 'good'), ('{"trace": "a\\"b", "n": 1, "ü": "é"}', ?), (NULL, ''), (NULL, 'good')`, []byte(binary))
 		require.NoError(t, err)
-		reason := "no: " + strings.Repeat("ä", maxError) + "\xff"
+		reason := "no: " + strings.Repeat("ä", deadletter.MaxError) + "\xff"
 		var handled []uint64
 		handle := func(m Message) error {
 			if m.ID == 2 || m.ID == 3 {
@@ -58,7 +59,7 @@ func TestDeadLetter(t *testing.T) {
 			"tx":   EachTx(func(_ context.Context, _ *sqlx.Tx, m Message) error { return handle(m) }),
 		} {
 			handled = nil
-			options := Options{Group: name, From: Beginning(), StopAtEnd: true, MaxAttempts: 3, Retry: atOnce}
+			options := Options{Group: name, From: "beginning", StopAtEnd: true, MaxAttempts: 3, Retry: atOnce}
 			for range 2 { // again after a reset: a letter that is there is replaced
 				options.Reset = true
 				require.NoError(t, run(t, db, "orders", options, handler).wait(t))
@@ -71,7 +72,7 @@ func TestDeadLetter(t *testing.T) {
 			require.Nil(t, dead[1].Headers)
 			for i := range dead {
 				require.True(t, strings.HasPrefix(reason, dead[i].Error), "the error is cut, and stays text")
-				require.InDelta(t, maxError, len(dead[i].Error), 4)
+				require.InDelta(t, deadletter.MaxError, len(dead[i].Error), 4)
 				dead[i].Headers, dead[i].Error = nil, ""
 			}
 			require.Equal(t, []letter{
@@ -88,7 +89,7 @@ func TestDeadLetterOfARow(t *testing.T) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20), price DECIMAL(8,2))",
 			"INSERT INTO shop VALUES (17, 'Ö', 1.50)")
-		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1},
+		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: 1},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t))
 		dead := deadLetters(t, db, letters)
 		require.Len(t, dead, 1)
@@ -130,7 +131,7 @@ func TestPoisonInABatch(t *testing.T) {
 			if name == "batch" {
 				handler = Batch(func(ctx context.Context, messages []Message) error { return handle(ctx, nil, messages) })
 			}
-			options := Options{Group: name, From: Beginning(), StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
+			options := Options{Group: name, From: "beginning", StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
 			require.NoError(t, run(t, db, "orders", options, handler).wait(t))
 			require.Equal(t, append(numbers(1, 6), numbers(8, 20)...), mysqltest.Values[string](t, db.Pool(), "SELECT id FROM work ORDER BY id"), name)
 			dead := deadLetters(t, db, letters)
@@ -152,7 +153,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 		other := newConn(t, db)
 		onConn(t, other, "START TRANSACTION", "UPDATE stock SET n = n + 10 WHERE id = 2")
 		calls := 0
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), StopAtEnd: true, Retry: atOnce},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, Retry: atOnce},
 			EachTx(func(ctx context.Context, tx *sqlx.Tx, _ Message) error {
 				if _, err := tx.ExecContext(ctx, "UPDATE stock SET n = n + 1 WHERE id = 1"); err != nil {
 					return err
@@ -191,7 +192,7 @@ func TestDeadLettersWithoutTheirTable(t *testing.T) {
 		do(t, db, "DROP TABLE mqnotify_dead_letter")
 		insert(t, db, "orders", "one")
 		start := time.Now()
-		err := run(t, db, "orders", Options{Group: "g", From: Beginning(), MaxAttempts: 1},
+		err := run(t, db, "orders", Options{Group: "g", From: "beginning", MaxAttempts: 1},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t)
 		require.ErrorIs(t, err, notify.ErrNoState)
 		require.ErrorContains(t, err, "mqnotify init")

@@ -19,11 +19,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ErrNoDeadLetter is returned for an id that no dead letter of the topic has: it was handled or deleted meanwhile, or belongs to
-// another topic.
-var ErrNoDeadLetter = errors.New("there is no such dead letter")
+// errNoLetter says that another call was faster.
+var errNoLetter = errors.New("there is no such dead letter")
 
-// previewBytes is how much of a payload List reads.
+// previewBytes is how much of a payload DeadLetters reads.
 const previewBytes = 4 << 10
 
 // DeadLetter is a message that a group gave up.
@@ -38,7 +37,7 @@ type DeadLetter struct {
 	MessageID uint64
 	// Headers are nil when there are none.
 	Headers map[string]string
-	// Payload is the message as it failed, a row as a JSON object. List reads the first 4 KiB of it.
+	// Payload is the message as it failed, a row as a JSON object: the first 4 KiB of it, unless DeadFilter.Whole is set.
 	Payload []byte
 	// Size is the length of the whole payload, in bytes.
 	Size uint64
@@ -52,49 +51,29 @@ type DeadLetter struct {
 	Retrying bool
 }
 
-// DeadFilter chooses dead letters of a topic; the zero value chooses all.
+// DeadFilter chooses dead letters; the zero value chooses all.
 type DeadFilter struct {
-	// IDs are those of the dead letters; empty means all.
+	// IDs are those of the dead letters; empty means all. An id that no dead letter has is passed over.
 	IDs []uint64
-	// Group is the group that gave the messages up; empty means every group.
-	Group string
 	// Error is a part of the error's text, in capitals or not; empty means every error.
 	Error string
 	// After is the id after which the dead letters are chosen, for pages.
 	After uint64
-	// Limit is the most that are chosen, those with the smallest ids. 0 means 100 for List, and no limit for Retry and Delete.
+	// Limit is the most that are chosen, those with the smallest ids. 0 means 100 for DeadLetters, and no limit for
+	// RetryDead and DeleteDead.
 	Limit int
-}
-
-// DeadLetters is access to the dead letters of a topic. Safe for concurrent use.
-type DeadLetters struct {
-	db    *notify.DB
-	topic string
-	key   string
-}
-
-// NewDeadLetters returns access to the dead letters of a topic. key is the column that the groups read by, as Options.Key: it
-// matters for Retry, and for tables that are no message tables. It does not connect. The error is about the name.
-func NewDeadLetters(db *notify.DB, topic, key string) (*DeadLetters, error) {
-	if err := ident.Check(topic); err != nil {
-		return nil, err
-	}
-	if key != "" {
-		if err := ident.Check(key); err != nil {
-			return nil, err
-		}
-	}
-	return &DeadLetters{db, topic, key}, nil
+	// Whole makes DeadLetters read whole payloads, however large they are.
+	Whole bool
 }
 
 // where is the filter as a condition on the dead letters, which are l.
-func (f DeadFilter) where(topic string) (where string, args []any, err error) {
+func (f DeadFilter) where(topic, group string) (where string, args []any, err error) {
 	if f.Limit < 0 {
 		return "", nil, fmt.Errorf("consumer: %w: Limit is negative", notify.ErrOptions)
 	}
 	where, args = " WHERE l.topic = ? AND l.id > ?", []any{topic, f.After}
-	if f.Group != "" {
-		where, args = where+" AND l.group_name = ?", append(args, f.Group)
+	if group != "" {
+		where, args = where+" AND l.group_name = ?", append(args, group)
 	}
 	if f.Error != "" {
 		where, args = where+" AND LOCATE(?, l.error) > 0", append(args, f.Error)
@@ -108,48 +87,25 @@ func (f DeadFilter) where(topic string) (where string, args []any, err error) {
 	return where, args, nil
 }
 
-// List returns the dead letters that the filter chooses, by their ids, with the first 4 KiB of each payload. The error is
-// notify.ErrNoTable, notify.ErrNoState, notify.ErrOptions or the server's.
-func (d *DeadLetters) List(ctx context.Context, f DeadFilter) ([]DeadLetter, error) {
-	if f.Limit == 0 {
-		f.Limit = 100
-	}
-	t, err := d.table(ctx)
+// DeadLetters returns the dead letters of the consumer's group, or of every group without Options.Group, that the filter chooses,
+// by their ids. The consumer need not run. The error is notify.ErrNoTable, notify.ErrNoState, notify.ErrOptions or the server's.
+func (c *Consumer) DeadLetters(ctx context.Context, f DeadFilter) (all []DeadLetter, err error) {
+	t, err := c.table(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return d.read(ctx, t, f, fmt.Sprintf("LEFT(l.payload, %d)", previewBytes))
-}
-
-// Get returns a dead letter with its whole payload. The error is ErrNoDeadLetter, or one of List's.
-func (d *DeadLetters) Get(ctx context.Context, id uint64) (DeadLetter, error) {
-	t, err := d.table(ctx)
-	if err != nil {
-		return DeadLetter{}, err
-	}
-	letters, err := d.read(ctx, t, DeadFilter{IDs: []uint64{id}, Limit: 1}, "l.payload")
-	if err == nil && len(letters) == 0 {
-		err = fmt.Errorf("consumer: dead letter %d of %s: %w", id, t, ErrNoDeadLetter)
-	}
-	if err != nil {
-		return DeadLetter{}, err
-	}
-	return letters[0], nil
-}
-
-func (d *DeadLetters) table(ctx context.Context) (*table.Table, error) {
-	return table.Describe(ctx, d.db.Pool(), d.db.Name(), d.topic)
-}
-
-func (d *DeadLetters) read(ctx context.Context, t *table.Table, f DeadFilter, payload string) (all []DeadLetter, err error) {
-	where, args, err := f.where(t.Name)
+	where, args, err := f.where(t.Name, c.options.Group)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := d.db.Pool().QueryContext(ctx, "SELECT l.id, l.topic, l.group_name, l.message_id, l.headers, "+payload+", LENGTH(l.payload),"+
+	payload := fmt.Sprintf("LEFT(l.payload, %d)", previewBytes)
+	if f.Whole {
+		payload = "l.payload"
+	}
+	rows, err := c.db.Pool().QueryContext(ctx, "SELECT l.id, l.topic, l.group_name, l.message_id, l.headers, "+payload+", LENGTH(l.payload),"+
 		" l.attempts, l.error, CAST(UNIX_TIMESTAMP(l.failed_at) * 1000000 AS SIGNED), r.message_id IS NOT NULL FROM "+schema.DeadLetterTable+" AS l"+
 		" LEFT JOIN "+schema.RetryTable+" AS r ON r.topic = l.topic AND r.group_name = l.group_name AND r.message_id = l.message_id"+
-		where+" ORDER BY l.id LIMIT ?", append(args, f.Limit)...)
+		where+" ORDER BY l.id LIMIT ?", append(args, cmp.Or(f.Limit, 100))...)
 	if err != nil {
 		return nil, stateError("read dead letters", err)
 	}
@@ -171,69 +127,66 @@ func (d *DeadLetters) read(ctx context.Context, t *table.Table, f DeadFilter, pa
 	return all, nil
 }
 
-// DeadRetry is what Retry did.
-type DeadRetry struct {
-	// Messages are the ids of the messages that are tried again, in the order of their dead letters. A message of a message table
-	// has a new id.
-	Messages []uint64
-	// Gone are the dead letters, by their ids, whose rows are not in the table any more. They stay as they are.
-	Gone []uint64
+func (c *Consumer) table(ctx context.Context) (*table.Table, error) {
+	return table.Describe(ctx, c.db.Pool(), c.db.Name(), c.topic)
 }
 
-// Retry has the groups try again the messages of the dead letters that the filter chooses, each in a transaction of its own: no
-// other group gets them. An error leaves those after it as they were; what was done before is in the result.
+// RetryDead has the groups try again the messages of the dead letters that DeadLetters would return, each in a transaction of its
+// own: no other group gets them. messages are their ids, in the order of the dead letters. gone are the dead letters, by their
+// ids, whose rows are not in the table any more; they stay as they are. An error leaves the dead letters after it as they were;
+// what was done before is in the results.
 //
-// A message of a message table is published again for its group alone, whole, with a new id and the header retryHeader, and its
-// dead letter is deleted. Of any other table the group's consumer reads the row again, as it is then, at the latest 5 s later if
-// it runs. It handles the row, at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
+// A message of a message table is published again for its group alone, whole, with a new id and the header mqnotify-retry, and
+// its dead letter is deleted. Of any other table the group's consumer reads the row again, as it is then, at the latest 5 s later
+// if it runs. It handles the row, at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
 // letter with it; until then DeadLetter.Retrying is set. When the handler fails again, the dead letter has the new error.
 //
-// The error is one of List's, or about the table's key.
-func (d *DeadLetters) Retry(ctx context.Context, f DeadFilter) (done DeadRetry, err error) {
-	t, err := d.table(ctx)
+// The error is one of those of DeadLetters, or about the table's key.
+func (c *Consumer) RetryDead(ctx context.Context, f DeadFilter) (messages, gone []uint64, err error) {
+	t, err := c.table(ctx)
 	if err != nil {
-		return done, err
+		return nil, nil, err
 	}
-	retry := d.publish
+	retry := c.publishLetter
 	if !t.IsMessageTable() {
-		key, err := t.KeyColumn(d.key)
+		key, err := t.KeyColumn(c.options.Key)
 		if err != nil {
-			return done, err
+			return nil, nil, err
 		}
 		retry = func(ctx context.Context, tx *sqlx.Tx, t *table.Table, _, message uint64, group string) (uint64, error) {
-			return d.ask(ctx, tx, t, key.Name, message, group)
+			return c.askForRow(ctx, tx, t, key.Name, message, group)
 		}
 	}
-	err = d.each(ctx, t, f, func(ctx context.Context, letter uint64) error {
-		id, err := d.retry(ctx, t, letter, retry)
+	err = c.eachLetter(ctx, t, f, func(ctx context.Context, letter uint64) error {
+		id, err := c.retryLetter(ctx, t, letter, retry)
 		switch {
-		case errors.Is(err, ErrNoDeadLetter): // another call was faster
+		case errors.Is(err, errNoLetter): // another call was faster
 			return nil
 		case errors.Is(err, errGone):
-			done.Gone = append(done.Gone, letter)
+			gone = append(gone, letter)
 			return nil
 		case err == nil:
-			done.Messages = append(done.Messages, id)
+			messages = append(messages, id)
 		}
 		return err
 	})
-	if len(done.Messages) > 0 && t.IsMessageTable() {
-		if woken := d.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without it the group polls
+	if len(messages) > 0 && t.IsMessageTable() {
+		if woken := c.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without it the group polls
 			err = woken
 		}
 	}
-	return done, err
+	return messages, gone, err
 }
 
 // errGone says that the row of a dead letter is not there.
 var errGone = errors.New("the row is gone")
 
-// retry does with one dead letter what again does, in a transaction.
-func (d *DeadLetters) retry(ctx context.Context, t *table.Table, letter uint64,
+// retryLetter does with one dead letter what again does, in a transaction.
+func (c *Consumer) retryLetter(ctx context.Context, t *table.Table, letter uint64,
 	again func(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error),
 ) (id uint64, err error) {
 	err = server.Again(ctx, server.Retryable, func() error {
-		tx, err := d.db.Pool().BeginTxx(ctx, nil)
+		tx, err := c.db.Pool().BeginTxx(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -244,7 +197,7 @@ func (d *DeadLetters) retry(ctx context.Context, t *table.Table, letter uint64,
 			letter, t.Name).Scan(&message, &group)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return ErrNoDeadLetter
+			return errNoLetter
 		case err != nil:
 			return err
 		}
@@ -259,9 +212,9 @@ func (d *DeadLetters) retry(ctx context.Context, t *table.Table, letter uint64,
 	return id, nil
 }
 
-// publish publishes the message of a dead letter for its group, and deletes the dead letter. The payload, which may be as large
+// publishLetter publishes the message of a dead letter for its group, and deletes the dead letter. The payload, which may be as large
 // as a packet, does not leave the server.
-func (d *DeadLetters) publish(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
+func (c *Consumer) publishLetter(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
 	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
 		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), payload FROM "+schema.DeadLetterTable+" WHERE id = ?",
 		`$."`+retryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
@@ -276,8 +229,8 @@ func (d *DeadLetters) publish(ctx context.Context, tx *sqlx.Tx, t *table.Table, 
 	return uint64(id), err
 }
 
-// ask asks the group's consumer to read the row again.
-func (d *DeadLetters) ask(ctx context.Context, tx *sqlx.Tx, t *table.Table, key string, message uint64, group string) (uint64, error) {
+// askForRow asks the group's consumer to read the row again.
+func (c *Consumer) askForRow(ctx context.Context, tx *sqlx.Tx, t *table.Table, key string, message uint64, group string) (uint64, error) {
 	var there int
 	err := tx.QueryRowxContext(ctx, "SELECT 1 FROM "+ident.Quote(t.Name)+" WHERE "+ident.Quote(key)+" = ?", message).Scan(&there)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -290,10 +243,10 @@ func (d *DeadLetters) ask(ctx context.Context, tx *sqlx.Tx, t *table.Table, key 
 	return message, err
 }
 
-// Delete deletes the dead letters that the filter chooses, each in a transaction of its own, and returns how many it deleted. The
-// messages stay in the topic. The error is one of List's; what was deleted before it stays deleted.
-func (d *DeadLetters) Delete(ctx context.Context, f DeadFilter) (n int, err error) {
-	t, err := d.table(ctx)
+// DeleteDead deletes the dead letters that DeadLetters would return, each in a transaction of its own, and returns how many it
+// deleted. The messages stay in the topic. The error is one of those of DeadLetters; what was deleted before it stays deleted.
+func (c *Consumer) DeleteDead(ctx context.Context, f DeadFilter) (n int, err error) {
+	t, err := c.table(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -306,10 +259,10 @@ func (d *DeadLetters) Delete(ctx context.Context, f DeadFilter) (n int, err erro
 		_, err := tx.ExecContext(ctx, "DELETE FROM "+schema.DeadLetterTable+" WHERE id = ?", letter)
 		return message, err
 	}
-	err = d.each(ctx, t, f, func(ctx context.Context, letter uint64) error {
-		_, err := d.retry(ctx, t, letter, remove)
+	err = c.eachLetter(ctx, t, f, func(ctx context.Context, letter uint64) error {
+		_, err := c.retryLetter(ctx, t, letter, remove)
 		switch {
-		case errors.Is(err, ErrNoDeadLetter):
+		case errors.Is(err, errNoLetter):
 			return nil
 		case err == nil:
 			n++
@@ -319,26 +272,26 @@ func (d *DeadLetters) Delete(ctx context.Context, f DeadFilter) (n int, err erro
 	return n, err
 }
 
-// each calls do with the dead letters that the filter chooses, and that are there now: a message that fails again meanwhile does
+// eachLetter calls do with the dead letters that the filter chooses, and that are there now: a message that fails again meanwhile does
 // not come again.
-func (d *DeadLetters) each(ctx context.Context, t *table.Table, f DeadFilter, do func(ctx context.Context, letter uint64) error) error {
+func (c *Consumer) eachLetter(ctx context.Context, t *table.Table, f DeadFilter, do func(ctx context.Context, letter uint64) error) error {
 	const page = 1000
-	if _, _, err := f.where(t.Name); err != nil {
+	if _, _, err := f.where(t.Name, c.options.Group); err != nil {
 		return err
 	}
 	limit := cmp.Or(f.Limit, math.MaxInt)
 	var newest sql.Null[uint64]
-	err := d.db.Pool().QueryRowxContext(ctx, "SELECT MAX(id) FROM "+schema.DeadLetterTable+" WHERE topic = ?", t.Name).Scan(&newest)
+	err := c.db.Pool().QueryRowxContext(ctx, "SELECT MAX(id) FROM "+schema.DeadLetterTable+" WHERE topic = ?", t.Name).Scan(&newest)
 	if err != nil {
 		return stateError("read dead letters", err)
 	}
 	for f.After < newest.V && limit > 0 {
-		where, args, err := f.where(t.Name)
+		where, args, err := f.where(t.Name, c.options.Group)
 		if err != nil {
 			return err
 		}
 		var letters []uint64
-		err = d.db.Pool().SelectContext(ctx, &letters, "SELECT l.id FROM "+schema.DeadLetterTable+" AS l"+where+" AND l.id <= ? ORDER BY l.id LIMIT ?",
+		err = c.db.Pool().SelectContext(ctx, &letters, "SELECT l.id FROM "+schema.DeadLetterTable+" AS l"+where+" AND l.id <= ? ORDER BY l.id LIMIT ?",
 			append(args, newest.V, min(page, limit))...)
 		if err != nil {
 			return stateError("read dead letters", err)

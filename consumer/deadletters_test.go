@@ -18,12 +18,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// openLetters is access to a table's dead letters.
-func openLetters(tb testing.TB, db *notify.DB, topic string) *DeadLetters {
+// lettersOf is access to the dead letters of a group, or of all groups of a table.
+func lettersOf(tb testing.TB, db *notify.DB, topic, group string) *Consumer {
 	tb.Helper()
-	letters, err := NewDeadLetters(db, topic, "")
+	c, err := New(db, topic, Options{Group: group})
 	require.NoError(tb, err)
-	return letters
+	return c
 }
 
 // failing is a handler that fails until it is mended, and notes what it handles after that.
@@ -45,7 +45,7 @@ func (f *failing) handler() Handler {
 func bury(t *testing.T, db *notify.DB, topic string, groups ...string) {
 	t.Helper()
 	for _, group := range groups {
-		require.NoError(t, run(t, db, topic, Options{Group: group, From: Beginning(), StopAtEnd: true, MaxAttempts: 1, Retry: atOnce},
+		require.NoError(t, run(t, db, topic, Options{Group: group, From: "beginning", StopAtEnd: true, MaxAttempts: 1, Retry: atOnce},
 			(&failing{}).handler()).wait(t))
 	}
 }
@@ -68,9 +68,9 @@ func TestRetryOfAMessage(t *testing.T) {
 		_, err := db.Pool().ExecContext(t.Context(), `INSERT INTO orders (headers, payload) VALUES ('{"k": "ü\\"\\\\"}', ?), (NULL, 'small')`, []byte(huge))
 		require.NoError(t, err)
 		bury(t, db, "orders", "mail", "bill/er")
-		letters := openLetters(t, db, "orders")
+		letters := lettersOf(t, db, "orders", "")
 
-		all, err := letters.List(t.Context(), DeadFilter{})
+		all, err := letters.DeadLetters(t.Context(), DeadFilter{})
 		require.NoError(t, err)
 		require.Len(t, all, 4)
 		require.Equal(t, huge[:previewBytes], string(all[0].Payload))
@@ -78,21 +78,22 @@ func TestRetryOfAMessage(t *testing.T) {
 		require.Equal(t, map[string]string{"k": `ü"\`}, all[0].Headers)
 		require.Equal(t, "fails with 1: Disk full", all[0].Error)
 		require.False(t, all[0].FailedAt.IsZero())
-		whole, err := letters.Get(t.Context(), all[0].ID)
+		whole, err := letters.DeadLetters(t.Context(), DeadFilter{IDs: []uint64{all[0].ID}, Whole: true})
 		require.NoError(t, err)
-		require.Equal(t, huge, string(whole.Payload))
+		require.Equal(t, huge, string(whole[0].Payload))
 		for _, f := range []struct {
+			group string
 			DeadFilter
 			want []int // of all
 		}{
-			{DeadFilter{Group: "mail"}, []int{0, 1}},
-			{DeadFilter{Error: "disk FULL"}, []int{0, 1, 2, 3}},
-			{DeadFilter{Error: "%"}, nil},
-			{DeadFilter{Error: "with 2", Group: "bill/er"}, []int{3}},
-			{DeadFilter{IDs: []uint64{all[1].ID, all[3].ID}}, []int{1, 3}},
-			{DeadFilter{After: all[0].ID, Limit: 2}, []int{1, 2}},
+			{"mail", DeadFilter{}, []int{0, 1}},
+			{"", DeadFilter{Error: "disk FULL"}, []int{0, 1, 2, 3}},
+			{"", DeadFilter{Error: "%"}, nil},
+			{"bill/er", DeadFilter{Error: "with 2"}, []int{3}},
+			{"", DeadFilter{IDs: []uint64{all[1].ID, all[3].ID}}, []int{1, 3}},
+			{"", DeadFilter{After: all[0].ID, Limit: 2}, []int{1, 2}},
 		} {
-			some, err := letters.List(t.Context(), f.DeadFilter)
+			some, err := lettersOf(t, db, "orders", f.group).DeadLetters(t.Context(), f.DeadFilter)
 			require.NoError(t, err)
 			var ids, want []uint64
 			for _, l := range some {
@@ -109,26 +110,27 @@ func TestRetryOfAMessage(t *testing.T) {
 		other.mended.Store(true)
 		run(t, db, "orders", Options{Group: "bill/er"}, got.handler())
 		run(t, db, "orders", Options{Group: "mail"}, other.handler())
-		done, err := letters.Retry(t.Context(), DeadFilter{Group: "bill/er"})
+		again, gone, err := lettersOf(t, db, "orders", "bill/er").RetryDead(t.Context(), DeadFilter{})
 		require.NoError(t, err)
-		require.Len(t, done.Messages, 2)
-		require.Empty(t, done.Gone)
+		require.Len(t, again, 2)
+		require.Empty(t, gone)
 		insert(t, db, "orders", "last") // when it has come, what was before it has
 		eventually(t, func() bool { return len(got.payloads()) == 3 && len(other.payloads()) == 1 }, "the messages do not come: %d", len(got.payloads()))
 		require.Equal(t, []string{"last"}, other.payloads(), "the other group gets none")
 		require.Equal(t, []string{huge, "small", "last"}, got.payloads())
 		require.Equal(t, map[string]string{"k": `ü"\`, retryHeader: "bill/er/1"}, got.all[0].Headers)
-		require.Equal(t, done.Messages[0], got.all[0].ID)
+		require.Equal(t, again[0], got.all[0].ID)
 		require.Equal(t, []string{"mail", "mail"}, mysqltest.Values[string](t, db.Pool(), "SELECT group_name FROM mqnotify_dead_letter"))
 
-		n, err := letters.Delete(t.Context(), DeadFilter{Limit: 1})
+		n, err := letters.DeleteDead(t.Context(), DeadFilter{Limit: 1})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		_, err = letters.Get(t.Context(), all[0].ID)
-		require.ErrorIs(t, err, ErrNoDeadLetter)
-		_, err = letters.Retry(t.Context(), DeadFilter{Limit: -1})
+		none, err := letters.DeadLetters(t.Context(), DeadFilter{IDs: []uint64{all[0].ID}})
+		require.NoError(t, err)
+		require.Empty(t, none)
+		_, _, err = letters.RetryDead(t.Context(), DeadFilter{Limit: -1})
 		require.ErrorIs(t, err, notify.ErrOptions)
-		_, err = openLetters(t, db, "nothing").List(t.Context(), DeadFilter{})
+		_, err = lettersOf(t, db, "nothing", "").DeadLetters(t.Context(), DeadFilter{})
 		require.ErrorIs(t, err, notify.ErrNoTable)
 	})
 }
@@ -141,14 +143,14 @@ func TestRetryOfARow(t *testing.T) {
 		shop(t, db, "a", "b", "c")
 		bury(t, db, "shop", "mail", "bill")
 		do(t, db, "UPDATE shop SET name = 'changed' WHERE no = 2")
-		letters := openLetters(t, db, "shop")
 		retry := func(group string) {
-			done, err := letters.Retry(t.Context(), DeadFilter{Group: group, Error: "with 2"})
+			again, gone, err := lettersOf(t, db, "shop", group).RetryDead(t.Context(), DeadFilter{Error: "with 2"})
 			require.NoError(t, err)
-			require.Equal(t, DeadRetry{Messages: []uint64{2}}, done)
+			require.Equal(t, []uint64{2}, again)
+			require.Empty(t, gone)
 		}
 		of := func(group string) DeadLetter {
-			some, err := letters.List(t.Context(), DeadFilter{Group: group, Error: "with 2"})
+			some, err := lettersOf(t, db, "shop", group).DeadLetters(t.Context(), DeadFilter{Error: "with 2"})
 			require.NoError(t, err)
 			require.Len(t, some, 1)
 			return some[0]
@@ -177,10 +179,10 @@ func TestRetryOfARow(t *testing.T) {
 		require.JSONEq(t, `{"no": 4, "name": "last"}`, other.payloads()[0], "the other group gets the new row alone")
 
 		do(t, db, "DELETE FROM shop WHERE no = 1")
-		done, err := letters.Retry(t.Context(), DeadFilter{Group: "bill"})
+		again, missing, err := lettersOf(t, db, "shop", "bill").RetryDead(t.Context(), DeadFilter{})
 		require.NoError(t, err)
-		require.Equal(t, []uint64{2, 3}, done.Messages)
-		require.Len(t, done.Gone, 1)
+		require.Equal(t, []uint64{2, 3}, again)
+		require.Len(t, missing, 1)
 		eventually(t, func() bool { return len(other.payloads()) == 3 }, "the rows do not come")
 		eventually(t, func() bool {
 			return slices.Equal([]uint64{1}, mysqltest.Values[uint64](t, db.Pool(), "SELECT message_id FROM mqnotify_dead_letter WHERE group_name = 'bill'"))
@@ -194,20 +196,20 @@ func TestRetryOfARowThatGoes(t *testing.T) {
 		db := openTopic(t, s)
 		shop(t, db, "a", "b")
 		bury(t, db, "shop", "mail")
-		done, err := openLetters(t, db, "shop").Retry(t.Context(), DeadFilter{})
+		again, _, err := lettersOf(t, db, "shop", "").RetryDead(t.Context(), DeadFilter{})
 		require.NoError(t, err)
-		require.Equal(t, []uint64{1, 2}, done.Messages)
+		require.Equal(t, []uint64{1, 2}, again)
 		do(t, db, "DELETE FROM shop WHERE no = 1")
 		got := failing{}
 		got.mended.Store(true)
 		require.NoError(t, run(t, db, "shop", Options{Group: "mail", StopAtEnd: true}, got.handler()).wait(t))
 		require.Len(t, got.payloads(), 1)
-		all, err := openLetters(t, db, "shop").List(t.Context(), DeadFilter{})
+		all, err := lettersOf(t, db, "shop", "").DeadLetters(t.Context(), DeadFilter{})
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		require.Equal(t, gone, all[0].Error)
 		require.False(t, all[0].Retrying)
-		n, err := openLetters(t, db, "shop").Delete(t.Context(), DeadFilter{})
+		n, err := lettersOf(t, db, "shop", "").DeleteDead(t.Context(), DeadFilter{})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	})
@@ -251,7 +253,7 @@ func TestRetriesAtTheSameTime(t *testing.T) {
 			} {
 				do(t, db, "DELETE FROM work", "DELETE FROM mqnotify_dead_letter")
 				bury := &failing{}
-				options := Options{Group: topic + name, From: Beginning(), MaxAttempts: 1, Retry: atOnce, MembersShare: c.share}
+				options := Options{Group: topic + name, From: "beginning", MaxAttempts: 1, Retry: atOnce, MembersShare: c.share}
 				options.StopAtEnd = true
 				require.NoError(t, run(t, db, topic, options, bury.handler()).wait(t))
 				options.StopAtEnd = false
@@ -259,7 +261,7 @@ func TestRetriesAtTheSameTime(t *testing.T) {
 				var asking sync.WaitGroup
 				for range 4 {
 					asking.Go(func() {
-						_, err := openLetters(t, db, topic).Retry(t.Context(), DeadFilter{})
+						_, _, err := lettersOf(t, db, topic, "").RetryDead(t.Context(), DeadFilter{})
 						require.NoError(t, err)
 					})
 				}
@@ -283,11 +285,11 @@ func TestDeadLettersWithoutState(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "DROP TABLE mqnotify_retry")
-		_, err := openLetters(t, db, "orders").List(t.Context(), DeadFilter{})
+		_, err := lettersOf(t, db, "orders", "").DeadLetters(t.Context(), DeadFilter{})
 		require.ErrorIs(t, err, notify.ErrNoState)
 		shop(t, db, "a")
 		var got collected // and a consumer does without
-		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))
+		require.NoError(t, run(t, db, "shop", Options{Group: "g", From: "beginning", StopAtEnd: true}, got.handler()).wait(t))
 		require.Len(t, got.payloads(), 1)
 	})
 }

@@ -49,7 +49,7 @@ func TestServerDefaults(t *testing.T) {
 
 				var messages, rows []Message
 				read := func(topic string, into *[]Message) {
-					c, err := New(db, topic, Options{Group: fmt.Sprint("g", n), From: Beginning()})
+					c, err := New(db, topic, Options{Group: fmt.Sprint("g", n), From: "beginning"})
 					require.NoError(t, err)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()

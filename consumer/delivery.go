@@ -11,6 +11,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/deadletter"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -20,7 +22,7 @@ type delivery struct {
 	options  Options
 	db       *notify.DB
 	offset   ledger // nil without a group
-	progress progress
+	progress position.Progress
 
 	unsaved bool
 	saved   time.Time
@@ -48,8 +50,8 @@ var (
 func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) {
 	d.saved = time.Now()
 	if d.options.Watch != nil {
-		d.options.Watch(Progress{d.progress.clone()})
-		d.told = d.progress.settled
+		d.options.Watch(position.Text(&d.progress))
+		d.told = d.progress.Settled
 	}
 	defer func() {
 		// A context that ended must not make what was handled be handled again.
@@ -92,7 +94,7 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 	}
 	if !b.inOrder { // else they are below what is handled, or settled
 		for _, id := range b.passed {
-			d.progress.done.add(id, id)
+			d.progress.Done.Add(id, id)
 		}
 	}
 	size := len(b.messages)
@@ -120,8 +122,8 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 			return context.Cause(ctx)
 		}
 	}
-	if b.settled > d.progress.settled {
-		d.progress.settle(b.settled)
+	if b.settled > d.progress.Settled {
+		d.progress.Settle(b.settled)
 		d.unsaved = d.offset != nil
 	}
 	d.watched()
@@ -133,9 +135,9 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 
 // watched tells Options.Watch that the watermark has moved.
 func (d *delivery) watched() {
-	if d.options.Watch != nil && d.progress.settled != d.told {
-		d.told = d.progress.settled
-		d.options.Watch(Progress{d.progress.clone()})
+	if d.options.Watch != nil && d.progress.Settled != d.told {
+		d.told = d.progress.Settled
+		d.options.Watch(position.Text(&d.progress))
 	}
 }
 
@@ -169,8 +171,14 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 		d.dead++
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
-		if buried := Bury(ctx, tx, d.options.Group, m, attempts, err); buried != nil || !m.retry {
-			return buried
+		buried := deadletter.Write(ctx, tx, deadletter.Letter{
+			Topic: m.Topic, Group: d.options.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, Attempts: attempts, Cause: err,
+		})
+		if buried != nil {
+			return stateError("write dead letter", buried)
+		}
+		if !m.retry {
+			return nil
 		}
 		return endRetry(ctx, tx, d.options.Group, m)
 	})
@@ -293,10 +301,14 @@ func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) e
 	return err
 }
 
-func (d *delivery) note(p *progress, messages []Message, inOrder bool) {
+func (d *delivery) note(p *position.Progress, messages []Message, inOrder bool) {
 	for _, m := range messages {
 		if !m.retry {
-			p.handled(m.ID, inOrder)
+			if inOrder {
+				p.Settle(m.ID)
+			} else {
+				p.Done.Add(m.ID, m.ID)
+			}
 		}
 	}
 }
@@ -318,7 +330,7 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 		}
 		return done
 	}
-	next := d.progress.clone()
+	next := d.progress.Clone()
 	d.note(&next, messages, inOrder)
 	whole, err := d.offset.storeOf(ctx, tx, next, messages)
 	if err != nil {

@@ -62,15 +62,16 @@ func TestExamples(t *testing.T) {
 			{ExampleOptions_membersShare, "", "SELECT COUNT(*) = 3 FROM bills"},
 			{ExampleEachTx, "", "SELECT COUNT(*) = 3 FROM parcels"},
 			{ExampleBatchTx, "", "SELECT orders = 3 FROM totals"},
-			{ExampleBury, "", fmt.Sprintf(handled, "mails") + " AND (SELECT COUNT(*) = 1 FROM mqnotify_dead_letter)"},
+			{ExampleHandler, "", fmt.Sprintf(handled, "mails") + " AND (SELECT COUNT(*) = 1 FROM mqnotify_dead_letter)"},
 			{ExampleConsumer_Run, "", fmt.Sprintf(handled, "reports")},
 			{ExampleConsumer_Writers, "gaps are settled by knowledge: true\n", ""},
 			{ExampleNew, "{\"item\":1,\"difference\":-1}\n{\"item\":2,\"difference\":-3}\n", ""},
-			{ExamplePosition, "3 1 3 1 0\n", ""},
+			{ExampleOptions_from, "3 1 3 1 0\n", ""},
 			{ExampleErrStop, "2 of them\n", ""},
-			{ExampleStatus, "billing has 0 to come\n", ""},
+			{ExampleConsumer_Status, "billing has 0 to come\n", ""},
 			{ExampleMessage_IsBase64, "dot has 2 bytes\n", ""},
-			{ExampleDeadLetters, "message 2, 0 bytes: there is nothing in it\n0 tried again\n", ""},
+			{ExampleConsumer_DeadLetters, "message 2, 0 bytes, 1 attempt\n0 tried again\n", ""},
+			{ExampleOptions_watch, "3 messages, after 3\n0 messages, after 3\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -86,7 +87,7 @@ func ExampleEach() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	orders, err := consumer.New(db, "orders", consumer.Options{Group: "billing", From: consumer.Beginning()})
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "billing", From: "beginning"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func ExampleEach() {
 // A page at a time, for work that is cheaper so. What was done of a page that fails in
 // the middle does not come again.
 func ExampleBatch() {
-	orders, err := consumer.New(db, "orders", consumer.Options{Group: "index", From: consumer.Beginning(), PageRows: 500})
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "index", From: "beginning", PageRows: 500})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func ExampleBatch() {
 // customers: the orders of a customer are billed in order, one after the other.
 func ExampleOptions_membersShare() {
 	orders, err := consumer.New(db, "orders", consumer.Options{
-		Group: "bills", From: consumer.Beginning(),
+		Group: "bills", From: "beginning",
 		MembersShare: true, PartitionBy: "customer", // a column, or a header of the messages
 	})
 	if err != nil {
@@ -144,7 +145,7 @@ func ExampleOptions_membersShare() {
 // What a handler does in the transaction that it is given is done exactly once: the
 // offset is committed with it.
 func ExampleEachTx() {
-	orders, err := consumer.New(db, "orders", consumer.Options{Group: "parcels", From: consumer.Beginning()})
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "parcels", From: "beginning"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func ExampleEachTx() {
 
 // The same for a page of messages.
 func ExampleBatchTx() {
-	orders, err := consumer.New(db, "orders", consumer.Options{Group: "totals", From: consumer.Beginning(), PageRows: 500})
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "totals", From: "beginning", PageRows: 500})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -173,15 +174,15 @@ func ExampleBatchTx() {
 	}
 }
 
-// A message that no attempt would help is put away at once; those behind it go on.
-func ExampleBury() {
-	orders, err := consumer.New(db, "orders", consumer.Options{Group: "mails", From: consumer.Beginning()})
+// A message that no attempt would help goes to the dead letters at once; those behind it go on.
+func ExampleHandler() {
+	orders, err := consumer.New(db, "orders", consumer.Options{Group: "mails", From: "beginning"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	err = orders.Run(ctx, consumer.Each(func(ctx context.Context, m consumer.Message) error {
 		if len(m.Payload) == 0 {
-			return consumer.Bury(ctx, db.Pool(), "mails", m, 1, errors.New("there is nothing in it"))
+			return fmt.Errorf("%w: there is nothing in it", notify.ErrDead)
 		}
 		return send(ctx, m)
 	}))
@@ -191,36 +192,32 @@ func ExampleBury() {
 }
 
 // The dead letters of a group: the empty ones are deleted, the others are tried again, by that group alone.
-func ExampleDeadLetters() {
-	letters, err := consumer.NewDeadLetters(db, "orders", "")
+func ExampleConsumer_DeadLetters() {
+	mails, err := consumer.New(db, "orders", consumer.Options{Group: "mails"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	list, err := letters.List(ctx, consumer.DeadFilter{Group: "mails"})
+	letters, err := mails.DeadLetters(ctx, consumer.DeadFilter{Whole: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, l := range list {
-		whole, err := letters.Get(ctx, l.ID)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("message %d, %d bytes: %s\n", whole.MessageID, len(whole.Payload), whole.Error)
+	for _, l := range letters {
+		fmt.Printf("message %d, %d bytes, %d attempt\n", l.MessageID, len(l.Payload), l.Attempts)
 	}
-	if _, err := letters.Delete(ctx, consumer.DeadFilter{Group: "mails", Error: "nothing in it"}); err != nil {
+	if _, err := mails.DeleteDead(ctx, consumer.DeadFilter{Error: "nothing in it"}); err != nil {
 		log.Fatal(err)
 	}
-	done, err := letters.Retry(ctx, consumer.DeadFilter{Group: "mails"})
+	messages, _, err := mails.RetryDead(ctx, consumer.DeadFilter{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(done.Messages), "tried again")
+	fmt.Println(len(messages), "tried again")
 }
 
 // A message that fails three times goes to the dead letters; a table that was
 // truncated is read from its beginning; any other error that Run returns ends the process.
 func ExampleConsumer_Run() {
-	options := consumer.Options{Group: "reports", From: consumer.Beginning(), MaxAttempts: 3, HandlerTimeout: time.Minute}
+	options := consumer.Options{Group: "reports", From: "beginning", MaxAttempts: 3, HandlerTimeout: time.Minute}
 	for {
 		orders, err := consumer.New(db, "orders", options)
 		if err != nil {
@@ -256,7 +253,7 @@ func ExampleConsumer_Writers() {
 // as tail -f does.
 func ExampleNew() {
 	stock, err := consumer.New(db, "stock_changes", consumer.Options{
-		From:      consumer.Last(10),
+		From:      "last 10",
 		StopAtEnd: true,
 		Columns:   []string{"item", "difference"},
 		Where:     "difference < 0",
@@ -275,14 +272,14 @@ func ExampleNew() {
 }
 
 // Where to begin. A group begins there once, and then goes on where it was.
-func ExamplePosition() {
+func ExampleOptions_from() {
 	counts := make([]int, 5)
-	for i, from := range []consumer.Position{
-		consumer.Beginning(),
-		consumer.FromID(3),
-		consumer.Since(time.Now().Add(-time.Hour)),
-		consumer.Last(1),
-		consumer.End(),
+	for i, from := range []string{
+		"beginning",
+		"3",
+		"1h",
+		"last 1",
+		"end",
 	} {
 		orders, err := consumer.New(db, "orders", consumer.Options{From: from, StopAtEnd: true})
 		if err != nil {
@@ -301,7 +298,7 @@ func ExamplePosition() {
 
 // All that is there now, and then no more; or less.
 func ExampleErrStop() {
-	orders, err := consumer.New(db, "orders", consumer.Options{From: consumer.Beginning(), StopAtEnd: true})
+	orders, err := consumer.New(db, "orders", consumer.Options{From: "beginning", StopAtEnd: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -318,43 +315,41 @@ func ExampleErrStop() {
 	fmt.Println(seen, "of them")
 }
 
-// How far the groups are, for an alert.
-func ExampleStatus() {
-	status, err := consumer.Status(ctx, db, "orders", "")
+// How far a group is, for an alert.
+func ExampleConsumer_Status() {
+	billing, err := consumer.New(db, "orders", consumer.Options{Group: "billing"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := billing.Status(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, g := range status.Groups {
-		if g.Group == "billing" {
-			fmt.Printf("%s has %v to come\n", g.Group, g.Waiting)
-		}
+		fmt.Printf("%s has %v to come\n", g.Group, g.Waiting)
 	}
 }
 
-// What a reader has, as a text that it keeps elsewhere; see Options.Watch.
-func ExampleProgress() {
-	var p consumer.Progress
-	p.Settle(1041)
-	p.Add(1043)
-	p.Add(1044)
-	text := p.Text(1000)
-	fmt.Println(text)
-
-	back, err := consumer.ParseProgress(text)
-	fmt.Println(back.Has(1042), back.Has(1043), err) // 1042 may still come
-	later := back.Clone()
-	later.Settle(1044)
-	fmt.Println(back.Settled(), later.Settled(), later.Largest())
-
-	var other consumer.Progress // what another reader has
-	other.Settle(1042)
-	both := back.Union(&other)
-	fmt.Println(both.Text(1000))
-	// Output:
-	// 1041+1043-1044
-	// false true <nil>
-	// 1041 1044 1044
-	// 1044
+// A reader that keeps its position elsewhere, in a file of its own, say, and no group.
+func ExampleOptions_watch() {
+	kept := "beginning"
+	for range 2 { // as in two runs of a program
+		orders, err := consumer.New(db, "orders", consumer.Options{
+			From: kept, StopAtEnd: true, Watch: func(position string) { kept = position },
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		read := 0
+		err = orders.Run(ctx, consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+			read += len(messages)
+			return nil
+		}))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(read, "messages,", kept)
+	}
 }
 
 func ExampleMessage_MarshalJSON() {
@@ -368,7 +363,7 @@ func ExampleMessage_MarshalJSON() {
 
 // A row is JSON, which can't hold any bytes.
 func ExampleMessage_IsBase64() {
-	pictures, err := consumer.New(db, "pictures", consumer.Options{From: consumer.Beginning(), Limit: 1})
+	pictures, err := consumer.New(db, "pictures", consumer.Options{From: "beginning", Limit: 1})
 	if err != nil {
 		log.Fatal(err)
 	}

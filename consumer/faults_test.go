@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -46,7 +47,7 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 	for name, handler := range handlers {
 		do(tb, setup, "CREATE TABLE "+name+" (id BIGINT UNSIGNED NOT NULL)")
 		all = append(all, run(tb, db, "orders", Options{
-			Group: name, From: Beginning(), FlushInterval: 20 * time.Millisecond, PageRows: 20, MaxAttempts: -1, Retry: soonAgain, Logger: quiet,
+			Group: name, From: "beginning", FlushInterval: 20 * time.Millisecond, PageRows: 20, MaxAttempts: -1, Retry: soonAgain, Logger: quiet,
 		}, handler))
 		names = append(names, name)
 	}
@@ -118,7 +119,7 @@ func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Grace: time.Millisecond, FlushInterval: -1, Logger: quiet}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Grace: time.Millisecond, FlushInterval: -1, Logger: quiet}, got.handler())
 	got.waitFor(t, "one")
 	eventually(t, func() bool { return stored(t, admin, "g") == 1 }, "the offset is not stored")
 	do(t, admin, "SET GLOBAL read_only = 1")
@@ -126,10 +127,10 @@ func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 	eventually(t, func() bool { return len(got.ids()) >= 2 }, "the row does not come")
 
 	var alone collected
-	k := run(t, db, "orders", Options{From: Beginning(), Grace: time.Millisecond}, alone.handler())
+	k := run(t, db, "orders", Options{From: "beginning", Grace: time.Millisecond}, alone.handler())
 	alone.waitFor(t, "one", "two")
 	require.NoError(t, k.end(t))
-	err = run(t, db, "orders", Options{Group: "other", From: Beginning()}, alone.handler()).wait(t)
+	err = run(t, db, "orders", Options{Group: "other", From: "beginning"}, alone.handler()).wait(t)
 	require.EqualValues(t, 1290, number(err), "%v", err)
 	require.ErrorContains(t, err, "connect to its primary")
 
@@ -143,8 +144,8 @@ func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 func serverGoesAway(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	var got, alone collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, Logger: quiet}, got.handler())
-	k := run(t, db, "orders", Options{From: Beginning(), Logger: quiet}, alone.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", FlushInterval: -1, Logger: quiet}, got.handler())
+	k := run(t, db, "orders", Options{From: "beginning", Logger: quiet}, alone.handler())
 	insert(t, db, "orders", "one")
 	got.waitFor(t, "one")
 	alone.waitFor(t, "one")
@@ -269,7 +270,7 @@ func TestInDoubtIsNotStoredOver(t *testing.T) {
 		db, err := notify.OpenConfig(far)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
-		o, begun, err := claim(t.Context(), db, "orders", "g", "m", false, func() (progress, error) { return progress{}, nil })
+		o, begun, err := claim(t.Context(), db, "orders", "g", "m", false, func() (position.Progress, error) { return position.Progress{}, nil })
 		require.NoError(t, err)
 		options, err := Options{Group: "g", FlushInterval: time.Hour, Logger: quiet}.withDefaults()
 		require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
@@ -33,7 +34,7 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 	now := time.Now()
 	r.nextLook = now.Add(r.source.pace())
 	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but new rows need not wait
-		n, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier})
+		n, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier})
 		return n > 0, err
 	}
 	if errors.Is(err, errStale) {
@@ -58,10 +59,10 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 		}
 	}
 	if r.keyed {
-		again.lo = r.wm.settled + 1 // who has not ended may have committed since
+		again.Lo = r.wm.settled + 1 // who has not ended may have committed since
 	}
 	if r.waits() { // the gaps below what was handed out in another order
-		again = span{r.wm.settled + 1, ended}
+		again = position.Span{Lo: r.wm.settled + 1, Hi: ended}
 	}
 	n, err := r.reread(ctx, again)
 	if err != nil {
@@ -130,9 +131,9 @@ func warnReplica(ctx context.Context, log *slog.Logger, grace time.Duration) {
 }
 
 // reread reads the gaps of a span again and hands out what is there now.
-func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
+func (r *reader) reread(ctx context.Context, s position.Span) (n int, err error) {
 	for {
-		gaps, whole, err := r.gaps(ctx, s.lo-1, min(s.hi, r.wm.frontier))
+		gaps, whole, err := r.gaps(ctx, s.Lo-1, min(s.Hi, r.wm.frontier))
 		if err != nil || len(gaps) == 0 {
 			return n, err
 		}
@@ -156,8 +157,8 @@ func (r *reader) reread(ctx context.Context, s span) (n int, err error) {
 // gaps are the ranges of (after, upTo] to be read again, maxRanges at most; whole
 // tells that these are all. Where there are more, the ids that are there are read
 // first, and the ranges are those of ids that were not there before.
-func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []span, whole bool, err error) {
-	for gap := range r.wm.seen.missing(max(after, r.wm.settled), upTo) {
+func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.Span, whole bool, err error) {
+	for gap := range r.wm.seen.Missing(max(after, r.wm.settled), upTo) {
 		if gaps = append(gaps, gap); len(gaps) > maxRanges {
 			break
 		}
@@ -166,22 +167,22 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []span, who
 		return gaps, true, nil
 	}
 	const limit = 10_000
-	var appeared idSet
+	var appeared position.Set
 	for from := max(after, r.wm.settled); ; {
 		ids, err := r.rows.ids(ctx, from, upTo, limit)
 		if err != nil {
 			return nil, false, fmt.Errorf("consumer: read ids: %w", err)
 		}
 		for _, id := range ids {
-			if !r.wm.seen.contains(id) {
-				appeared.add(id, id)
+			if !r.wm.seen.Contains(id) {
+				appeared.Add(id, id)
 			}
-			if len(appeared.spans) == maxRanges {
-				return appeared.spans, false, nil
+			if len(appeared.Spans) == maxRanges {
+				return appeared.Spans, false, nil
 			}
 		}
 		if len(ids) < limit {
-			return appeared.spans, true, nil
+			return appeared.Spans, true, nil
 		}
 		from = ids[len(ids)-1]
 	}
@@ -197,9 +198,9 @@ func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	}
 	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
 	probes := 0
-	gaps := slices.Collect(r.wm.seen.missing(r.wm.settled, min(upTo, r.wm.frontier)))
+	gaps := slices.Collect(r.wm.seen.Missing(r.wm.settled, min(upTo, r.wm.frontier)))
 	for _, gap := range slices.Backward(gaps) {
-		for id := gap.hi; id >= gap.lo && probes < maxProbes; id-- {
+		for id := gap.Hi; id >= gap.Lo && probes < maxProbes; id-- {
 			probes++
 			err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, query, id)

@@ -65,7 +65,7 @@ func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers str
 	t.Helper()
 	db := openTopic(t, s)
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning", Writers: writers}, got.handler())
 	before, long := newConn(t, db), newConn(t, db)
 	onConn(t, before, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('before')")
 	onConn(t, long, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('long')")
@@ -114,7 +114,7 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 	}
 	insert(t, db, "orders", "x")
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning", Writers: writers, wrap: looks.wrap}, got.handler())
 	select {
 	case <-begun:
 	case <-time.After(patience):
@@ -135,7 +135,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	db := openTopic(t, s)
 	looks := newLooks()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writers, Grace: time.Second, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Second, wrap: looks.wrap}, got.handler())
 	late := newConn(t, db)
 	onConn(t, late, "START TRANSACTION")
 	var want []uint64
@@ -169,7 +169,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
-	options := Options{Group: "g", From: Beginning(), Writers: writers, StopAtEnd: true}
+	options := Options{Group: "g", From: "beginning", Writers: writers, StopAtEnd: true}
 	next := func() []string {
 		var got collected
 		require.NoError(t, run(t, db, "orders", options, got.handler()).wait(t))
@@ -198,7 +198,7 @@ func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	looks := newLooks()
-	options := Options{Group: "g", From: Beginning(), Writers: writers, Strict: true, Grace: 2 * time.Second, wrap: looks.wrap}
+	options := Options{Group: "g", From: "beginning", Writers: writers, Strict: true, Grace: 2 * time.Second, wrap: looks.wrap}
 	insert(t, db, "orders", "one")
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
@@ -238,7 +238,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	var got collected
-	c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, Strict: true, Grace: mysqltest.Size(4*time.Second, 5*time.Second, 15*time.Second)}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning", Writers: writers, Strict: true, Grace: mysqltest.Size(4*time.Second, 5*time.Second, 15*time.Second)}, got.handler())
 	var load sync.WaitGroup
 	for n := range 4 {
 		conn := newConn(t, db)
@@ -273,7 +273,7 @@ func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	looks := newLooks()
 	looks.stale.Store(true)
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writers, Grace: time.Millisecond, FlushInterval: -1, wrap: looks.wrap},
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Millisecond, FlushInterval: -1, wrap: looks.wrap},
 		got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
@@ -303,7 +303,7 @@ func TestGraceIsProlongedByALockedRow(t *testing.T) {
 		looks := newLooks()
 		var got collected
 		const grace = 100 * time.Millisecond
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writersUnknown, Grace: grace, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersUnknown, Grace: grace, FlushInterval: -1, wrap: looks.wrap}, got.handler())
 		conn := newConn(t, db)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "two")
@@ -329,7 +329,7 @@ func whereLeavesRowsOut(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
 	insert(t, db, "orders", numbers(1, 300)...)
-	options := Options{Group: "g", From: Beginning(), Writers: writers, Grace: time.Second, Where: "payload % 100 = 0 -- hundreds"}
+	options := Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Second, Where: "payload % 100 = 0 -- hundreds"}
 	var got collected
 	c := run(t, db, "orders", options, got.handler())
 	got.waitFor(t, "100", "200", "300")

@@ -35,7 +35,7 @@ func standingBy(tb testing.TB, db *notify.DB, n int) {
 func TestGroupHandsOver(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		options := Options{Group: "g", From: Beginning()}
+		options := Options{Group: "g", From: "beginning"}
 		var first, second collected
 		a := run(t, db, "orders", options, first.handler())
 		insert(t, db, "orders", "one")
@@ -60,7 +60,7 @@ func TestGroupsAreApart(t *testing.T) {
 		insert(t, db, "bills", "b")
 		var got [3]collected
 		for i, c := range []struct{ topic, group string }{{"orders", "g"}, {"orders", "G"}, {"bills", "g"}} {
-			run(t, db, c.topic, Options{Group: c.group, From: Beginning()}, got[i].handler())
+			run(t, db, c.topic, Options{Group: c.group, From: "beginning"}, got[i].handler())
 		}
 		got[0].waitFor(t, "o")
 		got[1].waitFor(t, "o")
@@ -117,7 +117,7 @@ func TestGroupLockLost(t *testing.T) {
 			_, err := tx.ExecContext(ctx, "INSERT INTO work (id, member) VALUES (?, ?)", m.ID, member)
 			return err
 		}
-		options := Options{Group: "g", From: Beginning()}
+		options := Options{Group: "g", From: "beginning"}
 		entered, release := make(chan context.Context), make(chan struct{})
 		block := sync.OnceFunc(func() { <-release })
 		a := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
@@ -157,7 +157,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		entered := make(chan context.Context)
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), StopTimeout: time.Hour},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", StopTimeout: time.Hour},
 			Each(func(ctx context.Context, _ Message) error {
 				entered <- ctx
 				<-ctx.Done()
@@ -181,7 +181,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 func TestStandbyKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		options := Options{Group: "g", From: Beginning()}
+		options := Options{Group: "g", From: "beginning"}
 		var first, second collected
 		a := run(t, db, "orders", options, first.handler())
 		insert(t, db, "orders", "one")
@@ -219,7 +219,7 @@ func TestGroupNetworkFreezes(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, far.Close()) }()
 		insert(t, db, "orders", "one")
-		options := Options{Group: "g", From: Beginning(), lockIdle: 3 * time.Second}
+		options := Options{Group: "g", From: "beginning", lockIdle: 3 * time.Second}
 		hands := make(chan context.Context, 1)
 		a := run(t, far, "orders", options, Each(func(ctx context.Context, _ Message) error {
 			hands <- ctx
@@ -280,7 +280,7 @@ func TestHandlerNeverTwiceAtOnce(t *testing.T) {
 			far, err := notify.OpenConfig(proxy.Config(config))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, far.Close()) }()
-			run(t, far, "orders", Options{Group: "g", From: Beginning(), Logger: quiet}, handler)
+			run(t, far, "orders", Options{Group: "g", From: "beginning", Logger: quiet}, handler)
 			proxies = append(proxies, proxy)
 		}
 		standingBy(t, db, 1) // a first connection that fails would end a member

@@ -34,7 +34,7 @@ func TestGTIDOpenTransaction(t *testing.T) {
 		p, err := producer.New(db, "orders", producer.Options{})
 		require.NoError(t, err)
 		defer p.Close()
-		c, err := New(open(), "orders", Options{From: Beginning()})
+		c, err := New(open(), "orders", Options{From: "beginning"})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan string, 1000)

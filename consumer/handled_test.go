@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/deadletter"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -25,7 +26,7 @@ func TestHandled(t *testing.T) {
 			}
 			return nil
 		})
-		options := Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
+		options := Options{Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: 2, Retry: atOnce}
 		require.NoError(t, run(t, db, "orders", options, handler).wait(t))
 		want := make([]uint64, 20)
 		for i := range want {
@@ -49,11 +50,13 @@ func TestHandled(t *testing.T) {
 }
 
 // A letter that is written twice is one.
-func TestBury(t *testing.T) {
+func TestLetterOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for attempts := range 2 {
-			require.NoError(t, Bury(t.Context(), db.Pool(), "g", Message{ID: 7, Topic: "orders", Payload: []byte("x")}, attempts+1, errHandler))
+			require.NoError(t, deadletter.Write(t.Context(), db.Pool(), deadletter.Letter{
+				Topic: "orders", Group: "g", ID: 7, Payload: []byte("x"), Attempts: attempts + 1, Cause: errHandler,
+			}))
 		}
 		require.Equal(t, []letter{{Topic: "orders", Group: "g", ID: 7, Payload: []byte("x"), Attempts: 2, Error: errHandler.Error()}},
 			deadLetters(t, db, letters))

@@ -91,19 +91,11 @@ func (e *HandlerError) Error() string {
 
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// PanicError is a handler's panic.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
-
 // call calls the handler and turns a panic into an error.
 func (h Handler) call(ctx context.Context, tx *sqlx.Tx, messages []Message) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &PanicError{value, debug.Stack()}
+			err = fmt.Errorf("the handler panicked: %v\n%s", value, debug.Stack())
 		}
 	}()
 	return h.handle(ctx, tx, messages)

@@ -27,7 +27,7 @@ func TestRetry(t *testing.T) {
 		insert(t, db, "orders", numbers(1, 3)...)
 		var calls []string // by one goroutine at a time, as promised
 		var waits []time.Duration
-		options := Options{From: Beginning(), StopAtEnd: true, Retry: func() backoff.BackOff {
+		options := Options{From: "beginning", StopAtEnd: true, Retry: func() backoff.BackOff {
 			b := &recordedBackOff{BackOff: backoff.NewConstantBackOff(time.Millisecond), waits: &waits}
 			return b
 		}}
@@ -61,7 +61,7 @@ func TestRetryForEver(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		calls := 0
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: -1, Retry: atOnce, Logger: quiet},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: -1, Retry: atOnce, Logger: quiet},
 			Each(func(context.Context, Message) error {
 				if calls++; calls <= 50 {
 					return errHandler
@@ -95,7 +95,7 @@ func TestHandlerError(t *testing.T) {
 				return nil
 			}),
 		} {
-			err := run(t, db, "orders", Options{From: Beginning(), MaxAttempts: 3, Retry: atOnce}, handler).wait(t)
+			err := run(t, db, "orders", Options{From: "beginning", MaxAttempts: 3, Retry: atOnce}, handler).wait(t)
 			var failed *HandlerError
 			require.ErrorAs(t, err, &failed, name)
 			require.ErrorIs(t, err, errHandler)
@@ -112,7 +112,7 @@ func TestBackOffStops(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		twice := func() backoff.BackOff { return backoff.WithMaxRetries(atOnce(), 2) }
-		err := run(t, db, "orders", Options{From: Beginning(), MaxAttempts: -1, Retry: twice},
+		err := run(t, db, "orders", Options{From: "beginning", MaxAttempts: -1, Retry: twice},
 			Each(func(context.Context, Message) error { return errHandler })).wait(t)
 		var failed *HandlerError
 		require.ErrorAs(t, err, &failed)
@@ -120,7 +120,7 @@ func TestBackOffStops(t *testing.T) {
 
 		var got collected
 		never := func() backoff.BackOff { return &backoff.StopBackOff{} }
-		c := run(t, db, "orders", Options{Group: "g", Reconnect: never, From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", Reconnect: never, From: "beginning"}, got.handler())
 		got.waitFor(t, "one")
 		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
 		require.Error(t, c.wait(t))
@@ -132,18 +132,15 @@ func TestPanic(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
-		err := run(t, db, "orders", Options{From: Beginning(), MaxAttempts: 1},
+		err := run(t, db, "orders", Options{From: "beginning", MaxAttempts: 1},
 			Each(func(context.Context, Message) error { panic("oh") })).wait(t)
-		var panicked *PanicError
-		require.ErrorAs(t, err, &panicked)
-		require.Equal(t, "oh", panicked.Value)
-		require.Contains(t, string(panicked.Stack), "TestPanic")
 		require.ErrorContains(t, err, "the handler panicked: oh")
+		require.ErrorContains(t, err, "TestPanic", "with the stack")
 
 		// In a transaction, what it did is undone.
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		calls := 0
-		err = run(t, db, "orders", Options{Group: "g", From: Beginning(), StopAtEnd: true, Retry: atOnce},
+		err = run(t, db, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, Retry: atOnce},
 			EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 				if _, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?)", m.ID); err != nil {
 					return err
@@ -165,7 +162,7 @@ func TestHandlerTimeout(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		options := Options{
-			Group: "g", From: Beginning(), StopAtEnd: true,
+			Group: "g", From: "beginning", StopAtEnd: true,
 			MaxAttempts: 2, Retry: atOnce, HandlerTimeout: 500 * time.Millisecond, // the beginning of a transaction too
 		}
 		c := run(t, db, "orders", options, Each(func(ctx context.Context, _ Message) error {
@@ -203,7 +200,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 			"fail":      func(tx *sqlx.Tx) error { return errors.Join(tx.Rollback(), errHandler) },
 		} {
 			calls := 0
-			err := run(t, db, "orders", Options{Group: name, From: Beginning()}, EachTx(func(_ context.Context, tx *sqlx.Tx, _ Message) error {
+			err := run(t, db, "orders", Options{Group: name, From: "beginning"}, EachTx(func(_ context.Context, tx *sqlx.Tx, _ Message) error {
 				calls++
 				return end(tx)
 			})).wait(t)
@@ -235,7 +232,7 @@ func TestLargeRows(t *testing.T) {
 		do(t, db, "INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 500) SELECT 'x' FROM n",
 			"INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 30) SELECT REPEAT('x', 1 << 20) FROM n")
 		rows, largest := 0, 0
-		err := run(t, db, "orders", Options{From: Beginning(), StopAtEnd: true}, Batch(func(_ context.Context, messages []Message) error {
+		err := run(t, db, "orders", Options{From: "beginning", StopAtEnd: true}, Batch(func(_ context.Context, messages []Message) error {
 			bytes := 0
 			for _, m := range messages {
 				bytes += len(m.Payload)

@@ -56,7 +56,7 @@ func idle(t *testing.T, s *mysqltest.Server, trigger bool, leader, each float64)
 	got := make([]collected, 1+listeners)
 	for i := range got {
 		far, commands := counted(t, config)
-		run(t, far, "orders", Options{Group: strconv.Itoa(i), From: Beginning()}, got[i].handler())
+		run(t, far, "orders", Options{Group: strconv.Itoa(i), From: "beginning"}, got[i].handler())
 		all = append(all, commands)
 	}
 	insert(t, db, "orders", "first")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestLargestIDs(t *testing.T) {
 			do(t, db, fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'x')", id))
 		}
 		var got collected
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
 		got.waitFor(t, "x", "x", "x")
 		conn := newConn(t, db)
 		onConn(t, conn, "START TRANSACTION", fmt.Sprintf("INSERT INTO orders (id, payload) VALUES (%d, 'late')", uint64(top-3)))
@@ -36,9 +37,9 @@ func TestLargestIDs(t *testing.T) {
 		require.Equal(t, []uint64{math.MaxInt64, math.MaxInt64 + 1, top - 5, top, top + 1, top - 3}, got.ids())
 		eventually(t, func() bool { return stored(t, db, "g") >= top }, "the gaps do not close")
 		require.NoError(t, c.end(t))
-		require.Equal(t, []uint64{top, top + 1}, consumed(t, db, "orders", Options{From: FromID(top)}))
-		require.Equal(t, []uint64{top + 1}, consumed(t, db, "orders", Options{From: Last(1)}))
-		require.Empty(t, consumed(t, db, "orders", Options{From: End()}))
+		require.Equal(t, []uint64{top, top + 1}, consumed(t, db, "orders", Options{From: strconv.FormatUint(top, 10)}))
+		require.Equal(t, []uint64{top + 1}, consumed(t, db, "orders", Options{From: "last 1"}))
+		require.Empty(t, consumed(t, db, "orders", Options{From: "end"}))
 	})
 }
 
@@ -61,11 +62,11 @@ func TestKeys(t *testing.T) {
 			{"other", "id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, serial BIGINT UNSIGNED NOT NULL, UNIQUE (serial)", "SERIAL", "(1, 9), (2, 4)", []uint64{4, 9}},
 		} {
 			do(t, db, "CREATE TABLE "+c.table+" ("+c.options+")", "INSERT INTO "+c.table+" VALUES "+c.values)
-			require.Equal(t, c.want, consumed(t, db, c.table, Options{From: Beginning(), Key: c.key, AcceptAnyKey: true}), c.table)
-			require.Equal(t, c.want, consumed(t, db, c.table, Options{Group: "g", From: Last(10), Key: c.key, AcceptAnyKey: true}), c.table)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{From: "beginning", Key: c.key, AcceptAnyKey: true}), c.table)
+			require.Equal(t, c.want, consumed(t, db, c.table, Options{Group: "g", From: "last 10", Key: c.key, AcceptAnyKey: true}), c.table)
 		}
 		var got collected
-		k := run(t, db, "negative", Options{From: Beginning(), AcceptAnyKey: true}, got.handler())
+		k := run(t, db, "negative", Options{From: "beginning", AcceptAnyKey: true}, got.handler())
 		do(t, db, "INSERT INTO negative VALUES (-4, 0), (7, 1)")
 		got.waitFor(t, `{"id":7,"x":1}`)
 		require.NoError(t, k.end(t))
@@ -86,7 +87,7 @@ func TestIdsBelowOne(t *testing.T) {
 			defer func() { require.NoError(t, odd.Close()) }()
 			mysqltest.Exec(t, odd, "SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
 			var got collected
-			c := run(t, db, name, Options{From: Beginning(), originWait: time.Nanosecond}, got.handler())
+			c := run(t, db, name, Options{From: "beginning", originWait: time.Nanosecond}, got.handler())
 			got.waitFor(t, `{"id":1,"x":1}`)
 			mysqltest.Exec(t, odd, insert)
 			mysqltest.Eventually(t, "a consumer that reads others finds it", func() bool {
@@ -99,15 +100,15 @@ func TestIdsBelowOne(t *testing.T) {
 				}
 			})
 			require.ErrorIs(t, c.wait(t), table.ErrNoKey)
-			err = run(t, db, name, Options{From: End()}, got.handler()).wait(t)
+			err = run(t, db, name, Options{From: "end"}, got.handler()).wait(t)
 			require.ErrorIs(t, err, table.ErrNoKey)
 			require.ErrorContains(t, err, "0 or less")
 			var log mysqltest.Text
 			all := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM "+name+" WHERE id > 0 ORDER BY id")
-			require.Equal(t, all, consumed(t, db, name, Options{From: Beginning(), AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+			require.Equal(t, all, consumed(t, db, name, Options{From: "beginning", AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 			require.Contains(t, log.String(), "0 or less are not read")
 			do(t, db, "DELETE FROM "+name+" WHERE id <= 0")
-			require.Equal(t, all, consumed(t, db, name, Options{From: Beginning()}))
+			require.Equal(t, all, consumed(t, db, name, Options{From: "beginning"}))
 		}
 	})
 }
@@ -120,14 +121,14 @@ func TestAcceptAnyKeyLoses(t *testing.T) {
 		do(t, db, "CREATE TABLE shop (id BIGINT NOT NULL PRIMARY KEY, x INT)")
 		var got collected
 		var log mysqltest.Text
-		c := run(t, db, "shop", Options{From: Beginning(), AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
+		c := run(t, db, "shop", Options{From: "beginning", AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
 		do(t, db, "INSERT INTO shop VALUES (1002, 1)")
 		got.waitFor(t, `{"id":1002,"x":1}`)
 		do(t, db, "INSERT INTO shop VALUES (1001, 2)", "INSERT INTO shop VALUES (1003, 3)")
 		got.waitFor(t, `{"id":1002,"x":1}`, `{"id":1003,"x":3}`)
 		require.NoError(t, c.end(t))
 		require.Contains(t, log.String(), "the key is not AUTO_INCREMENT")
-		require.Equal(t, []uint64{1001, 1002, 1003}, consumed(t, db, "shop", Options{From: Beginning(), AcceptAnyKey: true}))
+		require.Equal(t, []uint64{1001, 1002, 1003}, consumed(t, db, "shop", Options{From: "beginning", AcceptAnyKey: true}))
 	})
 }
 
@@ -153,7 +154,7 @@ func TestKeysRefused(t *testing.T) {
 		} {
 			do(t, db, "DROP TABLE IF EXISTS shop", "CREATE TABLE shop ("+c.columns+")")
 			var got collected
-			err := run(t, db, "shop", Options{From: Beginning(), Key: c.key}, got.handler()).wait(t)
+			err := run(t, db, "shop", Options{From: "beginning", Key: c.key}, got.handler()).wait(t)
 			require.ErrorIs(t, err, c.want, c.columns)
 			require.ErrorContains(t, err, c.says, c.columns)
 		}
@@ -169,7 +170,7 @@ func TestRows(t *testing.T) {
 			"INSERT INTO shop (name, n, at) VALUES ('a', 1, '2026-01-31 08:09:10.5'), (NULL, 2, NULL), ('ö\\'\"', 3, NULL)")
 		insert(t, db, "orders", "\xff")
 		rows := func(topic string, options Options) (lines []string) {
-			options.From, options.StopAtEnd = Beginning(), true
+			options.From, options.StopAtEnd = "beginning", true
 			require.NoError(t, run(t, db, topic, options, Each(func(_ context.Context, m Message) error {
 				require.True(t, m.IsRow)
 				require.Equal(t, topic, m.Topic)

@@ -26,7 +26,7 @@ func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	looks := newLooks()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
 	insert(t, db, "orders", "one")
 	got.waitFor(t, "one")
 	eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
@@ -77,7 +77,7 @@ func innoDBTrxWithATextThatIsNoUTF8(t *testing.T, s *mysqltest.Server) {
 	db := openTopic(t, s)
 	looks := newLooks()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Writers: writersInnoDBTrx, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, wrap: looks.wrap}, got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 	session, holder, lock := mysqltest.Value[uint64](t, conn, "SELECT CONNECTION_ID()"), newConn(t, db), "'until released "+db.Name()+"'"

@@ -39,9 +39,9 @@ func TestInstrumentOff(t *testing.T) {
 					instrument("NO")
 					write()
 					instrument("YES")
-					run(t, reader, "orders", Options{From: Beginning()}, got.handler())
+					run(t, reader, "orders", Options{From: "beginning"}, got.handler())
 				} else {
-					run(t, reader, "orders", Options{From: Beginning()}, got.handler())
+					run(t, reader, "orders", Options{From: "beginning"}, got.handler())
 					insert(t, db, "orders", "before")
 					got.waitFor(t, "before")
 					instrument("NO")
@@ -90,7 +90,7 @@ func TestWarnsOfUnknownWriters(t *testing.T) {
 			}
 			var log mysqltest.Text
 			var got collected
-			c := run(t, openUser(t, s.User(t, config, grants...)), "orders", Options{From: Beginning(), Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
+			c := run(t, openUser(t, s.User(t, config, grants...)), "orders", Options{From: "beginning", Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
 			got.waitFor(t, "one")
 			require.NoError(t, c.end(t))
 			require.Equal(t, warned, strings.Contains(log.String(), "this account can't see open transactions"), log.String())

@@ -7,7 +7,7 @@ func (r *reader) waits() bool {
 		return r.strict
 	}
 	n := 0
-	for range r.wm.seen.missing(r.wm.settled, r.wm.frontier) {
+	for range r.wm.seen.Missing(r.wm.settled, r.wm.frontier) {
 		if n++; n > maxRanges {
 			return true
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
@@ -26,7 +27,7 @@ func TestShareOrderOfLateCommits(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, rows.prepare(t.Context()))
 			out := make(chan batch, 10)
-			r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, idSet{}), out: out, log: testLogger(t), pageRows: 1000, limit: 1000, keyed: true}
+			r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, position.Set{}), out: out, log: testLogger(t), pageRows: 1000, limit: 1000, keyed: true}
 			late := newConn(t, db)
 			onConn(t, late, "START TRANSACTION", "INSERT INTO orders (id, payload) VALUES (1, 'late')")
 			for n := range gaps {

@@ -22,7 +22,7 @@ func TestLimit(t *testing.T) {
 		insert(t, db, "orders", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 		consume := func(limit, attempts int, handler Handler) {
 			t.Helper()
-			c, err := New(db, "orders", Options{Group: "g", From: Beginning(), Limit: limit, MaxAttempts: attempts, Logger: testLogger(t)})
+			c, err := New(db, "orders", Options{Group: "g", From: "beginning", Limit: limit, MaxAttempts: attempts, Logger: testLogger(t)})
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -66,7 +66,7 @@ func TestDeadLettersInARowPause(t *testing.T) {
 		insert(t, db, "orders", "1", "2", "3", "4", "good", "5", "dead", "dead")
 		log := new(strings.Builder)
 		consumer, err := New(db, "orders", Options{
-			Group: "g", From: Beginning(), StopAtEnd: true, MaxAttempts: 1,
+			Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: 1,
 			Retry:  func() backoff.BackOff { return backoff.NewConstantBackOff(time.Millisecond) },
 			Logger: slog.New(slog.NewTextHandler(log, nil)),
 		})

@@ -28,7 +28,7 @@ func TestShareHandsOver(t *testing.T) {
 				for range 8 {
 					publishKey(t, db, key, "x")
 				}
-				options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 2, hasty: hasty}
+				options := Options{Group: "g", From: "beginning", MembersShare: true, Partitions: 2, hasty: hasty}
 				var mu sync.Mutex
 				working, twice := make(map[uint64]bool), 0
 				entered, release := make(chan uint64, 100), make(chan struct{})
@@ -87,7 +87,7 @@ func TestShareLockLost(t *testing.T) {
 			_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, ?)", m.ID, member)
 			return err
 		}
-		options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 1}
+		options := Options{Group: "g", From: "beginning", MembersShare: true, Partitions: 1}
 		entered, release := make(chan context.Context, 1), make(chan struct{})
 		a := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 			err := work(context.WithoutCancel(ctx), tx, m, "a")

@@ -1,13 +1,13 @@
 package consumer
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"strconv"
 	"time"
 	"unicode/utf8"
 
+	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
@@ -52,7 +52,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	headers := []byte("{}")
 	if m.Headers != nil {
 		var err error
-		if headers, err = marshal(m.Headers); err != nil {
+		if headers, err = header.Marshal(m.Headers); err != nil {
 			return nil, err
 		}
 	}
@@ -72,17 +72,6 @@ func (m Message) MarshalJSON() ([]byte, error) {
 		line = append(base64.StdEncoding.AppendEncode(append(line, `,"payload_base64":"`...), m.Payload), '"')
 	}
 	return append(line, '}'), nil
-}
-
-// marshal is json.Marshal without its detour for HTML.
-func marshal(value any) ([]byte, error) {
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
 // headers reads a headers column. Values that are no strings stay as their JSON

@@ -26,7 +26,7 @@ func TestMessages(t *testing.T) {
 		}
 		onConn(t, conn, "SET sql_mode = ''", "INSERT INTO orders (created_at, payload) VALUES ('0000-00-00', 'no time')")
 		var got collected
-		require.NoError(t, run(t, db, "orders", Options{From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))
+		require.NoError(t, run(t, db, "orders", Options{From: "beginning", StopAtEnd: true}, got.handler()).wait(t))
 		require.Equal(t, append(payloads, "no time"), got.payloads())
 		for i, m := range got.all[:len(payloads)] {
 			require.Equal(t, uint64(i+1), m.ID)
@@ -57,7 +57,7 @@ func TestTextPayload(t *testing.T) {
 		do(t, db, "ALTER TABLE orders MODIFY payload VARCHAR(100) CHARACTER SET utf8mb4 NOT NULL")
 		insert(t, db, "orders", "", "größer")
 		var got collected
-		require.NoError(t, run(t, db, "orders", Options{From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))
+		require.NoError(t, run(t, db, "orders", Options{From: "beginning", StopAtEnd: true}, got.handler()).wait(t))
 		require.Equal(t, []string{"", "größer"}, got.payloads())
 	})
 }
@@ -120,7 +120,7 @@ func TestPayloadsMayBeKept(t *testing.T) {
 			"INSERT INTO orders (payload) SELECT id + 900 FROM orders ORDER BY id", "INSERT INTO orders (id, payload) SELECT id + 10000, '' FROM orders LIMIT 1200")
 		want = want[:1800]
 		var kept []Message
-		require.NoError(t, run(t, db, "orders", Options{From: Beginning(), StopAtEnd: true, PageRows: 7}, Batch(func(_ context.Context, messages []Message) error {
+		require.NoError(t, run(t, db, "orders", Options{From: "beginning", StopAtEnd: true, PageRows: 7}, Batch(func(_ context.Context, messages []Message) error {
 			kept = append(kept, messages...)
 			return nil
 		})).wait(t))

@@ -42,7 +42,7 @@ func TestFlags(t *testing.T) {
 				}
 				require.Equal(t, uint64(1), set())
 				var got collected
-				k := run(t, db, "orders", Options{From: Beginning(), Flag: c.flag}, got.handler())
+				k := run(t, db, "orders", Options{From: "beginning", Flag: c.flag}, got.handler())
 				got.waitFor(t, "one")
 				for i := 2; i < 5; i++ {
 					start := time.Now()
@@ -82,7 +82,7 @@ func TestFlagRowHeldByAWriter(t *testing.T) {
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
 		insert(t, db, "orders", "three")
 		var got collected
-		c := run(t, db, "orders", Options{From: Beginning(), Flag: flagRow}, got.handler())
+		c := run(t, db, "orders", Options{From: "beginning", Flag: flagRow}, got.handler())
 		got.waitFor(t, "one", "three")
 		onConn(t, conn, "COMMIT")
 		got.waitFor(t, "one", "three", "two")
@@ -100,7 +100,7 @@ func TestHandshake(t *testing.T) {
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		var got collected
 		head := func() uint64 { return mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM orders") }
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), Mode: modeHandshake},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Mode: modeHandshake},
 			EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 				before := head()
 				for range 5 { // time in which the producer wants to insert

@@ -48,7 +48,7 @@ func TestAwkwardNames(t *testing.T) {
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), append([]string{"orders"}, names...)...))
 		for _, name := range names {
 			insert(t, db, name, "one")
-			options := Options{Group: name, Member: name, From: Beginning(), StopAtEnd: true, MaxAttempts: 1}
+			options := Options{Group: name, Member: name, From: "beginning", StopAtEnd: true, MaxAttempts: 1}
 			var got []Message
 			require.NoError(t, run(t, db, name, options, EachTx(func(_ context.Context, _ *sqlx.Tx, m Message) error {
 				got = append(got, m)
@@ -63,12 +63,10 @@ func TestAwkwardNames(t *testing.T) {
 			// As a column: the key, what is shown, and the time.
 			column := ident.Quote(name)
 			do(t, db, "CREATE TABLE rows_of ("+column+" BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, x INT)", "INSERT INTO rows_of (x) VALUES (7)")
-			require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: Last(1), Key: name, Columns: []string{name}}), name)
+			require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: "last 1", Key: name, Columns: []string{name}}), name)
 			do(t, db, "DROP TABLE rows_of", "CREATE TABLE rows_of (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, "+column+" DATETIME)", "INSERT INTO rows_of VALUES (1, NOW())")
 			if !strings.EqualFold(name, "id") {
-				from, err := ParsePosition("1000h")
-				require.NoError(t, err)
-				require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: from, TimeColumn: name}), name)
+				require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: "1000h", TimeColumn: name}), name)
 			}
 			do(t, db, "DROP TABLE rows_of")
 		}
@@ -83,7 +81,7 @@ func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	db := openConfig(t, s.Database(t), topic)
 	looks := newLooks()
 	var got collected
-	c := run(t, db, topic, Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+	c := run(t, db, topic, Options{From: "beginning", Writers: writers, wrap: looks.wrap}, got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES ('late')")
 	insert(t, db, topic, "two")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -18,10 +19,10 @@ var errFenced = errors.New("another member took the group over")
 // ledger is where a member stores its progress, until another member sets the fence.
 type ledger interface {
 	// store writes the progress, unless another member has set the fence since: errFenced.
-	store(ctx context.Context, db notify.Tx, p progress) error
+	store(ctx context.Context, db notify.Tx, p position.Progress) error
 	// storeOf is store of as much as these messages being handled needs; whole tells that
 	// this was all.
-	storeOf(ctx context.Context, db notify.Tx, p progress, messages []Message) (whole bool, err error)
+	storeOf(ctx context.Context, db notify.Tx, p position.Progress, messages []Message) (whole bool, err error)
 }
 
 // offset is a group's row, of which this member holds the fence.
@@ -31,12 +32,12 @@ type offset struct {
 }
 
 // store writes the progress, unless another member has set the fence since.
-func (o *offset) store(ctx context.Context, db notify.Tx, p progress) error {
+func (o *offset) store(ctx context.Context, db notify.Tx, p position.Progress) error {
 	// The version changes at each store, so that a row that was found always counts
 	// as affected, whatever the driver was told to count.
 	result, err := db.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
 		" SET settled = ?, delivered = ?, version = version + 1 WHERE topic = ? AND group_name = ? AND fence = ?",
-		p.settled, p.done.encode(p.settled), o.topic, o.group, o.fence)
+		p.Settled, p.Done.Encode(p.Settled), o.topic, o.group, o.fence)
 	if err != nil {
 		return stateError("store offset", err)
 	}
@@ -50,7 +51,7 @@ func (o *offset) store(ctx context.Context, db notify.Tx, p progress) error {
 	return nil
 }
 
-func (o *offset) storeOf(ctx context.Context, db notify.Tx, p progress, _ []Message) (whole bool, err error) {
+func (o *offset) storeOf(ctx context.Context, db notify.Tx, p position.Progress, _ []Message) (whole bool, err error) {
 	return true, o.store(ctx, db, p)
 }
 
@@ -70,18 +71,18 @@ func stateError(verb string, err error) error {
 // claim makes the group's row with the progress that start returns if there is no row, or
 // overwrites the row with that progress when reset is set. It sets the fence and
 // returns the progress.
-func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (progress, error)) (*offset, progress, error) {
+func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (position.Progress, error)) (*offset, position.Progress, error) {
 	row, err := readGroup(ctx, db.Pool(), topic, group)
 	if err != nil {
-		return nil, progress{}, err
+		return nil, position.Progress{}, err
 	}
 	if _, shared, _ := decodeSharing(topic, group, row.Delivered); shared {
-		return nil, progress{}, fmt.Errorf("consumer: the members of group %q share it: set MembersShare (--members-share): %w", group, notify.ErrOptions)
+		return nil, position.Progress{}, fmt.Errorf("consumer: the members of group %q share it: set MembersShare (--members-share): %w", group, notify.ErrOptions)
 	}
 	if len(row.Delivered) == 0 || reset {
 		p, err := start()
 		if err != nil {
-			return nil, progress{}, err
+			return nil, position.Progress{}, err
 		}
 		onDuplicate := "version = version" // another member was faster
 		if reset {
@@ -90,9 +91,9 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 		_, err = db.Pool().ExecContext(ctx, "INSERT INTO "+schema.OffsetTable+
 			" (topic, group_name, settled, delivered, fence, version, member) VALUES (?, ?, ?, ?, 0, 0, ?)"+
 			" ON DUPLICATE KEY UPDATE "+onDuplicate,
-			topic, group, p.settled, p.done.encode(p.settled), member)
+			topic, group, p.Settled, p.Done.Encode(p.Settled), member)
 		if err != nil {
-			return nil, progress{}, stateError("make offset", err)
+			return nil, position.Progress{}, stateError("make offset", err)
 		}
 	}
 	return takeFence(ctx, db, topic, group, member)
@@ -100,7 +101,7 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 
 // takeFence sets a fence that no member had before, and reads the progress that
 // no member with an older one can change any more.
-func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) (_ *offset, p progress, err error) {
+func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) (_ *offset, p position.Progress, err error) {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return nil, p, stateError("take fence", err)
@@ -125,8 +126,8 @@ func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) 
 	if err != nil {
 		return nil, p, stateError("take fence", err)
 	}
-	p.settled = row.Settled
-	if p.done, err = decodeIDSet(row.Delivered, row.Settled); err != nil {
+	p.Settled = row.Settled
+	if p.Done, err = position.Decode(row.Delivered, row.Settled); err != nil {
 		return nil, p, fmt.Errorf("consumer: offset of group %q: %w", group, err)
 	}
 	if err := tx.Commit(); err != nil {

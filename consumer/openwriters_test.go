@@ -34,7 +34,7 @@ func TestOpenWritersRoutine(t *testing.T) {
 
 		looks := newLooks()
 		var got collected
-		c := run(t, reader, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		c := run(t, reader, "orders", Options{Group: "g", From: "beginning", FlushInterval: -1, wrap: looks.wrap}, got.handler())
 		conn := newConn(t, admin)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, admin, "orders", "two")

@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -53,8 +54,18 @@ type Options struct {
 	// Member names this process in the group's row, 255 characters at most; empty means
 	// host and process id.
 	Member string
-	// From is where to begin when the group has no offset yet. The zero value is End.
-	From Position
+	// From is where to begin when the group has no offset yet:
+	//
+	//   - "end", or empty, the default: after the rows that are visible now. A row of a transaction that is open now comes when
+	//     it commits, if its id is among the newest 10,000.
+	//   - "beginning": before the first row.
+	//   - "last 100": the end, but for the newest 100 rows, which come first.
+	//   - "4711": at the row of this id, whether it is there or not, but not past the table's end.
+	//   - "2026-01-31T08:00:00Z", "2026-01-31 08:00:00" or "2026-01-31", in UTC, or "90m" for 90 minutes ago by the server's clock:
+	//     at the first row of the time or later, by TimeColumn. Ids and times are taken to go hand in hand up to 10 minutes. Of
+	//     rows before the first that become visible later it holds what the end does.
+	//   - what Watch was called with.
+	From string
 	// Reset makes Run begin at From although the group has an offset.
 	Reset bool
 	// StopAtEnd makes Run return when it has read all that was there. With
@@ -142,10 +153,10 @@ type Options struct {
 	// connection; nil means exponential from 50 ms to 5 s. One that gives up makes
 	// Run return the error.
 	Reconnect func() backoff.BackOff
-	// Watch, if not nil, is called with where reading begins, each time it does, and
-	// whenever the watermark has moved since: by the handler's goroutine, after the
-	// handler, with a copy.
-	Watch func(Progress)
+	// Watch, if not nil, is called with where reading begins, each time it does, and whenever the watermark has moved since: by
+	// the handler's goroutine, after the handler. The position is a text such as "after 1041+1043-1050,1052", the watermark and
+	// the ids above it that were handled. A reader that keeps its position elsewhere gives it to From.
+	Watch func(position string)
 	// Woken, if not nil, is called with what ended each wait for new rows, by the
 	// goroutine that reads: it must not block. "trigger" is a commit that the table's wake trigger told of; "poll" a head,
 	// or a flag, that had moved when it was polled, to which a call of mqnotify_wake, or a commit on a server with GTIDs, may
@@ -158,6 +169,7 @@ type Options struct {
 	// Logger gets what a user may want to know; nil means slog.Default().
 	Logger *slog.Logger
 
+	begin      beginning           // From
 	counted    *atomic.Int64       // the messages that Limit counts
 	forgetGaps bool                // loses rows: for the test that shows it
 	wrap       func(source) source // puts a test between the reader and its source
@@ -208,6 +220,10 @@ func (o Options) withDefaults() (Options, error) {
 		if err := ident.Check(o.Key); err != nil {
 			return o, err
 		}
+	}
+	var err error
+	if o.begin.From, err = position.Parse(o.From); err != nil {
+		return o, fmt.Errorf("consumer: %w: From: %w", notify.ErrOptions, err)
 	}
 	if o.Grace == 0 {
 		o.Grace = time.Minute

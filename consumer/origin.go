@@ -119,7 +119,7 @@ func (r *reader) checkOrigin(ctx context.Context) error {
 			return err
 		}
 	}
-	read := r.wm.settled > 0 || len(r.wm.seen.spans) > 0
+	read := r.wm.settled > 0 || len(r.wm.seen.Spans) > 0
 	if o.known && !o.begins && read && now.truncated(o.before) {
 		return fmt.Errorf("consumer: %s was truncated after its ids up to %d were read: start anew with --reset (Options.Reset): %w",
 			r.rows.table, r.wm.settled, ErrBelowOffset)

@@ -29,7 +29,7 @@ func TestOrigin(t *testing.T) {
 		db := openTopic(t, s)
 		consume := func(topic string, options Options) ([]string, error) {
 			var got collected
-			options.Group, options.From, options.StopAtEnd = "g", Beginning(), true
+			options.Group, options.From, options.StopAtEnd = "g", "beginning", true
 			err := run(t, db, topic, options, got.handler()).wait(t)
 			return got.payloads(), err
 		}
@@ -110,7 +110,7 @@ func TestOriginWhileItRuns(t *testing.T) {
 		insert(t, db, "orders", numbers(1, 5)...)
 		aged(t, db)
 		var all, grouped, blind collected
-		options := Options{From: Beginning(), originWait: time.Nanosecond}
+		options := Options{From: "beginning", originWait: time.Nanosecond}
 		without := run(t, db, "orders", options, all.handler())
 		options.Group = "g"
 		with := run(t, db, "orders", options, grouped.handler())

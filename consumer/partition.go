@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -46,7 +47,7 @@ func decodeSharing(topic, group string, stored []byte) (s sharing, shared bool, 
 	}
 	parts, n := binary.Uvarint(stored[1:])
 	if n <= 0 || parts == 0 || parts > maxPartitions {
-		return s, true, fmt.Errorf("consumer: offset of group %q: %w", group, errIDSet)
+		return s, true, fmt.Errorf("consumer: offset of group %q: %w", group, position.ErrDamaged)
 	}
 	return sharing{topic, group, int(parts), string(stored[1+n:])}, true, nil
 }
@@ -117,15 +118,15 @@ func (s sharing) expression(t *table.Table, key string) (string, error) {
 type shares struct {
 	sharing
 	fence uint64
-	own   []int             // in order
-	mine  map[int]bool      // the same
-	base  map[int]*progress // what was done of a partition, where that is more than the member's progress
+	own   []int                      // in order
+	mine  map[int]bool               // the same
+	base  map[int]*position.Progress // what was done of a partition, where that is more than the member's progress
 }
 
 // claim sets a fence on the partitions and reads their progress. begun is what is done of all
 // of them.
-func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member string) (_ *shares, begun progress, err error) {
-	claimed := &shares{sharing: s, own: own, mine: make(map[int]bool), base: make(map[int]*progress)}
+func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member string) (_ *shares, begun position.Progress, err error) {
+	claimed := &shares{sharing: s, own: own, mine: make(map[int]bool), base: make(map[int]*position.Progress)}
 	for _, part := range own {
 		claimed.mine[part] = true
 	}
@@ -158,19 +159,19 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 		return nil, begun, stateError("take fence", err)
 	}
 	for i, row := range stored {
-		done, err := decodeIDSet(row.Delivered, row.Settled)
+		done, err := position.Decode(row.Delivered, row.Settled)
 		if err != nil {
 			return nil, begun, fmt.Errorf("consumer: offset of partition %d of group %q: %w", row.Part, s.group, err)
 		}
-		p := &progress{row.Settled, done}
+		p := &position.Progress{Settled: row.Settled, Done: done}
 		if claimed.base[row.Part] = p; i == 0 {
-			begun = p.clone()
+			begun = p.Clone()
 		} else {
-			begun = begun.common(p)
+			begun = begun.Common(p)
 		}
 	}
 	for part, p := range claimed.base { // most have the same
-		if p.settled == begun.settled && slices.Equal(p.done.spans, begun.done.spans) {
+		if p.Settled == begun.Settled && slices.Equal(p.Done.Spans, begun.Done.Spans) {
 			delete(claimed.base, part)
 		}
 	}
@@ -191,18 +192,18 @@ func (s *shares) partOf(id uint64, column []driver.Value) (int, error) {
 	if !s.mine[part] {
 		return passed, nil
 	}
-	if base := s.base[part]; base != nil && (id <= base.settled || base.done.contains(id)) {
+	if base := s.base[part]; base != nil && (id <= base.Settled || base.Done.Contains(id)) {
 		return passed, nil
 	}
 	return part, nil
 }
 
 // store implements ledger, for all partitions.
-func (s *shares) store(ctx context.Context, db notify.Tx, p progress) error {
+func (s *shares) store(ctx context.Context, db notify.Tx, p position.Progress) error {
 	return s.storeParts(ctx, db, p, s.own)
 }
 
-func (s *shares) storeOf(ctx context.Context, db notify.Tx, p progress, messages []Message) (whole bool, err error) {
+func (s *shares) storeOf(ctx context.Context, db notify.Tx, p position.Progress, messages []Message) (whole bool, err error) {
 	var parts []int
 	for _, m := range messages {
 		parts = append(parts, m.part)
@@ -214,26 +215,26 @@ func (s *shares) storeOf(ctx context.Context, db notify.Tx, p progress, messages
 
 // storeParts stores with one statement what is the same for all, once the member has come as
 // far as any of them was.
-func (s *shares) storeParts(ctx context.Context, db notify.Tx, p progress, parts []int) error {
+func (s *shares) storeParts(ctx context.Context, db notify.Tx, p position.Progress, parts []int) error {
 	var together []int
 	for _, part := range parts {
 		base := s.base[part]
-		if base == nil || p.covers(base) {
+		if base == nil || p.Covers(base) {
 			together = append(together, part)
 			continue
 		}
-		if err := s.storeSame(ctx, db, p.union(base), []int{part}); err != nil {
+		if err := s.storeSame(ctx, db, p.Union(base), []int{part}); err != nil {
 			return err
 		}
 	}
 	return s.storeSame(ctx, db, p, together)
 }
 
-func (s *shares) storeSame(ctx context.Context, db notify.Tx, p progress, parts []int) error {
+func (s *shares) storeSame(ctx context.Context, db notify.Tx, p position.Progress, parts []int) error {
 	if len(parts) == 0 {
 		return nil
 	}
-	return s.update(ctx, db, "settled = ?, delivered = ?", "fence = "+strconv.FormatUint(s.fence, 10), parts, p.settled, p.done.encode(p.settled))
+	return s.update(ctx, db, "settled = ?, delivered = ?", "fence = "+strconv.FormatUint(s.fence, 10), parts, p.Settled, p.Done.Encode(p.Settled))
 }
 
 // update changes rows of partitions, all of them or it is errFenced. They are named, so that
@@ -284,7 +285,7 @@ func readGroup(ctx context.Context, db sqlx.QueryerContext, topic, group string)
 }
 
 // make makes the group's partitions, from where the group was or where start says.
-func (s sharing) make(ctx context.Context, db *notify.DB, p progress, member string) (err error) {
+func (s sharing) make(ctx context.Context, db *notify.DB, p position.Progress, member string) (err error) {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return stateError("make partitions", err)
@@ -292,13 +293,13 @@ func (s sharing) make(ctx context.Context, db *notify.DB, p progress, member str
 	defer func() { _ = tx.Rollback() }()
 	const onDuplicate = " ON DUPLICATE KEY UPDATE settled = VALUES(settled), delivered = VALUES(delivered), fence = UUID_SHORT(), version = version + 1"
 	_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.OffsetTable+" (topic, group_name, settled, delivered, fence, version, member)"+
-		" VALUES (?, ?, ?, ?, 0, 0, ?)"+onDuplicate, s.topic, s.group, p.settled, s.encode(), member)
+		" VALUES (?, ?, ?, ?, 0, 0, ?)"+onDuplicate, s.topic, s.group, p.Settled, s.encode(), member)
 	if err != nil {
 		return stateError("make offset", err)
 	}
 	for part := range s.parts {
 		_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.PartitionTable+" (topic, group_name, part, settled, delivered, fence, version, member)"+
-			" VALUES (?, ?, ?, ?, ?, 0, 0, '')"+onDuplicate, s.topic, s.group, part, p.settled, p.done.encode(p.settled))
+			" VALUES (?, ?, ?, ?, ?, 0, 0, '')"+onDuplicate, s.topic, s.group, part, p.Settled, p.Done.Encode(p.Settled))
 		if err != nil {
 			return stateError("make partitions", err)
 		}

@@ -53,7 +53,7 @@ func TestPartitionBy(t *testing.T) {
 
 			// And so are they read, by a member that has half of them.
 			var got collected
-			o := Options{Group: c.topic + c.by, From: Beginning(), MembersShare: true, PartitionBy: c.by, StopAtEnd: true}
+			o := Options{Group: c.topic + c.by, From: "beginning", MembersShare: true, PartitionBy: c.by, StopAtEnd: true}
 			require.NoError(t, run(t, db, c.topic, o, got.handler()).wait(t))
 			require.Len(t, got.ids(), mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+c.topic))
 			for _, m := range got.all {

@@ -17,7 +17,7 @@ func TestPassingServerErrors(t *testing.T) {
 				t.Parallel()
 				db := openConfig(t, s.Database(t), "orders")
 				var got collected
-				c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
+				c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
 				insert(t, db, "orders", "first")
 				got.waitFor(t, "first")
 				mysqltest.Eventually(t, "the offset is stored", func() bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -166,7 +167,7 @@ func (r *reader) begin(ctx context.Context) error {
 		return err
 	}
 	if !r.waits() { // the stored gaps may have been filled meanwhile, and more rows may still fill them
-		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
+		if _, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier}); err != nil {
 			return err
 		}
 	}
@@ -277,7 +278,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		}
 		// The gaps are read after the page and handed out before it: a row that was committed before
 		// a row of the page was published is then visible, and may be in a gap below the page.
-		if _, err := r.reread(ctx, span{r.wm.settled + 1, r.wm.frontier}); err != nil {
+		if _, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier}); err != nil {
 			return reading{}, err
 		}
 	}

@@ -26,7 +26,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 		eventually(t, func() bool { _, err := copied.Pool().Exec("DO (SELECT COUNT(*) FROM orders)"); return err == nil }, "the table does not come")
 
 		got, looks := new(collected), newLooks()
-		c := run(t, copied, "orders", Options{From: Beginning(), Grace: time.Minute, wrap: looks.wrap}, got.handler())
+		c := run(t, copied, "orders", Options{From: "beginning", Grace: time.Minute, wrap: looks.wrap}, got.handler())
 		late := newConn(t, db)
 		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "two")

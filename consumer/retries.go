@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -53,9 +54,9 @@ func (r *reader) retry(ctx context.Context) error {
 
 // retryRows hands out the rows of the ids, as many as a page holds, and returns the last id that it has seen to.
 func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err error) {
-	spans := make([]span, len(ids))
+	spans := make([]position.Span, len(ids))
 	for i, id := range ids {
-		spans[i] = span{id, id}
+		spans[i] = position.Span{Lo: id, Hi: id}
 	}
 	page, err := r.rows.within(ctx, spans, len(ids))
 	if err != nil {
@@ -77,7 +78,7 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 			r.log.WarnContext(ctx, "a dead letter can't be tried again: its row is gone, or the consumer's condition leaves it out", "id", id)
 			err = r.retries.end(ctx, r.rows.session, missing, gone)
 		case page.messages[at].part == passed: // another member's
-		case id > r.wm.settled && !r.wm.seen.contains(id): // it comes by itself: the group was reset
+		case id > r.wm.settled && !r.wm.seen.Contains(id): // it comes by itself: the group was reset
 			err = r.retries.end(ctx, r.rows.session, missing, "")
 		default:
 			m := page.messages[at]

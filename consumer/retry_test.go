@@ -24,7 +24,7 @@ func TestRetryOfAGroup(t *testing.T) {
 			"mail":    {"a", "odd", "b"},
 		} {
 			var got collected
-			require.NoError(t, run(t, db, "orders", Options{Group: group, From: Beginning(), StopAtEnd: true}, got.handler()).wait(t))
+			require.NoError(t, run(t, db, "orders", Options{Group: group, From: "beginning", StopAtEnd: true}, got.handler()).wait(t))
 			require.Equal(t, want, got.payloads(), group)
 			if group != "" {
 				var settled uint64

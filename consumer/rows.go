@@ -16,6 +16,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -261,13 +262,13 @@ func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page
 }
 
 // within reads the rows of the spans, in order, limit at most.
-func (r *rows) within(ctx context.Context, spans []span, limit int) (*page, error) {
+func (r *rows) within(ctx context.Context, spans []position.Span, limit int) (*page, error) {
 	ranges := strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(spans)), " OR ")
 	query := "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) +
 		" WHERE (" + ranges + ")" + r.where + " ORDER BY " + r.key + " LIMIT ?"
 	args := make([]uint64, 0, 2*len(spans)+1)
 	for _, s := range spans {
-		args = append(args, s.lo, s.hi)
+		args = append(args, s.Lo, s.Hi)
 	}
 	p := &page{}
 	err := r.once(ctx, query, append(args, uint64(limit)), func(values []driver.Value) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -166,17 +167,17 @@ func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
 }
 
 // startShared is where the group was as long as it had one reader, or where it is to begin.
-func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (progress, error) {
+func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (position.Progress, error) {
 	if len(row.Delivered) > 0 && !l.options.Reset {
-		done, err := decodeIDSet(row.Delivered, row.Settled)
+		done, err := position.Decode(row.Delivered, row.Settled)
 		if err != nil {
-			return progress{}, fmt.Errorf("consumer: offset of group %q: %w", l.options.Group, err)
+			return position.Progress{}, fmt.Errorf("consumer: offset of group %q: %w", l.options.Group, err)
 		}
-		return progress{row.Settled, done}, nil
+		return position.Progress{Settled: row.Settled, Done: done}, nil
 	}
 	rows, err := l.rows(ctx, t, nil)
 	if err != nil {
-		return progress{}, err
+		return position.Progress{}, err
 	}
 	defer rows.close()
 	return l.start(ctx, rows)

@@ -243,7 +243,7 @@ func shareMain(told string) error {
 		"once": Each(func(ctx context.Context, m Message) error { return shareOnce(ctx, db, m, wrong) }),
 	} {
 		c, err := New(db, "orders", Options{
-			Group: group, From: Beginning(), MembersShare: true, Partitions: 16, PageRows: 50, MaxAttempts: -1,
+			Group: group, From: "beginning", MembersShare: true, Partitions: 16, PageRows: 50, MaxAttempts: -1,
 			FlushInterval: 20 * time.Millisecond, Writers: m.Writers, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		})
 		if err != nil {

@@ -67,7 +67,7 @@ func TestShare(t *testing.T) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL, member INT NOT NULL)")
 		member := func(n int) *running {
-			return run(t, db, "orders", Options{Group: "g", From: Beginning(), MembersShare: true, Member: strconv.Itoa(n)},
+			return run(t, db, "orders", Options{Group: "g", From: "beginning", MembersShare: true, Member: strconv.Itoa(n)},
 				EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 					_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (?, ?)", m.ID, n)
 					return err
@@ -113,7 +113,7 @@ func TestShareDisagreement(t *testing.T) {
 		insert(t, db, "orders", numbers(1, 10)...)
 		nothing := Each(func(context.Context, Message) error { return nil })
 		end := func(o Options) error {
-			o.Group, o.From, o.StopAtEnd = "g", Beginning(), true
+			o.Group, o.From, o.StopAtEnd = "g", "beginning", true
 			return run(t, db, "orders", o, nothing).wait(t)
 		}
 		require.NoError(t, end(Options{MembersShare: true, Partitions: 8}))
@@ -164,7 +164,7 @@ func TestShareGoesOn(t *testing.T) {
 		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('2')")
 		insert(t, db, "orders", "3", "4")
 		var first, second collected
-		a := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: -1}, first.handler())
+		a := run(t, db, "orders", Options{Group: "g", From: "beginning", FlushInterval: -1}, first.handler())
 		first.waitFor(t, "1", "3", "4")
 		b := run(t, db, "orders", Options{Group: "g", MembersShare: true}, second.handler())
 		standingBy(t, db, 1)
@@ -195,7 +195,7 @@ func TestShareDeadLetter(t *testing.T) {
 			handled.Add(1)
 			return nil
 		})
-		options := Options{Group: "g", From: Beginning(), MembersShare: true, Partitions: 4, MaxAttempts: 2}
+		options := Options{Group: "g", From: "beginning", MembersShare: true, Partitions: 4, MaxAttempts: 2}
 		a, b := run(t, db, "orders", options, handler), run(t, db, "orders", options, handler)
 		eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'g'") == 1

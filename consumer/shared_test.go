@@ -43,7 +43,7 @@ func TestManyConsumers(t *testing.T) {
 		var mu sync.Mutex
 		got := make(map[string]bool) // topic and payload
 		for _, topic := range topics {
-			run(t, db, topic, Options{Group: "g", From: Beginning(), Logger: quiet}, Each(func(_ context.Context, m Message) error {
+			run(t, db, topic, Options{Group: "g", From: "beginning", Logger: quiet}, Each(func(_ context.Context, m Message) error {
 				mu.Lock()
 				defer mu.Unlock()
 				got[m.Topic+" "+string(m.Payload)] = true // it may come again after a loss
@@ -117,9 +117,9 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 		}
 		before := prepared()
 		var got, others collected
-		c := run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		c := run(t, db, "orders", Options{From: "beginning"}, got.handler())
 		for range 4 { // on every session
-			run(t, db, "invoices", Options{From: Beginning()}, others.handler())
+			run(t, db, "invoices", Options{From: "beginning"}, others.handler())
 		}
 		insert(t, admin, "orders", "first")
 		got.waitFor(t, "first")

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
@@ -28,7 +29,7 @@ type MemberStatus struct {
 
 // part is a partition as it is stored, and who has it.
 type part struct {
-	progress
+	position.Progress
 	member string
 	owner  uint64
 }
@@ -39,9 +40,9 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 	if err != nil {
 		return s, err
 	}
-	common := parts[0].progress
+	common := parts[0].Progress
 	for _, p := range parts[1:] {
-		common = common.common(&p.progress)
+		common = common.Common(&p.Progress)
 	}
 	if s, err = g.of(ctx, r, common, head); err != nil {
 		return s, err
@@ -68,8 +69,8 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 			m = &members[at]
 			m.Member = p.member
 		}
-		if len(m.Partitions) == 0 || p.settled < m.Settled {
-			m.Settled = p.settled
+		if len(m.Partitions) == 0 || p.Settled < m.Settled {
+			m.Settled = p.Settled
 		}
 		m.Partitions = append(m.Partitions, n)
 		m.Waiting.N += waiting[n]
@@ -107,11 +108,11 @@ func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []par
 		return now, nil, err
 	}
 	for n, row := range stored {
-		done, err := decodeIDSet(row.Delivered, row.Settled)
+		done, err := position.Decode(row.Delivered, row.Settled)
 		if err != nil {
 			return now, nil, fmt.Errorf("consumer: offset of partition %d of group %q: %w", n, of.group, err)
 		}
-		parts = append(parts, part{progress{row.Settled, done}, row.Member, now.owners[n]})
+		parts = append(parts, part{position.Progress{Settled: row.Settled, Done: done}, row.Member, now.owners[n]})
 	}
 	if len(parts) != of.parts {
 		return now, nil, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(parts), of.parts, errFenced)
@@ -121,19 +122,19 @@ func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []par
 
 // countParts counts the rows of each partition that are not done, among the first of those
 // that are not done in all; more tells that there may be others.
-func (r *rows) countParts(ctx context.Context, of sharing, parts []part, common progress, head uint64) (waiting map[int]int, more bool, err error) {
+func (r *rows) countParts(ctx context.Context, of sharing, parts []part, common position.Progress, head uint64) (waiting map[int]int, more bool, err error) {
 	expression, err := of.expression(r.table, r.key)
 	if err != nil {
 		return nil, false, err
 	}
-	gaps := slices.Collect(common.done.missing(common.settled, max(head, common.done.max())))
+	gaps := slices.Collect(common.Done.Missing(common.Settled, max(head, common.Done.Max())))
 	if len(gaps) == 0 {
 		return nil, false, nil
 	}
 	some := gaps[:min(len(gaps), maxRanges)]
 	args := make([]any, 0, 2*len(some)+1)
 	for _, s := range some {
-		args = append(args, s.lo, s.hi)
+		args = append(args, s.Lo, s.Hi)
 	}
 	var rows []struct {
 		ID   uint64
@@ -150,7 +151,7 @@ func (r *rows) countParts(ctx context.Context, of sharing, parts []part, common 
 	more = len(rows) > countLimit || len(some) < len(gaps)
 	waiting = make(map[int]int)
 	for _, row := range rows[:min(len(rows), countLimit)] {
-		if p := parts[row.Part]; row.ID > p.settled && !p.done.contains(row.ID) {
+		if p := parts[row.Part]; row.ID > p.Settled && !p.Done.Contains(row.ID) {
 			waiting[row.Part]++
 		}
 	}

@@ -27,7 +27,7 @@ func TestShareStatus(t *testing.T) {
 		})
 		var members []*running
 		for _, name := range []string{"a", "b"} {
-			members = append(members, run(t, db, "orders", Options{Group: "g", From: FromID(1), MembersShare: true, Partitions: 6, Member: name}, handler))
+			members = append(members, run(t, db, "orders", Options{Group: "g", From: "1", MembersShare: true, Partitions: 6, Member: name}, handler))
 			eventually(t, func() bool { return len(statusOf(t, db, "orders").Groups) == 1 }, "no group")
 			if name == "a" {
 				fairly(t, db, "g", 1)

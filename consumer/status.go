@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
@@ -35,8 +36,8 @@ func (c Count) String() string {
 	return strconv.Itoa(c.N)
 }
 
-// TopicStatus is how far the groups of a topic are.
-type TopicStatus struct {
+// Status is how far the groups of a topic are.
+type Status struct {
 	Topic  string        // the table's name, as the server has it
 	Head   uint64        // the largest id; 0 for an empty table
 	Groups []GroupStatus // by name
@@ -86,38 +87,37 @@ type GroupStatus struct {
 	Members []MemberStatus
 }
 
-// Status reads how far the groups of a topic are. key is the column that they read
-// by, as in Options.Key. It takes a connection of its own for a moment and writes
-// nothing; it counts 10,000 rows a group at most. Its errors are notify.ErrNoTable and the
-// other errors about the table, errors of the server such as a missing privilege,
-// and notify.ErrNoState, with which it returns what it knows without those tables.
-func Status(ctx context.Context, db *notify.DB, topic, key string) (_ *TopicStatus, err error) {
-	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
+// Status reads how far the consumer's group is, or all groups of the topic without Options.Group. The consumer need not run.
+// Status takes a connection of its own for a moment and writes nothing; it counts 10,000 rows a group at most. Its errors are
+// notify.ErrNoTable and the other errors about the table, errors of the server such as a missing privilege, and
+// notify.ErrNoState, with which it returns what it knows without those tables.
+func (c *Consumer) Status(ctx context.Context) (_ *Status, err error) {
+	t, err := c.table(ctx)
 	if err != nil {
 		return nil, err
 	}
-	session, err := core.NewSession(ctx, db, core.SessionOptions{})
+	session, err := core.NewSession(ctx, c.db, core.SessionOptions{})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
-	r, err := newRows(session, t, Options{Key: key})
+	r, err := newRows(session, t, Options{Key: c.options.Key})
 	if err != nil {
 		return nil, err
 	}
 	// The offsets first, so that none is ahead of the head for having moved since.
-	stored, missing := storedGroups(ctx, session, t)
+	stored, missing := storedGroups(ctx, session, t, c.options.Group)
 	if missing != nil && !errors.Is(missing, notify.ErrNoState) {
 		return nil, missing
 	}
 	if caps := session.Capabilities(); caps.Galera || caps.MultiPrimary {
 		for i := range stored {
-			if err := stored[i].lookForLease(ctx, db, t); err != nil {
+			if err := stored[i].lookForLease(ctx, c.db, t); err != nil {
 				return nil, err
 			}
 		}
 	}
-	status := &TopicStatus{Topic: t.Name}
+	status := &Status{Topic: t.Name}
 	if status.Head, _, err = largest(ctx, r); err != nil {
 		return nil, err
 	}
@@ -142,11 +142,12 @@ type storedGroup struct {
 	Leased    bool
 }
 
-func storedGroups(ctx context.Context, session *core.Session, t *table.Table) (groups []storedGroup, err error) {
+// storedGroups reads the offsets of the group, or of all without a name.
+func storedGroups(ctx context.Context, session *core.Session, t *table.Table, group string) (groups []storedGroup, err error) {
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
 		err := conn.SelectContext(ctx, &groups, "SELECT group_name, settled, delivered, member,"+
 			" TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)) AS age FROM "+schema.OffsetTable+
-			" WHERE topic = ? ORDER BY group_name", t.Name)
+			" WHERE topic = ? AND (group_name = ? OR ? = '') ORDER BY group_name", t.Name, group, group)
 		if err != nil {
 			return stateError("read offsets", err)
 		}
@@ -180,31 +181,31 @@ func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupSt
 	if shared {
 		return g.sharedStatus(ctx, r, of, head)
 	}
-	done, err := decodeIDSet(g.Delivered, g.Settled)
+	done, err := position.Decode(g.Delivered, g.Settled)
 	if err != nil {
 		return GroupStatus{}, fmt.Errorf("consumer: offset of group %q: %w", g.Name, err)
 	}
-	return g.of(ctx, r, progress{g.Settled, done}, head)
+	return g.of(ctx, r, position.Progress{Settled: g.Settled, Done: done}, head)
 }
 
 // of is the status of a group that has done p.
-func (g *storedGroup) of(ctx context.Context, r *rows, p progress, head uint64) (_ GroupStatus, err error) {
-	done := p.done
+func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head uint64) (_ GroupStatus, err error) {
+	done := p.Done
 	s := GroupStatus{
-		Group: g.Name, Member: g.Member, Session: g.Session, Leased: g.Leased, Settled: p.settled,
+		Group: g.Name, Member: g.Member, Session: g.Session, Leased: g.Leased, Settled: p.Settled,
 		Moved: time.Duration(max(0, g.Age)) * time.Microsecond,
 	}
-	gaps := slices.Collect(done.missing(s.Settled, done.max()))
+	gaps := slices.Collect(done.Missing(s.Settled, done.Max()))
 	s.Gaps = len(gaps)
-	ahead := max(s.Settled, done.max()) // of all that was done
+	ahead := max(s.Settled, done.Max()) // of all that was done
 	s.Done = ahead - s.Settled
 	for _, gap := range gaps {
-		s.Done -= gap.hi - gap.lo + 1
-		s.Behind += gap.hi - gap.lo + 1
+		s.Done -= gap.Hi - gap.Lo + 1
+		s.Behind += gap.Hi - gap.Lo + 1
 	}
 	if head > ahead {
 		s.Behind += head - ahead
-		gaps = slices.Insert(gaps, 0, span{ahead + 1, head})
+		gaps = slices.Insert(gaps, 0, position.Span{Lo: ahead + 1, Hi: head})
 	}
 	if s.Waiting, err = r.count(ctx, gaps); err != nil {
 		return s, err
@@ -222,14 +223,14 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p progress, head uint64) 
 }
 
 // count counts the rows of the first of the spans.
-func (r *rows) count(ctx context.Context, spans []span) (Count, error) {
+func (r *rows) count(ctx context.Context, spans []position.Span) (Count, error) {
 	if len(spans) == 0 {
 		return Count{}, nil
 	}
 	some := spans[:min(len(spans), maxRanges)]
 	args := make([]any, 0, 2*len(some))
 	for _, s := range some {
-		args = append(args, s.lo, s.hi)
+		args = append(args, s.Lo, s.Hi)
 	}
 	count, err := countRows(ctx, r.session, ident.Quote(r.table.Name)+" WHERE "+
 		strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(some)), " OR "), args...)

@@ -10,19 +10,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-func statusOf(tb testing.TB, db *notify.DB, topic string) *TopicStatus {
+func statusOf(tb testing.TB, db *notify.DB, topic string) *Status {
 	tb.Helper()
-	status, err := Status(context.WithoutCancel(tb.Context()), db, topic, "")
+	status, err := statusBy(tb, db, topic, "")
 	require.NoError(tb, err)
 	return status
 }
 
+func statusBy(tb testing.TB, db *notify.DB, topic, key string) (*Status, error) {
+	tb.Helper()
+	c, err := New(db, topic, Options{Key: key})
+	require.NoError(tb, err)
+	return c.Status(context.WithoutCancel(tb.Context()))
+}
+
 // group is the status of one group, without what the clock decides.
-func (s *TopicStatus) group(tb testing.TB, name string) GroupStatus {
+func (s *Status) group(tb testing.TB, name string) GroupStatus {
 	tb.Helper()
 	at := slices.IndexFunc(s.Groups, func(g GroupStatus) bool { return g.Group == name })
 	require.GreaterOrEqual(tb, at, 0, "%+v", s)
@@ -32,10 +40,10 @@ func (s *TopicStatus) group(tb testing.TB, name string) GroupStatus {
 }
 
 // keep writes an offset as a member would.
-func keep(tb testing.TB, db *notify.DB, group string, p progress) {
+func keep(tb testing.TB, db *notify.DB, group string, p position.Progress) {
 	tb.Helper()
 	_, err := db.Pool().ExecContext(tb.Context(), `INSERT INTO mqnotify_offset (topic, group_name, settled, delivered, fence, version, member)
-		VALUES ('orders', ?, ?, ?, 1, 1, 'm')`, group, p.settled, p.done.encode(p.settled))
+		VALUES ('orders', ?, ?, ?, 1, 1, 'm')`, group, p.Settled, p.Done.Encode(p.Settled))
 	require.NoError(tb, err)
 }
 
@@ -43,18 +51,18 @@ func keep(tb testing.TB, db *notify.DB, group string, p progress) {
 func TestStatus(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		require.Equal(t, &TopicStatus{Topic: "orders"}, statusOf(t, db, "orders"))
+		require.Equal(t, &Status{Topic: "orders"}, statusOf(t, db, "orders"))
 
 		insert(t, db, "orders", "a", "b")
 		late := newConn(t, db)
 		onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "c", "d")
 		var got collected
-		options := Options{Group: "g", From: Beginning(), Member: "me", FlushInterval: -1}
+		options := Options{Group: "g", From: "beginning", Member: "me", FlushInterval: -1}
 		r := run(t, db, "orders", options, got.handler())
 		want := GroupStatus{Group: "g", Member: "me", Settled: 2, Done: 2, Gaps: 1, Behind: 1}
 		eventually(t, func() bool {
-			status, err := Status(t.Context(), db, "orders", "id")
+			status, err := statusBy(t, db, "orders", "id")
 			return err == nil && len(status.Groups) == 1 && status.Groups[0].Settled == 2 && status.Groups[0].Done == 2
 		}, "the offset does not move")
 		want.Session = lockHolder(t, db, "g")
@@ -87,13 +95,13 @@ func TestStatusOfGroups(t *testing.T) {
 			insert(t, db, "orders", "x")
 		}
 		do(t, db, "DELETE FROM orders WHERE id IN (9, 15, 20)")
-		var done idSet
-		for _, p := range []span{{8, 8}, {11, 12}, {16, 17}} { // 6-7, 9-10 and 13-15 are open
-			done.add(p.lo, p.hi)
+		var done position.Set
+		for _, p := range []position.Span{{Lo: 8, Hi: 8}, {Lo: 11, Hi: 12}, {Lo: 16, Hi: 17}} { // 6-7, 9-10 and 13-15 are open
+			done.Add(p.Lo, p.Hi)
 		}
-		keep(t, db, "b", progress{5, done})
-		keep(t, db, "B", progress{settled: 19})
-		keep(t, db, "a", progress{})
+		keep(t, db, "b", position.Progress{Settled: 5, Done: done})
+		keep(t, db, "B", position.Progress{Settled: 19})
+		keep(t, db, "a", position.Progress{})
 		do(t, db, "UPDATE mqnotify_offset SET updated_at = NOW(6) - INTERVAL 90 SECOND WHERE group_name = 'a'",
 			"INSERT INTO mqnotify_offset SELECT 'Orders', group_name, 3, '', 1, 1, 'm', updated_at FROM mqnotify_offset")
 		for _, letter := range []string{"'orders', 'b', 1", "'orders', 'b', 2", "'Orders', 'b', 1", "'orders', 'B', 1"} {
@@ -134,13 +142,13 @@ func TestStatusCountsSoFar(t *testing.T) {
 		}
 		head := statusOf(t, db, "orders").Head
 		after := mysqltest.Value[uint64](t, db.Pool(), "SELECT id FROM orders ORDER BY id DESC LIMIT 1 OFFSET ?", countLimit)
-		keep(t, db, "all", progress{settled: after})
-		keep(t, db, "more", progress{settled: after - 1})
+		keep(t, db, "all", position.Progress{Settled: after})
+		keep(t, db, "more", position.Progress{Settled: after - 1})
 		const rows = 500 // the newest, whose ids are those of one statement
 		for group, gaps := range map[string]int{"gaps": maxRanges - 1, "more gaps": maxRanges + 1} {
-			p := progress{settled: head - rows}
+			p := position.Progress{Settled: head - rows}
 			for range gaps { // two ids each
-				p.done.add(max(p.settled, p.done.max())+3, max(p.settled, p.done.max())+3)
+				p.Done.Add(max(p.Settled, p.Done.Max())+3, max(p.Settled, p.Done.Max())+3)
 			}
 			keep(t, db, group, p)
 		}
@@ -166,23 +174,23 @@ func TestStatusErrors(t *testing.T) {
 		do(t, db, "CREATE TABLE plain (a VARCHAR(9), n INT NOT NULL UNIQUE)", "CREATE VIEW v AS SELECT * FROM orders",
 			"INSERT INTO plain VALUES ('x', 7)")
 		for topic, want := range map[string]error{"nothing": notify.ErrNoTable, "v": table.ErrView, "plain": table.ErrNoKey} {
-			_, err := Status(t.Context(), db, topic, "")
+			_, err := statusBy(t, db, topic, "")
 			require.ErrorIs(t, err, want)
 		}
-		status, err := Status(t.Context(), db, "plain", "n")
+		status, err := statusBy(t, db, "plain", "n")
 		require.NoError(t, err)
-		require.Equal(t, &TopicStatus{Topic: "plain", Head: 7}, status)
-		_, err = Status(t.Context(), db, "plain", "m")
+		require.Equal(t, &Status{Topic: "plain", Head: 7}, status)
+		_, err = statusBy(t, db, "plain", "m")
 		require.ErrorIs(t, err, table.ErrNoColumn)
 
-		keep(t, db, "g", progress{})
+		keep(t, db, "g", position.Progress{})
 		do(t, db, "UPDATE mqnotify_offset SET delivered = 'nonsense'")
-		_, err = Status(t.Context(), db, "orders", "")
-		require.ErrorIs(t, err, errIDSet)
+		_, err = statusBy(t, db, "orders", "")
+		require.ErrorIs(t, err, position.ErrDamaged)
 
 		do(t, db, "DROP TABLE mqnotify_offset")
-		status, err = Status(t.Context(), db, "orders", "")
+		status, err = statusBy(t, db, "orders", "")
 		require.ErrorIs(t, err, notify.ErrNoState)
-		require.Equal(t, &TopicStatus{Topic: "orders", Head: 1}, status)
+		require.Equal(t, &Status{Topic: "orders", Head: 1}, status)
 	})
 }

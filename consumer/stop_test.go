@@ -41,7 +41,7 @@ func TestStopFinishesTheMessageInHand(t *testing.T) {
 					return err
 				})
 			}
-			c := run(t, db, "orders", Options{Group: group, From: Beginning(), FlushInterval: time.Hour}, handler)
+			c := run(t, db, "orders", Options{Group: group, From: "beginning", FlushInterval: time.Hour}, handler)
 			<-entered
 			c.stop()
 			close(release)
@@ -59,7 +59,7 @@ func TestStopTimeout(t *testing.T) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one", "two")
 		entered := make(chan struct{})
-		c := run(t, db, "orders", Options{Group: "g", From: Beginning(), MaxAttempts: 1, StopTimeout: 50 * time.Millisecond},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", MaxAttempts: 1, StopTimeout: 50 * time.Millisecond},
 			Each(func(ctx context.Context, m Message) error {
 				if m.ID == 2 {
 					close(entered)
@@ -104,7 +104,7 @@ func TestErrStop(t *testing.T) {
 		}
 		for name, handler := range handlers {
 			for _, want := range []uint64{2, 4} {
-				require.NoError(t, run(t, db, "orders", Options{Group: name, From: Beginning(), PageRows: 2}, handler).wait(t), name)
+				require.NoError(t, run(t, db, "orders", Options{Group: name, From: "beginning", PageRows: 2}, handler).wait(t), name)
 				require.Equal(t, want, stored(t, db, name), name)
 			}
 		}
@@ -117,7 +117,7 @@ func TestErrStop(t *testing.T) {
 func TestStopAtEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		options := Options{Group: "g", From: Beginning(), StopAtEnd: true}
+		options := Options{Group: "g", From: "beginning", StopAtEnd: true}
 		consume := func() []string {
 			var got collected
 			require.NoError(t, run(t, db, "orders", options, got.handler()).wait(t))
@@ -148,7 +148,7 @@ func TestFlushInterval(t *testing.T) {
 			"each message": {-1, func(id uint64) uint64 { return id - 1 }},
 			"at the end":   {time.Hour, func(uint64) uint64 { return 0 }},
 		} {
-			options := Options{Group: name, From: Beginning(), StopAtEnd: true, FlushInterval: c.interval}
+			options := Options{Group: name, From: "beginning", StopAtEnd: true, FlushInterval: c.interval}
 			handler := Each(func(_ context.Context, m Message) error {
 				if at := stored(t, db, name); at != c.behind(m.ID) {
 					return fmt.Errorf("%d is stored at message %d", at, m.ID)
@@ -160,7 +160,7 @@ func TestFlushInterval(t *testing.T) {
 			require.Equal(t, uint64(5), stored(t, db, name))
 			require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"), name)
 		}
-		options := Options{Group: "tx", From: Beginning(), StopAtEnd: true, FlushInterval: time.Hour, MaxAttempts: 1}
+		options := Options{Group: "tx", From: "beginning", StopAtEnd: true, FlushInterval: time.Hour, MaxAttempts: 1}
 		require.NoError(t, run(t, db, "orders", options, EachTx(func(_ context.Context, _ *sqlx.Tx, m Message) error {
 			if at := stored(t, db, "tx"); at != m.ID-1 {
 				return fmt.Errorf("%d is stored at message %d", at, m.ID)
@@ -171,7 +171,7 @@ func TestFlushInterval(t *testing.T) {
 
 		// The interval's end comes also when nothing else does.
 		var got collected
-		c := run(t, db, "orders", Options{Group: "idle", From: Beginning(), FlushInterval: 50 * time.Millisecond}, got.handler())
+		c := run(t, db, "orders", Options{Group: "idle", From: "beginning", FlushInterval: 50 * time.Millisecond}, got.handler())
 		eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_offset WHERE group_name = 'idle' AND settled = 5") == 1
 		}, "the offset is not stored while nothing comes")
@@ -188,7 +188,7 @@ func TestStopUnsaved(t *testing.T) {
 			insert(t, db, "orders", "one")
 			entered := make(chan struct{})
 			release := make(chan struct{})
-			c := run(t, db, "orders", Options{Group: "g", From: Beginning(), FlushInterval: time.Hour, StopAtEnd: how == "StopAtEnd"},
+			c := run(t, db, "orders", Options{Group: "g", From: "beginning", FlushInterval: time.Hour, StopAtEnd: how == "StopAtEnd"},
 				Each(func(context.Context, Message) error {
 					close(entered)
 					<-release

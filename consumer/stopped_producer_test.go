@@ -59,8 +59,8 @@ func TestStoppedProducer(t *testing.T) {
 
 			insert(t, db, "orders", "early")
 			var got, strict collected
-			c := run(t, db, "orders", Options{Group: "g", From: Beginning()}, got.handler())
-			k := run(t, db, "orders", Options{Group: "strict", From: Beginning(), Strict: true}, strict.handler())
+			c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
+			k := run(t, db, "orders", Options{Group: "strict", From: "beginning", Strict: true}, strict.handler())
 			got.waitFor(t, "early")
 			insert(t, db, "orders", "next")
 			got.waitFor(t, "early", "next")

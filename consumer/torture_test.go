@@ -206,7 +206,7 @@ func tortureReaderMain(told string) error {
 		return err
 	}
 	c, err := New(db, "orders", Options{
-		Group: r.Group, From: Beginning(), Writers: r.Writers, Grace: r.Grace, forgetGaps: r.ForgetGaps,
+		Group: r.Group, From: "beginning", Writers: r.Writers, Grace: r.Grace, forgetGaps: r.ForgetGaps,
 		PageRows: 200, FlushInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})

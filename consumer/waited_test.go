@@ -27,7 +27,7 @@ func TestWaitIsSaid(t *testing.T) {
 			var said mysqltest.Text
 			var got collected
 			var told atomic.Uint64
-			options := Options{From: Beginning(), Strict: true, Writers: writers, Grace: time.Hour, StopAtEnd: true,
+			options := Options{From: "beginning", Strict: true, Writers: writers, Grace: time.Hour, StopAtEnd: true,
 				Waiting: func(id uint64, most time.Duration) {
 					assert.Equal(t, writers == writersUnknown, most > 50*time.Minute && most < time.Hour)
 					told.Store(id)

@@ -45,7 +45,7 @@ func benchmarkWake(b *testing.B, s *mysqltest.Server, triggers ...string) {
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	handled := make(chan time.Time, 1)
-	run(b, openConfig(b, config), "orders", Options{From: Beginning()}, Each(func(context.Context, Message) error {
+	run(b, openConfig(b, config), "orders", Options{From: "beginning"}, Each(func(context.Context, Message) error {
 		handled <- time.Now()
 		return nil
 	}))
@@ -140,7 +140,7 @@ func TestThousandASecond(t *testing.T) {
 		var got [consumers]atomic.Int64
 		var late atomic.Int64 // the longest, in ns
 		for i := range got {
-			run(t, openConfig(t, config), "orders", Options{From: Beginning()}, Each(func(_ context.Context, m Message) error {
+			run(t, openConfig(t, config), "orders", Options{From: "beginning"}, Each(func(_ context.Context, m Message) error {
 				got[i].Add(1)
 				if took := int64(time.Since(m.CreatedAt)); took > late.Load() {
 					late.Store(took)

@@ -1,6 +1,10 @@
 package consumer
 
-import "time"
+import (
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/position"
+)
 
 const (
 	// maxSpans bounds the memory for ids that were delivered while lower ones may
@@ -15,11 +19,11 @@ const (
 // appear any more: the settled watermark of the package comment, without its
 // statements.
 type watermark struct {
-	settled  uint64 // every id up to it was read, or never appears
-	seen     idSet  // the ids above settled that were read
-	frontier uint64 // pages were read up to this id
-	horizon  uint64 // every id that appears from now on is larger; may be ahead of the frontier
-	looked   uint64 // the head at the last look: who began since has larger ids only
+	settled  uint64       // every id up to it was read, or never appears
+	seen     position.Set // the ids above settled that were read
+	frontier uint64       // pages were read up to this id
+	horizon  uint64       // every id that appears from now on is larger; may be ahead of the frontier
+	looked   uint64       // the head at the last look: who began since has larger ids only
 	// late says that a writer may take its first id shortly before a look can show
 	// it, but not as long before as the look before. Then earlier, the head at that
 	// look, stands for looked.
@@ -48,10 +52,10 @@ type head struct {
 }
 
 // newWatermark goes on from a stored offset.
-func newWatermark(settled uint64, seen idSet) *watermark {
+func newWatermark(settled uint64, seen position.Set) *watermark {
 	w := &watermark{settled: settled, seen: seen, writers: make(map[writer]uint64)}
 	w.settle(settled)
-	w.frontier, w.looked, w.earlier = max(w.settled, w.seen.max()), w.settled, w.settled
+	w.frontier, w.looked, w.earlier = max(w.settled, w.seen.Max()), w.settled, w.settled
 	return w
 }
 
@@ -59,7 +63,7 @@ func newWatermark(settled uint64, seen idSet) *watermark {
 func (w *watermark) page(ids []uint64) {
 	for _, id := range ids {
 		if id > w.horizon {
-			w.seen.add(id, id)
+			w.seen.Add(id, id)
 		}
 		w.frontier = id
 	}
@@ -88,14 +92,14 @@ func (w *watermark) certain(ids []uint64) int {
 // reread takes ids from below the frontier that a second reading brought to light.
 func (w *watermark) reread(ids []uint64) {
 	for _, id := range ids {
-		w.seen.add(id, id)
+		w.seen.Add(id, id)
 	}
 	w.settle(w.settled)
 }
 
 // settle moves the watermark to id, and on past what was read right after it.
 func (w *watermark) settle(id uint64) {
-	w.settled = w.seen.trim(max(id, w.settled))
+	w.settled = w.seen.Trim(max(id, w.settled))
 	w.frontier = max(w.frontier, w.settled)
 	w.looked, w.earlier = max(w.looked, w.settled), max(w.earlier, w.settled)
 }
@@ -105,7 +109,7 @@ func (w *watermark) settle(id uint64) {
 func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.looked) }
 
 // full reports whether the set of ids above the gaps has reached its memory limit.
-func (w *watermark) full() bool { return len(w.seen.spans) >= maxSpans }
+func (w *watermark) full() bool { return len(w.seen.Spans) >= maxSpans }
 
 // look records a head, and the writers that were open after it was read. It returns
 // the range, lo and hi included, whose gaps the caller must read again, because a
@@ -113,7 +117,7 @@ func (w *watermark) full() bool { return len(w.seen.spans) >= maxSpans }
 // nothing can appear after that reading: every writer that may have a smaller id has
 // ended, and grace has passed since the head was there. The caller reads the range
 // first, and calls end with the id afterwards.
-func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again span, ended uint64) {
+func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again position.Span, ended uint64) {
 	id = max(id, w.looked)
 	ended = id
 	since := w.looked
@@ -140,7 +144,7 @@ func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duratio
 		ended = min(ended, w.graced(id, now, grace))
 	}
 	w.earlier, w.looked = w.looked, id
-	return span{max(after, w.settled) + 1, id}, ended
+	return position.Span{Lo: max(after, w.settled) + 1, Hi: id}, ended
 }
 
 // graced is the largest head that was there for as long as grace. Heads are noted

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // simulation is a table with writers, in the order in which a server does things,
@@ -20,7 +20,7 @@ type simulation struct {
 	next    uint64              // the next id
 	taken   map[writer][]uint64 // by the transactions that are open
 	names   writer
-	visible idSet
+	visible position.Set
 	closing bool   // no writer begins any more
 	pinned  writer // never ends, if not 0
 	late    bool   // a writer shows at the look after the first that it could show at
@@ -51,7 +51,7 @@ func (s *simulation) step() {
 			}
 			if s.random.IntN(5) > 0 {
 				for _, id := range ids {
-					s.visible.add(id, id)
+					s.visible.Add(id, id)
 				}
 			}
 			delete(s.taken, name)
@@ -80,8 +80,8 @@ func (s *simulation) open() open {
 
 // read are the visible ids of (after, upTo], most of them at most.
 func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
-	for _, p := range s.visible.spans {
-		for id := max(p.lo, after+1); id <= min(p.hi, upTo); id++ {
+	for _, p := range s.visible.Spans {
+		for id := max(p.Lo, after+1); id <= min(p.Hi, upTo); id++ {
 			if len(ids) < most {
 				ids = append(ids, id)
 			}
@@ -105,7 +105,7 @@ func TestWatermarkSimulated(t *testing.T) {
 			if !strict && seed%2 == 0 { // a transaction that stays open delays its own rows only
 				s.pinned = 1 + writer(random.IntN(20))
 			}
-			r := &simulatedReader{simulation: s, wm: newWatermark(0, idSet{}), strict: strict, got: make(map[uint64]int)}
+			r := &simulatedReader{simulation: s, wm: newWatermark(0, position.Set{}), strict: strict, got: make(map[uint64]int)}
 			r.wm.late = s.late
 			for range 200 {
 				r.steps()
@@ -165,8 +165,8 @@ func (r *simulatedReader) take(t *testing.T, ids []uint64) {
 
 func (r *simulatedReader) read1(t *testing.T) {
 	if r.random.IntN(20) == 0 { // a restart, from what is stored
-		stored := r.wm.seen.encode(r.wm.settled)
-		seen, err := decodeIDSet(stored, r.wm.settled)
+		stored := r.wm.seen.Encode(r.wm.settled)
+		seen, err := position.Decode(stored, r.wm.settled)
 		require.NoError(t, err)
 		r.wm = newWatermark(r.wm.settled, seen)
 		r.wm.late = r.late
@@ -193,8 +193,8 @@ func (r *simulatedReader) look(t *testing.T, head uint64) {
 	r.steps()
 	again, ended := r.wm.look(head, open, now, 0)
 	var ids []uint64
-	for gap := range r.wm.seen.missing(max(again.lo-1, r.wm.settled), min(again.hi, r.wm.frontier)) {
-		ids = append(ids, r.read(gap.lo-1, gap.hi, int(r.next))...)
+	for gap := range r.wm.seen.Missing(max(again.Lo-1, r.wm.settled), min(again.Hi, r.wm.frontier)) {
+		ids = append(ids, r.read(gap.Lo-1, gap.Hi, int(r.next))...)
 	}
 	r.take(t, ids)
 	r.wm.reread(ids)
@@ -219,7 +219,7 @@ func openOf(names ...writer) open {
 
 // A transaction that stays open costs nothing however many rows come meanwhile.
 func TestWatermarkOneLongWriter(t *testing.T) {
-	w := newWatermark(0, idSet{})
+	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	for id := uint64(2); id < 1000; id++ {
 		w.page([]uint64{id})
@@ -231,9 +231,9 @@ func TestWatermarkOneLongWriter(t *testing.T) {
 		}
 	}
 	require.Len(t, w.writers, 1)
-	require.Len(t, w.seen.spans, 1)
+	require.Len(t, w.seen.Spans, 1)
 	again, ended := w.look(999, nil, now, 0)
-	require.Equal(t, []span{{1, 1}}, gapsOf(w, again))
+	require.Equal(t, []position.Span{{Lo: 1, Hi: 1}}, gapsOf(w, again))
 	w.end(ended)
 	require.Equal(t, uint64(999), w.settled)
 }
@@ -241,7 +241,7 @@ func TestWatermarkOneLongWriter(t *testing.T) {
 // While a transaction stays open, whatever others leave missing is read again when
 // they end, and no more than what they may have left.
 func TestWatermarkManyShortWriters(t *testing.T) {
-	w := newWatermark(0, idSet{})
+	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	w.page([]uint64{2})
 	w.look(2, openOf(1), now, 0)
@@ -252,11 +252,11 @@ func TestWatermarkManyShortWriters(t *testing.T) {
 			open[writer(id)] = true
 		}
 		again, ended := w.look(id, open, now, 0)
-		require.Equal(t, []span{{id - 1, id - 1}}, gapsOf(w, again))
+		require.Equal(t, []position.Span{{Lo: id - 1, Hi: id - 1}}, gapsOf(w, again))
 		w.end(ended)
 		again, ended = w.look(id, openOf(1), now, 0)
 		if id%4 == 0 {
-			require.Equal(t, []span{{id - 1, id - 1}}, gapsOf(w, again))
+			require.Equal(t, []position.Span{{Lo: id - 1, Hi: id - 1}}, gapsOf(w, again))
 		} else {
 			require.Empty(t, gapsOf(w, again))
 		}
@@ -267,13 +267,13 @@ func TestWatermarkManyShortWriters(t *testing.T) {
 }
 
 // gapsOf are the gaps of a span, as the reader would read them again.
-func gapsOf(w *watermark, s span) []span {
-	return slices.Collect(w.seen.missing(max(s.lo-1, w.settled), min(s.hi, w.frontier)))
+func gapsOf(w *watermark, s position.Span) []position.Span {
+	return slices.Collect(w.seen.Missing(max(s.Lo-1, w.settled), min(s.Hi, w.frontier)))
 }
 
 // Under a load that never rests the watermark goes on.
 func TestWatermarkNeverRests(t *testing.T) {
-	w := newWatermark(0, idSet{})
+	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	open := make(open)
 	for n := uint64(1); n <= 1000; n++ { // each lives for ten looks
@@ -291,15 +291,15 @@ func TestWatermarkNeverRests(t *testing.T) {
 }
 
 func TestWatermarkGrace(t *testing.T) {
-	w := newWatermark(0, idSet{})
+	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	const grace = 2 * time.Second
 	w.page([]uint64{5})
 	again, ended := w.look(5, nil, now, grace)
-	require.Equal(t, span{1, 5}, again)
+	require.Equal(t, position.Span{Lo: 1, Hi: 5}, again)
 	require.Zero(t, ended)
 	again, ended = w.look(5, nil, now.Add(time.Second), grace)
-	require.Equal(t, span{1, 5}, again, "gaps are read again while they have grace")
+	require.Equal(t, position.Span{Lo: 1, Hi: 5}, again, "gaps are read again while they have grace")
 	require.Zero(t, ended)
 	_, ended = w.look(5, nil, now.Add(grace), grace)
 	require.Equal(t, uint64(5), ended)
@@ -319,16 +319,4 @@ func TestWatermarkGrace(t *testing.T) {
 			require.LessOrEqual(t, w.settled, id-2*200)
 		}
 	}
-}
-
-func ExampleParsePosition() {
-	for _, text := range []string{"beginning", "42", "2026-01-31", "yesterday"} {
-		_, err := ParsePosition(text)
-		fmt.Println(text, err == nil)
-	}
-	// Output:
-	// beginning true
-	// 42 true
-	// 2026-01-31 true
-	// yesterday false
 }

@@ -19,7 +19,7 @@ func openWoken(t *testing.T, s *mysqltest.Server, topics ...string) (*notify.DB,
 	t.Helper()
 	db := openConfig(t, s.Database(t), topics...)
 	require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, topics...))
-	return db, Options{From: Beginning()}
+	return db, Options{From: "beginning"}
 }
 
 // A row that any program inserts is handled soon after its commit, however long the transaction is.
@@ -133,7 +133,7 @@ func TestTimeOfAWokenMessage(t *testing.T) {
 		db := openConfig(t, config, "orders")
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, "orders"))
 		var got collected
-		run(t, db, "orders", Options{From: Beginning()}, got.handler())
+		run(t, db, "orders", Options{From: "beginning"}, got.handler())
 		for _, n := range []string{"1", "2", "3"} {
 			insert(t, db, "orders", n)
 			mysqltest.Eventually(t, "the message comes", func() bool { return len(got.payloads()) > 0 && got.payloads()[len(got.payloads())-1] == n })

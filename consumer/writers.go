@@ -111,7 +111,7 @@ func (n noSourceError) Error() string { return string(n) }
 // besides: 0 where what is known is all there is. With Options.Writers set, the
 // error says why that way does not work.
 func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration, err error) {
-	t, err := table.Describe(ctx, c.db.Pool(), c.db.Name(), c.topic)
+	t, err := c.table(ctx)
 	if err != nil {
 		return "", 0, err
 	}

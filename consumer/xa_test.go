@@ -26,7 +26,7 @@ func TestPreparedXA(t *testing.T) {
 				xid := "'" + db.Name() + "'"
 				looks := newLooks()
 				var got collected
-				c := run(t, db, "orders", Options{From: Beginning(), Writers: writers, wrap: looks.wrap}, got.handler())
+				c := run(t, db, "orders", Options{From: "beginning", Writers: writers, wrap: looks.wrap}, got.handler())
 				first := newConn(t, db)
 				onConn(t, first, "XA START "+xid, "INSERT INTO orders (payload) VALUES ('prepared')")
 				insert(t, db, "orders", "two")

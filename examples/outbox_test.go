@@ -107,7 +107,9 @@ func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 		place(i, "lamp")
 	}
 	<-hall.held
-	states, err := consumer.Status(t.Context(), db, "order_events", "")
+	events, err := consumer.New(db, "order_events", consumer.Options{})
+	require.NoError(t, err)
+	states, err := events.Status(t.Context())
 	require.NoError(t, err)
 	require.Len(t, states.Groups, 1)
 	member := states.Groups[0].Member

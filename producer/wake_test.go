@@ -78,7 +78,7 @@ func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*t
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended []<-chan error
 	for _, topic := range topics {
-		c, err := consumer.New(far, topic, consumer.Options{Logger: slog.New(slog.DiscardHandler), From: consumer.Beginning()})
+		c, err := consumer.New(far, topic, consumer.Options{Logger: slog.New(slog.DiscardHandler), From: "beginning"})
 		require.NoError(t, err)
 		ended = append(ended, mysqltest.Result(func() error {
 			return c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {

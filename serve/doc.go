@@ -15,7 +15,7 @@
 //
 // Rows become visible out of the order of their ids, so an id alone does not say what a
 // client has: one that has had 8 may lack 5, which commits later. Each event's id is
-// therefore a cursor (consumer.Progress): the settled watermark, below which nothing can
+// therefore a cursor (internal/position.Progress): the settled watermark, below which nothing can
 // appear any more, and the runs of ids above it that this client has, such as
 // "1041+1043-1050". A browser sends it back as Last-Event-ID. The server then gives the
 // client every row that its cursor lacks: from memory, or, for one that was away for
@@ -26,7 +26,7 @@
 // Messages that do not fit in the cursor may come twice: a cursor has at most 128 runs, and
 // where more gaps than that are open at once, it leaves out the highest ids. A client that
 // was away misses a row of a transaction that was open while the server was restarted, if
-// more than 10,000 newer rows follow it (consumer.End says why), and, on servers where
+// more than 10,000 newer rows follow it (consumer.Options.From says why), and, on servers where
 // writers can't be seen, the rows that consumer.Options.Grace names.
 //
 // A plain number is a cursor as well: all rows with larger ids, and no late one below it.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // item is a message for one client.
@@ -23,7 +25,7 @@ func (i item) size() int { return len(i.json) + 2*len(i.cursor) + len("id: \ndat
 // feed is what one client gets, each message once: first what it lacks, then what
 // comes.
 //
-// A cursor is a consumer.Progress: a watermark below which the client has everything
+// A cursor is a position.Progress: a watermark below which the client has everything
 // that there will ever be, and the ids above it that the client has. A row that commits
 // late, below ids that the client has, is in no such cursor, and so comes, after a
 // resume too.
@@ -37,7 +39,7 @@ type feed struct {
 	seq uint64 // of the last event that it has had
 	// ahead, if not nil, is what the client came with, of which the hub may not have had all
 	// yet: another server's hub was quicker.
-	ahead *consumer.Progress
+	ahead *position.Progress
 	items []item // of the last next
 	// beat is called whenever often says so, while the hub has not begun and while other clients
 	// read the table, unless this one may yet be refused. A nil often never does.
@@ -71,7 +73,7 @@ func (f *feed) begun(ctx context.Context) error {
 
 // join gives the client what it lacks; give returns an error to end it. A nil progress
 // means from now on. cursor is what the client has when join returns.
-func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]item) error) (cursor string, err error) {
+func (f *feed) join(ctx context.Context, from *position.Progress, give func([]item) error) (cursor string, err error) {
 	at, err := f.hub.now(ctx)
 	if err != nil {
 		return "", err
@@ -80,7 +82,7 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 		f.seq = at.seq
 		return at.cursor, nil
 	}
-	if at, err = f.caughtUp(ctx, from.Settled()); err != nil {
+	if at, err = f.caughtUp(ctx, from.Settled); err != nil {
 		return "", err
 	}
 	has := from.Clone()
@@ -109,7 +111,7 @@ func (f *feed) join(ctx context.Context, from *consumer.Progress, give func([]it
 
 // missed gives the client events that the hub kept, a piece at a time: one that reads them so
 // slowly that it falls behind again is ended, as any other.
-func (f *feed) missed(events []event, has *consumer.Progress, at *snapshot, give func([]item) error) error {
+func (f *feed) missed(events []event, has *position.Progress, at *snapshot, give func([]item) error) error {
 	for len(events) > 0 {
 		var items []item
 		for size := 0; len(events) > 0 && size < piece; events = events[1:] {
@@ -161,8 +163,8 @@ func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 }
 
 // advance notes that the client has all up to id of what the hub has.
-func advance(has, hub *consumer.Progress, id uint64) {
-	has.Settle(min(id, hub.Settled()))
+func advance(has, hub *position.Progress, id uint64) {
+	has.Settle(min(id, hub.Settled))
 	has.Add(id)
 }
 
@@ -196,10 +198,10 @@ func (f *feed) release() {
 const portion = 4 * piece
 
 // backfill reads from the table what the hub has and the client lacks.
-func (f *feed) backfill(ctx context.Context, has, hub *consumer.Progress, give func([]item) error) error {
+func (f *feed) backfill(ctx context.Context, has, hub *position.Progress, give func([]item) error) error {
 	f.hub.metrics.backfills.Inc()
 	end := hub.Largest()
-	for after, full := has.Settled(), true; full; {
+	for after, full := has.Settled, true; full; {
 		full = false
 		var items []item
 		size := 0
@@ -270,9 +272,9 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 		return err
 	}
 	defer leave()
-	from := consumer.FromID(max(after, after+1)) // the largest number has none after it
 	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
-		From: from, StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
+		From:      strconv.FormatUint(max(after, after+1), 10), // the largest number has none after it
+		StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
 	})
 	if err != nil {
 		return err
@@ -325,7 +327,7 @@ func (f *feed) own(i item) (item, error) {
 	if f.ahead == nil {
 		return i, nil
 	}
-	hub, err := consumer.ParseProgress(i.cursor)
+	hub, err := position.ParseProgress(i.cursor)
 	if err != nil {
 		return i, err
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // A row that commits between the moment when a client joins and the reading of what it
@@ -17,9 +17,9 @@ func TestBackfillLeavesTheHubItsOwn(t *testing.T) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}})
-		then, err := consumer.ParseProgress("4+6-10") // 5 was not there
+		then, err := position.ParseProgress("4+6-10") // 5 was not there
 		require.NoError(t, err)
-		has, err := consumer.ParseProgress("1+3")
+		has, err := position.ParseProgress("1+3")
 		require.NoError(t, err)
 		var got []uint64
 		f := feed{hub: site.topics["orders"].hub}

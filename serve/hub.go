@@ -15,6 +15,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -50,7 +51,7 @@ type hub struct {
 	begun    chan struct{} // closed when the reader has come to the end for the first time
 	head     uint64        // the end at that time
 	fresh    bool          // a reader begins
-	progress consumer.Progress
+	progress position.Progress
 	events   []event // the newest, in the order of their delivery
 	bytes    int
 	dropped  int           // bytes of events that the array behind events still has before them
@@ -112,7 +113,11 @@ func (w lostWaits) NextBackOff() time.Duration {
 }
 
 func (h *hub) read(ctx context.Context) error {
-	status, err := consumer.Status(ctx, h.db, h.topic, h.options.Keys[h.topic])
+	all, err := consumer.New(h.db, h.topic, consumer.Options{Key: h.options.Keys[h.topic]})
+	if err != nil {
+		return err
+	}
+	status, err := all.Status(ctx)
 	if err != nil && !errors.Is(err, notify.ErrNoState) {
 		return err
 	}
@@ -120,7 +125,7 @@ func (h *hub) read(ctx context.Context) error {
 	h.fresh, h.head = true, status.Head
 	h.mu.Unlock()
 	c, err := consumer.New(h.db, h.topic, consumer.Options{
-		From: consumer.Last(warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
+		From: fmt.Sprintf("last %d", warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
 		Grace: h.options.Grace, Logger: h.options.Logger, // a consumer names its topic itself
 		Reconnect: func() backoff.BackOff {
 			return lostWaits{notify.Exponential(50*time.Millisecond, 5*time.Second), h}
@@ -134,8 +139,14 @@ func (h *hub) read(ctx context.Context) error {
 	}))
 }
 
-// watch takes the reader's progress: where it begins, and what is settled.
-func (h *hub) watch(p consumer.Progress) {
+// watch takes the reader's position: where it begins, and what is settled.
+func (h *hub) watch(at string) {
+	from, err := position.Parse(at)
+	if err != nil { // which no consumer sends
+		h.log.Error("the reader's position can't be read", "error", err)
+		return
+	}
+	p := from.Progress
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.err, h.lost = nil, false
@@ -146,7 +157,7 @@ func (h *hub) watch(p consumer.Progress) {
 		h.seq += uint64(h.options.Buffer) + 1
 		h.wake()
 	}
-	h.progress.Settle(p.Settled())
+	h.progress.Settle(p.Settled)
 	h.begin()
 }
 
@@ -266,7 +277,7 @@ func (h *hub) keeps(seq uint64) bool {
 // snapshot is a hub at one moment.
 type snapshot struct {
 	seq      uint64
-	progress consumer.Progress
+	progress position.Progress
 	cursor   string
 }
 
@@ -284,11 +295,11 @@ func (h *hub) now(ctx context.Context) (snapshot, error) {
 
 // kept returns the events that a client with this progress lacks, in the order of
 // their ids, and the moment when they are all; false when some are kept no more.
-func (h *hub) kept(p *consumer.Progress) (events []event, at snapshot, ok bool) {
+func (h *hub) kept(p *position.Progress) (events []event, at snapshot, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at = snapshot{h.seq, h.progress.Clone(), h.progress.Text(maxRuns)}
-	if p.Settled() < h.floor {
+	if p.Settled < h.floor {
 		return nil, at, false
 	}
 	for _, e := range h.events {

@@ -225,7 +225,7 @@ func TestPage(t *testing.T) {
 // bury makes a dead letter of the newest message.
 func bury(tb testing.TB, db *notify.DB) {
 	tb.Helper()
-	c, err := consumer.New(db, "orders", consumer.Options{Group: "mailer", From: consumer.Last(1), StopAtEnd: true, MaxAttempts: 1, Logger: quiet, Member: "host1:4711"})
+	c, err := consumer.New(db, "orders", consumer.Options{Group: "mailer", From: "last 1", StopAtEnd: true, MaxAttempts: 1, Logger: quiet, Member: "host1:4711"})
 	require.NoError(tb, err)
 	require.NoError(tb, c.Run(tb.Context(), consumer.Each(func(context.Context, consumer.Message) error {
 		return fmt.Errorf("send: 550 no such address")

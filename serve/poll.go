@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // maxPoll is the most messages of an answer, and maxPage about the most of its bytes: it has one message at least.
@@ -94,7 +94,7 @@ func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error 
 var errLate = errors.New("it takes too long")
 
 // collect returns what there is, or waits for the first.
-func (s *Server) collect(ctx context.Context, f *feed, from *consumer.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
+func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
 	size := 0
 	give := func(items []item) error {
 		for _, i := range items {

@@ -190,7 +190,7 @@ func TestTrace(t *testing.T) {
 		const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 		status, _ := site.ask(t, "POST", "/topics/orders/messages", "traced", "traceparent: 00-"+id+"-00f067aa0ba902b7-01", "tracestate: a=b")
 		require.Equal(t, http.StatusCreated, status)
-		c, err := consumer.New(db, "orders", consumer.Options{From: consumer.Beginning(), Logger: quiet})
+		c, err := consumer.New(db, "orders", consumer.Options{From: "beginning", Logger: quiet})
 		require.NoError(t, err)
 		var seen consumer.Message
 		require.NoError(t, c.Run(t.Context(), tracing.Each(provider, func(_ context.Context, m consumer.Message) error {

@@ -25,7 +25,7 @@ const fresh = 2 * time.Second
 type topicState struct {
 	Trigger bool // every INSERT wakes the readers
 	Gate    waiting.GateStatus
-	Groups  *consumer.TopicStatus
+	Groups  *consumer.Status
 	at      time.Time
 }
 
@@ -71,7 +71,11 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := consumer.Status(ctx, c.db, c.topic, c.key)
+	reader, err := consumer.New(c.db, c.topic, consumer.Options{Key: c.key})
+	if err != nil {
+		return nil, err
+	}
+	groups, err := reader.Status(ctx)
 	if err != nil && !errors.Is(err, notify.ErrNoState) {
 		return nil, err
 	}
@@ -242,17 +246,17 @@ var errNoLetter = errors.New("there is no such dead letter any more")
 
 // retryDeadLetter is POST /topics/{topic}/dead-letters/{id}/retry: the group tries the message again.
 func (s *Server) retryDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
-	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error) {
-		done, err := letters.Retry(ctx, f)
+	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error) {
+		messages, gone, err := letters.RetryDead(ctx, f)
 		switch {
 		case err != nil:
 			return 0, err
-		case len(done.Gone) > 0:
+		case len(gone) > 0:
 			return 0, errRowGone
-		case len(done.Messages) == 0:
+		case len(messages) == 0:
 			return 0, errNoLetter
 		}
-		return done.Messages[0], nil
+		return messages[0], nil
 	})
 }
 
@@ -261,8 +265,8 @@ var errRowGone = errors.New("the row is not in the table any more, and can't be 
 
 // dropDeadLetter is DELETE /topics/{topic}/dead-letters/{id}.
 func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
-	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error) {
-		n, err := letters.Delete(ctx, f)
+	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error) {
+		n, err := letters.DeleteDead(ctx, f)
 		if err == nil && n == 0 {
 			err = errNoLetter
 		}
@@ -272,14 +276,14 @@ func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic
 
 // takeDeadLetter does something with a dead letter, and answers with the message's id.
 func (s *Server) takeDeadLetter(w http.ResponseWriter, r *http.Request, t *topic,
-	do func(ctx context.Context, letters *consumer.DeadLetters, f consumer.DeadFilter) (id uint64, err error),
+	do func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error),
 ) {
 	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 	if err != nil {
 		fail(w, http.StatusNotFound, errNoLetter.Error())
 		return
 	}
-	letters, err := consumer.NewDeadLetters(s.db, t.name, "")
+	letters, err := consumer.New(s.db, t.name, consumer.Options{})
 	var message uint64
 	if err == nil {
 		message, err = do(r.Context(), letters, consumer.DeadFilter{IDs: []uint64{id}})

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // why a stream ends, as clients and metrics are told.
@@ -153,7 +153,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 }
 
 // follow gives the client its events until it is to end, and returns why.
-func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *consumer.Progress) (reason string) {
+func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Progress) (reason string) {
 	ctx, cancel := s.untilStop(ctx)
 	defer cancel()
 	sent := s.metrics.sent.WithLabelValues(t.name, "stream")
@@ -262,7 +262,7 @@ const maxCursor = 16 << 10
 
 // startOf is where a client wants to begin; nil means now. A browser's Last-Event-ID,
 // which it sends when it comes back, goes before what the address says.
-func startOf(r *http.Request) (*consumer.Progress, error) {
+func startOf(r *http.Request) (*position.Progress, error) {
 	text := r.Header.Get("Last-Event-ID")
 	if text == "" {
 		text = r.URL.Query().Get("after")
@@ -274,9 +274,9 @@ func startOf(r *http.Request) (*consumer.Progress, error) {
 		return nil, fmt.Errorf("the cursor is too long (after, Last-Event-ID): one has at most %d bytes", maxCursor)
 	}
 	if text == "beginning" {
-		return &consumer.Progress{}, nil
+		return &position.Progress{}, nil
 	}
-	p, err := consumer.ParseProgress(text)
+	p, err := position.ParseProgress(text)
 	if err != nil {
 		return nil, fmt.Errorf("the cursor is wrong (after, Last-Event-ID): write an id, an event's id, or beginning")
 	}

@@ -349,9 +349,8 @@ func TestAckDeadline(t *testing.T) {
 		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, publisher.Close()) }()
-		end := consumer.End()
 		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{
-			ConsumerGroup: "g", AckDeadline: 50 * time.Millisecond, From: &end, InitializeSchema: true,
+			ConsumerGroup: "g", AckDeadline: 50 * time.Millisecond, From: "end", InitializeSchema: true,
 		}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, subscriber.Close()) }()

@@ -23,8 +23,8 @@ type SubscriberConfig struct {
 	// with Consumer.MembersShare as many as there are, which share the messages by their
 	// key (the metadata key); empty means that each subscription reads for itself.
 	ConsumerGroup string
-	// From is where to begin without a stored offset; nil means the topic's beginning.
-	From *consumer.Position
+	// From is where to begin without a stored offset, as consumer.Options.From; empty means the topic's beginning.
+	From string
 	// NackResendSleep is how long a message that was not acknowledged waits before it
 	// is handed out again. 0 means 10 ms, a negative value none.
 	NackResendSleep time.Duration
@@ -85,10 +85,7 @@ func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.Logg
 	config.NackResendSleep = max(0, cmp.Or(config.NackResendSleep, 10*time.Millisecond))
 	options := &config.Consumer
 	options.Group = config.ConsumerGroup
-	options.From = consumer.Beginning()
-	if config.From != nil {
-		options.From = *config.From
-	}
+	options.From = cmp.Or(config.From, "beginning")
 	options.MaxAttempts = -1
 	options.Retry = func() backoff.BackOff { return backoff.NewConstantBackOff(config.NackResendSleep) }
 	options.StopAtEnd = false

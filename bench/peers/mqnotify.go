@@ -28,7 +28,7 @@ func openOurs(publisher, consumes *mysql.Config) (topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := consumer.Options{From: consumer.Beginning(), Logger: slog.New(slog.DiscardHandler)}
+	options := consumer.Options{From: "beginning", Logger: slog.New(slog.DiscardHandler)}
 	return &ours{options: options, config: consumes, db: db, producer: p}, nil
 }
 

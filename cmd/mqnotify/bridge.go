@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
-	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/redact"
 )
 
@@ -81,7 +81,7 @@ of the log every 10 s. It can be stopped and goes on there.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.to, "to", "", "where to: a `URL`; "+envTo+" if it is not given")
 	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
-	flags.StringVar(&o.from, "from", fromBeginning, "where a new group begins: beginning, end, an id,\n"+
+	flags.StringVar(&o.from, "from", fromBeginning, "where a new group begins: beginning, end, \"last 10\", an id,\n"+
 		"a time (2026-01-31T08:00:00Z), or a time ago (90m)")
 	flags.IntVar(&o.inFlight, "in-flight", 0, "how many rows may be under way unconfirmed; 0 is the destination's\nown number (100 to 8000, 1 for a webhook)")
 	flags.IntVar(&o.attempts, "attempts", 3, "how often a row that is refused is sent")
@@ -121,7 +121,9 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	var sent, dead atomic.Uint64
 	m.count("mqnotify_bridge_messages_total", "Messages that the destination has confirmed, and those that went to the dead letters.",
 		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
-	m.groups(db, topic, options.Consumer.Key)
+	if err := m.groups(db, topic, options.Consumer.Key); err != nil {
+		return err
+	}
 	options.Consumer.Woken = m.readers.Topic(topic).Woken
 	options.Consumer.Waiting = shown.waits
 	options.Report = func(p bridge.Progress) {
@@ -149,10 +151,10 @@ func (a *app) ended(err error) error {
 func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	options := bridge.Options{Logger: a.log, Consumer: o.options(a)}
 	c := &options.Consumer
-	var err error
-	if c.From, err = consumer.ParsePosition(o.from); err != nil {
+	if _, err := position.Parse(o.from); err != nil {
 		return options, usagef("--from: %w", err)
 	}
+	c.From = o.from
 	if err := o.waiting.into(c); err != nil {
 		return options, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/metrics"
+	"github.com/mqnotify/mqnotify/internal/position"
 )
 
 // fromEnd is --from's default.
@@ -82,7 +83,7 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
 	flags.StringVar(&o.from, "from", fromEnd, "where to begin if there is no group or it is new:\n"+
-		"beginning, end, an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
+		"beginning, end, \"last 10\", an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
 	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
 	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
 		"the table's largest id")
@@ -128,7 +129,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
 		var once sync.Once // it may have to begin again
-		options.Watch = func(consumer.Progress) {
+		options.Watch = func(string) {
 			once.Do(func() { a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there") })
 		}
 	}
@@ -141,10 +142,10 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 // check reads the flags.
 func (o *consumeOptions) check(a *app, command []string, attempts bool) (consumer.Options, error) {
 	options := o.options(a)
-	var err error
-	if options.From, err = consumer.ParsePosition(o.from); err != nil {
+	if _, err := position.Parse(o.from); err != nil {
 		return options, usagef("--from: %w", err)
 	}
+	options.From = o.from
 	if err := o.waiting.into(&options); err != nil {
 		return options, err
 	}
@@ -195,7 +196,9 @@ func (a *app) follow(ctx context.Context, topic string, options consumer.Options
 		return err
 	}
 	defer m.stop()
-	m.groups(db, topic, options.Key)
+	if err := m.groups(db, topic, options.Key); err != nil {
+		return err
+	}
 	reader := m.readers.Topic(topic)
 	options.Woken = reader.Woken
 	c, err := consumer.New(db, topic, options)

@@ -17,11 +17,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
 // deadOptions are dead's flags.
 type deadOptions struct {
 	filter   consumer.DeadFilter
+	group    string
 	all      bool
 	json     bool
 	idColumn string
@@ -73,7 +75,7 @@ dead letter stays until the row is handled. A row that is gone can't be tried ag
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.filter.Group, "group", "", "only what this `group` gave up")
+	flags.StringVar(&o.group, "group", "", "only what this `group` gave up")
 	flags.StringVar(&o.filter.Error, "error", "", "only those whose error has this `text` in it")
 	flags.BoolVar(&o.all, "all", false, "retry or delete all")
 	flags.IntVar(&o.filter.Limit, "limit", 100, "list at most this many")
@@ -100,7 +102,7 @@ func (o *deadOptions) read(args []string, changed func(flag string) bool) (verb 
 		}
 		o.filter.IDs = append(o.filter.IDs, id)
 	}
-	chosen := o.all || o.filter.Group != "" || o.filter.Error != ""
+	chosen := o.all || o.group != "" || o.filter.Error != ""
 	changes := verb == deadRetry || verb == deadDelete
 	switch {
 	case verb == deadList && len(args) > 0:
@@ -130,47 +132,54 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 		return err
 	}
 	defer closeDB(db)
-	letters, err := consumer.NewDeadLetters(db, topic, o.idColumn)
+	letters, err := consumer.New(db, topic, consumer.Options{Group: o.group, Key: o.idColumn})
 	if err != nil {
 		return err
 	}
 	switch verb {
 	case deadShow:
-		letter, err := letters.Get(ctx, o.filter.IDs[0])
+		o.filter.Whole = true
+		found, err := letters.DeadLetters(ctx, o.filter)
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("dead letter %d of %s: %w", o.filter.IDs[0], ident.Quote(topic), errNoLetter)
+		}
 		if err != nil {
 			return err
 		}
-		return ignoreBrokenPipe(a.showDead(letter, o.json))
+		return ignoreBrokenPipe(a.showDead(found[0], o.json))
 	case deadRetry:
-		done, err := letters.Retry(ctx, o.filter)
-		if written := a.countDead(o, "retried", len(done.Messages), done.Gone); err == nil {
+		messages, gone, err := letters.RetryDead(ctx, o.filter)
+		if written := a.countDead(o, "retried", len(messages), gone); err == nil {
 			err = written
 		}
-		if err == nil && len(done.Gone) > 0 {
-			err = fmt.Errorf("%w: they stay until `mqnotify dead %s delete` deletes them: %v", errRowsGone, topic, done.Gone)
+		if err == nil && len(gone) > 0 {
+			err = fmt.Errorf("%w: they stay until `mqnotify dead %s delete` deletes them: %v", errRowsGone, topic, gone)
 		}
-		return o.allFound(err, len(done.Messages)+len(done.Gone))
+		return o.allFound(err, len(messages)+len(gone))
 	case deadDelete:
-		n, err := letters.Delete(ctx, o.filter)
+		n, err := letters.DeleteDead(ctx, o.filter)
 		if written := a.countDead(o, "deleted", n, nil); err == nil {
 			err = written
 		}
 		return o.allFound(err, n)
 	}
-	list, err := letters.List(ctx, o.filter)
+	list, err := letters.DeadLetters(ctx, o.filter)
 	if err != nil {
 		return err
 	}
 	return ignoreBrokenPipe(a.listDead(list, o))
 }
 
-var errRowsGone = errors.New("the rows of some dead letters are gone")
+var (
+	errRowsGone = errors.New("the rows of some dead letters are gone")
+	errNoLetter = errors.New("there is no such dead letter: mqnotify dead TOPIC lists those that are there")
+)
 
 // allFound is the error, and else one when fewer dead letters were there than ids were given.
 func (o *deadOptions) allFound(err error, n int) error {
 	ids := slices.Compact(slices.Sorted(slices.Values(o.filter.IDs)))
 	if err == nil && n < len(ids) {
-		return fmt.Errorf("%d of %d: %w", len(ids)-n, len(ids), consumer.ErrNoDeadLetter)
+		return fmt.Errorf("%d of %d: %w", len(ids)-n, len(ids), errNoLetter)
 	}
 	return err
 }

@@ -75,17 +75,21 @@ func (m *measured) count(name, help string, labels prometheus.Labels, label stri
 }
 
 // groups adds how far the groups of a topic are, and its largest id.
-func (m *measured) groups(db *notify.DB, topic, key string) {
-	m.registry.MustRegister(&groupCollector{db: db, topic: topic, key: key})
+func (m *measured) groups(db *notify.DB, topic, key string) error {
+	c, err := consumer.New(db, topic, consumer.Options{Key: key})
+	if err == nil {
+		m.registry.MustRegister(&groupCollector{consumer: c, topic: topic})
+	}
+	return err
 }
 
 // groupCollector asks the database, every 2 s at most.
 type groupCollector struct {
-	db         *notify.DB
-	topic, key string
-	mu         sync.Mutex
-	asked      time.Time
-	status     *consumer.TopicStatus // nil if the database did not tell
+	consumer *consumer.Consumer // of every group
+	topic    string
+	mu       sync.Mutex
+	asked    time.Time
+	status   *consumer.Status // nil if the database did not tell
 }
 
 func (c *groupCollector) Describe(to chan<- *prometheus.Desc) { metrics.DescribeGroups(to) }
@@ -97,7 +101,7 @@ func (c *groupCollector) Collect(to chan<- prometheus.Metric) {
 	if time.Since(c.asked) > patience {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		c.status, _ = consumer.Status(ctx, c.db, c.topic, c.key) // without it they are missing
+		c.status, _ = c.consumer.Status(ctx) // without it they are missing
 		c.asked = time.Now()
 	}
 	if c.status != nil {

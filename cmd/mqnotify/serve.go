@@ -173,7 +173,11 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 			return nil, err
 		}
 		// What it may not read later would only be logged, again and again.
-		if _, err := consumer.Status(ctx, db, t.Name, ""); server.NoPrivilege(err) {
+		c, err := consumer.New(db, t.Name, consumer.Options{})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.Status(ctx); server.NoPrivilege(err) {
 			return nil, err
 		}
 		if !slices.Contains(names, t.Name) {

@@ -91,8 +91,8 @@ type topicStatus struct {
 	wakes    []string     // the events of wake triggers that work
 	triggers []wake.State // as far as this account may see them
 	gate     wake.Gate
-	groups   *consumer.TopicStatus // nil when they could not be read
-	note     error                 // why there are no groups
+	groups   *consumer.Status // nil when they could not be read
+	note     error            // why there are no groups
 	findings []doctor.Result
 }
 
@@ -109,7 +109,11 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 	if s.wakes, err = wakingEvents(ctx, db, s.name, s.triggers); err != nil {
 		return nil, err
 	}
-	s.groups, err = consumer.Status(ctx, db, s.name, o.idColumn)
+	c, err := consumer.New(db, s.name, consumer.Options{Key: o.idColumn})
+	if err != nil {
+		return s, err
+	}
+	s.groups, err = c.Status(ctx)
 	switch {
 	case errors.Is(err, notify.ErrNoState):
 		s.note = notify.ErrNoState

@@ -165,7 +165,7 @@ func TestStatusDenied(t *testing.T) {
 
 // A person is shown no control character.
 func TestStatusText(t *testing.T) {
-	s := topicStatus{name: "a\nb", database: "shop", groups: &consumer.TopicStatus{Groups: []consumer.GroupStatus{
+	s := topicStatus{name: "a\nb", database: "shop", groups: &consumer.Status{Groups: []consumer.GroupStatus{
 		{Group: "g\n1", Member: "m", Waiting: consumer.Count{N: 10000, More: true}, Behind: 23456, Moved: 90 * time.Minute},
 	}}}
 	s.gate.Leader, s.gate.Followers = 7, 2

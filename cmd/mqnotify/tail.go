@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -74,7 +75,7 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if err := o.waiting.into(&options); err != nil {
 		return err
 	}
-	options.From, options.StopAtEnd = consumer.Last(o.rows), !o.follow
+	options.From, options.StopAtEnd = fmt.Sprintf("last %d", o.rows), !o.follow
 	options.MaxAttempts = -1
 	if o.order != orderArrival {
 		options.Strict = true

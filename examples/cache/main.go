@@ -27,7 +27,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mqnotify/mqnotify"
-	"github.com/mqnotify/mqnotify/consumer"
 )
 
 // topic has a message for each change: the price's id.
@@ -69,7 +68,7 @@ func run(ctx context.Context, listen string) error {
 		// Without a group every server has every change, and nothing is stored. After a lost
 		// connection it goes on where it was.
 		return mqnotify.Consume(ctx, db, topic, "", prices.changed, mqnotify.ConsumeOptions{
-			Watch: func(consumer.Progress) { prices.cache.open() },
+			Watch: func(string) { prices.cache.open() },
 		})
 	})
 	work.Go(func() error { return server.Serve(listener) })

@@ -74,7 +74,7 @@ func run(ctx context.Context, listen, warehouse string) error {
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error {
 		return mqnotify.Consume(ctx, db, topic, "warehouse", handOver{warehouse}.hand, mqnotify.ConsumeOptions{
-			From: mqnotify.Beginning(),
+			From: "beginning",
 			// The warehouse may be down for longer than any number of attempts takes. What it
 			// will never take goes to the dead letters; see hand.
 			MaxAttempts:    -1,

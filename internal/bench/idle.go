@@ -85,7 +85,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	options := consumer.Options{From: consumer.Beginning()}
+	options := consumer.Options{From: "beginning"}
 	if way.each > 0 {
 		options.Mode, options.Poll = "poll", backoff.NewConstantBackOff(way.each)
 	}

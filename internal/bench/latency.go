@@ -33,7 +33,7 @@ func latency(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	handled, end, err := b.listen(ctx, consumer.Options{From: consumer.Beginning()})
+	handled, end, err := b.listen(ctx, consumer.Options{From: "beginning"})
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (b *bench) scan(ctx context.Context) (n int, err error) {
 
 // consume has a handler called for each.
 func (b *bench) consume(ctx context.Context) (n int, err error) {
-	c, err := consumer.New(b.db, b.topic, consumer.Options{From: consumer.Beginning(), StopAtEnd: true, Logger: quiet})
+	c, err := consumer.New(b.db, b.topic, consumer.Options{From: "beginning", StopAtEnd: true, Logger: quiet})
 	if err != nil {
 		return 0, err
 	}

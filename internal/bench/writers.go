@@ -51,7 +51,7 @@ func writers(ctx context.Context, b *bench) error {
 	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, names[0], names[1], b.topic); err != nil {
 		return err
 	}
-	_, end, err := b.listen(ctx, consumer.Options{From: consumer.Beginning()})
+	_, end, err := b.listen(ctx, consumer.Options{From: "beginning"})
 	if err != nil {
 		return err
 	}

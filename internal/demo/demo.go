@@ -45,7 +45,7 @@ const headerSent = "sent"
 // databases, as two processes have them: with one, the producer would wake the consumer without the server.
 func Run(ctx context.Context, consuming, producing *notify.DB, o Options) (latencies Latencies, err error) {
 	c, err := consumer.New(consuming, o.Topic, consumer.Options{
-		From: consumer.Beginning(), Logger: o.Logger, MaxAttempts: -1, Limit: o.Count, Writers: o.Writers, Grace: o.Grace,
+		From: "beginning", Logger: o.Logger, MaxAttempts: -1, Limit: o.Count, Writers: o.Writers, Grace: o.Grace,
 	})
 	if err != nil {
 		return nil, err

@@ -1,7 +1,11 @@
-// Package header knows which names of headers are mqnotify's own.
+// Package header knows which names of headers are mqnotify's own, and how headers are stored.
 package header
 
-import "strings"
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
 
 // Prefix begins the names that are reserved, in capitals or not.
 const Prefix = "mqnotify-"
@@ -9,4 +13,15 @@ const Prefix = "mqnotify-"
 // Reserved reports whether a header's name is reserved.
 func Reserved(name string) bool {
 	return len(name) >= len(Prefix) && strings.EqualFold(name[:len(Prefix)], Prefix)
+}
+
+// Marshal returns headers as a JSON object. It is json.Marshal without the escapes for HTML.
+func Marshal(headers map[string]string) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(headers); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }

@@ -21,7 +21,7 @@ func DescribeGroups(to chan<- *prometheus.Desc) {
 }
 
 // CollectGroups tells how far a topic's groups are.
-func CollectGroups(to chan<- prometheus.Metric, topic string, status *consumer.TopicStatus) {
+func CollectGroups(to chan<- prometheus.Metric, topic string, status *consumer.Status) {
 	Gauge(to, headDesc, float64(status.Head), topic)
 	for _, g := range status.Groups {
 		Gauge(to, lagDesc, float64(g.Waiting.N), topic, g.Group)

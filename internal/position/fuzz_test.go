@@ -1,4 +1,4 @@
-package consumer
+package position
 
 import (
 	"math"
@@ -20,24 +20,24 @@ func FuzzParseProgress(f *testing.F) {
 		again, err := ParseProgress(p.Text(math.MaxInt))
 		require.NoError(t, err)
 		require.Equal(t, p.Text(math.MaxInt), again.Text(math.MaxInt))
-		for i, s := range p.p.done.spans {
-			require.Greater(t, s.lo, p.p.settled)
-			require.LessOrEqual(t, s.lo, s.hi)
-			require.True(t, i == 0 || s.lo > p.p.done.spans[i-1].hi)
+		for i, s := range p.Done.Spans {
+			require.Greater(t, s.Lo, p.Settled)
+			require.LessOrEqual(t, s.Lo, s.Hi)
+			require.True(t, i == 0 || s.Lo > p.Done.Spans[i-1].Hi)
 		}
 	})
 }
 
-// FuzzParsePosition: an error that shows the text, or a position.
-func FuzzParsePosition(f *testing.F) {
-	for _, seed := range []string{"beginning", "end", "17", "2026-01-31", "2026-01-31T08:00:00Z", "90m", "-90m", "1e9999h"} {
+// FuzzParse: an error that shows the text, or a position.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"beginning", "end", "17", "2026-01-31", "2026-01-31T08:00:00Z", "90m", "-90m", "1e9999h", "last 3", "after 5+7-9"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePosition(text)
+		p, err := Parse(text)
 		if err == nil {
-			require.GreaterOrEqual(t, p.ago, 0*p.ago)
-			require.True(t, p.kind != fromID || p.id > 0)
+			require.GreaterOrEqual(t, p.Ago, 0*p.Ago)
+			require.True(t, p.Kind != ID || p.ID > 0)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package consumer
+package position
 
 import (
 	"encoding/binary"
@@ -12,27 +12,27 @@ import (
 // model is a set of small ids that can't be wrong.
 type model [64]bool
 
-func (m *model) spans() (all []span) {
+func (m *model) spans() (all []Span) {
 	for id, has := range m {
 		switch {
 		case !has:
 		case id > 0 && m[id-1]:
-			all[len(all)-1].hi++
+			all[len(all)-1].Hi++
 		default:
-			all = append(all, span{uint64(id), uint64(id)})
+			all = append(all, Span{uint64(id), uint64(id)})
 		}
 	}
 	return all
 }
 
-func (m *model) missing(after, upTo uint64) (all []span) {
+func (m *model) missing(after, upTo uint64) (all []Span) {
 	for id := after + 1; id <= upTo; id++ {
 		switch {
 		case m[id]:
 		case id > after+1 && !m[id-1]:
-			all[len(all)-1].hi++
+			all[len(all)-1].Hi++
 		default:
-			all = append(all, span{id, id})
+			all = append(all, Span{id, id})
 		}
 	}
 	return all
@@ -45,7 +45,7 @@ func FuzzIDSet(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 0, 3, 3, 0, 5, 5, 0, 2, 4, 1, 0, 0})
 	f.Add([]byte{0, 60, 63, 0, 10, 20, 0, 9, 21, 1, 9, 0, 1, 63, 0})
 	f.Fuzz(func(t *testing.T, operations []byte) {
-		var set idSet
+		var set Set
 		var m model
 		floor := uint64(0)                                  // ids up to it were trimmed
 		operations = operations[:min(len(operations), 120)] // more of them find no more
@@ -57,7 +57,7 @@ func FuzzIDSet(f *testing.F) {
 				if lo > hi {
 					continue
 				}
-				set.add(lo, hi)
+				set.Add(lo, hi)
 				for id := lo; id <= hi; id++ {
 					m[id] = true
 				}
@@ -66,35 +66,35 @@ func FuzzIDSet(f *testing.F) {
 				for want+1 < 64 && m[want+1] {
 					want++
 				}
-				got := set.trim(a)
+				got := set.Trim(a)
 				require.Equal(t, want, got, "trim(%d)", a)
 				for id := uint64(0); id <= got; id++ {
 					m[id] = false
 				}
 				floor = max(floor, got)
 			}
-			same(t, m.spans(), set.spans, "spans")
+			same(t, m.spans(), set.Spans, "spans")
 			for id := range uint64(64) {
-				if m[id] != set.contains(id) {
+				if m[id] != set.Contains(id) {
 					t.Fatalf("contains(%d): %v", id, !m[id])
 				}
 			}
 			lo, hi := min(a, b), max(a, b)
-			same(t, m.missing(lo, hi), slices.Collect(set.missing(lo, hi)), "missing")
+			same(t, m.missing(lo, hi), slices.Collect(set.Missing(lo, hi)), "missing")
 
 			base := floor
-			if len(set.spans) > 0 {
-				require.Equal(t, set.spans[len(set.spans)-1].hi, set.max())
+			if len(set.Spans) > 0 {
+				require.Equal(t, set.Spans[len(set.Spans)-1].Hi, set.Max())
 			}
-			back, err := decodeIDSet(set.encode(base), base)
+			back, err := Decode(set.Encode(base), base)
 			require.NoError(t, err)
-			same(t, set.spans, back.spans, "stored and read")
+			same(t, set.Spans, back.Spans, "stored and read")
 		}
 	})
 }
 
 // same compares spans; none are none, nil or not.
-func same(t *testing.T, want, got []span, what string) {
+func same(t *testing.T, want, got []Span, what string) {
 	t.Helper()
 	require.True(t, slices.Equal(want, got), "%s: want %v, got %v", what, want, got)
 }
@@ -107,14 +107,14 @@ func FuzzDecodeIDSet(f *testing.F) {
 	f.Add(binary.AppendUvarint([]byte{1, 1, 0}, math.MaxUint64), uint64(1))
 	f.Add([]byte{2}, uint64(0))
 	f.Fuzz(func(t *testing.T, stored []byte, base uint64) {
-		set, err := decodeIDSet(stored, base)
+		set, err := Decode(stored, base)
 		if err != nil {
-			require.ErrorIs(t, err, errIDSet)
+			require.ErrorIs(t, err, ErrDamaged)
 			return
 		}
-		require.LessOrEqual(t, len(set.spans), maxStored)
-		for i, s := range set.spans { // of which there may be a million: require would take seconds
-			if s.lo > s.hi || s.lo <= base || i > 0 && s.lo-set.spans[i-1].hi <= 1 {
+		require.LessOrEqual(t, len(set.Spans), maxStored)
+		for i, s := range set.Spans { // of which there may be a million: require would take seconds
+			if s.Lo > s.Hi || s.Lo <= base || i > 0 && s.Lo-set.Spans[i-1].Hi <= 1 {
 				t.Fatalf("span %d of base %d, %v, is empty or touches the one before", i, base, s)
 			}
 		}
@@ -123,29 +123,29 @@ func FuzzDecodeIDSet(f *testing.F) {
 
 // Ids that step by three are a few bytes, however many they are.
 func TestEncodeSteps(t *testing.T) {
-	var set idSet
+	var set Set
 	for id := uint64(4); id < 3_000_000; id += 3 {
-		set.add(id, id)
+		set.Add(id, id)
 	}
-	stored := set.encode(1)
+	stored := set.Encode(1)
 	require.LessOrEqual(t, len(stored), 8)
-	back, err := decodeIDSet(stored, 1)
+	back, err := Decode(stored, 1)
 	require.NoError(t, err)
-	require.Equal(t, set.spans, back.spans)
+	require.Equal(t, set.Spans, back.Spans)
 }
 
 func TestIDSetAtTheLimits(t *testing.T) {
-	var set idSet
-	set.add(math.MaxUint64, math.MaxUint64)
-	set.add(math.MaxUint64-2, math.MaxUint64-2)
-	require.Equal(t, []span{{math.MaxUint64 - 2, math.MaxUint64 - 2}, {math.MaxUint64, math.MaxUint64}}, set.spans)
-	require.Equal(t, []span{{1, math.MaxUint64 - 3}, {math.MaxUint64 - 1, math.MaxUint64 - 1}},
-		slices.Collect(set.missing(0, math.MaxUint64)))
-	set.add(math.MaxUint64-1, math.MaxUint64-1)
-	require.Equal(t, []span{{math.MaxUint64 - 2, math.MaxUint64}}, set.spans)
-	back, err := decodeIDSet(set.encode(3), 3)
+	var set Set
+	set.Add(math.MaxUint64, math.MaxUint64)
+	set.Add(math.MaxUint64-2, math.MaxUint64-2)
+	require.Equal(t, []Span{{math.MaxUint64 - 2, math.MaxUint64 - 2}, {math.MaxUint64, math.MaxUint64}}, set.Spans)
+	require.Equal(t, []Span{{1, math.MaxUint64 - 3}, {math.MaxUint64 - 1, math.MaxUint64 - 1}},
+		slices.Collect(set.Missing(0, math.MaxUint64)))
+	set.Add(math.MaxUint64-1, math.MaxUint64-1)
+	require.Equal(t, []Span{{math.MaxUint64 - 2, math.MaxUint64}}, set.Spans)
+	back, err := Decode(set.Encode(3), 3)
 	require.NoError(t, err)
-	require.Equal(t, set.spans, back.spans)
-	require.Equal(t, uint64(math.MaxUint64), set.trim(math.MaxUint64-3))
-	require.Empty(t, set.spans)
+	require.Equal(t, set.Spans, back.Spans)
+	require.Equal(t, uint64(math.MaxUint64), set.Trim(math.MaxUint64-3))
+	require.Empty(t, set.Spans)
 }
