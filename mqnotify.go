@@ -117,7 +117,7 @@ func (db *DB) Init(ctx context.Context, topics ...string) error {
 // InitQueues makes queues of tasks. Those that are there already stay. Init has made their tables.
 func (db *DB) InitQueues(ctx context.Context, names ...string) error {
 	for _, name := range names {
-		if err := queue.Create(ctx, db.core, name, queue.Settings{}); err != nil {
+		if err := queue.Create(ctx, db.core, name, queue.Options{}); err != nil {
 			return err
 		}
 	}

@@ -78,11 +78,7 @@ func Work[T any](ctx context.Context, db *DB, name string, handle func(ctx conte
 	if err != nil {
 		return err
 	}
-	w, err := queue.NewWorker(q, o)
-	if err != nil {
-		return err
-	}
-	return w.Run(ctx, func(ctx context.Context, task queue.Task) error {
+	return q.Work(ctx, o, func(ctx context.Context, task queue.Task) error {
 		value, err := decode[T](task.Payload)
 		if err != nil {
 			return err

@@ -12,20 +12,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// Info is a task as it is stored.
-type Info struct {
-	Task
-	State State
-	// At is when a scheduled or failed task becomes ready, when the claim on one in
-	// progress lapses, and since when one is done or dead. Zero for one that is ready.
-	At        time.Time
-	Owner     string // who has it, or had it last
-	LastError string
-}
-
 // Filter chooses tasks.
 type Filter struct {
-	States []State  // empty means all
+	States []string // words of Task.State; empty means all
 	IDs    []uint64 // empty means all
 	// After is the id after which the list begins, for pages. Limit is its most tasks;
 	// 0 means 100.
@@ -42,10 +31,10 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 	where, args = " WHERE queue = ?", []any{q.name}
 	if len(f.States) > 0 {
 		for _, s := range f.States {
-			if !slices.Contains(States(), s) {
-				return "", nil, optionsf("State %q: one of %q", string(s), States())
+			if !slices.Contains(states, s) {
+				return "", nil, optionsf("State %q: one of %q", s, states)
 			}
-			args = append(args, string(s))
+			args = append(args, s)
 		}
 		in := "state IN (?" + strings.Repeat(", ?", len(f.States)-1) + ")"
 		if f.cancelled {
@@ -59,13 +48,13 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 	return where, args, nil
 }
 
-// List is the queue's tasks that the filter chooses, by their ids. With the state Dead it
+// List is the queue's tasks that the filter chooses, by their ids. With the state "dead" it
 // is the list of the dead letters.
-func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
+func (q *Queue) List(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Limit < 0 {
 		return nil, optionsf("Limit %d: 0 or more", f.Limit)
 	}
-	if _, err := q.Settings(ctx); err != nil {
+	if _, err := q.Ordered(ctx); err != nil {
 		return nil, err
 	}
 	where, args, err := q.where(f)
@@ -86,16 +75,16 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
 		return nil, q.error("list", err)
 	}
 	defer rows.Close()
-	var all []Info
+	var all []Task
 	for rows.Next() {
-		i := Info{Task: Task{Queue: q.name}}
+		i := Task{Queue: q.name}
 		var at string
 		var created int64
 		if err := rows.Scan(&i.ID, &i.State, &at, &i.Priority, &i.Attempt, &i.Retries, &i.Unique, &i.Owner, &i.Lapses, &created, &i.LastError, &i.Payload); err != nil {
 			return nil, q.error("list", err)
 		}
 		i.CreatedAt = time.UnixMicro(created).UTC()
-		if i.State != Ready {
+		if i.State != stateReady {
 			if i.At, err = parseTime(at); err != nil {
 				return nil, q.error("list", err)
 			}
@@ -106,8 +95,8 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Info, error) {
 }
 
 // Counts are how many tasks the queue has in each state.
-func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
-	if _, err := q.Settings(ctx); err != nil {
+func (q *Queue) Counts(ctx context.Context) (map[string]int, error) {
+	if _, err := q.Ordered(ctx); err != nil {
 		return nil, err
 	}
 	rows, err := q.db.Pool().QueryContext(ctx, "SELECT state, COUNT(*) FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? GROUP BY state", q.name)
@@ -115,9 +104,9 @@ func (q *Queue) Counts(ctx context.Context) (map[State]int, error) {
 		return nil, q.error("count", err)
 	}
 	defer rows.Close()
-	counts := make(map[State]int)
+	counts := make(map[string]int)
 	for rows.Next() {
-		var s State
+		var s string
 		var n int
 		if err := rows.Scan(&s, &n); err != nil {
 			return nil, q.error("count", err)
@@ -138,15 +127,15 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 		return 0, optionsf("%d retries: 0 or more, or -1 for none", retries)
 	}
 	if len(f.States) == 0 {
-		f.States = []State{Dead}
+		f.States = []string{stateDead}
 		if len(f.IDs) > 0 {
-			f.States = []State{Dead, Failed, Scheduled}
+			f.States = []string{stateDead, stateFailed, stateScheduled}
 		}
 	}
-	if slices.ContainsFunc(f.States, func(s State) bool { return s != Dead && s != Failed && s != Scheduled }) {
+	if slices.ContainsFunc(f.States, func(s string) bool { return s != stateDead && s != stateFailed && s != stateScheduled }) {
 		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
 	}
-	f.cancelled = slices.Contains(f.States, Dead)
+	f.cancelled = slices.Contains(f.States, stateDead)
 	n, err = q.change(ctx, "retry tasks of", f, retrySet, retriesOf(retries))
 	if n > 0 {
 		q.changed()
@@ -165,9 +154,9 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 		if len(f.IDs) == 0 {
 			return 0, optionsf("Cancel without IDs and States: name the tasks")
 		}
-		f.States = []State{Scheduled, Ready, InProgress, Failed}
+		f.States = []string{stateScheduled, stateReady, stateInProgress, stateFailed}
 	}
-	if slices.ContainsFunc(f.States, func(s State) bool { return s == Done || s == Dead }) {
+	if slices.ContainsFunc(f.States, func(s string) bool { return s == stateDone || s == stateDead }) {
 		return 0, optionsf("what is done or dead can't be cancelled")
 	}
 	n, err = q.change(ctx, "cancel tasks of", f, cancelSet)
@@ -182,7 +171,7 @@ const rowsAtOnce = 500
 
 // change sets columns of the tasks, some in each transaction, by their ids.
 func (q *Queue) change(ctx context.Context, what string, f Filter, set string, args ...any) (n int, err error) {
-	if _, err := q.Settings(ctx); err != nil {
+	if _, err := q.Ordered(ctx); err != nil {
 		return 0, err
 	}
 	where, condition, err := q.where(f)
@@ -249,45 +238,36 @@ func (q *Queue) execute(ctx context.Context, query string, args ...any) (changed
 	return changed, err
 }
 
-// PruneOptions say what Prune deletes.
-type PruneOptions struct {
-	// OlderThan is how long ago, by the server's clock, a task must have been done or
-	// dead. 0 means whenever it was.
-	OlderThan time.Duration
-	// Dead deletes dead tasks, too; else only those that are done.
-	Dead bool
-	// Pause is how long Prune waits between two batches of 500, for others to get on. 0
-	// means 10 ms, negative not at all.
-	Pause time.Duration
-}
+// prunePause is how long Prune waits between two batches, for others to get on.
+const prunePause = 10 * time.Millisecond
 
-// Prune deletes old tasks in small transactions, by their ids, and returns how many; and it
-// deletes the unique keys of tasks that no longer exist. It may run at the same time as everything
-// else, and be cut off at any time.
-func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err error) {
-	if o.OlderThan < 0 || o.OlderThan > maxDelay {
-		return 0, optionsf("OlderThan %v: 0 or more", o.OlderThan)
+// Prune deletes tasks that have been in one of the states, "done" or "dead", for longer than olderThan by the server's clock, and
+// returns how many. Without a state it is "done"; 0 means tasks of any age. It works in small transactions, by the tasks' ids,
+// and deletes the unique keys of tasks that no longer exist, too. It may run at the same time as everything else, and be cut off
+// at any time.
+func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...string) (deleted int, err error) {
+	if olderThan < 0 || olderThan > maxDelay {
+		return 0, optionsf("older than %v: 0 or more", olderThan)
 	}
-	if _, err := q.Settings(ctx); err != nil {
+	if len(states) == 0 {
+		states = []string{stateDone}
+	}
+	if slices.ContainsFunc(states, func(s string) bool { return s != stateDone && s != stateDead }) {
+		return 0, optionsf("only tasks that are done or dead can be pruned")
+	}
+	if _, err := q.Ordered(ctx); err != nil {
 		return 0, err
-	}
-	if o.Pause == 0 {
-		o.Pause = 10 * time.Millisecond
-	}
-	states := []State{Done}
-	if o.Dead {
-		states = append(states, Dead)
 	}
 	for _, state := range states {
 		for {
-			ids, err := q.oldest(ctx, state, o.OlderThan)
+			ids, err := q.oldest(ctx, state, olderThan)
 			if err != nil || len(ids) == 0 {
 				if err != nil {
 					return deleted, q.error("prune", err)
 				}
 				break
 			}
-			n, err := q.execute(ctx, "DELETE t FROM "+schema.TaskTable+" t"+byID+" WHERE "+among(ids)+" AND state = ?", string(state))
+			n, err := q.execute(ctx, "DELETE t FROM "+schema.TaskTable+" t"+byID+" WHERE "+among(ids)+" AND state = ?", state)
 			deleted += n
 			if err != nil {
 				return deleted, q.error("prune", err)
@@ -296,7 +276,7 @@ func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err err
 				break
 			}
 			select {
-			case <-time.After(o.Pause):
+			case <-time.After(prunePause):
 			case <-ctx.Done():
 				return deleted, q.error("prune", context.Cause(ctx))
 			}
@@ -307,9 +287,9 @@ func (q *Queue) Prune(ctx context.Context, o PruneOptions) (deleted int, err err
 
 // oldest are the ids of tasks that have been in the state for the longest: the beginning
 // of a range of the index.
-func (q *Queue) oldest(ctx context.Context, state State, age time.Duration) (ids []uint64, err error) {
+func (q *Queue) oldest(ctx context.Context, state string, age time.Duration) (ids []uint64, err error) {
 	err = sqlx.SelectContext(ctx, q.db.Pool(), &ids, "SELECT id FROM "+schema.TaskTable+forceClaim+
 		" WHERE queue = ? AND state = ? AND turn = 0 AND state_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
-		q.name, string(state), age.Microseconds(), rowsAtOnce)
+		q.name, state, age.Microseconds(), rowsAtOnce)
 	return ids, err
 }

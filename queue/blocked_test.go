@@ -92,7 +92,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 				enqueue(t, newQueue(t, db, Options{}), "1", "2", "3")
 				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = "+c.state)
 				host, vanishing := newHost(t, config, c.before)
-				w, err := NewWorker(newQueue(t, openConfig(t, vanishing), Options{}), WorkerOptions{Batch: 3})
+				w, err := newWorker(newQueue(t, openConfig(t, vanishing), Options{}), WorkerOptions{Batch: 3})
 				require.NoError(t, err)
 				assert.Equal(t, 30*time.Second, w.idle)
 				w.idle = 3 * time.Second
@@ -100,7 +100,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					_ = w.Run(ctx, func(context.Context, Task) error { return nil }) // of what the network makes
+					_ = w.run(ctx, func(context.Context, Task) error { return nil }) // of what the network makes
 				}()
 				eventually(t, host.gone.Load, "it does not vanish")
 				var got collected

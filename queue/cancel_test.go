@@ -60,7 +60,7 @@ func TestCancelHoldsTask(t *testing.T) {
 				got.waitFor(t, "other")
 				all, err := q.List(t.Context(), Filter{IDs: ids})
 				require.NoError(t, err)
-				require.Equal(t, InProgress, all[0].State)
+				require.Equal(t, stateInProgress, all[0].State)
 
 				releases()
 				require.NoError(t, first.wait(t))
@@ -73,7 +73,7 @@ func TestCancelHoldsTask(t *testing.T) {
 				}
 				all, err = q.List(t.Context(), Filter{IDs: ids})
 				require.NoError(t, err)
-				assert.Equal(t, Dead, all[0].State)
+				assert.Equal(t, stateDead, all[0].State)
 				assert.Equal(t, "cancelled", all[0].LastError)
 				again, err = q.Enqueue(t.Context(), Entry{Payload: []byte("same key"), Unique: "key"})
 				require.NoError(t, err)
@@ -100,12 +100,12 @@ func TestCancelMeetsEnd(t *testing.T) {
 		w := work(t, q, WorkerOptions{Claim: mode, Batch: 3, Visibility: time.Hour}, func(_ context.Context, task Task) error {
 			handled.Add(1)
 			next := ids[min(len(ids)-1, int(task.ID-ids[0])+1)]
-			return second(q.Cancel(context.WithoutCancel(t.Context()), Filter{IDs: []uint64{task.ID, next}, States: []State{Ready, InProgress}}))
+			return second(q.Cancel(context.WithoutCancel(t.Context()), Filter{IDs: []uint64{task.ID, next}, States: []string{stateReady, stateInProgress}}))
 		})
-		eventually(t, func() bool { return inState(t, db, Dead) == len(ids) }, "not all are dead")
+		eventually(t, func() bool { return inState(t, db, stateDead) == len(ids) }, "not all are dead")
 		assert.Less(t, handled.Load(), int64(len(ids)), "those that waited for the handler are not handled")
 		require.NoError(t, w.end(t))
-		assert.Zero(t, w.Stats().Lost)
+		assert.Zero(t, w.of("lost"))
 	})
 }
 
@@ -128,7 +128,7 @@ func TestCancelledClaimLapses(t *testing.T) {
 		var got collected
 		idleWorker(t, db, config, WorkerOptions{Look: time.Hour}, got.handle)
 		got.waitFor(t, "ready")
-		eventually(t, func() bool { return inState(t, db, Dead) == 1 && inState(t, db, Done) == 1 }, "the cancelled task is not dead")
+		eventually(t, func() bool { return inState(t, db, stateDead) == 1 && inState(t, db, stateDone) == 1 }, "the cancelled task is not dead")
 		assert.Empty(t, keysOf(t, db))
 	})
 }

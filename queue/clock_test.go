@@ -82,7 +82,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		enqueue(t, q, "long", "long")
 		tasks += 2
 		eventually(t, func() bool {
-			if inState(t, db, Ready) == 0 && !holds() { // one has done them all
+			if inState(t, db, stateReady) == 0 && !holds() { // one has done them all
 				enqueue(t, q, "long", "long")
 				tasks += 2
 			}

@@ -36,7 +36,7 @@ func TestIdleConnections(t *testing.T) {
 		got.waitFor(t, "entered", "entered later")
 		rests()
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, state, state_at, attempts, owner, payload)"+
-			" VALUES (?, 'in progress', UTC_TIMESTAMP(6) + INTERVAL 7 SECOND, 1, 'gone', 'claimed')", q.Name())
+			" VALUES (?, 'in progress', UTC_TIMESTAMP(6) + INTERVAL 7 SECOND, 1, 'gone', 'claimed')", q.name)
 		rests()
 		got.waitFor(t, "entered", "entered later", "claimed")
 		rests()

@@ -65,9 +65,9 @@ func TestSettlesTogether(t *testing.T) {
 			kind    outcomeKind
 			discard bool
 			counter string
-			state   State
+			state   string
 		}{
-			{wasDone, false, "Com_update", Done}, {wasDone, true, "Com_delete_multi", ""}, {wasReleased, false, "Com_update", Ready},
+			{wasDone, false, "Com_update", stateDone}, {wasDone, true, "Com_delete_multi", ""}, {wasReleased, false, "Com_update", stateReady},
 		} {
 			mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 			enqueue(t, q, "1", "2", "3", "4", "5", "6")
@@ -83,7 +83,7 @@ func TestSettlesTogether(t *testing.T) {
 			_, _, err = l.round(t.Context(), outcomes, 0)
 			require.NoError(t, err)
 			assert.Equal(t, 1, counted(t, l, c.counter)-before, c.counter)
-			assert.Zero(t, inState(t, db, InProgress))
+			assert.Zero(t, inState(t, db, stateInProgress))
 			if c.state != "" {
 				assert.Equal(t, 6, inState(t, db, c.state))
 			}
@@ -139,7 +139,9 @@ func TestIdleWorkers(t *testing.T) {
 			var got collected
 			enqueue(t, q, "x") // which it finds when it begins
 			work(t, newQueue(t, openConfig(t, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))}), WorkerOptions{}, got.handle)
-			eventually(t, func() bool { return strings.Contains(logged.String(), "mode=trigger") && inState(t, db, Ready) == 0 }, "it does not wait")
+			eventually(t, func() bool {
+				return strings.Contains(logged.String(), "mode=trigger") && inState(t, db, stateReady) == 0
+			}, "it does not wait")
 		}
 		begin(config)
 		host, counted := newHost(t, config, "")

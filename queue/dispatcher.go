@@ -36,7 +36,7 @@ var busyLook = time.Second
 // dispatcher is a worker while a session lives: one goroutine makes all statements, and
 // a second one waits to be woken.
 type dispatcher struct {
-	*Worker
+	*worker
 	line  *line
 	hands *hands
 	wakes chan struct{} // one slot: tasks were entered
@@ -311,15 +311,15 @@ func (d *dispatcher) count(outcomes []outcome) {
 	for _, o := range outcomes {
 		switch o.kind {
 		case wasDone:
-			d.done.Add(1)
+			d.note("done")
 		case wasFailed:
-			d.failed.Add(1)
+			d.note("failed")
 			d.log.Info("a task failed and will be tried again", "task", o.held.task.ID, "attempt", o.held.task.Attempt,
 				"wait", o.wait, "error", shortError{firstLine(o.text), o.err})
 		case wasCancelled:
 			d.log.Info("the handler of a cancelled task has ended", "task", o.held.task.ID, "attempt", o.held.task.Attempt)
 		case wasFatal:
-			d.dead.Add(1)
+			d.note("dead")
 			d.log.Warn("a task failed for the last time", "task", o.held.task.ID, "attempt", o.held.task.Attempt, "error", shortError{firstLine(o.text), o.err})
 		}
 	}

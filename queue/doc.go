@@ -3,8 +3,7 @@
 //	q, err := queue.New(db, "mail", queue.Options{})
 //	ids, err := q.Enqueue(ctx, queue.Entry{Payload: payload})
 //
-//	w, err := queue.NewWorker(q, queue.WorkerOptions{Concurrency: 4})
-//	err = w.Run(ctx, func(ctx context.Context, task queue.Task) error { ... })
+//	err = q.Work(ctx, queue.WorkerOptions{Concurrency: 4}, func(ctx context.Context, task queue.Task) error { ... })
 //
 // A message (package consumer) is for all who listen, in order; a task is for one worker,
 // whichever is free, and has a life of its own:
@@ -23,8 +22,8 @@
 // UPDATE SKIP LOCKED), marks them by their ids, and commits before it works; where the
 // server has no SKIP LOCKED it marks them by UPDATE ... LIMIT and reads what carries its
 // token. What it has finished is written down in the same transaction that claims the next,
-// one transaction for all handlers of a Worker that are free: Concurrency: 4 is cheaper than four
-// Workers. One that claims few tasks at a time, one time after the other, reserves those that it comes to
+// one transaction for all handlers of a worker that are free. Each call of Work is a worker: one with Concurrency: 4 is cheaper
+// than four of them. One that claims few tasks at a time, one time after the other, reserves those that it comes to
 // in the next 50 ms, and claims each by its id without a search; other busy workers begin behind
 // them, and who finds nothing else claims them.
 // So no two claims have the same task, and no transaction is open while a handler runs.
@@ -59,7 +58,7 @@
 //   - Lapses: a claim that lapses, because its worker vanished, takes no retry. The task comes back after
 //     a wait, WorkerOptions.Lapses times at most, so that a task that kills its workers is dead in the
 //     end. It takes no task with it that has a retry left: a task that has lapsed is claimed alone, and
-//     from its second lapse on also handled alone, with nothing else in its Worker's hands. A task
+//     from its second lapse on also handled alone, with nothing else in its worker's hands. A task
 //     that has no retry left is claimed when its handler begins: it is not begun again after a lapse.
 //
 // What is not: an order among the tasks of several workers, beyond that of their claims.
@@ -75,7 +74,7 @@
 //
 // A [Ring] is for what is of interest while it is new: a fixed number of entries, in which
 // the newest overwrites the oldest. Writers never wait for readers, and a reader that was
-// overtaken is told by how much ([LappedError]). Its writers go one after the other.
+// overtaken is told by how much ([RingEntry].Missed). Its writers go one after the other.
 //
 // # When to prefer another
 //

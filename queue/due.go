@@ -27,13 +27,13 @@ type view struct {
 }
 
 // dueColumn is how long until the first task in a state falls due, in microseconds.
-func dueColumn(state State) string {
+func dueColumn(state string) string {
 	return "(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim +
-		" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0)"
+		" WHERE queue = ? AND state = '" + state + "' AND turn = 0)"
 }
 
 var lookQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready'), " +
-	dueColumn(Scheduled) + ", " + dueColumn(Failed) + ", " + dueColumn(InProgress) + ", " +
+	dueColumn(stateScheduled) + ", " + dueColumn(stateFailed) + ", " + dueColumn(stateInProgress) + ", " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled + "), " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(next_at)) FROM " + schema.ScheduleTable + " WHERE queue = ?"
 

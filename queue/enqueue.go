@@ -18,7 +18,7 @@ const insertInto = "INSERT INTO " + schema.TaskTable +
 // already. No entry is no statement.
 //
 // A deadlock or a lock that took too long is tried again a few times. A lost connection
-// is not: see notify.ErrUnknown. Other errors are ErrNoQueue, notify.ErrNoState, notify.ErrOptions,
+// is not: see notify.ErrUnknown. Other errors are ErrNotFound, notify.ErrNoState, notify.ErrOptions,
 // a *notify.TooLargeError, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
@@ -71,13 +71,13 @@ func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row
 	if q.closed.Load() {
 		return nil, notify.ErrClosed
 	}
-	settings, err := q.settingsOver(ctx, db)
+	ordered, err := q.orderedOver(ctx, db)
 	if err != nil {
 		return nil, err
 	}
 	rows := make([]row, len(entries))
 	for i, e := range entries {
-		if rows[i], err = newRow(q.name, e, settings.Ordered); err == nil {
+		if rows[i], err = newRow(q.name, e, ordered); err == nil {
 			err = rows[i].fits(i, q.packet())
 		}
 		if err != nil {
@@ -92,7 +92,7 @@ func (q *Queue) packet() int { return q.settings.Load().packet }
 
 // commit stores the rows, all or none.
 func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error) {
-	if len(batches(rows, q.packet())) == 1 && rows[0].unique == "" && !q.settings.Load().Ordered { // a statement is a transaction
+	if len(batches(rows, q.packet())) == 1 && rows[0].unique == "" && !q.settings.Load().ordered { // a statement is a transaction
 		conn, err := q.db.Pool().Conn(ctx) // in a step of its own: what fails here has sent nothing
 		if err != nil {
 			return nil, fmt.Errorf("connect: %w", err)
@@ -123,14 +123,14 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 // A statement's first id is its LAST_INSERT_ID, and the others follow by the session's
 // auto_increment_increment, as the manual says of a "simple insert".
 func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64, error) {
-	if q.settings.Load().Ordered {
+	if q.settings.Load().ordered {
 		if _, err := readSettings(ctx, tx, q.name, " FOR UPDATE"); err != nil {
 			return nil, err
 		}
 	}
 	ids := make([]uint64, len(rows))
 	order := inserting(rows)
-	if q.settings.Load().Ordered { // the others wait
+	if q.settings.Load().ordered { // the others wait
 		slices.Sort(order)
 	}
 	sorted := make([]row, len(rows))

@@ -40,7 +40,7 @@ func TestEnqueueTx(t *testing.T) {
 func TestEnqueueTxOverOneConnection(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, ordered := range []bool{false, true} {
-			_, config := database(t, s, Settings{Ordered: ordered})
+			_, config := database(t, s, Options{Ordered: ordered})
 			db := openConfig(t, config)
 			db.Pool().SetMaxOpenConns(1)
 			tx, err := db.Pool().BeginTxx(t.Context(), nil)
@@ -50,7 +50,7 @@ func TestEnqueueTxOverOneConnection(t *testing.T) {
 			_, err = newQueue(t, db, Options{}).EnqueueTx(ctx, tx, Entry{Payload: []byte("x")})
 			require.NoError(t, err)
 			require.NoError(t, tx.Commit())
-			assert.Equal(t, 1, inState(t, db, Ready))
+			assert.Equal(t, 1, inState(t, db, stateReady))
 		}
 	})
 }

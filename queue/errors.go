@@ -13,12 +13,9 @@ import (
 
 // Errors that callers decide on, with errors.Is, next to those of notify.
 var (
-	// ErrNoQueue means that there is no queue of the name: [Create] makes it, and
-	// `mqnotify init --queue NAME`.
-	ErrNoQueue = errors.New("the queue does not exist")
-	// ErrNoRing means that there is no ring buffer of the name: [CreateRing] makes it, and
-	// `mqnotify ring create NAME`.
-	ErrNoRing = errors.New("the ring does not exist")
+	// ErrNotFound means that there is no queue, or no ring buffer, of the name: [Create] and [CreateRing] make them, and so do
+	// `mqnotify init --queue NAME` and `mqnotify ring create NAME`.
+	ErrNotFound = errors.New("does not exist")
 	// ErrClaimLost is the cause of the end of a handler's context, and what [FinishTx]
 	// returns, when the task is not the worker's any more: its claim lapsed, since the
 	// server was out of reach, or the task was cancelled.
@@ -27,16 +24,6 @@ var (
 	// made again, or the server has lost committed entries.
 	ErrRingShorter = errors.New("the ring has fewer entries than were read")
 )
-
-// LappedError means that a ring's reader was overtaken by its writers: entries were overwritten before they were read.
-type LappedError struct {
-	Ring   string
-	Missed uint64 // how many entries were overwritten unread
-}
-
-func (e *LappedError) Error() string {
-	return fmt.Sprintf("queue: ring %q: %d entries were overwritten before they were read: a larger ring, or a faster reader, would have them", e.Ring, e.Missed)
-}
 
 func optionsf(format string, args ...any) error {
 	return fmt.Errorf("queue: %w: %w", notify.ErrOptions, fmt.Errorf(format, args...))

@@ -44,7 +44,7 @@ func TestExamples(t *testing.T) {
 			_, err := db.Pool().ExecContext(t.Context(), statement)
 			require.NoError(t, err)
 		}
-		require.NoError(t, queue.Create(t.Context(), db, "mail", queue.Settings{}))
+		require.NoError(t, queue.Create(t.Context(), db, "mail", queue.Options{}))
 		q, err = queue.New(db, "mail", queue.Options{})
 		require.NoError(t, err)
 		defer q.Close()
@@ -56,7 +56,7 @@ func TestExamples(t *testing.T) {
 			{Example, "", "SELECT COUNT(*) = 1 FROM mqnotify_task WHERE state = 'done'"},
 			{ExampleQueue_Enqueue, "", ""},
 			{ExampleQueue_EnqueueTx, "", ""},
-			{ExampleWorker_Run, "", "SELECT COUNT(*) >= 5 FROM mqnotify_task WHERE state = 'done'"},
+			{ExampleQueue_Work, "", "SELECT COUNT(*) >= 5 FROM mqnotify_task WHERE state = 'done'"},
 			{ExampleFinishTx, "", "SELECT balance = 1 FROM account"},
 			{ExampleQueue_Schedule, "nightly report\nforgotten: true\n", ""},
 			{ExampleQueue_Cancel, "1 cancelled\n", ""},
@@ -82,7 +82,7 @@ func Example() {
 	if err := schema.Init(ctx, db.Pool()); err != nil { // once, as `mqnotify init --queue mail` does
 		log.Fatal(err)
 	}
-	if err := queue.Create(ctx, db, "mail", queue.Settings{}); err != nil {
+	if err := queue.Create(ctx, db, "mail", queue.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	q, err := queue.New(db, "mail", queue.Options{})
@@ -92,11 +92,7 @@ func Example() {
 	if _, err := q.Enqueue(ctx, queue.Entry{Payload: []byte("hello"), Delay: 10 * time.Millisecond}); err != nil {
 		log.Fatal(err)
 	}
-	worker, err := queue.NewWorker(q, queue.WorkerOptions{Concurrency: 4})
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+	err = q.Work(ctx, queue.WorkerOptions{Concurrency: 4}, func(ctx context.Context, task queue.Task) error {
 		return send(ctx, task.Payload)
 	})
 	if err := errors.Join(err, q.Close(), db.Close()); err != nil {
@@ -159,25 +155,19 @@ func ExampleFinishTx() {
 		}
 		return tx.Commit()
 	}
-	worker, err := queue.NewWorker(q, queue.WorkerOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := worker.Run(ctx, handler); err != nil {
+	if err := q.Work(ctx, queue.WorkerOptions{}, handler); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func ExampleWorker_Run() {
-	worker, err := queue.NewWorker(q, queue.WorkerOptions{
+func ExampleQueue_Work() {
+	options := queue.WorkerOptions{
 		Concurrency: 8,
 		Visibility:  time.Minute,
 		Backoff:     func(attempt int) time.Duration { return time.Duration(attempt) * time.Minute },
-	})
-	if err != nil {
-		log.Fatal(err)
+		Count:       func(what string) { log.Println(what) }, // a counter of your metrics
 	}
-	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+	err := q.Work(ctx, options, func(ctx context.Context, task queue.Task) error {
 		err := send(ctx, task.Payload)
 		if len(task.Payload) == 0 {
 			return fmt.Errorf("nothing to send: %w", notify.ErrDead)
@@ -187,7 +177,6 @@ func ExampleWorker_Run() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Println(worker.Stats().Done, "are done")
 }
 
 func ExampleQueue_Schedule() {
@@ -226,7 +215,7 @@ func ExampleQueue_Cancel() {
 }
 
 func ExampleQueue_List() {
-	dead, err := q.List(ctx, queue.Filter{States: []queue.State{queue.Dead}})
+	dead, err := q.List(ctx, queue.Filter{States: []string{"dead"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -245,18 +234,18 @@ func ExampleQueue_Counts() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, state := range queue.States() {
-		log.Println(state, counts[state])
+	for state, n := range counts {
+		log.Println(state, n)
 	}
-	settings, err := q.Settings(ctx)
+	ordered, err := q.Ordered(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("some are done: %v, ordered: %v\n", counts[queue.Done] > 0, settings.Ordered)
+	fmt.Printf("some are done: %v, ordered: %v\n", counts["done"] > 0, ordered)
 }
 
 func ExampleQueue_Prune() {
-	deleted, err := q.Prune(ctx, queue.PruneOptions{OlderThan: 7 * 24 * time.Hour})
+	deleted, err := q.Prune(ctx, 7*24*time.Hour, "done", "dead")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -272,29 +261,23 @@ func ExampleRing() {
 		log.Fatal(err)
 	}
 	defer func() { _ = ring.Close() }()
-	newest, err := ring.Head(ctx)
-	if err == nil {
-		_, err = ring.Size(ctx) // 10,000: so many entries it keeps
-	}
+	newest, _, err := ring.Head(ctx)
 	if err != nil {
 		log.Print(err)
 		return
 	}
-	reader := ring.Reader(newest) // the entries that come next
-
 	if _, err := ring.Append(ctx, []byte("an event")); err != nil {
 		log.Print(err)
 		return
 	}
-	entries, err := reader.Next(ctx, 100) // again and again, in a reader's loop
-	var lapped *queue.LappedError
-	switch {
-	case errors.As(err, &lapped):
-		log.Println("too slow: missed", lapped.Missed) // the next call goes on
-	case err != nil:
+	entries, err := ring.Read(ctx, newest, 100) // and again after the number of the last one, in a reader's loop
+	if err != nil {
 		log.Print(err)
 	}
 	for _, e := range entries {
+		if e.Missed > 0 {
+			log.Println("too slow: missed", e.Missed)
+		}
 		fmt.Println(e.Number, string(e.Payload))
 	}
 }

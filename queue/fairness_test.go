@@ -15,7 +15,7 @@ func TestBacklogOfAnotherQueue(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		install(t, db)
-		require.NoError(t, Create(t.Context(), db, "bulk", Settings{}))
+		require.NoError(t, Create(t.Context(), db, "bulk", Options{}))
 		small := newQueue(t, db, Options{})
 		bulk, err := New(db, "bulk", Options{Logger: testLogger(t)})
 		require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestBacklogOfAnotherQueue(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"+
 			" SELECT 'bulk', 'x' FROM n a, (SELECT 1 FROM n LIMIT ?) b", mysqltest.Many(30, 60, 300))
 		w := work(t, bulk, WorkerOptions{Concurrency: 4, Batch: 100}, func(context.Context, Task) error { return nil })
-		eventually(t, func() bool { return w.Stats().Done > 0 }, "the backlog is not worked on")
+		eventually(t, func() bool { return w.of("done") > 0 }, "the backlog is not worked on")
 		for range 20 {
 			enqueue(t, small, "small")
 			require.Equal(t, "small", <-handled)

@@ -42,9 +42,9 @@ func TestRenewal(t *testing.T) {
 		eventually(t, func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT state_at > ? + INTERVAL 1500000 MICROSECOND FROM mqnotify_task", first)
 		}, "not renewed")
-		assert.Equal(t, 1, inState(t, db, InProgress))
+		assert.Equal(t, 1, inState(t, db, stateInProgress))
 		close(end)
-		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "not done")
 		assert.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT attempts FROM mqnotify_task"))
 		assert.Empty(t, begun)
 	})
@@ -125,14 +125,14 @@ func TestCutOff(t *testing.T) {
 			})
 		mysqltest.Await(t, again, "the second attempt")
 		proxy.Thaw()
-		eventually(t, func() bool { return inState(t, db, Failed) == 1 }, "not failed")
+		eventually(t, func() bool { return inState(t, db, stateFailed) == 1 }, "not failed")
 		require.NoError(t, cut.end(t))
 		require.NoError(t, other.end(t))
-		assert.Equal(t, uint64(1), cut.Stats().Lost, "a result that came too late counts")
+		assert.Equal(t, 1, cut.of("lost"), "a result that came too late counts")
 		mu.Lock()
 		defer mu.Unlock()
 		assert.True(t, at["lost"].Before(at["again"]), "the first was told %v after the second began", at["lost"].Sub(at["again"]))
-		assert.Equal(t, 1, inState(t, db, Failed), "the late result changes nothing")
+		assert.Equal(t, 1, inState(t, db, stateFailed), "the late result changes nothing")
 	})
 }
 
@@ -198,9 +198,9 @@ func TestReconnects(t *testing.T) {
 			}
 		}
 		for _, r := range all {
-			eventually(t, func() bool { return inState(t, r.db, Done) == tasks }, "not all are done")
+			eventually(t, func() bool { return inState(t, r.db, stateDone) == tasks }, "not all are done")
 			require.NoError(t, r.work.end(t))
-			assert.Zero(t, inState(t, r.db, Dead))
+			assert.Zero(t, inState(t, r.db, stateDead))
 		}
 	})
 }
@@ -258,7 +258,7 @@ func TestLateResult(t *testing.T) {
 			o := []outcome{{held: &held{task: old[0]}, kind: kind}}
 			_, _, err = late.round(t.Context(), o, 0)
 			require.NoError(t, err)
-			assert.Equal(t, 1, inState(t, db, InProgress), "%d", kind)
+			assert.Equal(t, 1, inState(t, db, stateInProgress), "%d", kind)
 			tooLate, err := late.lateOf(t.Context(), o)
 			require.NoError(t, err)
 			assert.Len(t, tooLate, 1)
@@ -296,6 +296,6 @@ func TestManyFailures(t *testing.T) {
 		close(cut)
 		mysqltest.Eventually(t, "all have failed", func() bool { return failed.Load() == tasks })
 		proxy.Up()
-		mysqltest.Eventually(t, "all are written down", func() bool { return inState(t, db, Failed) == tasks })
+		mysqltest.Eventually(t, "all are written down", func() bool { return inState(t, db, stateFailed) == tasks })
 	})
 }

@@ -29,7 +29,7 @@ func install(tb testing.TB, db *notify.DB) {
 
 // idleWorker is a worker in a process of its own that waits for the wake trigger, and looks by itself once an hour: it
 // finds what it is told of, and nothing else.
-func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options WorkerOptions, handler Handler) *running {
+func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options WorkerOptions, handler handler) *running {
 	tb.Helper()
 	install(tb, db)
 	var logged mysqltest.Text
@@ -73,7 +73,9 @@ func TestCallsOfWake(t *testing.T) {
 			}{
 				{"enqueue", onQueue(func(q *Queue) { enqueue(t, q, "x") })},
 				{"notify", onQueue(func(q *Queue) { q.Notify(ended) })},
-				{"cancel", onQueue(func(q *Queue) { require.NoError(t, second(q.Cancel(t.Context(), Filter{States: []State{Ready}}))) })},
+				{"cancel", onQueue(func(q *Queue) {
+					require.NoError(t, second(q.Cancel(t.Context(), Filter{States: []string{stateReady}})))
+				})},
 				{"append", func() {
 					ring := openRing(t, db)
 					appendText(t, ring, "x")
@@ -104,7 +106,7 @@ func TestStopTells(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db, config := database(t, s, Settings{Ordered: c.ordered})
+				db, config := database(t, s, Options{Ordered: c.ordered})
 				begun, end := make(chan struct{}), make(chan struct{})
 				enqueue(t, newQueue(t, db, Options{}), "1", "2", "3")
 				options := WorkerOptions{
@@ -143,18 +145,18 @@ func TestOrderedHeadDies(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db, config := database(t, s, Settings{Ordered: true})
+				db, config := database(t, s, Options{Ordered: true})
 				q := newQueue(t, db, Options{})
 				head := enqueue(t, q, "head", "next")[0]
 				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
 					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE id = ?", c.lapse, head)
 				var got collected
 				idleWorker(t, db, config, WorkerOptions{}, func(ctx context.Context, task Task) error {
-					var state State
+					var state string
 					if err := db.Pool().GetContext(ctx, &state, "SELECT state FROM mqnotify_task WHERE id = ?", head); err != nil {
 						return err
 					}
-					assert.Equal(t, Dead, state, "not its turn")
+					assert.Equal(t, stateDead, state, "not its turn")
 					return got.handle(ctx, task)
 				})
 				require.NoError(t, c.die(q, head))
@@ -205,7 +207,7 @@ func TestRetryWakes(t *testing.T) {
 		close(release)
 		require.Equal(t, ids[0], mysqltest.Receive(t, begun))
 		mysqltest.Eventually(t, "the task is dead", func() bool {
-			n, err := q.Retry(t.Context(), Filter{States: []State{Dead}}, 0)
+			n, err := q.Retry(t.Context(), Filter{States: []string{stateDead}}, 0)
 			require.NoError(t, err)
 			return n == 1
 		})

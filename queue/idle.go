@@ -39,7 +39,7 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 	case <-waits.Done():
 		return context.Cause(waits)
 	}
-	session, err := core.NewSession(ctx, d.queue.db, core.SessionOptions{IdleTimeout: d.Worker.idle})
+	session, err := core.NewSession(ctx, d.queue.db, core.SessionOptions{IdleTimeout: d.worker.idle})
 	if err != nil {
 		return err
 	}

@@ -42,13 +42,13 @@ func endClaims(t *testing.T, db *notify.DB) {
 const poisonLapses = 4
 
 // tasksBy is the tasks in a state: how many, and the sums of their columns.
-func tasksBy(t *testing.T, db *notify.DB, state State, columns ...string) string {
+func tasksBy(t *testing.T, db *notify.DB, state string, columns ...string) string {
 	t.Helper()
 	sums := []string{"COUNT(*)"}
 	for _, c := range columns {
 		sums = append(sums, "'"+c+"'", "COALESCE("+c+", 0)")
 	}
-	return mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', "+strings.Join(sums, ", ")+") FROM mqnotify_task WHERE state = ?", string(state))
+	return mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', "+strings.Join(sums, ", ")+") FROM mqnotify_task WHERE state = ?", state)
 }
 
 // A task that kills its workers is dead after its lapses. It takes no other task with it, even if the tasks that lapsed
@@ -64,7 +64,7 @@ func TestPoison(t *testing.T) {
 		payloads[3] = "poison"
 		poison := enqueue(t, newQueue(t, db, Options{}), payloads...)[3]
 		crashes := 0
-		for done := len(payloads) - 1; inState(t, db, Dead) == 0 || inState(t, db, Done) < done; {
+		for done := len(payloads) - 1; inState(t, db, stateDead) == 0 || inState(t, db, stateDone) < done; {
 			p := startProcess(t, processTold{
 				Role: "worker", Name: fmt.Sprintf("worker%d", crashes), DSN: config.FormatDSN(), Record: config.FormatDSN(), Claim: mode,
 				Handlers: 10, Lapses: poisonLapses, Visibility: time.Minute, Takes: 100 * time.Millisecond,
@@ -76,7 +76,7 @@ func TestPoison(t *testing.T) {
 					ended = true
 				default:
 				}
-				return ended || inState(t, db, Dead) == 1 && inState(t, db, Done) == done
+				return ended || inState(t, db, stateDead) == 1 && inState(t, db, stateDone) == done
 			}, "the worker goes on and does nothing")
 			if !ended {
 				break
@@ -87,9 +87,9 @@ func TestPoison(t *testing.T) {
 		}
 		assert.Equal(t, poisonLapses+1, crashes)
 		assert.Equal(t, poison, mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM mqnotify_task WHERE state = 'dead'"))
-		assert.Equal(t, fmt.Sprintf("1 MAX(lapses) %d MIN(retries) %d", poisonLapses+1, defaultRetries), tasksBy(t, db, Dead, "MAX(lapses)", "MIN(retries)"))
+		assert.Equal(t, fmt.Sprintf("1 MAX(lapses) %d MIN(retries) %d", poisonLapses+1, defaultRetries), tasksBy(t, db, stateDead, "MAX(lapses)", "MIN(retries)"))
 		assert.Equal(t, fmt.Sprintf("%d MIN(retries) %d MAX(lapses) > 2 0", len(payloads)-1, defaultRetries),
-			tasksBy(t, db, Done, "MIN(retries)", "MAX(lapses) > 2"))
+			tasksBy(t, db, stateDone, "MIN(retries)", "MAX(lapses) > 2"))
 	})
 }
 
@@ -127,7 +127,7 @@ func TestBatchKilled(t *testing.T) {
 				endClaims(t, db)
 				var got collected
 				work(t, q, WorkerOptions{Claim: mode, Batch: 100}, got.handle)
-				eventually(t, func() bool { return inState(t, db, Done) == c.done && inState(t, db, Dead) == c.dead }, "not all are settled")
+				eventually(t, func() bool { return inState(t, db, stateDone) == c.done && inState(t, db, stateDead) == c.dead }, "not all are settled")
 				assert.Equal(t, c.retries > 0, mysqltest.Value[bool](t, db.Pool(), "SELECT state = 'done' FROM mqnotify_task WHERE id = ?", ids[2]))
 				assert.Equal(t, retriesOf(c.retries), mysqltest.Value[int](t, db.Pool(), "SELECT MIN(retries) FROM mqnotify_task"))
 				assert.LessOrEqual(t, mysqltest.Value[int](t, db.Pool(), "SELECT MAX(lapses) FROM mqnotify_task"), 1)
@@ -153,8 +153,8 @@ func TestLapse(t *testing.T) {
 		_, err = l.promote(t.Context())
 		require.NoError(t, err)
 		after := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)")
-		assert.Equal(t, "1 MAX(lapses) 1", tasksBy(t, db, Dead, "MAX(lapses)"))
-		assert.Equal(t, "3 MAX(lapses) 1 MIN(retries) 5 COUNT(DISTINCT state_at) 3", tasksBy(t, db, Failed, "MAX(lapses)", "MIN(retries)", "COUNT(DISTINCT state_at)"))
+		assert.Equal(t, "1 MAX(lapses) 1", tasksBy(t, db, stateDead, "MAX(lapses)"))
+		assert.Equal(t, "3 MAX(lapses) 1 MIN(retries) 5 COUNT(DISTINCT state_at) 3", tasksBy(t, db, stateFailed, "MAX(lapses)", "MIN(retries)", "COUNT(DISTINCT state_at)"))
 		assert.Equal(t, 3, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'failed'"+
 			" AND state_at BETWEEN ? + INTERVAL 500000 MICROSECOND AND ? + INTERVAL 1500000 MICROSECOND", before, after), "about a second")
 
@@ -162,7 +162,7 @@ func TestLapse(t *testing.T) {
 			endWaits(t, db)
 			_, err = l.promote(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, 3, inState(t, db, Ready))
+			require.Equal(t, 3, inState(t, db, stateReady))
 			for i := range 3 {
 				l.passed = Task{} // on a slow machine a claim may look only behind the last one
 				claimed, _, err := l.round(t.Context(), nil, 4)
@@ -175,7 +175,7 @@ func TestLapse(t *testing.T) {
 			_, err = l.promote(t.Context())
 			require.NoError(t, err)
 		}
-		assert.Equal(t, "4 MAX(lapses) 3", tasksBy(t, db, Dead, "MAX(lapses)"))
+		assert.Equal(t, "4 MAX(lapses) 3", tasksBy(t, db, stateDead, "MAX(lapses)"))
 	})
 }
 
@@ -259,15 +259,15 @@ func TestHandledAlone(t *testing.T) {
 		assert.Equal(t, "first", mysqltest.Receive(t, begun))
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, payload, lapses) VALUES ('mail', 'suspect', 2), ('mail', 'behind', 0), ('mail', 'behind', 0)")
 		q.changed()
-		eventually(t, func() bool { return inState(t, db, Failed) == 1 }, "the worker does not keep the task for later")
+		eventually(t, func() bool { return inState(t, db, stateFailed) == 1 }, "the worker does not keep the task for later")
 		end <- struct{}{}
 		assert.Equal(t, "suspect", mysqltest.Receive(t, begun))
-		assert.Equal(t, 2, inState(t, db, Ready))
+		assert.Equal(t, 2, inState(t, db, stateReady))
 		end <- struct{}{}
 		assert.Equal(t, "behind", mysqltest.Receive(t, begun))
 		assert.Equal(t, "behind", mysqltest.Receive(t, begun))
 		close(end)
-		eventually(t, func() bool { return inState(t, db, Done) == 4 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 4 }, "not done")
 		require.NoError(t, w.end(t))
 		assert.Equal(t, 4, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(attempts) FROM mqnotify_task"), "each was claimed once")
 	})
@@ -299,7 +299,7 @@ func TestHandledAloneLater(t *testing.T) {
 		assert.Equal(t, "behind", mysqltest.Receive(t, begun))
 		close(end)
 		assert.Equal(t, "suspect", mysqltest.Receive(t, begun))
-		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 3 }, "not done")
 		require.NoError(t, w.end(t))
 	})
 }

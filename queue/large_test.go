@@ -43,11 +43,11 @@ func TestLargeTasks(t *testing.T) {
 		}
 		err = q.Schedule(t.Context(), Recurring{Name: "large", Cron: "@daily", Entry: Entry{Payload: quotes(packet / 2)}})
 		require.ErrorAs(t, err, new(*notify.TooLargeError))
-		require.Equal(t, 4, inState(t, db, Ready))
+		require.Equal(t, 4, inState(t, db, stateReady))
 
 		var got collected
 		work(t, q, WorkerOptions{Concurrency: 4}, got.handle)
-		eventually(t, func() bool { return inState(t, db, Done) == 4 }, "the large tasks are not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 4 }, "the large tasks are not done")
 		sizes := map[int]int{}
 		for _, task := range got.tasks() {
 			require.Empty(t, strings.Trim(string(task.Payload), "'"))

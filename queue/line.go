@@ -30,8 +30,8 @@ type line struct {
 	visibility time.Duration
 	skip       bool // SKIP LOCKED
 	discard    bool
-	lapses     int // how often a task comes back after its claim has lapsed
-	retried    *atomic.Uint64
+	lapses     int    // how often a task comes back after its claim has lapsed
+	retried    func() // is told of each transaction that is run again
 	log        *slog.Logger
 
 	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
@@ -110,7 +110,7 @@ func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *s
 	mends := func(err error) bool {
 		again := server.Retryable(err) && (!l.brief || !server.Is(err, server.ErrLockWaitTimeout))
 		if again {
-			l.retried.Add(1)
+			l.retried()
 		}
 		return again
 	}

@@ -25,7 +25,7 @@ func TestTransactAfterADeadlock(t *testing.T) {
 		begun := map[uint64]chan struct{}{ids[0]: make(chan struct{}), ids[1]: make(chan struct{})}
 		run := func(first, second uint64) <-chan error {
 			l := newLine(t, db, true)
-			l.retried = &retried
+			l.retried = func() { retried.Add(1) }
 			attempts := 0
 			return mysqltest.Result(func() error {
 				return l.transact(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {

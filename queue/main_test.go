@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -63,12 +64,12 @@ func openConfig(tb testing.TB, config *mysql.Config) *notify.DB {
 }
 
 // database is one of the test's own, with the tables, and the queue "mail".
-func database(tb testing.TB, s *mysqltest.Server, settings ...Settings) (*notify.DB, *mysql.Config) {
+func database(tb testing.TB, s *mysqltest.Server, options ...Options) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	config := s.Database(tb)
 	db := openConfig(tb, config)
 	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
-	require.NoError(tb, Create(tb.Context(), db, "mail", append(settings, Settings{})[0]))
+	require.NoError(tb, Create(tb.Context(), db, "mail", append(options, Options{})[0]))
 	return db, config
 }
 
@@ -96,21 +97,51 @@ func enqueue(tb testing.TB, q *Queue, payloads ...string) []uint64 {
 
 // running is a worker that runs next to the test.
 type running struct {
-	*Worker
+	*worker
+	counts
 	stop context.CancelFunc
 	done chan struct{}
 	err  error
 }
 
-func work(tb testing.TB, q *Queue, options WorkerOptions, handler Handler) *running {
+// counts are what WorkerOptions.Count was told.
+type counts struct {
+	mu  sync.Mutex
+	all map[string]int
+}
+
+func (c *counts) count(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all[what]++
+}
+
+func (c *counts) of(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[what]
+}
+
+// outcomes are the counts of attempts.
+func (c *counts) outcomes() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(c.all)
+	delete(all, "retried")
+	return all
+}
+
+func work(tb testing.TB, q *Queue, options WorkerOptions, handler handler) *running {
 	tb.Helper()
-	w, err := NewWorker(q, options)
-	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
-	r := &running{Worker: w, stop: cancel, done: make(chan struct{})}
+	r := &running{counts: counts{all: map[string]int{}}, stop: cancel, done: make(chan struct{})}
+	options.Count = r.count
+	w, err := newWorker(q, options)
+	require.NoError(tb, err)
+	r.worker = w
 	go func() {
 		defer close(r.done)
-		r.err = w.Run(ctx, handler)
+		r.err = w.run(ctx, handler)
 	}()
 	tb.Cleanup(func() {
 		cancel()
@@ -176,9 +207,9 @@ func eventually(tb testing.TB, is func() bool, what string) {
 }
 
 // inState is how many tasks are.
-func inState(tb testing.TB, db *notify.DB, state State) int {
+func inState(tb testing.TB, db *notify.DB, state string) int {
 	tb.Helper()
-	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", string(state))
+	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", state)
 }
 
 // finished makes n tasks that are done.
@@ -189,7 +220,7 @@ func finished(tb testing.TB, db *notify.DB, n int) {
 	for have := 1; have < n; {
 		mysqltest.Exec(tb, db.Pool(), "INSERT INTO mqnotify_task "+columns+" SELECT queue, state, state_at, attempts, owner, payload FROM mqnotify_task"+
 			" WHERE state = 'done' LIMIT ?", min(n-have, 100_000))
-		have = inState(tb, db, Done)
+		have = inState(tb, db, stateDone)
 	}
 }
 

@@ -17,7 +17,7 @@ const (
 	claimUpdate     = "update"
 )
 
-// WorkerOptions are the settings of a Worker. The zero value is ready for use.
+// WorkerOptions are the settings of Queue.Work. The zero value is ready for use.
 type WorkerOptions struct {
 	// Concurrency is how many tasks are handled at the same time. 0 means 1.
 	Concurrency int
@@ -61,6 +61,11 @@ type WorkerOptions struct {
 	// StopTimeout is for how long handlers may go on after the end of Run's context: then
 	// theirs end. Run returns when they do. 0 means 30 s, negative not at all.
 	StopTimeout time.Duration
+	// Count, if not nil, is called for metrics, at times by several goroutines at once: with "done" for a task that was handled,
+	// "failed" for an attempt that failed and is tried again, "dead" for a task that failed for the last time, "lost" for an
+	// outcome that came too late, when the claim was lost, and "retried" for a transaction that is run again after a deadlock or a
+	// lock that took too long. It must not block.
+	Count func(what string)
 }
 
 const (

@@ -126,7 +126,7 @@ func processMain(text string) error {
 	if told.Role == "acker" {
 		return ackerMain(q, record, told)
 	}
-	w, err := NewWorker(q, WorkerOptions{
+	w, err := newWorker(q, WorkerOptions{
 		Claim: told.Claim, Concurrency: cmp.Or(told.Handlers, 3), Batch: cmp.Or(told.Batch, told.Handlers, 5), Lapses: told.Lapses, Visibility: told.Visibility, Owner: told.Name,
 		Backoff: func(int) time.Duration { return 10 * time.Millisecond },
 	})
@@ -134,7 +134,7 @@ func processMain(text string) error {
 		return err
 	}
 	random := mysqltest.RandomOf(told.Name)
-	return w.Run(context.Background(), func(ctx context.Context, task Task) error {
+	return w.run(context.Background(), func(ctx context.Context, task Task) error {
 		if told.Role == "finisher" {
 			return finish(ctx, db, record, task)
 		}
@@ -263,7 +263,7 @@ type race struct {
 // run runs it until all tasks are done and no worker runs any more. It returns the number of tasks.
 func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB, all int) {
 	t.Helper()
-	db, config := database(t, s, Settings{Ordered: r.ordered})
+	db, config := database(t, s, Options{Ordered: r.ordered})
 	makeRuns(t, db)
 	proxy := s.Proxy(t)
 	started, direct := 0, config.FormatDSN()
@@ -297,7 +297,7 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB
 	reserved := 0
 	done := func() int {
 		reserved = max(reserved, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
-		return inState(t, db, Done)
+		return inState(t, db, stateDone)
 	}
 	for kill := range r.kills {
 		enough := all * (kill + 1) / (r.kills + 2)
@@ -323,11 +323,11 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB
 }
 
 func scheduleMain(q *Queue) error {
-	w, err := NewWorker(q, WorkerOptions{Batch: 1})
+	w, err := newWorker(q, WorkerOptions{Batch: 1})
 	if err != nil {
 		return err
 	}
-	return w.Run(context.Background(), func(ctx context.Context, task Task) error {
+	return w.run(context.Background(), func(ctx context.Context, task Task) error {
 		_, err := q.db.Pool().ExecContext(ctx, "INSERT INTO entered (task) VALUES (?)", task.ID)
 		return err
 	})

@@ -18,22 +18,14 @@ import (
 
 const maxName = 64 // characters
 
-// Settings are what all who use a queue must agree on. They are stored with it.
-type Settings struct {
-	// Ordered gives out one task at a time, in the order of entry, and the next when
-	// the one before is done or dead. To enter one then locks the queue until the
-	// commit, so that the order of entry is that of the commits.
-	Ordered bool
-}
-
-// Create makes a queue, whose tables Init of the schema has made. One that is there
-// already stays as it is; it is an error if its settings are others.
-func Create(ctx context.Context, db *notify.DB, name string, settings Settings) error {
+// Create makes a queue in a database that `mqnotify init`, or Init of package mqnotify, has prepared. One that is there already
+// stays as it is; it is notify.ErrOptions if one of the two is Ordered and the other is not.
+func Create(ctx context.Context, db *notify.DB, name string, options Options) error {
 	if err := checkName("the queue's name", name, maxName); err != nil {
 		return err
 	}
 	_, err := db.Pool().ExecContext(ctx,
-		"INSERT INTO "+schema.QueueTable+" (name, ordered) VALUES (?, ?)", name, settings.Ordered)
+		"INSERT INTO "+schema.QueueTable+" (name, ordered) VALUES (?, ?)", name, options.Ordered)
 	if err != nil && !server.Is(err, server.ErrDuplicate) {
 		return fmt.Errorf("queue: make queue %q: %w", name, explain(err))
 	}
@@ -41,9 +33,9 @@ func Create(ctx context.Context, db *notify.DB, name string, settings Settings) 
 	if err != nil {
 		return err
 	}
-	if is.Settings != settings {
+	if is.ordered != options.Ordered {
 		kind := "ordered"
-		if !is.Ordered {
+		if !is.ordered {
 			kind = "not ordered"
 		}
 		return optionsf("the queue %q is there already, and is %s: use it so, or choose another name", name, kind)
@@ -53,16 +45,16 @@ func Create(ctx context.Context, db *notify.DB, name string, settings Settings) 
 
 // stored are a queue's settings with the server's max_allowed_packet, in bytes.
 type stored struct {
-	Settings
-	packet int
+	ordered bool
+	packet  int
 }
 
 // readSettings reads the queue's row, and locks it if lock says so.
 func readSettings(ctx context.Context, db rowQueryer, name, lock string) (s stored, err error) {
 	row := db.QueryRowContext(ctx, "SELECT ordered, @@max_allowed_packet FROM "+schema.QueueTable+" WHERE name = ?"+lock, name)
-	switch err := row.Scan(&s.Ordered, &s.packet); {
+	switch err := row.Scan(&s.ordered, &s.packet); {
 	case errors.Is(err, sql.ErrNoRows):
-		return s, fmt.Errorf("queue: %q: %w: make it with `mqnotify init --queue NAME`", name, ErrNoQueue)
+		return s, fmt.Errorf("queue: the queue %q %w: make it with `mqnotify init --queue NAME`", name, ErrNotFound)
 	case err != nil:
 		return s, fmt.Errorf("queue: look for queue %q: %w", name, explain(err))
 	}
@@ -75,6 +67,10 @@ type rowQueryer interface {
 
 // Options of a Queue. The zero value is ready for use.
 type Options struct {
+	// Ordered is for Create, which stores it: the queue gives out one task at a time, in the order of entry, and the next when the
+	// one before is done or dead. To enter a task then locks the queue until the commit, so that the order of entry is that of the
+	// commits. New takes the queue as it was made.
+	Ordered bool
 	// Logger gets what no caller is told. nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -103,24 +99,19 @@ func New(db *notify.DB, name string, options Options) (*Queue, error) {
 	return &Queue{db: db, name: name, log: log, waker: core.NewWaker(db, schema.TaskTable, log)}, nil
 }
 
-// Name is the queue's name.
-func (q *Queue) Name() string { return q.name }
+// Ordered reports whether the queue is Options.Ordered, which is read once. The error is ErrNotFound when there is no such queue.
+func (q *Queue) Ordered(ctx context.Context) (bool, error) { return q.orderedOver(ctx, q.db.Pool()) }
 
-// Settings are the queue's, read once. The error is ErrNoQueue when it does not exist.
-func (q *Queue) Settings(ctx context.Context) (Settings, error) {
-	return q.settingsOver(ctx, q.db.Pool())
-}
-
-func (q *Queue) settingsOver(ctx context.Context, db rowQueryer) (Settings, error) {
+func (q *Queue) orderedOver(ctx context.Context, db rowQueryer) (bool, error) {
 	if s := q.settings.Load(); s != nil {
-		return s.Settings, nil
+		return s.ordered, nil
 	}
 	s, err := readSettings(ctx, db, q.name, "")
 	if err != nil {
-		return s.Settings, err
+		return false, err
 	}
 	q.settings.Store(&s)
-	return s.Settings, nil
+	return s.ordered, nil
 }
 
 // Notify wakes the workers of all queues of the database. Call it after the commit of a
@@ -140,7 +131,7 @@ func (q *Queue) Close() error {
 
 // error says what was to be done with which queue.
 func (q *Queue) error(what string, err error) error {
-	if err == nil || errors.Is(err, notify.ErrOptions) || errors.Is(err, ErrNoQueue) {
+	if err == nil || errors.Is(err, notify.ErrOptions) || errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return fmt.Errorf("queue: %s %q: %w", what, q.name, explain(err))

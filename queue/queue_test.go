@@ -22,13 +22,13 @@ func TestCreate(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		for range 2 {
-			require.NoError(t, Create(t.Context(), db, "mail", Settings{}))
-			require.NoError(t, Create(t.Context(), db, "MAIL", Settings{Ordered: true}), "names differ by case")
-			require.NoError(t, Create(t.Context(), db, "a `b` 'c' 😀", Settings{}))
+			require.NoError(t, Create(t.Context(), db, "mail", Options{}))
+			require.NoError(t, Create(t.Context(), db, "MAIL", Options{Ordered: true}), "names differ by case")
+			require.NoError(t, Create(t.Context(), db, "a `b` 'c' 😀", Options{}))
 		}
-		require.ErrorIs(t, Create(t.Context(), db, "mail", Settings{Ordered: true}), notify.ErrOptions)
+		require.ErrorIs(t, Create(t.Context(), db, "mail", Options{Ordered: true}), notify.ErrOptions)
 		for _, name := range []string{"", strings.Repeat("x", 65), "nul\x00", "end ", " begin", "\xff"} {
-			require.ErrorIs(t, Create(t.Context(), db, name, Settings{}), notify.ErrOptions, "%q", name)
+			require.ErrorIs(t, Create(t.Context(), db, name, Options{}), notify.ErrOptions, "%q", name)
 			_, err := New(db, name, Options{})
 			require.ErrorIs(t, err, notify.ErrOptions, "%q", name)
 		}
@@ -92,7 +92,7 @@ func TestUnique(t *testing.T) {
 		}
 		all.Wait()
 		assert.Equal(t, 1, entered)
-		assert.Equal(t, 2*many+1, inState(t, db, Ready))
+		assert.Equal(t, 2*many+1, inState(t, db, stateReady))
 
 		fail := make(chan error, 1)
 		// It looks often: on a busy machine its waiter may take longer to begin than the test waits.
@@ -112,15 +112,15 @@ func TestUnique(t *testing.T) {
 			require.NoError(t, err)
 			return ids[0]
 		}
-		eventually(t, func() bool { return inState(t, db, InProgress) == 1 }, "not in progress")
+		eventually(t, func() bool { return inState(t, db, stateInProgress) == 1 }, "not in progress")
 		assert.Zero(t, again())
 		fail <- nil
 		eventually(t, func() bool { return again() != 0 }, "done: the key is free")
 		fail <- fmt.Errorf("dead")
-		eventually(t, func() bool { return inState(t, db, Dead) == 1 }, "not dead")
+		eventually(t, func() bool { return inState(t, db, stateDead) == 1 }, "not dead")
 		assert.NotZero(t, again())
 		fail <- nil
-		eventually(t, func() bool { return inState(t, db, Done) == 2*many+2 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 2*many+2 }, "not done")
 		require.NoError(t, w.end(t))
 	})
 }
@@ -160,7 +160,7 @@ func TestSweep(t *testing.T) {
 // when the one before is settled, whatever workers there are.
 func TestOrdered(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
-		db, config := database(t, s, Settings{Ordered: true})
+		db, config := database(t, s, Options{Ordered: true})
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Priority: 1})
 		require.ErrorIs(t, err, notify.ErrOptions)
@@ -205,7 +205,7 @@ func TestOrdered(t *testing.T) {
 		writers.Wait()
 		for done := 0; done < 2*entering*pairs; { // as slow as the machine is
 			before := done
-			eventually(t, func() bool { done = inState(t, db, Done); return done > before }, "not done")
+			eventually(t, func() bool { done = inState(t, db, stateDone); return done > before }, "not done")
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -237,8 +237,8 @@ func TestAdministration(t *testing.T) {
 				return fmt.Errorf("not yet")
 			}
 		})
-		eventually(t, func() bool { return inState(t, db, Dead) == 1 && inState(t, db, InProgress) == 1 }, "not dead")
-		dead, err := q.List(t.Context(), Filter{States: []State{Dead}})
+		eventually(t, func() bool { return inState(t, db, stateDead) == 1 && inState(t, db, stateInProgress) == 1 }, "not dead")
+		dead, err := q.List(t.Context(), Filter{States: []string{stateDead}})
 		require.NoError(t, err)
 		require.Len(t, dead, 1)
 		assert.Equal(t, ids[0], dead[0].ID)
@@ -248,45 +248,46 @@ func TestAdministration(t *testing.T) {
 		assert.Less(t, dead[0].At.Sub(dead[0].CreatedAt).Abs(), time.Minute)
 		counts, err := q.Counts(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, map[State]int{Dead: 1, InProgress: 1, Scheduled: 1}, counts)
+		assert.Equal(t, map[string]int{stateDead: 1, stateInProgress: 1, stateScheduled: 1}, counts)
 
 		close(good)
 		n, err := q.Retry(t.Context(), Filter{}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, 1, n)
-		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the dead one is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "the dead one is not done")
 
 		n, err = q.Cancel(t.Context(), Filter{IDs: []uint64{ids[1], ids[2], 999_999}})
 		require.NoError(t, err)
 		assert.Equal(t, 2, n)
 		require.ErrorIs(t, <-ended, ErrClaimLost)
 		require.NoError(t, w.end(t))
-		all, err := q.List(t.Context(), Filter{After: ids[1] - 1, States: []State{Dead}, NoPayload: true})
+		all, err := q.List(t.Context(), Filter{After: ids[1] - 1, States: []string{stateDead}, NoPayload: true})
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 		for _, i := range all {
-			assert.Equal(t, Dead, i.State)
+			assert.Equal(t, stateDead, i.State)
 			assert.Equal(t, "cancelled", i.LastError)
 		}
 
-		n, err = q.Prune(t.Context(), PruneOptions{OlderThan: time.Hour, Dead: true})
+		n, err = q.Prune(t.Context(), time.Hour, "done", "dead")
 		require.NoError(t, err)
 		assert.Zero(t, n)
-		n, err = q.Prune(t.Context(), PruneOptions{})
+		n, err = q.Prune(t.Context(), 0)
 		require.NoError(t, err)
 		assert.Equal(t, 1, n)
-		n, err = q.Prune(t.Context(), PruneOptions{Dead: true})
+		n, err = q.Prune(t.Context(), 0, "done", "dead")
 		require.NoError(t, err)
 		assert.Equal(t, 2, n)
 
 		for _, bad := range []func() error{
 			func() error { _, err := q.Cancel(t.Context(), Filter{}); return err },
-			func() error { _, err := q.Cancel(t.Context(), Filter{States: []State{Done}}); return err },
-			func() error { _, err := q.Retry(t.Context(), Filter{States: []State{InProgress}}, 0); return err },
+			func() error { _, err := q.Cancel(t.Context(), Filter{States: []string{stateDone}}); return err },
+			func() error { _, err := q.Retry(t.Context(), Filter{States: []string{stateInProgress}}, 0); return err },
 			func() error { _, err := q.Retry(t.Context(), Filter{}, -2); return err },
 			func() error { _, err := q.List(t.Context(), Filter{Limit: -1}); return err },
-			func() error { _, err := q.List(t.Context(), Filter{States: []State{"x"}}); return err },
-			func() error { _, err := q.Prune(t.Context(), PruneOptions{OlderThan: -1}); return err },
+			func() error { _, err := q.List(t.Context(), Filter{States: []string{"x"}}); return err },
+			func() error { _, err := q.Prune(t.Context(), -1); return err },
+			func() error { _, err := q.Prune(t.Context(), 0, "ready"); return err },
 		} {
 			require.ErrorIs(t, bad(), notify.ErrOptions)
 		}
@@ -302,7 +303,7 @@ func TestPrune(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 2 HOUR WHERE id % 2")
 		old := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE id % 2")
 		enqueue(t, q, "stays")
-		n, err := q.Prune(t.Context(), PruneOptions{OlderThan: time.Hour, Pause: -1})
+		n, err := q.Prune(t.Context(), time.Hour)
 		require.NoError(t, err)
 		assert.Equal(t, old, n)
 		assert.Equal(t, 1700-old+1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
@@ -333,10 +334,10 @@ func TestFinishTx(t *testing.T) {
 			}
 			return tx.Commit()
 		})
-		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 2 }, "not done")
 		require.NoError(t, w.end(t))
 		assert.Equal(t, 2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM effect"))
-		assert.Equal(t, WorkerStats{Done: 2, Failed: 2, Retried: w.Stats().Retried}, w.Stats(), "finished by itself is not late")
+		assert.Equal(t, map[string]int{"done": 2, "failed": 2}, w.outcomes(), "finished by itself is not late")
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()

@@ -20,26 +20,24 @@ func TestNoQueue(t *testing.T) {
 		q, err := New(db, "nobody's", Options{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, q.Close()) }()
-		w, err := NewWorker(q, WorkerOptions{})
-		require.NoError(t, err)
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		for name, err := range map[string]error{
-			"Settings":   second(q.Settings(t.Context())),
+			"Ordered":    second(q.Ordered(t.Context())),
 			"Enqueue":    second(q.Enqueue(t.Context(), Entry{})),
 			"EnqueueTx":  second(q.EnqueueTx(t.Context(), tx, Entry{})),
 			"List":       second(q.List(t.Context(), Filter{})),
 			"Counts":     second(q.Counts(t.Context())),
 			"Retry":      second(q.Retry(t.Context(), Filter{}, 1)),
 			"Cancel":     second(q.Cancel(t.Context(), Filter{IDs: []uint64{1}})),
-			"Prune":      second(q.Prune(t.Context(), PruneOptions{})),
+			"Prune":      second(q.Prune(t.Context(), 0)),
 			"Schedule":   q.Schedule(t.Context(), Recurring{Name: "n", Cron: "@daily"}),
 			"Unschedule": second(q.Unschedule(t.Context(), "n")),
 			"Schedules":  second(q.Schedules(t.Context())),
-			"Run":        w.Run(t.Context(), func(context.Context, Task) error { return nil }),
+			"Work":       q.Work(t.Context(), WorkerOptions{}, func(context.Context, Task) error { return nil }),
 		} {
-			require.ErrorIs(t, err, ErrNoQueue, name)
+			require.ErrorIs(t, err, ErrNotFound, name)
 			assert.ErrorContains(t, err, `"nobody's"`, name)
 			assert.ErrorContains(t, err, "mqnotify init --queue", name)
 		}
@@ -56,7 +54,7 @@ func TestRefusalsSayWhat(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := ringOf(t, s, 4)
 		q, ring := newQueue(t, db, Options{}), openRing(t, db)
-		worker := func(o WorkerOptions) error { return second(NewWorker(q, o)) }
+		worker := func(o WorkerOptions) error { return second(newWorker(q, o)) }
 		entry := func(e Entry) error { return second(q.Enqueue(t.Context(), e)) }
 		for says, err := range map[string]error{
 			"Concurrency -1: from 1":          worker(WorkerOptions{Concurrency: -1}),
@@ -69,13 +67,13 @@ func TestRefusalsSayWhat(t *testing.T) {
 			"Priority 40000: from -32768":     entry(Entry{Priority: 40_000}),
 			"-2 retries: 0 or more":           second(q.Retry(t.Context(), Filter{}, -2)),
 			"Limit -1: 0 or more":             second(q.List(t.Context(), Filter{Limit: -1})),
-			`State "x": one of ["scheduled"`:  second(q.List(t.Context(), Filter{States: []State{"x"}})),
-			"OlderThan -1s: 0 or more":        second(q.Prune(t.Context(), PruneOptions{OlderThan: -time.Second})),
+			`State "x": one of ["scheduled"`:  second(q.List(t.Context(), Filter{States: []string{"x"}})),
+			"older than -1s: 0 or more":       second(q.Prune(t.Context(), -time.Second)),
 			"name the tasks":                  second(q.Cancel(t.Context(), Filter{})),
 			`"less" of -1 entries: from 1 to`: CreateRing(t.Context(), db, "less", -1),
 			`"none" of 0 entries: from 1 to`:  CreateRing(t.Context(), db, "none", 0),
 			"5 entries at once: append 4":     second(ring.Append(t.Context(), make([][]byte, 5)...)),
-			"a limit of -1 entries: 1 or":     second(ring.Reader(0).Next(t.Context(), -1)),
+			"a limit of -1 entries: 1 or":     second(ring.Read(t.Context(), 0, -1)),
 		} {
 			require.ErrorIs(t, err, notify.ErrOptions, says)
 			assert.ErrorContains(t, err, says)

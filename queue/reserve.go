@@ -130,7 +130,7 @@ func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outco
 		ids = append(ids, t.ID)
 	}
 	var conditions []string
-	for _, condition := range ready.are(Ready) {
+	for _, condition := range ready.are(stateReady) {
 		conditions = append(conditions, condition+" AND owner = ?")
 	}
 	args := []any{l.owner, l.visibility.Microseconds()}

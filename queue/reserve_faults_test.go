@@ -95,11 +95,11 @@ func TestReservedUnknown(t *testing.T) {
 		<-locked
 		ask(table, "UNLOCK TABLES")
 		mysqltest.Exec(t, db.Pool(), "DROP TRIGGER waits")
-		assert.Equal(t, InProgress, claimRowOf(t, db, ids[1]).State)
+		assert.Equal(t, stateInProgress, claimRowOf(t, db, ids[1]).State)
 		some, err := newLine(t, db, true).abandoned(t.Context(), nil)
 		require.NoError(t, err)
 		assert.True(t, some)
-		assert.Equal(t, Ready, claimRowOf(t, db, ids[1]).State)
+		assert.Equal(t, stateReady, claimRowOf(t, db, ids[1]).State)
 	})
 }
 
@@ -110,6 +110,8 @@ func TestReservedLocked(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2")
 		l := reserving(t, db, 2)
+		retried := 0
+		l.retried = func() { retried++ }
 		first := claims(t, l, 1)
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
@@ -120,8 +122,8 @@ func TestReservedLocked(t *testing.T) {
 		_, _, err = l.round(t.Context(), doneOf(first...), 1)
 		require.True(t, server.Is(err, server.ErrLockWaitTimeout), err)
 		assert.Equal(t, ids[2:], idsOf(claims(t, l, 1, doneOf(first...)...)))
-		assert.Equal(t, Done, claimRowOf(t, db, ids[0]).State)
-		assert.Zero(t, l.retried.Load())
+		assert.Equal(t, stateDone, claimRowOf(t, db, ids[0]).State)
+		assert.Zero(t, retried)
 	})
 }
 
@@ -143,7 +145,7 @@ func TestReservedAndTheRestFails(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
 			" IF OLD.owner = '' THEN SIGNAL SQLSTATE '45000'; END IF")
 		assert.Equal(t, ids[2:3], idsOf(claims(t, l, 3)))
-		assert.Equal(t, 2, inState(t, db, Ready))
+		assert.Equal(t, 2, inState(t, db, stateReady))
 	})
 }
 
@@ -172,6 +174,6 @@ func TestRetriesTakenAway(t *testing.T) {
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0")
 		_, _, err := l.round(t.Context(), []outcome{{held: &held{task: task}, kind: wasFailed}}, 0)
 		require.NoError(t, err)
-		assert.Equal(t, Failed, claimRowOf(t, db, id).State)
+		assert.Equal(t, stateFailed, claimRowOf(t, db, id).State)
 	})
 }

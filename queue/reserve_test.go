@@ -17,7 +17,7 @@ import (
 
 // claimRow is what a claim changes of a task.
 type claimRow struct {
-	State     State
+	State     string
 	Attempts  int
 	Owner     string
 	LastError *string `db:"last_error"`
@@ -77,8 +77,8 @@ func TestReserved(t *testing.T) {
 			return n
 		}
 		before := "before"
-		isClaimed := claimRow{State: InProgress, Attempts: 3, Owner: "test", LastError: &before, Holds: true}
-		isDone := claimRow{State: Done, Attempts: 3, Owner: "test"}
+		isClaimed := claimRow{State: stateInProgress, Attempts: 3, Owner: "test", LastError: &before, Holds: true}
+		isDone := claimRow{State: stateDone, Attempts: 3, Owner: "test"}
 
 		var first, third []Task
 		assert.Equal(t, []int{1, 0, 0, 0}, spent(func() { first = claims(t, l, 2) }))
@@ -101,7 +101,7 @@ func TestReserved(t *testing.T) {
 		assert.Equal(t, []int{2, 1, 1, 1}, spent(func() { fourth = claims(t, l, 1, failed...) }), "of them SELECT ROW_COUNT()")
 		require.Equal(t, ids[3:4], idsOf(fourth))
 		after := claimRowOf(t, db, ids[2])
-		assert.Equal(t, Failed, after.State)
+		assert.Equal(t, stateFailed, after.State)
 		assert.Equal(t, "after", *after.LastError)
 		assert.Equal(t, 2, after.Attempts-1)
 
@@ -144,9 +144,9 @@ func TestReservedExcludesNobody(t *testing.T) {
 		taken := claims(t, idle, 2)
 		require.Equal(t, ids[1:3], idsOf(taken))
 		assert.Equal(t, ids[3:4], idsOf(claims(t, l, 1, doneOf(first...)...)))
-		assert.Equal(t, Done, claimRowOf(t, db, ids[0]).State)
+		assert.Equal(t, stateDone, claimRowOf(t, db, ids[0]).State)
 		for _, id := range ids[1:3] {
-			assert.Equal(t, claimRow{State: InProgress, Attempts: 1, Owner: "idle", Holds: true}, claimRowOf(t, db, id))
+			assert.Equal(t, claimRow{State: stateInProgress, Attempts: 1, Owner: "idle", Holds: true}, claimRowOf(t, db, id))
 		}
 
 		// Of several, those that are left, and others for the rest.
@@ -228,11 +228,11 @@ func TestReservedAfterALapse(t *testing.T) {
 		second := claims(t, l, 1, doneOf(first...)...)
 		require.Equal(t, ids[:1], idsOf(second))
 		assert.Equal(t, 2, second[0].Attempt)
-		assert.Equal(t, claimRow{State: InProgress, Attempts: 2, Owner: "test", Holds: true}, claimRowOf(t, db, ids[0]))
+		assert.Equal(t, claimRow{State: stateInProgress, Attempts: 2, Owner: "test", Holds: true}, claimRowOf(t, db, ids[0]))
 
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = 'another', attempts = 3 WHERE id = ?", ids[0])
 		assert.Equal(t, ids[1:], idsOf(claims(t, l, 1, doneOf(second...)...)), "that one outcome came too late")
-		assert.Equal(t, claimRow{State: InProgress, Attempts: 3, Owner: "another", Holds: true}, claimRowOf(t, db, ids[0]))
+		assert.Equal(t, claimRow{State: stateInProgress, Attempts: 3, Owner: "another", Holds: true}, claimRowOf(t, db, ids[0]))
 	})
 }
 
@@ -340,7 +340,7 @@ func TestWorkersReserve(t *testing.T) {
 				most := 0
 				require.Eventually(t, func() bool {
 					most = max(most, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'ready' AND owner LIKE '~%'"))
-					return inState(t, db, Done) == entered
+					return inState(t, db, stateDone) == entered
 				}, 10*patience, tick, "tasks are left")
 				t.Logf("%d reserved at once", most) // none where the machine is too busy for a few claims in 50 ms
 				mu.Lock()

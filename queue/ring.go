@@ -97,7 +97,7 @@ func (r *Ring) error(what string, err error) error {
 		return err
 	}
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", ErrNoRing)
+		return fmt.Errorf("queue: the ring %q %w: make it with `mqnotify ring create NAME --size N`, in Go CreateRing", r.name, ErrNotFound)
 	}
 	return fmt.Errorf("queue: %s ring %q: %w", what, r.name, explain(err))
 }
@@ -174,57 +174,43 @@ type RingEntry struct {
 	Number    uint64 // 1 for the ring's first; consecutive
 	WrittenAt time.Time
 	Payload   []byte
+	// Missed is how many entries right before this one were overwritten before they were read: a larger ring, or a faster reader,
+	// would have them.
+	Missed uint64
 }
 
-// Reader reads a ring's entries. Any number of readers may read the same ring: reading takes
-// nothing away. A Reader serves one goroutine.
-type Reader struct {
-	ring  *Ring
-	next  uint64
-	begun bool // what is overwritten from now on is missed
-	poll  *notify.Fibonacci
-}
-
-// Reader returns a reader that begins after the entry with the number: 0 begins with the oldest
-// entry, and Head's answer with the next new one. Entries that were overwritten before the first
-// Next count as missed only if after is not 0.
-func (r *Ring) Reader(after uint64) *Reader {
-	return &Reader{ring: r, next: after + 1, begun: after > 0, poll: &notify.Fibonacci{Jitter: 0.1}}
-}
-
-// Head is the number of the newest entry, 0 if there is none.
-func (r *Ring) Head(ctx context.Context) (head uint64, err error) {
-	err = r.db.Pool().GetContext(ctx, &head, "SELECT head FROM "+schema.RingTable+" WHERE name = ?", r.name)
-	return head, r.error("read", err)
-}
-
-// Size is how many entries the ring keeps.
-func (r *Ring) Size(ctx context.Context) (size int, err error) {
-	err = r.db.Pool().GetContext(ctx, &size, "SELECT size FROM "+schema.RingTable+" WHERE name = ?", r.name)
-	return size, r.error("read", err)
+// Head returns the number of the newest entry, 0 if there is none, and how many entries the ring keeps.
+func (r *Ring) Head(ctx context.Context) (head uint64, size int, err error) {
+	err = r.db.Pool().QueryRowContext(ctx, "SELECT head, size FROM "+schema.RingTable+" WHERE name = ?", r.name).Scan(&head, &size)
+	return head, size, r.error("read", err)
 }
 
 // ringBound is how often a reader looks when no hint wakes it.
 const ringBound = 10 * time.Second
 
-// Next waits until there are entries, and returns at most limit of them, in their order.
-// A [*LappedError] says that entries were overwritten before they were read; the Next
-// after it goes on with the oldest that is left. Other errors: ErrNoRing, ErrRingShorter, notify.ErrOptions,
-// the cause of ctx, and the server's, after which Next may be called again.
-func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
+// Read waits until there are entries after the one with the number, and returns at most limit of them, in their order. Reading
+// takes nothing away: a reader passes the number of the last entry that it has, or Head's answer for those that come next. 0 means
+// from the oldest that is there, and then what was overwritten before the call does not count as missed.
+//
+// The errors are ErrNotFound, ErrRingShorter, notify.ErrOptions, notify.ErrClosed, the cause of ctx, and the server's, after which
+// Read may be called again.
+func (r *Ring) Read(ctx context.Context, after uint64, limit int) ([]RingEntry, error) {
 	if limit < 1 {
 		return nil, optionsf("a limit of %d entries: 1 or more", limit)
 	}
-	waiter, err := r.ring.waiter()
+	waiter, err := r.waiter()
 	if err != nil {
 		return nil, err
 	}
+	begun := after > 0 // what is overwritten from now on is missed
+	poll := &notify.Fibonacci{Jitter: 0.1}
 	for {
 		head, failed := waiter.Head(ctx) // before the read, or an entry appended in between would be missed
-		entries, err := r.read(ctx, limit)
+		entries, err := r.read(ctx, after, limit, begun)
 		if err != nil || len(entries) > 0 {
 			return entries, err
 		}
+		begun = true
 		if failed == nil {
 			_, failed = waiter.Wait(ctx, head, ringBound)
 		}
@@ -234,10 +220,10 @@ func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 		if failed == nil {
 			continue
 		}
-		if _, err := r.ring.waiter(); err != nil { // closed
+		if _, err := r.waiter(); err != nil { // closed
 			return nil, err
 		}
-		timer := time.NewTimer(r.poll.NextBackOff())
+		timer := time.NewTimer(poll.NextBackOff())
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -249,12 +235,12 @@ func (r *Reader) Next(ctx context.Context, limit int) ([]RingEntry, error) {
 
 // read reads what there is, in one statement and so from one snapshot: the entries of a
 // ring are always those from the oldest to the newest, without a gap.
-func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
-	rows, err := r.ring.db.Pool().QueryContext(ctx, "SELECT r.head, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
-		schema.RingTable+" r LEFT JOIN "+schema.RingSlotTable+" s FORCE INDEX (entry) ON s.ring = r.name AND s.entry >= ?"+
-		" WHERE r.name = ? ORDER BY s.entry LIMIT ?", r.next, r.ring.name, limit)
+func (r *Ring) read(ctx context.Context, after uint64, limit int, begun bool) ([]RingEntry, error) {
+	rows, err := r.db.Pool().QueryContext(ctx, "SELECT r.head, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
+		schema.RingTable+" r LEFT JOIN "+schema.RingSlotTable+" s FORCE INDEX (entry) ON s.ring = r.name AND s.entry > ?"+
+		" WHERE r.name = ? ORDER BY s.entry LIMIT ?", after, r.name, limit)
 	if err != nil {
-		return nil, r.ring.error("read", err)
+		return nil, r.error("read", err)
 	}
 	defer rows.Close()
 	var entries []RingEntry
@@ -266,7 +252,7 @@ func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
 		var micros sql.NullInt64
 		var e RingEntry
 		if err := rows.Scan(&head, &number, &micros, &e.Payload); err != nil {
-			return nil, r.ring.error("read", err)
+			return nil, r.error("read", err)
 		}
 		if !number.Valid { // the ring has nothing newer
 			break
@@ -275,27 +261,17 @@ func (r *Reader) read(ctx context.Context, limit int) ([]RingEntry, error) {
 		entries = append(entries, e)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, r.ring.error("read", err)
+		return nil, r.error("read", err)
 	}
 	if !there {
-		return nil, r.ring.error("read", sql.ErrNoRows)
+		return nil, r.error("read", sql.ErrNoRows)
 	}
-	if head+1 < r.next {
+	if head < after {
 		return nil, fmt.Errorf("queue: ring %q: %w: its newest is %d, and the reader has been at %d: start again",
-			r.ring.name, ErrRingShorter, head, r.next-1)
+			r.name, ErrRingShorter, head, after)
 	}
-	begun := r.begun
-	r.begun = true
-	if len(entries) == 0 {
-		return nil, nil
+	if len(entries) > 0 && begun {
+		entries[0].Missed = entries[0].Number - after - 1
 	}
-	first := entries[0].Number
-	if first > r.next && begun {
-		missed := first - r.next
-		r.next = first
-		return nil, &LappedError{Ring: r.ring.name, Missed: missed}
-	}
-	r.poll.Reset()
-	r.next = entries[len(entries)-1].Number + 1
 	return entries, nil
 }

@@ -41,13 +41,23 @@ func appendText(tb testing.TB, r *Ring, payloads ...string) uint64 {
 	return last
 }
 
-func next(tb testing.TB, r *Reader, limit int) (payloads []string) {
+// reader reads a ring from one entry to the next.
+type reader struct {
+	*Ring
+	after  uint64
+	missed uint64 // by the last next
+}
+
+func next(tb testing.TB, r *reader, limit int) (payloads []string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	entries, err := r.Next(ctx, limit)
+	entries, err := r.Read(ctx, r.after, limit)
 	require.NoError(tb, err)
-	for _, e := range entries {
+	r.missed = entries[0].Missed
+	for i, e := range entries {
+		require.True(tb, i == 0 || e.Missed == 0 && e.Number == r.after+1)
+		r.after = e.Number
 		payloads = append(payloads, string(e.Payload))
 	}
 	return payloads
@@ -59,7 +69,7 @@ func TestRing(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := ringOf(t, s, 4)
 		ring := openRing(t, db)
-		reader := ring.Reader(0)
+		reader := &reader{Ring: ring}
 		assert.Equal(t, uint64(3), appendText(t, ring, "1", "2", "3"))
 		assert.Equal(t, []string{"1", "2"}, next(t, reader, 2))
 		assert.Equal(t, []string{"3"}, next(t, reader, 2))
@@ -68,47 +78,43 @@ func TestRing(t *testing.T) {
 		appendText(t, ring, "8", "9", "10", "11")
 		appendText(t, ring, "12", "13", "")
 		assert.Equal(t, 4, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_ring_slot"))
-		_, err := reader.Next(t.Context(), 10)
-		var lapped *LappedError
-		require.ErrorAs(t, err, &lapped)
-		assert.Equal(t, LappedError{"log", 3}, *lapped) // 8, 9, 10
 		assert.Equal(t, []string{"11", "12", "13", ""}, next(t, reader, 10))
-		size, err := ring.Size(t.Context())
+		assert.Equal(t, uint64(3), reader.missed) // 8, 9, 10
+		head, size, err := ring.Head(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 4, size)
-		head, err := ring.Head(t.Context())
-		require.NoError(t, err)
 		assert.Equal(t, uint64(14), head)
-		assert.Equal(t, []string{"13", ""}, next(t, ring.Reader(12), 10))
-		assert.Equal(t, []string{"11"}, next(t, ring.Reader(0), 1), "from the oldest: nothing was missed")
-		_, err = ring.Reader(2).Next(t.Context(), 1)
-		require.ErrorAs(t, err, &lapped)
-		assert.Equal(t, LappedError{"log", 8}, *lapped, "3 to 10")
+		read := func(after uint64, limit int) []RingEntry {
+			entries, err := ring.Read(t.Context(), after, limit)
+			require.NoError(t, err)
+			return entries
+		}
+		assert.Len(t, read(12, 10), 2)
+		assert.Equal(t, uint64(11), read(0, 1)[0].Number)
+		assert.Zero(t, read(0, 1)[0].Missed, "from the oldest: nothing was missed")
+		assert.Equal(t, uint64(8), read(2, 1)[0].Missed, "3 to 10")
 		_, err = ring.Append(t.Context(), make([][]byte, 5)...)
 		require.ErrorIs(t, err, notify.ErrOptions)
-		entries, err := ring.Reader(12).Next(t.Context(), 1)
-		require.NoError(t, err)
+		entries := read(12, 1)
 		assert.Equal(t, uint64(13), entries[0].Number)
 		assert.True(t, mysqltest.Value[bool](t, db.Pool(), "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
 	})
 }
 
-// A reader that began on an empty ring is told what it missed too.
+// A reader that waits at an empty ring is told what it missed, too.
 func TestRingLappedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := ringOf(t, s, 4)
 		ring := openRing(t, db)
-		reader := ring.Reader(0)
-		entries, err := reader.read(t.Context(), 1)
+		entries, err := ring.read(t.Context(), 0, 1, false)
 		require.NoError(t, err)
 		require.Empty(t, entries)
 		appendText(t, ring, "1", "2", "3")
 		appendText(t, ring, "4", "5", "6")
-		_, err = reader.Next(t.Context(), 10)
-		var lapped *LappedError
-		require.ErrorAs(t, err, &lapped)
-		assert.Equal(t, uint64(2), lapped.Missed)
-		assert.Equal(t, []string{"3", "4", "5", "6"}, next(t, reader, 10))
+		entries, err = ring.read(t.Context(), 0, 10, true) // as Read does after it has waited
+		require.NoError(t, err)
+		require.Len(t, entries, 4)
+		assert.Equal(t, uint64(2), entries[0].Missed)
 	})
 }
 
@@ -117,16 +123,15 @@ func TestRingShorter(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := ringOf(t, s, 4)
 		ring := openRing(t, db)
-		reader := ring.Reader(0)
 		appendText(t, ring, "1", "2", "3")
-		assert.Equal(t, []string{"1", "2", "3"}, next(t, reader, 10))
+		assert.Equal(t, []string{"1", "2", "3"}, next(t, &reader{Ring: ring}, 10))
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring_slot")
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring")
 		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
 		appendText(t, ring, "new")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		_, err := reader.Next(ctx, 10)
+		_, err := ring.Read(ctx, 3, 10)
 		require.ErrorIs(t, err, ErrRingShorter)
 		require.ErrorContains(t, err, "its newest is 1, and the reader has been at 3")
 	})
@@ -143,21 +148,17 @@ func TestRingAtOnce(t *testing.T) {
 		defer cancel()
 		var all sync.WaitGroup
 		for i := range 3 {
-			reader := openRing(t, openConfig(t, config)).Reader(0)
+			reader := openRing(t, openConfig(t, config))
 			all.Go(func() {
 				last, missed, got := uint64(0), uint64(0), 0
 				perWriter := map[string]int{}
 				for last < uint64(writers*each) {
-					entries, err := reader.Next(ctx, 7)
-					var lapped *LappedError
-					if err != nil {
-						if !assert.ErrorAs(t, err, &lapped) {
-							return
-						}
-						missed += lapped.Missed
-						last += lapped.Missed
-						continue
+					entries, err := reader.Read(ctx, last, 7)
+					if !assert.NoError(t, err) {
+						return
 					}
+					missed += entries[0].Missed
+					last += entries[0].Missed
 					for _, e := range entries {
 						if last == 0 { // lapped before it had read at all
 							missed = e.Number - 1
@@ -200,7 +201,7 @@ func TestRingWakes(t *testing.T) {
 		db, config := ringOf(t, s, 4)
 		install(t, db)
 		ring, read := openRing(t, db), openRing(t, openConfig(t, config))
-		reader := read.Reader(0)
+		reader := &reader{Ring: read}
 		auto, err := read.waiter()
 		require.NoError(t, err)
 		_, err = auto.Head(t.Context()) // returns when the mode is known
@@ -231,14 +232,12 @@ func TestRingRefusals(t *testing.T) {
 		none, err := OpenRing(db, "none")
 		require.NoError(t, err)
 		_, err = none.Append(t.Context(), nil)
-		require.ErrorIs(t, err, ErrNoRing)
-		_, err = none.Reader(0).Next(t.Context(), 1)
-		require.ErrorIs(t, err, ErrNoRing)
-		_, err = none.Head(t.Context())
-		require.ErrorIs(t, err, ErrNoRing)
-		_, err = none.Size(t.Context())
-		require.ErrorIs(t, err, ErrNoRing)
-		_, err = none.Reader(0).Next(t.Context(), 0)
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = none.Read(t.Context(), 0, 1)
+		require.ErrorIs(t, err, ErrNotFound)
+		_, _, err = none.Head(t.Context())
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = none.Read(t.Context(), 0, 0)
 		require.ErrorIs(t, err, notify.ErrOptions)
 		for range 2 {
 			require.NoError(t, none.Close())
@@ -248,7 +247,7 @@ func TestRingRefusals(t *testing.T) {
 		ring := openRing(t, db)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err = ring.Reader(0).Next(ctx, 1)
+		_, err = ring.Read(ctx, 0, 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }

@@ -33,6 +33,8 @@ type Recurring struct {
 	// Entry is the task, without Delay and At. With Unique set, it is not entered while
 	// the one before is not finished.
 	Entry Entry
+	// Next is when it is due, by the server's clock. Schedules sets it; Schedule does not look at it.
+	Next time.Time
 }
 
 // Schedule stores a recurring task. The queue's workers enter it, each due time once,
@@ -54,11 +56,11 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if r.Entry.Delay != 0 || !r.Entry.At.IsZero() {
 		return optionsf("Delay and At are not for recurring tasks: Cron says when")
 	}
-	settings, err := q.Settings(ctx)
+	ordered, err := q.Ordered(ctx)
 	if err != nil {
 		return err
 	}
-	stored, err := newRow(q.name, r.Entry, settings.Ordered)
+	stored, err := newRow(q.name, r.Entry, ordered)
 	if err != nil {
 		return err
 	}
@@ -99,7 +101,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 
 // Unschedule forgets a recurring task, and reports whether there was one.
 func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err error) {
-	if _, err := q.Settings(ctx); err != nil {
+	if _, err := q.Ordered(ctx); err != nil {
 		return false, err
 	}
 	n, err := q.execute(ctx, "DELETE FROM "+schema.ScheduleTable+" WHERE queue = ? AND name = ?", q.name, name)
@@ -107,8 +109,8 @@ func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err erro
 }
 
 // Schedules are the queue's recurring tasks, by name, with the time each is due next.
-func (q *Queue) Schedules(ctx context.Context) ([]Scheduling, error) {
-	if _, err := q.Settings(ctx); err != nil {
+func (q *Queue) Schedules(ctx context.Context) ([]Recurring, error) {
+	if _, err := q.Ordered(ctx); err != nil {
 		return nil, err
 	}
 	rows, err := q.db.Pool().QueryContext(ctx, "SELECT name, cron, CAST(next_at AS CHAR), priority, retries, unique_key, payload FROM "+
@@ -117,9 +119,9 @@ func (q *Queue) Schedules(ctx context.Context) ([]Scheduling, error) {
 		return nil, q.error("read the schedules of", err)
 	}
 	defer rows.Close()
-	var all []Scheduling
+	var all []Recurring
 	for rows.Next() {
-		var s Scheduling
+		var s Recurring
 		var next string
 		var key sql.NullString
 		e := &s.Entry
@@ -136,12 +138,6 @@ func (q *Queue) Schedules(ctx context.Context) ([]Scheduling, error) {
 		all = append(all, s)
 	}
 	return all, q.error("read the schedules of", rows.Err())
-}
-
-// Scheduling is a recurring task that is stored.
-type Scheduling struct {
-	Recurring
-	Next time.Time // when it is due, by the server's clock
 }
 
 // parseCron reads a cron expression, whose times are UTC unless it says otherwise.

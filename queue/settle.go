@@ -44,9 +44,9 @@ type byAttempt map[int][]uint64
 func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
 
 // are gives conditions: tasks in the state with one number of attempts meet one of them.
-func (b byAttempt) are(state State) (conditions []string) {
+func (b byAttempt) are(state string) (conditions []string) {
 	for _, attempt := range slices.Sorted(maps.Keys(b)) {
-		conditions = append(conditions, among(b[attempt])+" AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+string(state)+"'")
+		conditions = append(conditions, among(b[attempt])+" AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+state+"'")
 	}
 	return conditions
 }
@@ -60,7 +60,7 @@ func (b byAttempt) each(f func(where string)) {
 
 // claimed gives conditions: these claims meet one of them, unless their tasks were cancelled.
 func (b byAttempt) claimed() []string {
-	conditions := b.are(InProgress)
+	conditions := b.are(stateInProgress)
 	for i := range conditions {
 		conditions[i] += " AND turn = 0"
 	}
@@ -100,7 +100,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 	released.each(func(where string) {
 		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', turn = priority, state_at = " + noTime + ", owner = ''" + where)
 	})
-	for _, condition := range cancelled.are(InProgress) {
+	for _, condition := range cancelled.are(stateInProgress) {
 		update("UPDATE " + schema.TaskTable + byID + " SET " + giveUpSet + " WHERE " + condition + " AND turn > 0")
 	}
 	for _, o := range outcomes {
@@ -171,7 +171,7 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 		held := map[uint64]int{}
 		var p packet
 		p.add(nil, "START TRANSACTION")
-		for _, condition := range claims.are(InProgress) { // cancelled ones too, for as long as their handlers run
+		for _, condition := range claims.are(stateInProgress) { // cancelled ones too, for as long as their handlers run
 			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
 				l.visibility.Microseconds())
 		}

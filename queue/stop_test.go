@@ -43,10 +43,10 @@ func TestWorkerStopsAtAnyStatement(t *testing.T) {
 				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 				return endingConn{conn, at}, err
 			}
-			w, err := NewWorker(newQueue(t, openConfig(t, own), Options{}), WorkerOptions{})
+			w, err := newWorker(newQueue(t, openConfig(t, own), Options{}), WorkerOptions{})
 			require.NoError(t, err)
 			at.left.Store(statement + 1)
-			require.NoError(t, w.Run(ctx, func(context.Context, Task) error { return nil }), "statement %d", statement)
+			require.NoError(t, w.run(ctx, func(context.Context, Task) error { return nil }), "statement %d", statement)
 		}
 	})
 }

@@ -9,23 +9,19 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// State is where a task is in its life.
-type State string
-
-// The states of a task.
+// The states of a task, in the order of its life.
 const (
-	Scheduled  State = "scheduled"   // entered, and not to be claimed before its time
-	Ready      State = "ready"       // to be claimed
-	InProgress State = "in progress" // claimed
-	Failed     State = "failed"      // its last attempt failed, or its worker vanished; it becomes ready again at its time
-	Done       State = "done"
-	Dead       State = "dead" // failed for the last time, or cancelled: the dead letters
+	stateScheduled  = "scheduled"
+	stateReady      = "ready"
+	stateInProgress = "in progress"
+	stateFailed     = "failed"
+	stateDone       = "done"
+	stateDead       = "dead"
 )
 
-// States are all states of a task, in the order of its life.
-func States() []State { return []State{Scheduled, Ready, InProgress, Failed, Done, Dead} }
+var states = []string{stateScheduled, stateReady, stateInProgress, stateFailed, stateDone, stateDead}
 
-// Task is a task as its handler gets it.
+// Task is a task of a queue.
 type Task struct {
 	ID      uint64
 	Queue   string
@@ -39,6 +35,23 @@ type Task struct {
 	Unique   string
 	// CreatedAt is when it was entered, by the server's clock.
 	CreatedAt time.Time
+
+	// The rest is set by List alone.
+
+	// State is where it is in its life:
+	//
+	//   - "scheduled": entered, and not to be claimed before its time
+	//   - "ready": to be claimed
+	//   - "in progress": claimed
+	//   - "failed": its last attempt failed, or its worker vanished; it becomes ready again at its time
+	//   - "done"
+	//   - "dead": failed for the last time, or cancelled: the dead letters
+	State string
+	// At is when a scheduled or failed task becomes ready, when the claim on one in progress lapses, and since when one is done
+	// or dead. Zero for one that is ready.
+	At        time.Time
+	Owner     string // who has it, or had it last
+	LastError string
 }
 
 // FinishTx marks the task as done inside the handler's own transaction, so that what the

@@ -47,7 +47,7 @@ func TestUniqueOfNobody(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []bool{true, false, true}, []bool{ids[0] != 0, ids[1] != 0, ids[2] != 0})
 		require.NoError(t, tx.Commit())
-		assert.Equal(t, 3, inState(t, db, Ready))
+		assert.Equal(t, 3, inState(t, db, stateReady))
 		for _, end := range []string{
 			"UPDATE mqnotify_task SET state = 'done'", "UPDATE mqnotify_task SET state = 'dead'",
 			"DELETE FROM mqnotify_task", "TRUNCATE mqnotify_task",
@@ -135,7 +135,7 @@ func TestUniqueEnds(t *testing.T) {
 				}
 				return nil
 			})
-			eventually(t, func() bool { return w.Stats().Done == 3 && w.Stats().Dead == 1 }, "they don't end")
+			eventually(t, func() bool { return w.of("done") == 3 && w.of("dead") == 1 }, "they don't end")
 			assert.Equal(t, []string{"later"}, keysOf(t, db))
 			require.NoError(t, w.end(t))
 
@@ -145,7 +145,7 @@ func TestUniqueEnds(t *testing.T) {
 			assert.Empty(t, keysOf(t, db), "its claim lapsed, and it is dead")
 
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task_key VALUES ('mail', 'a', 1), ('mail', 'b', 2), ('other', 'a', 1)")
-			_, err = q.Prune(t.Context(), PruneOptions{})
+			_, err = q.Prune(t.Context(), 0)
 			require.NoError(t, err)
 			assert.Equal(t, []string{"a"}, keysOf(t, db), "of another queue")
 		}
@@ -186,6 +186,8 @@ func TestUniqueKeepsNobody(t *testing.T) {
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{})
 		require.NoError(t, err)
 		l := newLine(t, db, true)
+		retried := 0
+		l.retried = func() { retried++ }
 		tasks, _, err := l.round(t.Context(), nil, 2)
 		require.NoError(t, err)
 		require.Len(t, tasks, 2)
@@ -209,7 +211,7 @@ func TestUniqueKeepsNobody(t *testing.T) {
 		require.Equal(t, []uint64{0}, ids)
 		_, err = q.Enqueue(t.Context(), Entry{}, Entry{Unique: "another"})
 		require.NoError(t, err)
-		assert.Zero(t, l.retried.Load(), "it waited for a lock")
+		assert.Zero(t, retried, "it waited for a lock")
 	})
 }
 
@@ -250,18 +252,18 @@ func TestUniqueKeepsNoWorker(t *testing.T) {
 		lapse := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
 		close(ends)
 		enqueue(t, q, "other")
-		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the other task is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "the other task is not done")
 		eventually(t, func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse)
 		}, "time stands still")
-		assert.Equal(t, 2, inState(t, db, InProgress), "their claims hold")
+		assert.Equal(t, 2, inState(t, db, stateInProgress), "their claims hold")
 		close(end)
-		eventually(t, func() bool { return inState(t, db, Done) == 2 }, "the long task is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 2 }, "the long task is not done")
 		require.NoError(t, tx.Rollback())
-		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "the task with the key is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 3 }, "the task with the key is not done")
 		assert.Empty(t, keysOf(t, db))
 		assert.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT MAX(attempts) FROM mqnotify_task"))
 		require.NoError(t, w.end(t))
-		assert.Equal(t, WorkerStats{Done: 3, Retried: w.Stats().Retried}, w.Stats())
+		assert.Equal(t, map[string]int{"done": 3}, w.outcomes())
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -19,44 +18,55 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Handler does a task. nil means that it is done; an error that it is tried again,
-// after a wait, while it has retries left, and dead then, or at once with notify.ErrDead. A
-// panic is an error.
-//
-// The context ends when the claim is lost, with ErrClaimLost as its cause, after
-// WorkerOptions.HandlerTimeout, or with the worker. A handler may be called again for a task that it has done, when the worker, its
-// host or the server went away before that was written down: see FinishTx.
-type Handler func(ctx context.Context, task Task) error
+// handler does a task.
+type handler = func(ctx context.Context, task Task) error
 
-// Worker claims the tasks of a queue and hands them to a handler.
-type Worker struct {
+// worker claims the tasks of a queue and hands them to a handler.
+type worker struct {
 	queue   *Queue
 	options WorkerOptions
 	log     *slog.Logger
 	idle    time.Duration // its session's IdleTimeout
-
-	retried, done, failed, dead, lost atomic.Uint64
 }
 
-// WorkerStats are what a Worker has counted since it was made.
-type WorkerStats struct {
-	Done   uint64 // tasks that were handled
-	Failed uint64 // attempts that failed and are tried again
-	Dead   uint64 // tasks that failed for the last time
-	Lost   uint64 // outcomes that came too late: the claim was lost by then
-	// Retried are transactions that were run again after a deadlock or a lock that took
-	// too long. No caller sees these errors.
-	Retried uint64
+// Work claims tasks and handles them until the context ends. nil from the handler means that the task is done; an error, or a
+// panic, that it is tried again, after a wait, while it has retries left, and dead then, or at once with notify.ErrDead.
+//
+// The handler's context ends when the claim is lost, with ErrClaimLost as its cause, or after WorkerOptions.HandlerTimeout. A
+// handler may be called again for a task that it has done, when the process, its host or the server went away before that was
+// written down: see FinishTx.
+//
+// After the end of ctx Work gives back what is not begun, waits for the handlers, whose contexts end after StopTimeout, writes
+// down what they did, and returns nil: not before they return, so that a handler which ignores its context holds it up. It
+// reconnects after a loss of its session, without a limit; handlers go on meanwhile, for as long as their claims hold. What it
+// can't mend is returned: notify.ErrOptions, a first connection that fails, ErrNotFound, notify.ErrNoState, notify.ErrDenied,
+// notify.ErrClosed, errors of the server that are no passing ones; and, at the end, an error when handlers' results could not be
+// written down: other workers will have those tasks again.
+//
+// It has a connection of its own until it has been idle for a minute; those that wait for tasks are shared by all workers and
+// consumers of a DB. Close the queue after Work has returned. Each call is a worker of its own; WorkerOptions.Concurrency is
+// cheaper than several.
+func (q *Queue) Work(ctx context.Context, options WorkerOptions, handle func(ctx context.Context, task Task) error) error {
+	w, err := newWorker(q, options)
+	if err != nil {
+		return err
+	}
+	return w.run(ctx, handle)
 }
 
-// NewWorker prepares a worker of the queue. It does not connect. The queue stays the
-// caller's, who closes it after Run has returned.
-func NewWorker(queue *Queue, options WorkerOptions) (*Worker, error) {
+func newWorker(queue *Queue, options WorkerOptions) (*worker, error) {
 	options, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	return &Worker{queue: queue, options: options, log: queue.log, idle: idleTimeout(options.Visibility)}, nil
+	return &worker{queue: queue, options: options, log: queue.log, idle: idleTimeout(options.Visibility)}, nil
+}
+
+// note calls WorkerOptions.Count.
+func (w *worker) note(what string) {
+	if w.options.Count != nil {
+		w.options.Count(what)
+	}
 }
 
 // idleTimeout is how long the server keeps the session of a worker whose host has vanished, and
@@ -66,25 +76,9 @@ func idleTimeout(visibility time.Duration) time.Duration {
 	return min(max(visibility, 30*time.Second), 8*time.Hour)
 }
 
-// Stats are the counts so far. It may be called while Run runs.
-func (w *Worker) Stats() WorkerStats {
-	return WorkerStats{w.done.Load(), w.failed.Load(), w.dead.Load(), w.lost.Load(), w.retried.Load()}
-}
-
-// Run claims tasks and handles them until the context ends. Then it gives back what is
-// not begun, waits for the handlers, whose contexts end after StopTimeout, writes down what
-// they did, and returns nil: not before they return, so that a handler which ignores its
-// context holds it up. It reconnects after a loss of its session, without a limit; handlers go on
-// meanwhile, for as long as their claims hold. What it can't mend is returned: a first
-// connection that fails, ErrNoQueue, notify.ErrNoState, notify.ErrDenied, errors of the server that
-// are no passing ones; and, at the end, an error when handlers' results could not be
-// written down: other workers will have those tasks again.
-//
-// It has a connection of its own until it has been idle for a minute; those that wait for tasks are shared by all workers
-// and consumers of a DB. Run must not be called twice at the same time.
-func (w *Worker) Run(ctx context.Context, handler Handler) error {
+func (w *worker) run(ctx context.Context, handler handler) error {
 	if handler == nil {
-		return optionsf("Run without a handler")
+		return optionsf("Work without a handler")
 	}
 	if w.queue.closed.Load() {
 		return w.queue.error("work on", notify.ErrClosed)
@@ -134,7 +128,7 @@ func (w *Worker) Run(ctx context.Context, handler Handler) error {
 }
 
 // limited returns a handler whose context ends after the limit.
-func limited(handler Handler, limit time.Duration) Handler {
+func limited(handler handler, limit time.Duration) handler {
 	cause := fmt.Errorf("the handler took longer than %v", limit)
 	return func(ctx context.Context, task Task) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
@@ -144,8 +138,8 @@ func limited(handler Handler, limit time.Duration) Handler {
 }
 
 // tooLate counts an outcome that came when the claim was lost.
-func (w *Worker) tooLate(t Task) {
-	w.lost.Add(1)
+func (w *worker) tooLate(t Task) {
+	w.note("lost")
 	w.log.Warn("a task's result came after its claim was lost: others may do it again", "task", t.ID, "attempt", t.Attempt)
 }
 
@@ -153,7 +147,7 @@ var errNoAnswer = errors.New("the server did not answer in time")
 
 // permanent reports whether err would come again at the next try.
 func permanent(err error) bool {
-	if errors.Is(err, ErrNoQueue) || errors.Is(err, notify.ErrOptions) {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) {
 		return true
 	}
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) || server.Busy(err)
@@ -161,7 +155,7 @@ func permanent(err error) bool {
 }
 
 // linger is the handlers' context: it ends StopTimeout after ctx.
-func (w *Worker) linger(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (w *worker) linger(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		late := time.NewTimer(w.options.StopTimeout)
@@ -180,7 +174,7 @@ func (w *Worker) linger(ctx context.Context) (context.Context, context.CancelCau
 
 // life works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
 // all results are written down.
-func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error) {
+func (w *worker) life(ctx context.Context, hands *hands) (worked bool, err error) {
 	connecting := ctx
 	if ctx.Err() != nil { // there are results to write down
 		var cancel context.CancelFunc
@@ -192,17 +186,17 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		return false, err
 	}
 	defer func() { _ = session.Close() }()
-	var settings Settings
+	var ordered bool
 	err = session.Do(connecting, func(conn *sqlx.Conn) (err error) { // a connection of the pool would stay open for this
-		settings, err = w.queue.settingsOver(connecting, conn)
+		ordered, err = w.queue.orderedOver(connecting, conn)
 		return err
 	})
 	if err != nil {
 		return false, err
 	}
 	line := &line{
-		session: session, queue: w.queue.name, ordered: settings.Ordered, owner: w.options.Owner,
-		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: &w.retried, log: w.log,
+		session: session, queue: w.queue.name, ordered: ordered, owner: w.options.Owner,
+		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
 	}
 	defer func() { _ = line.session.Close() }() // a worker that rested has another one
 	if line.skip, err = line.skipLocked(ctx); err != nil {
@@ -217,12 +211,12 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 		return false, err
 	}
 	hands.owes(some)
-	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, settings.Ordered), core.AutoOptions{Logger: w.log})
+	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, ordered), core.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
 	cancelled := core.NewAuto(w.queue.db, cancels(w.queue.name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
 	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
-		Worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
+		worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
 		contended: lockedWaits(), blocked: lockedWaits(), patience: firstPatience(w.options.Visibility),
 	}
 	return true, d.run(ctx, waiter, cancelled)
@@ -232,15 +226,15 @@ func (w *Worker) life(ctx context.Context, hands *hands) (worked bool, err error
 // due or a claim lapses, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
 // all of them.
 func polled(queue string, ordered bool) core.Source {
-	first := func(state State) string {
+	first := func(state string) string {
 		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
-			" WHERE queue = ? AND state = '" + string(state) + "' AND turn = 0), 0)"
+			" WHERE queue = ? AND state = '" + state + "' AND turn = 0), 0)"
 	}
 	parts := []string{
 		// The index alone finds the task: the server would read the row of every entry that it steps over.
 		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + byID + " WHERE id = (SELECT id FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)), 0)",
-		first(Scheduled), first(Failed), first(InProgress), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
+		first(stateScheduled), first(stateFailed), first(stateInProgress), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
 	}
 	if ordered {
 		parts = append(parts, "COALESCE((SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'in progress' LIMIT 1), 0)")

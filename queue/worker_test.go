@@ -31,7 +31,7 @@ func TestWorkerHandles(t *testing.T) {
 		var got collected
 		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
 		got.waitFor(t, bytes, "", "third")
-		eventually(t, func() bool { return inState(t, db, Done) == 3 }, "not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 3 }, "not done")
 		first := got.tasks()[0]
 		assert.Equal(t, ids[0], first.ID)
 		assert.Equal(t, "mail", first.Queue)
@@ -42,8 +42,8 @@ func TestWorkerHandles(t *testing.T) {
 		enqueue(t, q, "fourth")
 		got.waitFor(t, bytes, "", "third", "fourth")
 		require.NoError(t, w.end(t))
-		assert.Equal(t, 4, inState(t, db, Done), "the last is written down at the end")
-		assert.Equal(t, uint64(4), w.Stats().Done)
+		assert.Equal(t, 4, inState(t, db, stateDone), "the last is written down at the end")
+		assert.Equal(t, 4, w.of("done"))
 	})
 }
 
@@ -74,7 +74,7 @@ func TestRetries(t *testing.T) {
 				}
 				return fmt.Errorf("attempt %d: \x00\xff '", task.Attempt)
 			})
-		eventually(t, func() bool { return inState(t, db, Done) == 1 && inState(t, db, Dead) == 3 }, "not settled")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 1 && inState(t, db, stateDead) == 3 }, "not settled")
 		require.NoError(t, w.end(t))
 		text := func(id uint64) string {
 			return mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', state, attempts, retries, COALESCE(last_error, '-')) FROM mqnotify_task WHERE id = ?", id)
@@ -83,7 +83,7 @@ func TestRetries(t *testing.T) {
 		assert.Equal(t, "dead 2 0 attempt 2: \x00\uFFFD '", text(ids[1]))
 		assert.Equal(t, "dead 1 5 no use: not to be tried again", text(ids[2]))
 		assert.Contains(t, text(ids[3]), "dead 1 0 the handler panicked: at once")
-		assert.Equal(t, WorkerStats{Done: 1, Failed: 3, Dead: 3, Retried: w.Stats().Retried}, w.Stats())
+		assert.Equal(t, map[string]int{"done": 1, "failed": 3, "dead": 3}, w.outcomes())
 	})
 }
 
@@ -145,12 +145,12 @@ func TestStop(t *testing.T) {
 			}
 		})
 		assert.Equal(t, "1", <-begun)
-		assert.Equal(t, 4, inState(t, db, InProgress))
+		assert.Equal(t, 4, inState(t, db, stateInProgress))
 		w.stop()
-		eventually(t, func() bool { return inState(t, db, Ready) == 4 }, "not given back")
+		eventually(t, func() bool { return inState(t, db, stateReady) == 4 }, "not given back")
 		close(end)
 		require.NoError(t, w.wait(t))
-		assert.Equal(t, 1, inState(t, db, Done))
+		assert.Equal(t, 1, inState(t, db, stateDone))
 		assert.Equal(t, 4*defaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task WHERE state = 'ready'"), "no retry is used")
 		var got collected
 		work(t, q, WorkerOptions{Claim: mode}, got.handle)
@@ -173,7 +173,7 @@ func TestStopTimeout(t *testing.T) {
 		})
 		<-begun
 		require.NoError(t, w.end(t))
-		assert.Equal(t, 1, inState(t, db, Failed))
+		assert.Equal(t, 1, inState(t, db, stateFailed))
 		assert.Equal(t, "context canceled", mysqltest.Value[string](t, db.Pool(), "SELECT last_error FROM mqnotify_task"))
 	})
 }
@@ -186,28 +186,28 @@ func TestWorkerRefusals(t *testing.T) {
 			{Concurrency: -1}, {Concurrency: 10_001}, {Batch: -1}, {Batch: 10_001}, {Visibility: -time.Second}, {Visibility: time.Millisecond},
 			{Look: -1}, {Lapses: -1}, {Lapses: 1}, {Claim: "nonsense"},
 		} {
-			_, err := NewWorker(q, o)
+			_, err := newWorker(q, o)
 			require.ErrorIs(t, err, notify.ErrOptions, "%+v", o)
 		}
-		w, err := NewWorker(q, WorkerOptions{})
+		w, err := newWorker(q, WorkerOptions{})
 		require.NoError(t, err)
-		require.ErrorIs(t, w.Run(t.Context(), nil), notify.ErrOptions)
+		require.ErrorIs(t, w.run(t.Context(), nil), notify.ErrOptions)
 
 		unknown, err := New(db, "nobody's", Options{})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, unknown.Close()) }()
-		w, err = NewWorker(unknown, WorkerOptions{})
+		w, err = newWorker(unknown, WorkerOptions{})
 		require.NoError(t, err)
 		handler := func(context.Context, Task) error { return errors.New("never called") }
-		err = w.Run(t.Context(), handler)
-		require.ErrorIs(t, err, ErrNoQueue)
+		err = w.run(t.Context(), handler)
+		require.ErrorIs(t, err, ErrNotFound)
 		require.ErrorContains(t, err, "mqnotify init --queue")
 		_, err = unknown.Enqueue(t.Context(), Entry{})
-		require.ErrorIs(t, err, ErrNoQueue)
+		require.ErrorIs(t, err, ErrNotFound)
 		require.NoError(t, unknown.Close())
 		_, err = unknown.Enqueue(t.Context(), Entry{})
 		require.ErrorIs(t, err, notify.ErrClosed)
-		require.ErrorIs(t, w.Run(t.Context(), handler), notify.ErrClosed)
+		require.ErrorIs(t, w.run(t.Context(), handler), notify.ErrClosed)
 
 		empty, err := New(openConfig(t, s.Database(t)), "mail", Options{})
 		require.NoError(t, err)
@@ -219,9 +219,9 @@ func TestWorkerRefusals(t *testing.T) {
 		require.NoError(t, err)
 		_, err = reader.Enqueue(t.Context(), Entry{})
 		require.ErrorIs(t, err, notify.ErrDenied)
-		w, err = NewWorker(reader, WorkerOptions{})
+		w, err = newWorker(reader, WorkerOptions{})
 		require.NoError(t, err)
-		require.ErrorIs(t, w.Run(t.Context(), handler), notify.ErrDenied)
+		require.ErrorIs(t, w.run(t.Context(), handler), notify.ErrDenied)
 		require.NoError(t, reader.Close())
 	})
 }
@@ -251,7 +251,7 @@ func TestHandlerTimeout(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
-		eventually(t, func() bool { return inState(t, db, Done) == 1 }, "the other task is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "the other task is not done")
 		require.Equal(t, []string{"the handler took longer than 100ms"},
 			mysqltest.Values[string](t, db.Pool(), "SELECT last_error FROM mqnotify_task WHERE state = 'dead'"))
 	})

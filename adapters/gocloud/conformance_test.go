@@ -216,7 +216,7 @@ func TestURLs(t *testing.T) {
 		_, err = pubsub.OpenTopic(t.Context(), url+"&visibility=1m")
 		require.ErrorIs(t, err, notify.ErrOptions)
 		require.Error(t, CreateTopic(t.Context(), db, "a/b"))
-		require.ErrorIs(t, CreateSubscription(t.Context(), db, "nowhere", "s"), queue.ErrNoQueue)
+		require.ErrorIs(t, CreateSubscription(t.Context(), db, "nowhere", "s"), queue.ErrNotFound)
 		require.ErrorIs(t, CreateSubscription(t.Context(), db, "orders", ""), notify.ErrOptions)
 	})
 }

@@ -203,7 +203,7 @@ func TestSendBesideQueues(t *testing.T) {
 		db := database(t, s)
 		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
 		for _, name := range []string{"a", "order", "orders", "orders-", "orders0", "orders/", "ORDERS/mailer", "z"} {
-			require.NoError(t, queue.Create(t.Context(), db, name, queue.Settings{}))
+			require.NoError(t, queue.Create(t.Context(), db, name, queue.Options{}))
 		}
 		mine := []string{"mailer", "\x01odd", "überall", "\U0010ffff"}
 		for i, name := range mine {

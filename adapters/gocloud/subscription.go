@@ -128,14 +128,10 @@ func (s *subscription) work() error {
 		return err
 	}
 	defer func() { _ = q.Close() }()
-	worker, err := queue.NewWorker(q, queue.WorkerOptions{
+	return q.Work(s.ctx, queue.WorkerOptions{
 		Concurrency: s.options.InFlight, Visibility: s.options.Visibility, StopTimeout: -1,
 		Backoff: func(int) time.Duration { return 0 },
-	})
-	if err != nil {
-		return err
-	}
-	return worker.Run(s.ctx, s.handle)
+	}, s.handle)
 }
 
 // handle hands a task to a receiver and waits for the answer.

@@ -27,7 +27,7 @@ func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
 	if strings.Contains(name, "/") {
 		return fmt.Errorf("gocloud: topic %q: %w: a topic's name has no slash", name, notify.ErrOptions)
 	}
-	return queue.Create(ctx, db, name+"/", queue.Settings{})
+	return queue.Create(ctx, db, name+"/", queue.Options{})
 }
 
 // CreateSubscription makes a subscription of a topic: it has what is sent from now on.
@@ -41,10 +41,10 @@ func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) 
 		return err
 	}
 	defer func() { _ = marker.Close() }()
-	if _, err := marker.Settings(ctx); err != nil {
+	if _, err := marker.Ordered(ctx); err != nil {
 		return fmt.Errorf("gocloud: topic %q: %w", topic, err)
 	}
-	return queue.Create(ctx, db, topic+"/"+name, queue.Settings{})
+	return queue.Create(ctx, db, topic+"/"+name, queue.Options{})
 }
 
 // OpenTopic opens a topic. It does not connect: Send does, and returns NotFound where
@@ -134,7 +134,7 @@ func (t *topic) subscriptions(ctx context.Context, tx *sqlx.Tx) (names []string,
 	}
 	at := slices.Index(names, marker)
 	if at < 0 {
-		return nil, fmt.Errorf("gocloud: topic %q: %w: CreateTopic makes it", t.name, queue.ErrNoQueue)
+		return nil, fmt.Errorf("gocloud: topic %q: %w: CreateTopic makes it", t.name, queue.ErrNotFound)
 	}
 	return slices.Delete(names, at, at+1), nil
 }
@@ -194,7 +194,7 @@ func code(err error) gcerrors.ErrorCode {
 		return gcerrors.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		return gcerrors.DeadlineExceeded
-	case errors.Is(err, queue.ErrNoQueue):
+	case errors.Is(err, queue.ErrNotFound):
 		return gcerrors.NotFound
 	case errors.Is(err, notify.ErrNoState):
 		return gcerrors.FailedPrecondition

@@ -61,11 +61,7 @@ func (s *Subscriber) deliver(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = publisher.Close() }()
-	worker, err := queue.NewWorker(q, queue.WorkerOptions{Concurrency: 10})
-	if err != nil {
-		return err
-	}
-	return worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+	return q.Work(ctx, queue.WorkerOptions{Concurrency: 10}, func(ctx context.Context, task queue.Task) error {
 		var m delayed
 		if err := json.Unmarshal(task.Payload, &m); err != nil {
 			return fmt.Errorf("%w: %w", notify.ErrDead, err)

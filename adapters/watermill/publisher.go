@@ -229,7 +229,7 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 		return fmt.Errorf("watermill: make topic %s: %w", topic, err)
 	}
 	if t.delayQueue != "" {
-		if err := queue.Create(ctx, db, t.delayQueue, queue.Settings{}); err != nil {
+		if err := queue.Create(ctx, db, t.delayQueue, queue.Options{}); err != nil {
 			return fmt.Errorf("watermill: make the queue %s: %w", t.delayQueue, err)
 		}
 	}

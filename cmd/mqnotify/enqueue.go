@@ -167,7 +167,7 @@ func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db 
 	}
 	db.Pool().SetConnMaxIdleTime(poolIdle) // a worker that waits does not need it
 	if q, err = queue.New(db, name, queue.Options{Logger: a.log}); err == nil {
-		_, err = q.Settings(ctx)
+		_, err = q.Ordered(ctx)
 	}
 	if err != nil {
 		if q != nil {

@@ -95,7 +95,7 @@ entry.`,
 				}
 			}
 			for _, name := range o.queues {
-				if err := queue.Create(cmd.Context(), db, name, queue.Settings{Ordered: o.ordered}); err != nil {
+				if err := queue.Create(cmd.Context(), db, name, queue.Options{Ordered: o.ordered}); err != nil {
 					return err
 				}
 				a.log.InfoContext(cmd.Context(), "the queue is ready", "queue", name)

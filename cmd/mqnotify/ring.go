@@ -87,7 +87,7 @@ func (a *app) openRing(ctx context.Context, name string) (ring *queue.Ring, size
 		return nil, 0, nil, err
 	}
 	if ring, err = queue.OpenRing(db, name); err == nil {
-		size, err = ring.Size(ctx)
+		_, size, err = ring.Head(ctx)
 	}
 	done = func() {
 		if ring != nil {
@@ -195,7 +195,7 @@ func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) erro
 		return err
 	}
 	defer done()
-	head, err := ring.Head(ctx)
+	head, _, err := ring.Head(ctx)
 	if err != nil {
 		return err
 	}
@@ -215,21 +215,11 @@ func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) erro
 // while it follows, it waits for the server.
 func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *queue.Ring, head uint64) error {
 	const most = 100
-	reader, out := ring.Reader(o.after), bufio.NewWriter(a.out)
+	out := bufio.NewWriter(a.out)
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	for at := o.after; o.follow || at < head; {
-		entries, err := reader.Next(ctx, most)
-		var lapped *queue.LappedError
+		entries, err := ring.Read(ctx, at, most)
 		switch {
-		case errors.As(err, &lapped):
-			a.log.WarnContext(ctx, "entries were overwritten before they were read", "ring", name, "missed", lapped.Missed)
-			at += lapped.Missed
-			if o.json {
-				if err := writeAll(a.out, fmt.Sprintf("{\"missed\":%d}\n", lapped.Missed)); err != nil {
-					return err
-				}
-			}
-			continue
 		case err != nil && o.follow && ctx.Err() == nil && server.ConnectionLost(err):
 			wait := waits.NextBackOff()
 			a.log.WarnContext(ctx, "the server is away; trying again", "error", err, "wait", wait)
@@ -242,6 +232,14 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 			return err
 		}
 		waits.Reset()
+		if missed := entries[0].Missed; missed > 0 {
+			a.log.WarnContext(ctx, "entries were overwritten before they were read", "ring", name, "missed", missed)
+			if o.json {
+				if _, err := fmt.Fprintf(out, "{\"missed\":%d}\n", missed); err != nil {
+					return outputError{err}
+				}
+			}
+		}
 		for _, e := range entries {
 			if !o.follow && e.Number > head {
 				break

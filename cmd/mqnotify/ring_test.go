@@ -57,7 +57,7 @@ func TestRingCommand(t *testing.T) {
 		require.Contains(t, fail(t, exitUsage, config, "ring", "create", "log", "--size", "4"), "with 3 entries")
 		for _, line := range []string{"ring put none x", "ring read none", "ring read none -f"} {
 			require.Contains(t, fail(t, exitFailed, config, strings.Fields(line)...),
-				`"none": the ring does not exist: make it with `+"`mqnotify ring create NAME --size N`", line)
+				`the ring "none" does not exist: make it with `+"`mqnotify ring create NAME --size N`", line)
 		}
 		require.Contains(t, fail(t, exitFailed, s.Database(t), "ring", "create", "log", "--size", "3"), "mqnotify init")
 	})

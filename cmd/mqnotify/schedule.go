@@ -132,7 +132,7 @@ func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what
 
 var errNoRecurring = errors.New("there is no recurring task")
 
-func (a *app) listSchedules(name string, all []queue.Scheduling, asJSON bool) error {
+func (a *app) listSchedules(name string, all []queue.Recurring, asJSON bool) error {
 	var out strings.Builder
 	switch {
 	case asJSON:
@@ -163,7 +163,7 @@ func (a *app) listSchedules(name string, all []queue.Scheduling, asJSON bool) er
 }
 
 // shownSchedule is a recurring task as --json writes it.
-func shownSchedule(name string, s queue.Scheduling) any {
+func shownSchedule(name string, s queue.Recurring) any {
 	return struct {
 		Queue    string    `json:"queue"`
 		Name     string    `json:"name"`

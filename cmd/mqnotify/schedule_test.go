@@ -64,7 +64,7 @@ func TestScheduleCommand(t *testing.T) {
 		require.Contains(t, fail(t, exitUsage, config, "schedule", "mail", "", "--cron", "@daily"), "it is empty")
 		for _, args := range [][]string{{}, {"n", "--cron", "@daily"}, {"n", "--remove"}} {
 			message := fail(t, exitFailed, config, append([]string{"schedule", "nobody"}, args...)...)
-			require.Contains(t, message, `"nobody": the queue does not exist: make it with `+"`mqnotify init --queue NAME`")
+			require.Contains(t, message, `the queue "nobody" does not exist: make it with `+"`mqnotify init --queue NAME`")
 		}
 	})
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
+// taskStates are the words of queue.Task.State, in the order of a task's life.
+var taskStates = []string{"scheduled", "ready", "in progress", "failed", "done", "dead"}
+
 // tasksOptions are tasks' flags.
 type tasksOptions struct {
 	states        []string
@@ -65,11 +68,7 @@ it says, and with --dead the dead ones too, in small batches. These print how ma
 	flags.StringSliceVar(&o.cancel, "cancel", nil, "cancel these `ids`, with commas between them")
 	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer")
 	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: the dead ones too")
-	names := make([]string, 0, len(queue.States()))
-	for _, s := range queue.States() {
-		names = append(names, string(s))
-	}
-	completeWith(cmd, "state", names...)
+	completeWith(cmd, "state", taskStates...)
 	completeNothing(cmd, "limit", "after", "retry", "retries", "cancel", "prune")
 	return cmd
 }
@@ -121,7 +120,7 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	case len(o.cancel) > 0:
 		n, err = q.Cancel(ctx, filter)
 	case changed("prune"):
-		n, err = q.Prune(ctx, queue.PruneOptions{OlderThan: o.prune, Dead: o.pruneDead})
+		n, err = q.Prune(ctx, o.prune, o.pruned()...)
 	default:
 		return a.listTasks(ctx, q, filter, o.json)
 	}
@@ -143,13 +142,18 @@ func (o *tasksOptions) filter() (f queue.Filter, err error) {
 	if len(f.IDs) > 0 || o.retryDead {
 		return f, nil
 	}
-	for _, s := range o.states {
-		f.States = append(f.States, queue.State(s))
-	}
-	if len(f.States) == 0 {
-		f.States = []queue.State{queue.Scheduled, queue.Ready, queue.InProgress, queue.Failed, queue.Dead}
+	if f.States = o.states; len(f.States) == 0 {
+		f.States = []string{"scheduled", "ready", "in progress", "failed", "dead"}
 	}
 	return f, nil
+}
+
+// pruned are the states of the tasks that --prune deletes.
+func (o *tasksOptions) pruned() []string {
+	if o.pruneDead {
+		return []string{"done", "dead"}
+	}
+	return []string{"done"}
 }
 
 func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter, asJSON bool) error {
@@ -204,7 +208,7 @@ func inCell(text string) string {
 }
 
 // shownTask is a task as --json writes it.
-func shownTask(t queue.Info) any {
+func shownTask(t queue.Task) any {
 	shown := struct {
 		ID        uint64     `json:"id"`
 		Queue     string     `json:"queue"`
@@ -220,7 +224,7 @@ func shownTask(t queue.Info) any {
 		Error     string     `json:"error,omitempty"`
 		shownPayload
 	}{
-		ID: t.ID, Queue: t.Queue, State: string(t.State), Priority: t.Priority, Attempts: t.Attempt, Retries: t.Retries, Lapses: t.Lapses,
+		ID: t.ID, Queue: t.Queue, State: t.State, Priority: t.Priority, Attempts: t.Attempt, Retries: t.Retries, Lapses: t.Lapses,
 		Unique: t.Unique, Owner: t.Owner, CreatedAt: t.CreatedAt, Error: t.LastError,
 		shownPayload: showPayload(t.Payload),
 	}
@@ -250,8 +254,8 @@ func (a *app) countTasks(ctx context.Context, q *queue.Queue, asJSON bool) error
 	}
 	if asJSON {
 		all := make(map[string]int)
-		for _, s := range queue.States() {
-			all[string(s)] = counts[s]
+		for _, s := range taskStates {
+			all[s] = counts[s]
 		}
 		text, err := json.Marshal(all)
 		if err != nil {
@@ -260,7 +264,7 @@ func (a *app) countTasks(ctx context.Context, q *queue.Queue, asJSON bool) error
 		return ignoreBrokenPipe(writeAll(a.out, string(text)+"\n"))
 	}
 	var out strings.Builder
-	for _, s := range queue.States() {
+	for _, s := range taskStates {
 		fmt.Fprintf(&out, "%-12s %d\n", s, counts[s])
 	}
 	return ignoreBrokenPipe(writeAll(a.out, out.String()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -104,25 +105,28 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 		return err
 	}
 	defer m.stop()
-	worker, err := queue.NewWorker(q, o.WorkerOptions)
-	if err != nil {
-		return err
+	outcomes := []string{"done", "failed", "dead", "lost", "retried"}
+	counts := make(map[string]*atomic.Uint64)
+	for _, outcome := range outcomes {
+		counts[outcome] = new(atomic.Uint64)
 	}
+	o.Count = func(what string) { counts[what].Add(1) }
 	m.count("mqnotify_tasks_total", "Attempts at tasks, by their outcome. Lost ones came too late: the claim was lost by then.",
-		prometheus.Labels{"queue": name}, "outcome", []string{"done", "failed", "dead", "lost"}, func() []uint64 {
-			stats := worker.Stats()
-			return []uint64{stats.Done, stats.Failed, stats.Dead, stats.Lost}
+		prometheus.Labels{"queue": name}, "outcome", outcomes[:4], func() (all []uint64) {
+			for _, outcome := range outcomes[:4] {
+				all = append(all, counts[outcome].Load())
+			}
+			return all
 		})
 	// The claim is not trusted for the last tenth of its time, after which others may have it; half
 	// of that is for the kill itself.
 	run := &command{args, min(killAfter, o.Visibility/20), a}
 	a.log.InfoContext(ctx, "waits for tasks", "queue", name)
-	err = worker.Run(ctx, func(ctx context.Context, task queue.Task) error {
+	err = q.Work(ctx, o.WorkerOptions, func(ctx context.Context, task queue.Task) error {
 		return run.run(ctx, task.Payload, taskVariables(task))
 	})
-	stats := worker.Stats()
-	a.log.InfoContext(ctx, "stopped", "done", stats.Done, "failed", stats.Failed, "dead", stats.Dead,
-		"lost", stats.Lost, "retried_transactions", stats.Retried)
+	a.log.InfoContext(ctx, "stopped", "done", counts["done"].Load(), "failed", counts["failed"].Load(), "dead", counts["dead"].Load(),
+		"lost", counts["lost"].Load(), "retried_transactions", counts["retried"].Load())
 	return err
 }
 

@@ -229,7 +229,7 @@ func TestNoQueue(t *testing.T) {
 			"tasks nobody --retry 1", "tasks nobody --retry-dead", "tasks nobody --cancel 1", "tasks nobody --count",
 		} {
 			message := fail(t, exitFailed, config, strings.Fields(line)...)
-			require.Contains(t, message, `"nobody": the queue does not exist: make it with `+"`mqnotify init --queue NAME`", line)
+			require.Contains(t, message, `the queue "nobody" does not exist: make it with `+"`mqnotify init --queue NAME`", line)
 		}
 		empty := s.Database(t)
 		require.Contains(t, fail(t, exitFailed, empty, "enqueue", "mail", "x"), "mqnotify init")

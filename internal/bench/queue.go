@@ -22,7 +22,7 @@ const (
 // workers do that empty a queue. The floor is a bare table, and as many connections that
 // claim from it.
 func tasks(ctx context.Context, b *bench) error {
-	if err := queue.Create(ctx, b.db, b.topic, queue.Settings{}); err != nil {
+	if err := queue.Create(ctx, b.db, b.topic, queue.Options{}); err != nil {
 		return err
 	}
 	b.atEnd(b.dropQueue)
@@ -77,10 +77,6 @@ func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
 	if err != nil {
 		return err
 	}
-	worker, err := queue.NewWorker(working, queue.WorkerOptions{Discard: true})
-	if err != nil {
-		return err
-	}
 	handled := make(chan time.Time, 1)
 	var floor, latencies, committed []float64
 	round := func(ctx context.Context, kept bool) error {
@@ -112,7 +108,7 @@ func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
 	defer end()
 	group, ctx := errgroup.WithContext(beside)
 	group.Go(func() error {
-		return worker.Run(ctx, func(ctx context.Context, _ queue.Task) error {
+		return working.Work(ctx, queue.WorkerOptions{Discard: true}, func(ctx context.Context, _ queue.Task) error {
 			select {
 			case handled <- time.Now():
 			case <-ctx.Done():
@@ -195,12 +191,8 @@ func (b *bench) emptyQueue(ctx context.Context, q *queue.Queue, n, at int) (time
 	group, running := errgroup.WithContext(working)
 	begun := time.Now()
 	for range workers {
-		worker, err := queue.NewWorker(q, queue.WorkerOptions{Batch: at, Discard: true})
-		if err != nil {
-			return 0, err
-		}
 		group.Go(func() error {
-			err := worker.Run(running, func(context.Context, queue.Task) error {
+			err := q.Work(running, queue.WorkerOptions{Batch: at, Discard: true}, func(context.Context, queue.Task) error {
 				if left.Add(-1) == 0 {
 					end()
 				}
