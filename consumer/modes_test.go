@@ -113,7 +113,7 @@ func TestHandshake(t *testing.T) {
 				}
 				return got.handler().handle(ctx, tx, []Message{m})
 			}))
-		p, err := producer.NewHandshake(db, "orders", producer.Options{Logger: testLogger(t)})
+		p, err := producer.New(db, "orders", producer.Options{Mode: "handshake", Logger: testLogger(t)})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		done := make(chan error, 1)
@@ -123,7 +123,6 @@ func TestHandshake(t *testing.T) {
 			return <-done
 		})
 		defer func() { _ = ended() }()
-		<-p.Ready()
 		for n := 1; n <= 30; n++ {
 			_, err := p.Publish(t.Context(), producer.Message{Payload: []byte(strconv.Itoa(n))})
 			require.NoError(t, err)

@@ -77,7 +77,7 @@ type Options struct {
 
 	// Mode is how Run waits for new rows. Empty, the default, is to be woken by the table's wake trigger, by mqnotify_wake,
 	// or by the server's GTIDs, and to poll where there is none of them; see package notify. "poll" polls the table's largest
-	// id, or the flag, with growing waits. "handshake" alternates with one producer.Handshake on one lock.
+	// id, or the flag, with growing waits. "handshake" alternates with one producer of the same Mode on one lock.
 	Mode string
 	// Strict holds rows back until nothing with a lower id can come any more: a transaction that stays open holds up
 	// everything after its first id. Otherwise a row is handed out as soon as it is visible, and one that commits late comes

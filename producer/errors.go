@@ -15,8 +15,8 @@ import (
 // ErrNoID means that the rows were inserted and got no id, since the table has no AUTO_INCREMENT column. They may be stored.
 var ErrNoID = errors.New("no id was given out: the table has no AUTO_INCREMENT column")
 
-// errNotRunning means that the Run of a Handshake has not begun or has ended.
-var errNotRunning = fmt.Errorf("%w: the handshake is not running: call Run", notify.ErrClosed)
+// errNotRunning means that Run has failed to begin, or has ended.
+var errNotRunning = fmt.Errorf("%w: the handshake does not run any more: call Run again", notify.ErrClosed)
 
 // SafeToRetry reports whether an error of this package guarantees that nothing was
 // stored, so that publishing again makes no duplicate. It does not say that another

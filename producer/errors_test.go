@@ -82,7 +82,7 @@ func TestBadCalls(t *testing.T) {
 		_, err := New(db, name, Options{})
 		var invalid *ident.InvalidError
 		require.ErrorAs(t, err, &invalid)
-		_, err = NewHandshake(db, name, Options{})
+		_, err = New(db, name, Options{Mode: modeHandshake})
 		require.ErrorAs(t, err, &invalid)
 	}
 	for _, options := range []Options{{BatchRows: -1}, {BatchRows: 40_000}, {BatchBytes: -1}} {

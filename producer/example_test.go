@@ -41,7 +41,7 @@ func TestExamples(t *testing.T) {
 		for _, example := range []struct {
 			run       func()
 			publishes int
-		}{{ExampleNew, 2}, {ExampleSafeToRetry, 1}, {ExampleProducer_PublishTx, 1}, {ExampleProducer_Transact, 1}, {ExampleHandshake, 1}} {
+		}{{ExampleNew, 2}, {ExampleSafeToRetry, 1}, {ExampleProducer_PublishTx, 1}, {ExampleProducer_Transact, 1}, {ExampleProducer_Run, 1}} {
 			mysqltest.Output(t, example.run)
 			published += example.publishes
 			var stored int
@@ -134,23 +134,18 @@ func ExampleProducer_Transact() {
 	}
 }
 
-func ExampleHandshake() {
-	handshake, err := producer.NewHandshake(db, "orders", producer.Options{})
+func ExampleProducer_Run() {
+	orders, err := producer.New(db, "orders", producer.Options{Mode: "handshake"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- handshake.Run(ctx) }()
-	select {
-	case <-handshake.Ready():
-	case err := <-ended:
-		log.Fatal(err)
-	}
+	go func() { ended <- orders.Run(ctx) }()
 
 	publish, cancel := context.WithTimeout(ctx, time.Minute) // it may be the consumer's turn
 	defer cancel()
-	if _, err := handshake.Publish(publish, producer.Message{Payload: []byte("sold 1")}); err != nil {
+	if _, err := orders.Publish(publish, producer.Message{Payload: []byte("sold 1")}); err != nil {
 		log.Print(err)
 	}
 	stop()

@@ -15,24 +15,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Handshake is the producer's side of the protocol as published in 2007, on the
-// lock where a consumer with the Mode "handshake" is the other side: one producer and one consumer of
-// a topic alternate. The producer holds the lock while it has nothing to say.
-// With messages it inserts them, lets the lock go, which wakes the consumer, and
-// takes it again at once, which makes it wait until the consumer is done. What
-// is published meanwhile is inserted together in the producer's next turn.
-//
-// Who dies loses the lock with its session: a consumer that is not there makes
-// the producer's turns follow one another, since rows are durable; a second
-// producer waits like a consumer would, and takes turns too.
-//
-// Rows are inserted over the session that holds the lock, so that a producer that
-// lost it inserts none unseen. Safe for concurrent use.
-type Handshake struct {
+// handshake is the state of a producer with the Mode "handshake".
+type handshake struct {
 	producer *Producer
 	requests chan request
-	ready    chan struct{}
-	once     sync.Once
+	ready    chan struct{} // closed when Run has begun, or has failed to
+	once     sync.Once     // of ready
 	rests    time.Duration // the longest wait before it turns again: againLast
 	taken    []request     // by the Run under way, and not answered yet
 
@@ -63,24 +51,35 @@ const (
 	insertPatience = 30 * time.Second
 )
 
-// NewHandshake is a producer for the topic that takes turns with a consumer. It
-// does not connect: Run does.
-func NewHandshake(db *notify.DB, topic string, options Options) (*Handshake, error) {
-	producer, err := New(db, topic, options)
-	if err != nil {
-		return nil, err
-	}
-	return &Handshake{producer: producer, requests: make(chan request), ready: make(chan struct{}), rests: againLast}, nil
+func newHandshake(p *Producer) *handshake {
+	return &handshake{producer: p, requests: make(chan request), ready: make(chan struct{}), rests: againLast}
 }
 
-// Ready is closed when Run has connected for the first time and takes messages.
-func (h *Handshake) Ready() <-chan struct{} { return h.ready }
+// errTurns says that a transaction of the caller's has no turn.
+var errTurns = fmt.Errorf("%w: PublishTx and Transact are not for the Mode %q: use a Producer without it", notify.ErrOptions, modeHandshake)
 
-// Run holds the lock and inserts what Publish is given, until ctx ends, and then
-// returns ctx's cause. A turn under way is finished first. A first connection that
-// fails ends it too; after that, it connects again by itself whenever the session
-// is lost. Only one Run at a time.
-func (h *Handshake) Run(ctx context.Context) error {
+// Run is the producer's side of the handshake, the protocol as published in 2007, on the lock where a consumer with the Mode
+// "handshake" is the other side: one producer and one consumer of a topic alternate. The producer holds the lock while it has
+// nothing to say. With messages, which Publish gives it, it inserts them, lets the lock go, which wakes the consumer, and takes it
+// again at once, which makes it wait until the consumer is done. What is published meanwhile is inserted together in the
+// producer's next turn.
+//
+// A side that dies loses the lock with its session. Without a consumer the producer's turns follow one another, because rows are
+// durable. A second producer waits as a consumer would, and takes turns too. Rows are inserted over the session that holds the
+// lock, so that a producer that lost it inserts none unseen.
+//
+// Run ends with ctx, and returns its cause; a turn under way is finished first. A first connection that fails ends it too; after
+// that, it connects again by itself whenever the session is lost. Only one Run at a time. Without the Mode "handshake" the error is
+// notify.ErrOptions.
+func (p *Producer) Run(ctx context.Context) error {
+	if p.handshake == nil {
+		return fmt.Errorf("producer: %w: Run is for the Mode %q", notify.ErrOptions, modeHandshake)
+	}
+	return p.handshake.run(ctx)
+}
+
+func (h *handshake) run(ctx context.Context) error {
+	defer h.once.Do(func() { close(h.ready) })
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	session, err := core.NewSession(ctx, h.producer.db, core.SessionOptions{})
 	if err != nil {
@@ -129,7 +128,7 @@ func (h *Handshake) Run(ctx context.Context) error {
 
 // serve takes turns over the session until it is lost or ctx ends; begun is called
 // with the first of them.
-func (h *Handshake) serve(ctx context.Context, session *core.Session, begun func()) error {
+func (h *handshake) serve(ctx context.Context, session *core.Session, begun func()) error {
 	lock, err := h.acquire(ctx, session)
 	if err == nil {
 		begun()
@@ -173,7 +172,7 @@ func (h *Handshake) serve(ctx context.Context, session *core.Session, begun func
 }
 
 // acquire waits for the lock, however long a consumer takes.
-func (h *Handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
+func (h *handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
 	name := core.HandshakeName(h.producer.db.Name(), h.producer.topic)
 	for {
 		lock, err := session.Lock(ctx, name, turnPatience)
@@ -184,7 +183,7 @@ func (h *Handshake) acquire(ctx context.Context, session *core.Session) (*core.L
 }
 
 // gather takes the requests that wait by now, as many as one statement takes.
-func (h *Handshake) gather(first request) {
+func (h *handshake) gather(first request) {
 	h.taken = append(h.taken, first)
 	for rows := len(first.rows); rows < h.producer.batch.rows; {
 		select {
@@ -199,7 +198,7 @@ func (h *Handshake) gather(first request) {
 
 // insert commits what was taken, all together, and answers. An error means that
 // the session was lost with nothing stored, and leaves it to the next one.
-func (h *Handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
+func (h *handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
 	// A turn that has begun is finished: cut off, it would leave its callers in doubt.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
 	defer cancel()
@@ -246,31 +245,24 @@ func (h *Handshake) insert(ctx context.Context, session *core.Session) (stored b
 	return true, nil
 }
 
-// Publish hands the messages to Run, waits until they are committed, all or none,
-// and returns their ids in their order. While it is the consumer's turn, or there
-// is no server, it waits for as long as ctx lives; messages whose turn has not come
-// by then are never stored. Its errors are those of Producer.Publish, and
-// errNotRunning. After a notify.ErrUnknown Run may still read the payloads.
-func (h *Handshake) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
-	if len(messages) == 0 {
-		return nil, nil
-	}
-	ids, err := h.publish(ctx, messages)
-	if err != nil {
-		return nil, h.producer.explain(err)
-	}
-	return ids, nil
-}
-
-func (h *Handshake) publish(ctx context.Context, messages []Message) ([]uint64, error) {
+// publish hands the messages to Run, and waits until they are committed.
+func (h *handshake) publish(ctx context.Context, messages []Message) ([]uint64, error) {
 	rows, err := encode(messages)
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case <-h.ready:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for Run: %w", context.Cause(ctx))
+	}
 	h.mu.Lock()
 	ended := h.ended
 	h.mu.Unlock()
-	if ended == nil {
+	switch {
+	case h.producer.closed.Load():
+		return nil, notify.ErrClosed
+	case ended == nil:
 		return nil, errNotRunning
 	}
 	r := request{rows, make(chan answer, 1)}

@@ -113,7 +113,7 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 		r := newReader(t, db, "x")
 		r.begin(t)
 		h := run(t, db, "x", Options{BatchRows: 2})
-		h.producer.hint = hints.hint
+		h.hint = hints.hint
 		queued(t, db)
 		first := publishing(ctx, h, payload(0))
 		_, _, err := r.read(ctx, 1)
@@ -138,15 +138,20 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 	})
 }
 
-// Without a Run there is an error, not a wait.
+// Without a Run Publish waits for one, and after it there is an error.
 func TestHandshakeNotRunning(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
-		idle, err := NewHandshake(db, "x", Options{})
+		idle, err := New(db, "x", Options{Mode: modeHandshake})
 		require.NoError(t, err)
-		_, err = idle.Publish(t.Context(), Message{})
-		require.ErrorIs(t, err, errNotRunning)
+		soon, cancelSoon := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancelSoon()
+		_, err = idle.Publish(soon, Message{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.True(t, SafeToRetry(err))
+		_, err = idle.PublishTx(t.Context(), db.Pool(), Message{})
+		require.ErrorIs(t, err, notify.ErrOptions)
+		require.ErrorIs(t, idle.Transact(t.Context(), nil), notify.ErrOptions)
 
 		ctx := deadline(t)
 		r := newReader(t, db, "x")
@@ -192,9 +197,11 @@ func TestHandshakeReconnects(t *testing.T) {
 		config.Addr = proxy.Addr()
 		proxy.Down()
 		db := open(t, config)
-		h, err := NewHandshake(db, "x", Options{})
+		h, err := New(db, "x", Options{Mode: modeHandshake})
 		require.NoError(t, err)
 		require.ErrorContains(t, h.Run(t.Context()), "connect")
+		_, err = h.Publish(t.Context(), Message{})
+		require.ErrorIs(t, err, errNotRunning)
 
 		proxy.Up()
 		log := newLogged()

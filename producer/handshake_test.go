@@ -19,33 +19,34 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// running is a Handshake whose Run is under way.
+// running is a Producer whose Run is under way.
 type running struct {
-	*Handshake
+	*Producer
 	stop func()
 	end  <-chan error
 }
 
 func run(t *testing.T, db *notify.DB, topic string, options Options) *running {
 	t.Helper()
-	h, err := NewHandshake(db, topic, options)
+	options.Mode = modeHandshake
+	p, err := New(db, topic, options)
 	require.NoError(t, err)
-	return runIt(t, h)
+	return runIt(t, p)
 }
 
-func runIt(t *testing.T, h *Handshake) *running {
+func runIt(t *testing.T, p *Producer) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	end := make(chan error, 1)
 	var wg sync.WaitGroup
-	wg.Go(func() { end <- h.Run(ctx) })
+	wg.Go(func() { end <- p.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	select {
-	case <-h.Ready():
+	case <-p.handshake.ready:
 	case err := <-end:
 		t.Fatalf("Run ended: %v", err)
 	}
-	return &running{h, cancel, end}
+	return &running{p, cancel, end}
 }
 
 // reader is the consumer's side: it reads what is new while it holds the lock.
@@ -246,7 +247,7 @@ func TestHandshakeGathers(t *testing.T) {
 func inTurn() int {
 	all := make([]byte, 16<<20)
 	all = all[:runtime.Stack(all, true)]
-	return len(regexp.MustCompile(`(?m)^goroutine \d+ \[select.*\]:\n.*\(\*Handshake\)\.publish\(`).FindAll(all, -1))
+	return len(regexp.MustCompile(`(?m)^goroutine \d+ \[select.*\]:\n.*\(\*handshake\)\.publish\(`).FindAll(all, -1))
 }
 
 // publishing publishes and tells how it went.
@@ -265,10 +266,11 @@ func TestHandshakeIdleCostsNoStatement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := topicOn(t, own, "x")
-		h, err := NewHandshake(db, "x", Options{})
+		p, err := New(db, "x", Options{Mode: modeHandshake})
 		require.NoError(t, err)
+		h := p.handshake
 		h.rests = mysqltest.Size(128*time.Millisecond, 256*time.Millisecond, againLast)
-		_, err = runIt(t, h).Publish(t.Context(), Message{})
+		_, err = runIt(t, p).Publish(t.Context(), Message{})
 		require.NoError(t, err)
 		before := own.Questions(t)
 		looks := uint64(0)

@@ -2,8 +2,8 @@
 //
 // A message is a row that is committed; whatever else is done about it is a hint.
 // Publish writes and commits, PublishTx writes inside a transaction of the
-// caller's (the outbox pattern), Transact runs such a transaction. Handshake is
-// the producer that takes turns with one consumer.
+// caller's (the outbox pattern), Transact runs such a transaction. With the Mode
+// "handshake" a producer takes turns with one consumer.
 //
 //	p, err := producer.New(db, "orders", producer.Options{})
 //	ids, err := p.Publish(ctx, producer.Message{Payload: payload})
@@ -43,11 +43,14 @@ type Message struct {
 
 // Options of a Producer. The zero value is ready for use.
 type Options struct {
+	// Mode is how Publish works. Empty, the default, is in the caller's goroutine, over the pool of the DB. "handshake" hands the
+	// messages to Run, which takes turns with a consumer of the same Mode; PublishTx and Transact are not for it.
+	Mode string
 	// Flag counts up the topic's one-row flag (notify.Flag) after every commit, for consumers that poll it, and outside the
 	// transaction. A failure is logged: it costs latency, never a message.
 	Flag bool
-	// Logger gets what no caller is told: flags that were not set, connections that a
-	// Handshake lost. nil means slog.Default(); slog.DiscardHandler silences it.
+	// Logger gets what no caller is told: flags that were not set, connections that
+	// Run lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
 	// BatchRows and BatchBytes are where Publish begins another statement: the
 	// most rows in one, and its most bytes as it is sent. 0 means 1000 rows and
@@ -72,13 +75,21 @@ type Producer struct {
 	last   atomic.Pointer[step]
 	closed atomic.Bool
 	waker  *core.Waker
+
+	handshake *handshake // nil without the Mode
 }
+
+// modeHandshake is the value of Options.Mode.
+const modeHandshake = "handshake"
 
 // New is a producer for the topic, which must be the name of a table in the DB's
 // database. It does not connect; the caller keeps and closes the DB.
 func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if err := ident.Check(topic); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
+	}
+	if options.Mode != "" && options.Mode != modeHandshake {
+		return nil, fmt.Errorf("producer: %w: no Mode %q: handshake or empty", notify.ErrOptions, options.Mode)
 	}
 	batch, err := newBatchLimits(options, core.MaxAllowedPacket(db))
 	if err != nil {
@@ -98,6 +109,9 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if options.Flag {
 		p.hint = func(ctx context.Context) error { return notify.Flag{Topic: topic}.Set(ctx, db.Pool()) }
 	}
+	if options.Mode == modeHandshake {
+		p.handshake = newHandshake(p)
+	}
 	return p, nil
 }
 
@@ -109,9 +123,20 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 // A deadlock or a lock that took too long is tried again a few times. A lost
 // connection is not: see notify.ErrUnknown and SafeToRetry. Other errors are notify.ErrNoTable,
 // notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, notify.ErrClosed, or the server's.
+//
+// With the Mode "handshake" Publish waits for Run to begin, and for the producer's turn, as long as ctx lives; messages whose turn
+// has not come by then are never stored. After Run has ended the error is notify.ErrClosed. After a notify.ErrUnknown Run may
+// still read the payloads.
 func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
+	}
+	if p.handshake != nil {
+		ids, err := p.handshake.publish(ctx, messages)
+		if err != nil {
+			return nil, p.explain(err)
+		}
+		return ids, nil
 	}
 	ids, woken, err := p.publish(ctx, messages)
 	if err != nil {

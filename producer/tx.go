@@ -29,6 +29,9 @@ func (p *Producer) PublishTx(ctx context.Context, tx notify.Tx, messages ...Mess
 }
 
 func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Message) ([]uint64, error) {
+	if p.handshake != nil {
+		return nil, errTurns
+	}
 	if p.closed.Load() {
 		return nil, notify.ErrClosed
 	}
@@ -58,6 +61,9 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 // notify.ErrUnknown says that the connection was lost during the commit. The commit does
 // not heed ctx; the DSN's readTimeout bounds it.
 func (p *Producer) Transact(ctx context.Context, f func(ctx context.Context, tx *sqlx.Tx) error) error {
+	if p.handshake != nil {
+		return p.explain(errTurns)
+	}
 	if p.closed.Load() {
 		return p.explain(notify.ErrClosed)
 	}

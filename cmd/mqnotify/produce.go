@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,18 @@ says how many messages were committed before.`,
 	return cmd
 }
 
-// publisher is a producer.Producer or a producer.Handshake.
-type publisher interface {
-	Publish(ctx context.Context, messages ...producer.Message) ([]uint64, error)
+// publisher publishes. Of a handshake it says why Run has ended.
+type publisher struct {
+	*producer.Producer
+	ended func() error // why Run has ended; nil without a handshake
+}
+
+func (p *publisher) publish(ctx context.Context, messages []producer.Message) ([]uint64, error) {
+	ids, err := p.Publish(ctx, messages...)
+	if errors.Is(err, notify.ErrClosed) && p.ended != nil {
+		err = cmp.Or(p.ended(), err)
+	}
+	return ids, err
 }
 
 func (a *app) produce(ctx context.Context, o produceOptions, topic string, messages []string) error {
@@ -127,7 +137,7 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 }
 
 // publishAll publishes what next gives until it gives nothing more.
-func (a *app) publishAll(ctx context.Context, to publisher, headers map[string]string, o produceOptions,
+func (a *app) publishAll(ctx context.Context, to *publisher, headers map[string]string, o produceOptions,
 	next func(ctx context.Context, most int) ([][]byte, error),
 ) (published int, err error) {
 	for {
@@ -154,11 +164,11 @@ func (a *app) publishAll(ctx context.Context, to publisher, headers map[string]s
 
 // publish is not cut off by the first Ctrl-C, which would leave it in doubt. A
 // server that was there and is away is waited for, when nothing can have been stored.
-func (a *app) publish(ctx context.Context, to publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
+func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
 	waits := notify.Exponential(100*time.Millisecond, 5*time.Second)
 	for {
 		longer, release := lingering(ctx, publishPatience)
-		ids, err := to.Publish(longer, messages...)
+		ids, err := to.publish(longer, messages)
 		release()
 		if !wasThere || !producer.SafeToRetry(err) || !server.ConnectionLost(err) {
 			return ids, err
@@ -174,41 +184,29 @@ func (a *app) publish(ctx context.Context, to publisher, messages []producer.Mes
 }
 
 // publisher is how the mode publishes; stop ends it.
-func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ publisher, stop func(), err error) {
-	options := producer.Options{Logger: a.log}
-	if o.flag {
-		options.Flag = true
+func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ *publisher, stop func(), err error) {
+	options := producer.Options{Logger: a.log, Flag: o.flag}
+	if o.mode == modeHandshake {
+		options.Mode = modeHandshake
 	}
-	if o.mode == modeNotify {
-		p, err := producer.New(db, topic, options)
-		if err != nil {
-			return nil, nil, err
-		}
-		return p, func() { _ = p.Close() }, nil // it fails at nothing that matters any more
-	}
-	h, err := producer.NewHandshake(db, topic, options)
+	p, err := producer.New(db, topic, options)
 	if err != nil {
 		return nil, nil, err
 	}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- h.Run(running) }()
-	stop = func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			a.log.WarnContext(ctx, "the handshake ended", "error", err)
-		}
+	if o.mode == modeNotify {
+		return &publisher{p, nil}, func() { _ = p.Close() }, nil // it fails at nothing that matters any more
 	}
-	select {
-	case <-h.Ready():
-		return h, stop, nil
-	case err := <-ended:
-		cancel()
-		return nil, nil, err
-	case <-ctx.Done():
-		stop()
-		return nil, nil, context.Cause(ctx)
-	}
+	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end(p.Run(running))
+	}()
+	return &publisher{p, func() error { return context.Cause(running) }}, func() {
+		end(context.Canceled)
+		<-ended
+		_ = p.Close()
+	}, nil
 }
 
 func parseHeaders(pairs []string) (map[string]string, error) {

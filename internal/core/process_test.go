@@ -137,13 +137,12 @@ func partyMain(told string) error {
 
 // produce publishes a message after the other.
 func produce(ctx context.Context, db *core.DB) error {
-	handshake, err := producer.NewHandshake(db, "orders", producer.Options{})
+	handshake, err := producer.New(db, "orders", producer.Options{Mode: "handshake"})
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- handshake.Run(ctx) }()
-	<-handshake.Ready()
 	for {
 		if _, err := handshake.Publish(ctx, producer.Message{Payload: []byte("x")}); err != nil {
 			return errors.Join(err, <-ended)
