@@ -20,7 +20,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Consumer reads a topic and gives its rows to a handler.
+// Consumer reads a topic and gives its rows to a handler. Its methods but Run may be called at any time, by several goroutines at
+// once.
 type Consumer struct {
 	db      *notify.DB
 	topic   string

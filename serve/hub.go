@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,14 +142,17 @@ func (h *hub) read(ctx context.Context) error {
 
 // watch takes the reader's position: where it begins, and what is settled.
 func (h *hub) watch(at string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.fresh {
+		at, _, _ = strings.Cut(at, "+") // what is above the watermark has come to add
+	}
 	from, err := position.Parse(at)
 	if err != nil { // which no consumer sends
 		h.log.Error("the reader's position can't be read", "error", err)
 		return
 	}
 	p := from.Progress
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.err, h.lost = nil, false
 	if h.fresh {
 		// Of rows between two readers nothing is known: every client of the one before
