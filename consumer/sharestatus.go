@@ -24,7 +24,9 @@ type MemberStatus struct {
 	// Settled is the least of their offsets.
 	Settled uint64
 	// Waiting is how many rows of them are not done.
-	Waiting Count
+	Waiting int
+	// MoreWaiting is set when there are, or may be, more than Waiting.
+	MoreWaiting bool
 }
 
 // part is a partition as it is stored, and who has it.
@@ -62,7 +64,7 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 	if err != nil {
 		return s, err
 	}
-	s.Waiting = Count{}
+	s.Waiting, s.MoreWaiting = 0, more
 	for n, p := range parts {
 		m := &free
 		if at := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Session == p.owner }); at >= 0 {
@@ -73,11 +75,10 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 			m.Settled = p.Settled
 		}
 		m.Partitions = append(m.Partitions, n)
-		m.Waiting.N += waiting[n]
-		m.Waiting.More = more
-		s.Waiting.N += waiting[n]
+		m.Waiting += waiting[n]
+		m.MoreWaiting = more
+		s.Waiting += waiting[n]
 	}
-	s.Waiting.More = more
 	if s.Members = members; len(free.Partitions) > 0 {
 		s.Members = append(s.Members, free)
 	}

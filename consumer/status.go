@@ -22,20 +22,6 @@ import (
 // countLimit bounds what counting costs the server.
 const countLimit = 10_000
 
-// Count is a number of rows that was counted up to a limit.
-type Count struct {
-	N    int
-	More bool // there are, or may be, more than N
-}
-
-// String is the number, "10000+" when there may be more.
-func (c Count) String() string {
-	if c.More {
-		return strconv.Itoa(c.N) + "+"
-	}
-	return strconv.Itoa(c.N)
-}
-
 // Status is how far the groups of a topic are.
 type Status struct {
 	Topic  string        // the table's name, as the server has it
@@ -67,11 +53,15 @@ type GroupStatus struct {
 	Behind uint64
 	// Waiting is how many rows that are not done are there, any condition of the
 	// consumer's (Options.Where) left aside.
-	Waiting Count
+	Waiting int
+	// MoreWaiting is set when there are, or may be, more than Waiting: rows are counted up to 10,000.
+	MoreWaiting bool
 	// Moved is how long ago the offset was stored, by the server's clock.
 	Moved time.Duration
-	// DeadLetters is how many messages the group gave up.
-	DeadLetters Count
+	// DeadLetters is how many messages the group gave up, counted up to 10,000.
+	DeadLetters int
+	// MoreDeadLetters is set when there are more than DeadLetters.
+	MoreDeadLetters bool
 	// BelowOffset says that the table's ids end below the offset: a consumer of the
 	// group fails with ErrBelowOffset.
 	BelowOffset bool
@@ -207,7 +197,7 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 		s.Behind += head - ahead
 		gaps = slices.Insert(gaps, 0, position.Span{Lo: ahead + 1, Hi: head})
 	}
-	if s.Waiting, err = r.count(ctx, gaps); err != nil {
+	if s.Waiting, s.MoreWaiting, err = r.count(ctx, gaps); err != nil {
 		return s, err
 	}
 	if err := checkHead(ctx, r, s.Settled); err != nil {
@@ -215,7 +205,7 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 			return s, err
 		}
 	}
-	s.DeadLetters, err = countRows(ctx, r.session, schema.DeadLetterTable+" WHERE topic = ? AND group_name = ?", r.table.Name, g.Name)
+	s.DeadLetters, s.MoreDeadLetters, err = countRows(ctx, r.session, schema.DeadLetterTable+" WHERE topic = ? AND group_name = ?", r.table.Name, g.Name)
 	if err != nil {
 		return s, stateError("count dead letters", err)
 	}
@@ -223,31 +213,27 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 }
 
 // count counts the rows of the first of the spans.
-func (r *rows) count(ctx context.Context, spans []position.Span) (Count, error) {
+func (r *rows) count(ctx context.Context, spans []position.Span) (n int, more bool, err error) {
 	if len(spans) == 0 {
-		return Count{}, nil
+		return 0, false, nil
 	}
 	some := spans[:min(len(spans), maxRanges)]
 	args := make([]any, 0, 2*len(some))
 	for _, s := range some {
 		args = append(args, s.Lo, s.Hi)
 	}
-	count, err := countRows(ctx, r.session, ident.Quote(r.table.Name)+" WHERE "+
+	n, more, err = countRows(ctx, r.session, ident.Quote(r.table.Name)+" WHERE "+
 		strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(some)), " OR "), args...)
 	if err != nil {
-		return count, fmt.Errorf("consumer: count rows: %w", err)
+		return n, more, fmt.Errorf("consumer: count rows: %w", err)
 	}
-	count.More = count.More || len(some) < len(spans)
-	return count, nil
+	return n, more || len(some) < len(spans), nil
 }
 
-func countRows(ctx context.Context, session *core.Session, from string, args ...any) (c Count, err error) {
+func countRows(ctx context.Context, session *core.Session, from string, args ...any) (n int, more bool, err error) {
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
-		return conn.GetContext(ctx, &c.N, "SELECT COUNT(*) FROM (SELECT 1 FROM "+from+" LIMIT "+
+		return conn.GetContext(ctx, &n, "SELECT COUNT(*) FROM (SELECT 1 FROM "+from+" LIMIT "+
 			strconv.Itoa(countLimit+1)+") AS counted", args...)
 	})
-	if c.More = c.N > countLimit; c.More {
-		c.N = countLimit
-	}
-	return c, err
+	return min(n, countLimit), n > countLimit, err
 }

@@ -134,23 +134,31 @@ func (t *topic) describe(token *token, state *topicState) topicJSON {
 		return out
 	}
 	out.Head = &state.Groups.Head
-	most := consumer.Count{}
+	most, more := 0, false
 	named := token.allows(scopeAdmin, t.name) // a member's name tells of its host, or of its account
 	for _, s := range state.Groups.Groups {
 		member := ""
 		if named {
 			member = s.Member
 		}
-		if s.Waiting.N > most.N || s.Waiting.More {
-			most = s.Waiting
+		if s.Waiting > most || s.MoreWaiting {
+			most, more = s.Waiting, s.MoreWaiting
 		}
 		out.Groups = append(out.Groups, groupJSON{
-			s.Group, member, s.Session, s.Settled, s.Done, s.Gaps, s.Waiting.String(), s.Moved.Seconds(), s.DeadLetters.String(), s.BelowOffset,
+			s.Group, member, s.Session, s.Settled, s.Done, s.Gaps, atLeast(s.Waiting, s.MoreWaiting), s.Moved.Seconds(), atLeast(s.DeadLetters, s.MoreDeadLetters), s.BelowOffset,
 		})
 	}
-	lag := most.String()
+	lag := atLeast(most, more)
 	out.Lag = &lag
 	return out
+}
+
+// atLeast is a number as the page shows it, "10000+" when there are, or may be, more.
+func atLeast(n int, more bool) string {
+	if more {
+		return strconv.Itoa(n) + "+"
+	}
+	return strconv.Itoa(n)
 }
 
 // list is GET /topics: what the token lets one see.

@@ -166,7 +166,7 @@ func TestStatusDenied(t *testing.T) {
 // A person is shown no control character.
 func TestStatusText(t *testing.T) {
 	s := topicStatus{name: "a\nb", database: "shop", groups: &consumer.Status{Groups: []consumer.GroupStatus{
-		{Group: "g\n1", Member: "m", Waiting: consumer.Count{N: 10000, More: true}, Behind: 23456, Moved: 90 * time.Minute},
+		{Group: "g\n1", Member: "m", Waiting: 10000, MoreWaiting: true, Behind: 23456, Moved: 90 * time.Minute},
 	}}}
 	s.gate.Leader, s.gate.Followers = 7, 2
 	text, err := s.text()

@@ -75,8 +75,8 @@ func (s *topicStatus) json() (string, error) {
 		view.Table, view.Head = true, s.groups.Head
 		for _, g := range s.groups.Groups {
 			view.Groups = append(view.Groups, groupJSON{
-				g.Group, g.Session != 0, g.Member, g.Session, g.Settled, g.Done, g.Gaps, g.Waiting.N, g.Waiting.More,
-				g.Behind, float64(g.Moved.Milliseconds()) / 1000, g.DeadLetters.N, g.DeadLetters.More, g.BelowOffset,
+				g.Group, g.Session != 0, g.Member, g.Session, g.Settled, g.Done, g.Gaps, g.Waiting, g.MoreWaiting,
+				g.Behind, float64(g.Moved.Milliseconds()) / 1000, g.DeadLetters, g.MoreDeadLetters, g.BelowOffset,
 				g.Partitions, g.PartitionBy, membersJSON(g.Members),
 			})
 		}
@@ -90,7 +90,7 @@ func (s *topicStatus) json() (string, error) {
 
 func membersJSON(members []consumer.MemberStatus) (all []memberJSON) {
 	for _, m := range members {
-		all = append(all, memberJSON{m.Member, m.Session, append([]int{}, m.Partitions...), m.Settled, m.Waiting.N, m.Waiting.More})
+		all = append(all, memberJSON{m.Member, m.Session, append([]int{}, m.Partitions...), m.Settled, m.Waiting, m.MoreWaiting})
 	}
 	return all
 }

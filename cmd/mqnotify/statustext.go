@@ -77,14 +77,22 @@ func groupTable(groups []consumer.GroupStatus) string {
 		case g.Leased:
 			member = g.Member + ", by a lease"
 		}
-		lag := g.Waiting.String()
-		if g.Waiting.More {
+		lag := atLeast(g.Waiting, g.MoreWaiting)
+		if g.MoreWaiting {
 			lag += fmt.Sprintf(" of %d ids", g.Behind)
 		}
-		fmt.Fprintf(&rows, "%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%v\n", harmless(g.Group), harmless(member),
-			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), g.DeadLetters)
+		fmt.Fprintf(&rows, "%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%s\n", harmless(g.Group), harmless(member),
+			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), atLeast(g.DeadLetters, g.MoreDeadLetters))
 	}
 	return aligned(rows.String())
+}
+
+// atLeast is a number, "10000+" when there are, or may be, more.
+func atLeast(n int, more bool) string {
+	if more {
+		return strconv.Itoa(n) + "+"
+	}
+	return strconv.Itoa(n)
 }
 
 // active is how many members share a group.
@@ -106,7 +114,7 @@ func memberTable(g consumer.GroupStatus) string {
 		if m.Session == 0 {
 			name, session = "nobody", "-"
 		}
-		fmt.Fprintf(&rows, "%s\t%s\t%d: %s\t%d\t%v\n", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, m.Waiting)
+		fmt.Fprintf(&rows, "%s\t%s\t%d: %s\t%d\t%s\n", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, atLeast(m.Waiting, m.MoreWaiting))
 	}
 	return aligned(rows.String())
 }

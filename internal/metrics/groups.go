@@ -24,8 +24,8 @@ func DescribeGroups(to chan<- *prometheus.Desc) {
 func CollectGroups(to chan<- prometheus.Metric, topic string, status *consumer.Status) {
 	Gauge(to, headDesc, float64(status.Head), topic)
 	for _, g := range status.Groups {
-		Gauge(to, lagDesc, float64(g.Waiting.N), topic, g.Group)
-		Gauge(to, deadDesc, float64(g.DeadLetters.N), topic, g.Group)
+		Gauge(to, lagDesc, float64(g.Waiting), topic, g.Group)
+		Gauge(to, deadDesc, float64(g.DeadLetters), topic, g.Group)
 		Gauge(to, activeDesc, One(g.Session != 0 || g.Leased), topic, g.Group)
 	}
 }
