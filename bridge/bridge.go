@@ -115,8 +115,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	err = c.Run(running, consumer.Batch(func(hands context.Context, messages []consumer.Message) error {
-		err := s.deliver(running, hands, messages)
+	err = c.Run(running, consumer.Batch(func(handling context.Context, messages []consumer.Message) error {
+		err := s.deliver(running, handling, messages)
 		if end := (&endError{}); errors.As(err, &end) {
 			fail(end)
 		}

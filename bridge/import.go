@@ -201,25 +201,25 @@ func (i *Import) pass(ctx context.Context, source messageSource) error {
 	if len(got) == 0 {
 		return nil
 	}
-	hands, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.patience)
+	handling, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.patience)
 	defer cancel()
-	err = i.put(hands, got)
+	err = i.put(handling, got)
 	var large *oversized
 	if errors.As(err, &large) && large.at > 0 { // what is in front of it is not its fault; it comes again, and is known then
-		err = errors.Join(err, i.put(hands, got[:large.at]))
+		err = errors.Join(err, i.put(handling, got[:large.at]))
 	}
-	if hands.Err() != nil { // large ones, or a slow database
+	if handling.Err() != nil { // large ones, or a slow database
 		i.most = max(1, i.most/2)
 	}
 	if err != nil {
 		return fmt.Errorf("bridge: store: %w", err)
 	}
 	i.most = min(2*i.most, i.options.Batch)
-	if err := source.Ack(hands); err != nil {
+	if err := source.Ack(handling); err != nil {
 		return fmt.Errorf("bridge: acknowledge: %w", err)
 	}
 	if i.behind || time.Since(i.pruned) > time.Minute {
-		return i.prune(hands)
+		return i.prune(handling)
 	}
 	return nil
 }

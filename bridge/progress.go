@@ -9,9 +9,9 @@ import (
 
 // Progress is how far a bridge is, for people.
 type Progress struct {
-	// Sent and Buried count the messages of this run: confirmed ones, and those that
+	// Sent and Dead count the messages of this run: confirmed ones, and those that
 	// went to the dead letters.
-	Sent, Buried int
+	Sent, Dead int
 	// ID is the last message's, From and Head are where the run began to send and the
 	// topic's largest id then: the backlog is what is between. Ids have gaps, so its rows
 	// are fewer than Head - From.
@@ -23,10 +23,10 @@ type Progress struct {
 
 // meter counts.
 type meter struct {
-	sent, buried int
-	from, head   uint64
-	known        bool // from
-	began        time.Time
+	sent, dead int
+	from, head uint64
+	known      bool // from
+	began      time.Time
 }
 
 // begin notes where the group is and how far there is to go, at the first page: until then another
@@ -59,7 +59,7 @@ func (s *shell) report(first, id uint64) {
 	if !s.known { // a new group: where Consumer.From is shows only now
 		s.from, s.known = first-1, true
 	}
-	p := Progress{Sent: s.sent, Buried: s.buried, ID: id, From: s.from, Head: s.head, Elapsed: time.Since(s.began)}
+	p := Progress{Sent: s.sent, Dead: s.dead, ID: id, From: s.from, Head: s.head, Elapsed: time.Since(s.began)}
 	if id > s.from && id < s.head {
 		p.Left = time.Duration(float64(p.Elapsed) * float64(s.head-id) / float64(id-s.from))
 	}

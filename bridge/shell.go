@@ -54,10 +54,10 @@ func (s *shell) close() {
 	}
 }
 
-// deliver sends a page. ctx is Run's, after whose end nothing new is begun; hands is
+// deliver sends a page. ctx is Run's, after whose end nothing new is begun; handling is
 // the handler's, which ends later, or when the group's lock is lost.
-func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message) error {
-	s.begin(hands)
+func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Message) error {
+	s.begin(handling)
 	// A page comes when the offset past the one before is stored, or instead of it.
 	if !slices.ContainsFunc(messages, s.wasConfirmed) {
 		s.recent.clear()
@@ -70,7 +70,7 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 		if ctx.Err() != nil {
 			return consumer.Handled(done, context.Cause(ctx))
 		}
-		n, err := s.send(hands, messages[done:])
+		n, err := s.send(handling, messages[done:])
 		for _, m := range messages[done : done+n] {
 			s.recent.add(m)
 		}
@@ -83,17 +83,17 @@ func (s *shell) deliver(ctx, hands context.Context, messages []consumer.Message)
 		switch {
 		case err == nil:
 			continue
-		case hands.Err() != nil:
-			return consumer.Handled(done, context.Cause(hands))
+		case handling.Err() != nil:
+			return consumer.Handled(done, context.Cause(handling))
 		}
-		passed, err := s.failed(ctx, hands, messages[done], err)
+		passed, err := s.failed(ctx, handling, messages[done], err)
 		if err != nil {
 			return consumer.Handled(done, err)
 		}
 		if passed {
 			s.recent.add(messages[done])
 			done++
-			s.buried++
+			s.dead++
 			s.tries = 0
 		}
 	}
@@ -119,9 +119,9 @@ func (s *idSet) clear() { s.ids, s.largest = s.ids[:0], 0 }
 func (s *idSet) has(id uint64) bool { return id <= s.largest && slices.Contains(s.ids, id) }
 
 // send gives the sink some of the messages.
-func (s *shell) send(hands context.Context, messages []consumer.Message) (int, error) {
+func (s *shell) send(handling context.Context, messages []consumer.Message) (int, error) {
 	if s.sink == nil {
-		if err := s.open(hands); err != nil {
+		if err := s.open(handling); err != nil {
 			return 0, err
 		}
 	}
@@ -129,7 +129,7 @@ func (s *shell) send(hands context.Context, messages []consumer.Message) (int, e
 	if again := slices.IndexFunc(messages[:most], s.wasConfirmed); again > 0 {
 		most = again
 	}
-	ctx, cancel := context.WithTimeoutCause(hands, s.options.SendTimeout,
+	ctx, cancel := context.WithTimeoutCause(handling, s.options.SendTimeout,
 		fmt.Errorf("not confirmed within %v", s.options.SendTimeout))
 	defer cancel()
 	n, err := s.sink.Send(ctx, messages[:most])
@@ -145,8 +145,8 @@ func (s *shell) send(hands context.Context, messages []consumer.Message) (int, e
 	return n, err
 }
 
-// failed waits for another try, or says that the message is passed by: it was buried.
-func (s *shell) failed(ctx, hands context.Context, m consumer.Message, err error) (passed bool, _ error) {
+// failed waits for another try, or says that the message is passed by: it is a dead letter now.
+func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err error) (passed bool, _ error) {
 	var end *PermanentError
 	if errors.As(err, &end) {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
@@ -155,7 +155,7 @@ func (s *shell) failed(ctx, hands context.Context, m consumer.Message, err error
 	var refused *PoisonError
 	if errors.As(err, &refused) {
 		if s.tries++; s.tries >= s.options.Attempts || wait == backoff.Stop {
-			return s.bury(hands, m, err)
+			return s.deadLetter(handling, m, err)
 		}
 	} else if wait == backoff.Stop {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
@@ -172,14 +172,14 @@ func (s *shell) failed(ctx, hands context.Context, m consumer.Message, err error
 		return false, nil
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
-	case <-hands.Done():
-		return false, context.Cause(hands)
+	case <-handling.Done():
+		return false, context.Cause(handling)
 	}
 }
 
-// bury gives a refused message to the dead letters. The offset is stored after that:
-// a crash in between buries it again, over the same letter.
-func (s *shell) bury(ctx context.Context, m consumer.Message, err error) (bool, error) {
+// deadLetter gives a refused message to the dead letters. The offset is stored after that:
+// a crash in between stores it again, over the same letter.
+func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (bool, error) {
 	if s.options.StopOnPoison {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
 	}

@@ -143,7 +143,7 @@ func TestAheadIsOlderThanTheHorizon(t *testing.T) {
 		insert(t, db, "orders", "2", "3")
 		out := make(chan batch, 1)
 		r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, position.Set{}), out: out, log: testLogger(t), pageRows: 100, limit: 100}
-		_, err := r.look(t.Context(), 3)
+		_, err := r.pollWriters(t.Context(), 3)
 		require.NoError(t, err)
 		require.Equal(t, uint64(3), r.wm.horizon)
 		_, err = r.readPage(t.Context())

@@ -71,7 +71,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", notify.ErrOptions)
 	}
 	waits := c.options.Reconnect()
-	l := &life{Consumer: c, options: c.options, handler: handler}
+	l := &connection{Consumer: c, options: c.options, handler: handler}
 	l.options.counted = new(atomic.Int64)
 	for {
 		l.reading = false
@@ -124,8 +124,8 @@ func permanent(err error) bool {
 	return server.Number(err) != 0 && !transient
 }
 
-// life is what lasts as long as its connections; a Run goes through one or more.
-type life struct {
+// connection is what lasts as long as the connections of a Run do; a Run has one connection after another.
+type connection struct {
 	*Consumer
 	options Options
 	handler Handler
@@ -133,12 +133,12 @@ type life struct {
 	began   bool               // it came as far as reading, once
 	stoodBy bool               // another member was active, once
 	warned  bool               // of a key that is not AUTO_INCREMENT
-	reading bool               // this life did
-	done    *position.Progress // without a group: where the life before ended
+	reading bool               // it began to read
+	done    *position.Progress // without a group: where the connection before ended
 	origins origins            // of the table
 }
 
-func (l *life) run(ctx context.Context) (err error) {
+func (l *connection) run(ctx context.Context) (err error) {
 	t, err := table.Describe(ctx, l.db.Pool(), l.db.Name(), l.topic)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	if l.options.MembersShare {
 		return l.share(ctx, t)
 	}
-	hands := context.WithoutCancel(ctx)
+	handling := context.WithoutCancel(ctx)
 	if l.options.Group != "" {
 		member, err := l.join(ctx, t)
 		if err != nil {
@@ -158,7 +158,7 @@ func (l *life) run(ctx context.Context) (err error) {
 		ctx, release = member.lock.Context(ctx)
 		defer release()
 		// Of its own: the lock may be lost after ctx has ended, with a message in hand.
-		hands, release = member.lock.Context(hands)
+		handling, release = member.lock.Context(handling)
 		defer release()
 	}
 	rows, err := l.rows(ctx, t, nil)
@@ -181,11 +181,11 @@ func (l *life) run(ctx context.Context) (err error) {
 		return err
 	}
 	l.options.Reset = false // done
-	return l.read(ctx, hands, rows, stored, begun)
+	return l.read(ctx, handling, rows, stored, begun)
 }
 
 // start is where a group that is new begins, or one that is reset, or a reader without one.
-func (l *life) start(ctx context.Context, rows *rows) (position.Progress, error) {
+func (l *connection) start(ctx context.Context, rows *rows) (position.Progress, error) {
 	l.origins = origins{begins: true}
 	begun, err := l.options.begin.start(ctx, rows, l.options.TimeColumn)
 	if err == nil && l.options.Group != "" {
@@ -195,7 +195,7 @@ func (l *life) start(ctx context.Context, rows *rows) (position.Progress, error)
 }
 
 // session returns a session to read with, and a function that leaves it.
-func (l *life) session(ctx context.Context) (*core.Session, func(), error) {
+func (l *connection) session(ctx context.Context) (*core.Session, func(), error) {
 	// A condition of the user's may be slow, and a Poll uses the session all the time: others would wait.
 	if l.options.MembersShare || l.options.Where != "" || l.options.polls() {
 		// It may be idle for as long as a handler takes, and holds nothing.
@@ -209,7 +209,7 @@ func (l *life) session(ctx context.Context) (*core.Session, func(), error) {
 }
 
 // rows prepares to read. The caller closes them.
-func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows, error) {
+func (l *connection) rows(ctx context.Context, t *table.Table, shares *shares) (*rows, error) {
 	session, release, err := l.session(ctx)
 	if err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func (l *life) rows(ctx context.Context, t *table.Table, shares *shares) (*rows,
 }
 
 // checkOrder returns the error for a key that is not AUTO_INCREMENT, unless the user accepts what that loses.
-func (l *life) checkOrder(ctx context.Context, rows *rows) error {
+func (l *connection) checkOrder(ctx context.Context, rows *rows) error {
 	key, err := rows.table.Column(rows.keyName)
 	if err == nil {
 		err = rows.table.InOrder(key)
@@ -257,7 +257,7 @@ func (l *life) checkOrder(ctx context.Context, rows *rows) error {
 }
 
 // read runs the reader and the handler side by side.
-func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun position.Progress) error {
+func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledger, begun position.Progress) error {
 	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 	}
 	l.began, l.reading = true, true
 
-	hands, release := l.hands(ctx, hands)
+	handling, release := l.handling(ctx, handling)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -310,14 +310,14 @@ func (l *life) read(ctx, hands context.Context, rows *rows, stored ledger, begun
 		}
 	})
 	delivery := &delivery{handler: l.handler.of(l.options.Group), options: l.options, db: l.db, offset: stored, progress: begun}
-	err = delivery.run(ctx, hands, batches)
+	err = delivery.run(ctx, handling, batches)
 	cancel(err)
 	reading.Wait()
 	l.done = &delivery.progress
 	return err
 }
 
-func (l *life) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
+func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
 	head := core.LargestID(rows.table.Name, rows.keyName)
 	switch l.options.Flag {
 	case flagCounter:
@@ -348,20 +348,20 @@ func (l *life) waiter(ctx context.Context, rows *rows) (core.Waiter, error) {
 	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
 }
 
-// hands is the handler's context: it ends with hands, which the group's lock ends,
+// handling is the handler's context: it ends with handling, which the group's lock ends,
 // and StopTimeout after ctx, for the message in hand.
-func (l *life) hands(ctx, hands context.Context) (context.Context, context.CancelFunc) {
-	hands, cancel := context.WithCancelCause(hands)
+func (l *connection) handling(ctx, handling context.Context) (context.Context, context.CancelFunc) {
+	handling, cancel := context.WithCancelCause(handling)
 	stop := context.AfterFunc(ctx, func() {
 		late := time.NewTimer(l.options.StopTimeout)
 		defer late.Stop()
 		select {
 		case <-late.C:
 			cancel(context.Cause(ctx))
-		case <-hands.Done():
+		case <-handling.Done():
 		}
 	})
-	return hands, func() {
+	return handling, func() {
 		stop()
 		cancel(context.Canceled)
 	}

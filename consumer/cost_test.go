@@ -42,10 +42,10 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	config := s.Database(t)
 	db := openConfig(t, config, "orders")
 	insert(t, db, "orders", "first")
-	looks := newLooks()
+	polls := newPolls()
 	far, commands := counted(t, config)
 	var got collected
-	c := run(t, far, "orders", Options{From: "beginning", wrap: looks.wrap}, got.handler())
+	c := run(t, far, "orders", Options{From: "beginning", wrap: polls.wrap}, got.handler())
 	got.waitFor(t, "first")
 	late, aside := newConn(t, db), newConn(t, db)
 	onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
@@ -58,22 +58,22 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 		}
 		got.waitFor(t, want...)
 	}
-	// Of each look, since a busy machine makes fewer of them.
-	perLook := func() float64 {
-		during(t, commands, window) // the looks become fewer again
-		before, statements := looks.n.Load(), commands.Statements()
-		eventually(t, func() bool { return looks.n.Load() >= before+mysqltest.Size[int64](2, 4, 4) }, "the reader does not look at its gaps")
-		return float64(commands.Statements()-statements) / float64(looks.n.Load()-before)
+	// Of each poll, since a busy machine makes fewer of them.
+	perPoll := func() float64 {
+		during(t, commands, window) // the polls become fewer again
+		before, statements := polls.n.Load(), commands.Statements()
+		eventually(t, func() bool { return polls.n.Load() >= before+mysqltest.Size[int64](2, 4, 4) }, "the reader does not poll for its gaps")
+		return float64(commands.Statements()-statements) / float64(polls.n.Load()-before)
 	}
 	more()
-	begin := perLook()
+	begin := perPoll()
 	more()
 	more()
-	end := perLook()
+	end := perPoll()
 	rate := during(t, commands, window)
-	t.Logf("statements a look while a transaction is open: %.1f at its begin, %.1f at its end, then %.1f a second", begin, end, rate)
+	t.Logf("statements a poll while a transaction is open: %.1f at its begin, %.1f at its end, then %.1f a second", begin, end, rate)
 	require.LessOrEqual(t, end, begin*1.5+1)
-	if !testing.Short() { // the looks have not become fewer yet
+	if !testing.Short() { // the polls have not become fewer yet
 		require.Less(t, rate, 30.0)
 	}
 	onConn(t, late, "COMMIT")
@@ -138,17 +138,17 @@ func sparseTable(t *testing.T, s *mysqltest.Server) {
 }
 
 // A reader of a settled backlog asks for the open writers now and then, not with every page.
-func TestBacklogLooksSeldom(t *testing.T) {
+func TestBacklogPollsSeldom(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		const rows = 6000
 		fill(t, db, rows)
-		looks, n := newLooks(), 0
+		polls, n := newPolls(), 0
 		began := time.Now()
-		options := Options{From: "beginning", StopAtEnd: true, PageRows: 100, wrap: looks.wrap}
+		options := Options{From: "beginning", StopAtEnd: true, PageRows: 100, wrap: polls.wrap}
 		c := run(t, db, "orders", options, Batch(func(_ context.Context, messages []Message) error {
 			n += len(messages)
-			timer := time.NewTimer(12 * time.Millisecond) // longer than the least time between two looks
+			timer := time.NewTimer(12 * time.Millisecond) // longer than the least time between two polls
 			defer timer.Stop()
 			<-timer.C
 			return nil
@@ -156,8 +156,8 @@ func TestBacklogLooksSeldom(t *testing.T) {
 		require.NoError(t, c.wait(t))
 		require.Equal(t, rows, n)
 		most := 4 + int64(time.Since(began)/backlogWait)
-		t.Logf("%d looks in %v", looks.n.Load(), time.Since(began))
-		require.LessOrEqual(t, looks.n.Load(), most)
+		t.Logf("%d polls in %v", polls.n.Load(), time.Since(began))
+		require.LessOrEqual(t, polls.n.Load(), most)
 	})
 }
 
@@ -213,7 +213,7 @@ func TestTruncate(t *testing.T) {
 		do(t, db, "DELETE FROM orders")
 		insert(t, db, "orders", "d")
 		got.waitFor(t, "a", "b", "c", "d")
-		insert(t, db, "orders", "e") // comes by a look that saw rows, so that the next one sees a change
+		insert(t, db, "orders", "e") // comes by a poll that saw rows, so that the next one sees a change
 		got.waitFor(t, "a", "b", "c", "d", "e")
 		do(t, db, "TRUNCATE TABLE orders")
 		err := c.wait(t)
@@ -237,7 +237,7 @@ func TestTruncate(t *testing.T) {
 	})
 }
 
-// Idle polling costs a look a second; the first row makes the looks frequent.
+// Idle polling costs a poll a second; the first row makes the polls frequent.
 func TestIdleCost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -251,7 +251,7 @@ func TestIdleCost(t *testing.T) {
 		window := mysqltest.Size(time.Second, 3*time.Second, 3*time.Second)
 		eventually(t, func() bool { idle = during(t, commands, window); return idle < 3 }, "the waits do not grow")
 		t.Logf("%.1f statements a second when idle", idle)
-		// A look a second before, and after a row at 10, 20, 40, 70, 120 and 200 ms, unless the machine has other work.
+		// A poll a second before, and after a row at 10, 20, 40, 70, 120 and 200 ms, unless the machine has other work.
 		rows := []string{"first"}
 		for begun, busy := time.Now(), 0.0; busy < 15; {
 			require.Less(t, time.Since(begun), patience, "the waits do not fall back")

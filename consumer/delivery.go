@@ -45,9 +45,9 @@ var (
 )
 
 // run handles batches until the context ends, the reader closes in, or the
-// handler says ErrStop. What was handled is stored before it returns. hands is
+// handler says ErrStop. What was handled is stored before it returns. handling is
 // the handler's context, which ends later than the delivery's own.
-func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) {
+func (d *delivery) run(ctx, handling context.Context, in <-chan batch) (err error) {
 	d.saved = time.Now()
 	if d.options.Watch != nil {
 		d.options.Watch(position.Text(&d.progress))
@@ -72,7 +72,7 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 			if !ok {
 				return nil
 			}
-			if err := d.batch(ctx, hands, b); err != nil {
+			if err := d.batch(ctx, handling, b); err != nil {
 				return err
 			}
 		case <-flush.C:
@@ -88,9 +88,9 @@ func (d *delivery) run(ctx, hands context.Context, in <-chan batch) (err error) 
 	}
 }
 
-func (d *delivery) batch(ctx, hands context.Context, b batch) error {
+func (d *delivery) batch(ctx, handling context.Context, b batch) error {
 	if d.options.Limit > 0 && int(d.options.counted.Load()) >= d.options.Limit {
-		return ErrStop // reached in an earlier life
+		return ErrStop // reached over an earlier connection
 	}
 	if !b.inOrder { // else they are below what is handled, or settled
 		for _, id := range b.passed {
@@ -109,7 +109,7 @@ func (d *delivery) batch(ctx, hands context.Context, b batch) error {
 		if d.options.Limit > 0 {
 			size = min(size, d.options.Limit-int(d.options.counted.Load()))
 		}
-		if err := d.deliver(ctx, hands, rest[:size], b.inOrder); err != nil {
+		if err := d.deliver(ctx, handling, rest[:size], b.inOrder); err != nil {
 			return err
 		}
 		if n := d.options.counted.Add(int64(size)); d.options.Limit > 0 && int(n) >= d.options.Limit {
@@ -142,11 +142,11 @@ func (d *delivery) watched() {
 }
 
 // deliver gives messages to the handler until they are handled or dead.
-func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrder bool) error {
+func (d *delivery) deliver(ctx, handling context.Context, messages []Message, inOrder bool) error {
 	if err := d.pause(ctx); err != nil {
 		return err
 	}
-	messages, attempts, err := d.try(ctx, hands, messages, inOrder)
+	messages, attempts, err := d.try(ctx, handling, messages, inOrder)
 	if err == nil || errors.Is(err, ErrStop) {
 		d.dead, d.pauses = 0, nil
 		return err
@@ -156,7 +156,7 @@ func (d *delivery) deliver(ctx, hands context.Context, messages []Message, inOrd
 	}
 	if len(messages) > 1 { // which of them is it?
 		for i := range messages {
-			if err := d.deliver(ctx, hands, messages[i:i+1], inOrder); err != nil {
+			if err := d.deliver(ctx, handling, messages[i:i+1], inOrder); err != nil {
 				return err
 			}
 		}
@@ -211,10 +211,10 @@ func (d *delivery) pause(ctx context.Context) error {
 // try calls the handler up to MaxAttempts times, with waits between. An error that
 // is no ownError is the handler's last. The rest are the messages that it has not
 // handled.
-func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder bool) (rest []Message, attempts int, err error) {
+func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrder bool) (rest []Message, attempts int, err error) {
 	var waits backoff.BackOff // made when it is needed: it costs as much as reading a row
 	for attempts = 1; ; attempts++ {
-		if err = d.once(hands, messages, inOrder); err == nil || errors.Is(err, ErrStop) {
+		if err = d.once(handling, messages, inOrder); err == nil || errors.Is(err, ErrStop) {
 			return nil, attempts, err
 		}
 		if n := d.handledOf(err, len(messages)); n > 0 {
@@ -228,8 +228,8 @@ func (d *delivery) try(ctx, hands context.Context, messages []Message, inOrder b
 		if errors.As(err, &ownError{}) {
 			return messages, attempts, err
 		}
-		if ctx.Err() != nil || hands.Err() != nil { // no further attempt, and no verdict on the message
-			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(hands))}
+		if ctx.Err() != nil || handling.Err() != nil { // no further attempt, and no verdict on the message
+			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(handling))}
 		}
 		if errors.Is(err, notify.ErrDead) {
 			return messages, attempts, err

@@ -22,7 +22,7 @@
 //     watermark to the head when all have ended.
 //
 // A transaction that stays open for an hour thus delays its own rows, and the
-// watermark, but no other row and no statement more than a look a second. A
+// watermark, but no other row and no statement more than one poll a second. A
 // backlog needs none of this: what is below a head whose writers have ended is
 // read in pages, in order.
 //
@@ -62,7 +62,7 @@
 // as it ends, and a lock of its place: who is a member is known by that. Each member has its
 // fair share, and lets partitions go, or takes free ones, when members come and go; before
 // it lets one go the handler finishes what it has in hand, and the offset is stored. One
-// member, the coordinator, looks after this once a second, and wakes the others when there
+// member, the coordinator, checks this once a second, and wakes the others when there
 // is something to do; when it dies another one is.
 //
 // The messages of a key are handled in the order in which they were published: what was

@@ -24,15 +24,15 @@ const (
 	maxProbes = 64
 )
 
-// look asks which writers are open, and reads again the gaps that a writer which has ended
+// pollWriters asks which writers are open, and reads again the gaps that a writer which has ended
 // may have filled. The caller has read the head before.
-func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
-	if time.Now().Before(r.nextLook) {
+func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err error) {
+	if time.Now().Before(r.nextPoll) {
 		return false, nil
 	}
 	open, err := r.source.open(ctx)
 	now := time.Now()
-	r.nextLook = now.Add(r.source.pace())
+	r.nextPoll = now.Add(r.source.pace())
 	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but new rows need not wait
 		n, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier})
 		return n > 0, err
@@ -48,7 +48,7 @@ func (r *reader) look(ctx context.Context, head uint64) (came bool, err error) {
 		return false, err
 	}
 	r.given = grace
-	again, ended := r.wm.look(head, open, now, grace)
+	again, ended := r.wm.observe(head, open, now, grace)
 	if ended > r.wm.settled && grace > 0 {
 		locked, err := r.locked(ctx, ended)
 		if err != nil {

@@ -72,7 +72,7 @@ func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers str
 	insert(t, db, "orders", "x")
 	got.waitFor(t, "x")
 	want := []string{"x"}
-	for range 10 { // looks, each with other writers
+	for range 10 { // polls, each with other writers
 		conn := newConn(t, db)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('after')")
 		insert(t, db, "orders", "x")
@@ -101,9 +101,9 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 	for range 6 {
 		late = append(late, newConn(t, db))
 	}
-	looks := newLooks()
+	polls := newPolls()
 	begun := make(chan struct{})
-	looks.then = func(n int64) {
+	polls.then = func(n int64) {
 		if n <= int64(len(late)) {
 			onConn(t, late[n-1], "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 			insert(t, db, "orders", "x")
@@ -114,14 +114,14 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 	}
 	insert(t, db, "orders", "x")
 	var got collected
-	c := run(t, db, "orders", Options{From: "beginning", Writers: writers, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{From: "beginning", Writers: writers, wrap: polls.wrap}, got.handler())
 	select {
 	case <-begun:
 	case <-time.After(patience):
-		t.Fatal("the reader does not look")
+		t.Fatal("the reader does not poll")
 	}
 	eventually(t, func() bool { return len(got.ids()) == 7 }, "got %v", got.payloads())
-	looks.wait(t)
+	polls.wait(t)
 	for _, conn := range late {
 		onConn(t, conn, "COMMIT")
 	}
@@ -133,9 +133,9 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
-	looks := newLooks()
+	polls := newPolls()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Second, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Second, wrap: polls.wrap}, got.handler())
 	late := newConn(t, db)
 	onConn(t, late, "START TRANSACTION")
 	var want []uint64
@@ -154,7 +154,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	onConn(t, late, values(2))
 	do(t, db, values(1))
 	eventually(t, func() bool { return len(got.ids()) == len(want)/2 }, "the rows that are there do not come")
-	looks.wait(t)
+	polls.wait(t)
 	onConn(t, late, "COMMIT")
 	eventually(t, func() bool { return len(got.ids()) >= len(want) }, "the late rows do not come: %d", len(got.ids()))
 	ids := got.ids()
@@ -197,8 +197,8 @@ func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers string) {
 func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
-	looks := newLooks()
-	options := Options{Group: "g", From: "beginning", Writers: writers, Strict: true, Grace: 2 * time.Second, wrap: looks.wrap}
+	polls := newPolls()
+	options := Options{Group: "g", From: "beginning", Writers: writers, Strict: true, Grace: 2 * time.Second, wrap: polls.wrap}
 	insert(t, db, "orders", "one")
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('two')")
@@ -207,13 +207,13 @@ func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	for range 2 {
 		var got collected
 		c := run(t, db, "orders", options, got.handler())
-		looks.wait(t)
+		polls.wait(t)
 		require.NotContains(t, got.payloads(), "three")
 		require.NoError(t, c.end(t))
 	}
 	var got collected
 	c := run(t, db, "orders", options, got.handler())
-	looks.wait(t)
+	polls.wait(t)
 	require.Empty(t, got.payloads())
 	onConn(t, conn, "COMMIT")
 	got.waitFor(t, "two", "three", "four")
@@ -227,7 +227,7 @@ func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	options.StopAtEnd = true
 	var rest collected
 	c = run(t, db, "orders", options, rest.handler())
-	looks.wait(t)
+	polls.wait(t)
 	onConn(t, conn, "ROLLBACK")
 	require.NoError(t, c.wait(t))
 	require.Equal(t, []string{"seven"}, rest.payloads())
@@ -270,17 +270,17 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers string) {
 func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
-	looks := newLooks()
-	looks.stale.Store(true)
+	polls := newPolls()
+	polls.stale.Store(true)
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Millisecond, FlushInterval: -1, wrap: looks.wrap},
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writers, Grace: time.Millisecond, FlushInterval: -1, wrap: polls.wrap},
 		got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 	insert(t, db, "orders", "two")
 	got.waitFor(t, "two")
-	looks.wait(t)
-	looks.wait(t)
+	polls.wait(t)
+	polls.wait(t)
 	require.Zero(t, stored(t, db, "g"))
 	onConn(t, conn, "COMMIT")
 	got.waitFor(t, "two", "late")
@@ -288,9 +288,9 @@ func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	insert(t, db, "orders", "four")
 	got.waitFor(t, "two", "late", "four")
 	eventually(t, func() bool { return stored(t, db, "g") > 0 }, "the offset is not stored")
-	looks.wait(t)
+	polls.wait(t)
 	require.Equal(t, uint64(2), stored(t, db, "g"))
-	looks.stale.Store(false)
+	polls.stale.Store(false)
 	eventually(t, func() bool { return stored(t, db, "g") == 4 }, "the gap does not close")
 	require.NoError(t, c.end(t))
 }
@@ -300,17 +300,17 @@ func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 func TestGraceIsProlongedByALockedRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		looks := newLooks()
+		polls := newPolls()
 		var got collected
 		const grace = 100 * time.Millisecond
-		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersUnknown, Grace: grace, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersUnknown, Grace: grace, FlushInterval: -1, wrap: polls.wrap}, got.handler())
 		conn := newConn(t, db)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "two")
 		got.waitFor(t, "two")
 		start := time.Now()
-		for time.Since(start) < 5*grace { // each look probes
-			looks.wait(t)
+		for time.Since(start) < 5*grace { // each poll probes
+			polls.wait(t)
 			require.Zero(t, stored(t, db, "g"))
 		}
 		onConn(t, conn, "COMMIT")

@@ -44,7 +44,7 @@ func groupLock(database, topic, group string) string {
 
 // join returns when this process is the group's active member. The locks of many groups are on one session. A member that
 // has to wait for the lock takes a session of its own, because the wait keeps the session busy.
-func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error) {
+func (l *connection) join(ctx context.Context, topic *table.Table) (*membership, error) {
 	name := groupLock(topic.Schema, topic.Name, l.options.Group)
 	caps, err := core.Discover(ctx, l.db)
 	if err != nil {
@@ -80,12 +80,12 @@ func (l *life) join(ctx context.Context, topic *table.Table) (*membership, error
 	return &membership{lock, session.Close}, nil
 }
 
-func (l *life) notJoined(err error) error {
+func (l *connection) notJoined(err error) error {
 	return fmt.Errorf("consumer: join group %q: %w", l.options.Group, err)
 }
 
 // lease returns when this process has the group's lease.
-func (l *life) lease(ctx context.Context, name string) (*membership, error) {
+func (l *connection) lease(ctx context.Context, name string) (*membership, error) {
 	lease, err := guard.NewMutex(l.db, name, guard.MutexOptions{Kind: "lease", TTL: min(groupLease, l.options.lockIdle)})
 	if err != nil {
 		return nil, l.notJoined(err)
@@ -102,7 +102,7 @@ func (l *life) lease(ctx context.Context, name string) (*membership, error) {
 		return nil, l.notJoined(err)
 	}
 	return &membership{held, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 		defer cancel()
 		if err := held.Release(ctx); err != nil && !errors.Is(err, notify.ErrLockLost) {
 			return err
@@ -112,7 +112,7 @@ func (l *life) lease(ctx context.Context, name string) (*membership, error) {
 }
 
 // standBy returns when the session has the group's lock.
-func (l *life) standBy(ctx context.Context, session *core.Session, name string) (*core.Lock, error) {
+func (l *connection) standBy(ctx context.Context, session *core.Session, name string) (*core.Lock, error) {
 	lock, err := session.TryLock(ctx, name)
 	if errors.Is(err, notify.ErrNotAcquired) {
 		l.standsBy(ctx)
@@ -126,7 +126,7 @@ func (l *life) standBy(ctx context.Context, session *core.Session, name string) 
 	return lock, nil
 }
 
-func (l *life) standsBy(ctx context.Context) {
+func (l *connection) standsBy(ctx context.Context) {
 	l.stoodBy = true
 	l.log.InfoContext(ctx, "standing by: another member of the group is active")
 }

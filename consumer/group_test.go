@@ -130,14 +130,14 @@ func TestGroupLockLost(t *testing.T) {
 				return err
 			}
 		}))
-		hands := <-entered
+		handling := <-entered
 		b := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 			return work(ctx, tx, m, "b")
 		}))
 		standingBy(t, db, 1)
 		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
-		<-hands.Done()
-		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		<-handling.Done()
+		require.ErrorIs(t, context.Cause(handling), notify.ErrLockLost)
 		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the second member does not take over")
 		close(release)
 		standingBy(t, db, 1) // the first one again
@@ -163,12 +163,12 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			}))
-		hands := <-entered
+		handling := <-entered
 		c.stop()
 		mysqltest.KillSession(t, db.Pool(), lockHolder(t, db, "g"))
 		select {
-		case <-hands.Done():
-			require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		case <-handling.Done():
+			require.ErrorIs(t, context.Cause(handling), notify.ErrLockLost)
 		case <-time.After(patience):
 			t.Fatal("the handler is not told")
 		}
@@ -220,13 +220,13 @@ func TestGroupNetworkFreezes(t *testing.T) {
 		defer func() { require.NoError(t, far.Close()) }()
 		insert(t, db, "orders", "one")
 		options := Options{Group: "g", From: "beginning", lockIdle: 3 * time.Second}
-		hands := make(chan context.Context, 1)
+		handling := make(chan context.Context, 1)
 		a := run(t, far, "orders", options, Each(func(ctx context.Context, _ Message) error {
-			hands <- ctx
+			handling <- ctx
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}))
-		first := <-hands
+		first := <-handling
 		b := run(t, db, "orders", options, Each(func(context.Context, Message) error {
 			if first.Err() == nil {
 				return errors.New("the first member's handler is not told yet")

@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// By GTID a row comes with its commit although the last row of the table, as a look saw it, was that of a
-// transaction that is open: a look takes no lock.
+// By GTID a row comes with its commit although the last row of the table, as a poll saw it, was that of a
+// transaction that is open: a poll takes no lock.
 func TestGTIDOpenTransaction(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
@@ -69,7 +69,7 @@ func TestGTIDOpenTransaction(t *testing.T) {
 			_, err = p.PublishTx(t.Context(), tx, producer.Message{Payload: []byte(fmt.Sprint("late", i))})
 			require.NoError(t, err)
 			publish(fmt.Sprint("early", i))
-			if !until(fmt.Sprint("early", i), 1500*time.Millisecond) { // a look that waits for a lock does for 2 s
+			if !until(fmt.Sprint("early", i), 1500*time.Millisecond) { // a poll that waits for a lock does for 2 s
 				slow++
 			}
 			require.NoError(t, tx.Commit())

@@ -68,17 +68,17 @@ func number(err error) uint16 {
 	return 0
 }
 
-// looks counts how often a reader asked who is writing.
-type looks struct {
+// polls counts how often a reader asked who is writing.
+type polls struct {
 	source
 	n     *atomic.Int64
 	stale *atomic.Bool  // while it is set, every answer is too old
 	then  func(n int64) // is called when the server has answered for the nth time, if not nil
 }
 
-func newLooks() looks { return looks{n: new(atomic.Int64), stale: new(atomic.Bool)} }
+func newPolls() polls { return polls{n: new(atomic.Int64), stale: new(atomic.Bool)} }
 
-func (l looks) open(ctx context.Context) (open, error) {
+func (l polls) open(ctx context.Context) (open, error) {
 	open, err := l.source.open(ctx)
 	n := l.n.Add(1)
 	if l.then != nil {
@@ -91,14 +91,14 @@ func (l looks) open(ctx context.Context) (open, error) {
 }
 
 // wrap is for Options.wrap.
-func (l looks) wrap(s source) source { return looks{s, l.n, l.stale, l.then} }
+func (l polls) wrap(s source) source { return polls{s, l.n, l.stale, l.then} }
 
-// wait returns when the reader has looked twice from here on: the second look
+// wait returns when the reader has polled twice from here on: the second poll
 // began later than this call.
-func (l looks) wait(tb testing.TB) {
+func (l polls) wait(tb testing.TB) {
 	tb.Helper()
 	want := l.n.Load() + 2
-	eventually(tb, func() bool { return l.n.Load() >= want }, "the reader does not look at its gaps")
+	eventually(tb, func() bool { return l.n.Load() >= want }, "the reader does not poll for its gaps")
 }
 
 // lockHolder is the session that holds a group's lock, 0 when none does.

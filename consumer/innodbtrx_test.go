@@ -24,9 +24,9 @@ func TestInnoDBTrxOfAServer(t *testing.T) {
 // that reads it all the time keeps it stale: that loses no row, and delays none.
 func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
-	looks := newLooks()
+	polls := newPolls()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, FlushInterval: -1, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, FlushInterval: -1, wrap: polls.wrap}, got.handler())
 	insert(t, db, "orders", "one")
 	got.waitFor(t, "one")
 	eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the offset is not stored")
@@ -60,7 +60,7 @@ func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 	insert(t, db, "orders", "three")
 	got.waitFor(t, "one", "three")
-	looks.wait(t)
+	polls.wait(t)
 	require.Equal(t, uint64(1), stored(t, db, "g"))
 	onConn(t, conn, "COMMIT")
 	got.waitFor(t, "one", "three", "late")
@@ -75,9 +75,9 @@ func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 // runs: that delays the settling, and loses nothing.
 func innoDBTrxWithATextThatIsNoUTF8(t *testing.T, s *mysqltest.Server) {
 	db := openTopic(t, s)
-	looks := newLooks()
+	polls := newPolls()
 	var got collected
-	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, wrap: looks.wrap}, got.handler())
+	c := run(t, db, "orders", Options{Group: "g", From: "beginning", Writers: writersInnoDBTrx, wrap: polls.wrap}, got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 	session, holder, lock := mysqltest.Value[uint64](t, conn, "SELECT CONNECTION_ID()"), newConn(t, db), "'until released "+db.Name()+"'"
@@ -94,7 +94,7 @@ func innoDBTrxWithATextThatIsNoUTF8(t *testing.T, s *mysqltest.Server) {
 	eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), running, session) == 1 }, "the statement does not run")
 	insert(t, db, "orders", "three")
 	got.waitFor(t, "three")
-	looks.wait(t)
+	polls.wait(t)
 	require.Zero(t, stored(t, db, "g"))
 	onConn(t, holder, "DO RELEASE_LOCK("+lock+")")
 	require.NoError(t, mysqltest.Receive(t, done))

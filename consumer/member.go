@@ -18,12 +18,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// lookTime bounds the look at a group's locks.
-const lookTime = 10 * time.Second
+// snapshotTime bounds the statement that reads which sessions hold a group's locks.
+const snapshotTime = 10 * time.Second
 
 // member is one of those who share a group: its session and the locks that it holds. A member
-// has one of as many places as there are partitions, and a lock for each of its partitions.
-// One of the members is the coordinator: it looks at all these locks, and while they are not
+// has one of as many slots as there are partitions, and a lock for each of its partitions.
+// One of the members is the coordinator: it reads the holders of all these locks, and while they are not
 // shared fairly it wakes the others, who wait for its lock, by a turn. It decides nothing:
 // each takes what is its own by the same rule, and the end of the coordinator wakes all.
 type member struct {
@@ -32,13 +32,13 @@ type member struct {
 	session *core.Session
 	prefix  string // of the locks' names
 
-	place       *core.Lock
+	slot        *core.Lock
 	coordinator *core.Lock // nil but for the coordinator
-	granted     *core.Lock // the coordinator's lock, until a look shows whether its old holder wants it back
+	granted     *core.Lock // the coordinator's lock, until a snapshot shows whether its old holder wants it back
 	parts       map[int]*core.Lock
 
-	looks backoff.BackOff // between two of the coordinator's
-	last  scene           // what it saw
+	polls backoff.BackOff // the waits between two snapshots of the coordinator
+	last  snapshot        // the coordinator's last one
 	least uint64          // the watermark that it stored for the group
 }
 
@@ -46,7 +46,7 @@ func newMember(s sharing, session *core.Session, database string, options Option
 	return &member{
 		sharing: s, options: options, session: session,
 		prefix: sharePrefix(database, s.topic, s.group), parts: make(map[int]*core.Lock),
-		looks: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: time.Second, Jitter: 0.1},
+		polls: &notify.Fibonacci{Min: 50 * time.Millisecond, Max: time.Second, Jitter: 0.1},
 	}
 }
 
@@ -58,25 +58,25 @@ func sharePrefix(database, topic, group string) string {
 }
 
 const (
-	placeLock       = "member-"
+	slotLock        = "member-"
 	partitionLock   = "part-"
 	coordinatorLock = "coordinator"
 )
 
-// scene is the sessions that hold the group's locks; 0 where none does.
-type scene struct {
+// snapshot is which sessions hold the group's locks; 0 where none does.
+type snapshot struct {
 	coordinator uint64
-	places      []uint64
+	slots       []uint64
 	owners      []uint64 // of the partitions
 	settled     uint64   // the least of the partitions'
 }
 
-// look asks, in one statement.
-func (m *member) look(ctx context.Context) (s scene, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+// snapshot reads which sessions hold the locks, in one statement.
+func (m *member) snapshot(ctx context.Context) (s snapshot, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 	defer cancel()
 	err = m.session.Do(ctx, func(conn *sqlx.Conn) error {
-		s, err = look(ctx, conn, m.sharing, m.prefix)
+		s, err = readSnapshot(ctx, conn, m.sharing, m.prefix)
 		return err
 	})
 	if err != nil {
@@ -90,14 +90,14 @@ func (m *member) look(ctx context.Context) (s scene, err error) {
 	return s, nil
 }
 
-func look(ctx context.Context, db sqlx.QueryerContext, of sharing, prefix string) (s scene, err error) {
+func readSnapshot(ctx context.Context, db sqlx.QueryerContext, of sharing, prefix string) (s snapshot, err error) {
 	var rows []struct {
-		Settled, Coordinator, Place, Owner uint64
+		Settled, Coordinator, Slot, Owner uint64
 	}
 	err = sqlx.SelectContext(ctx, db, &rows, "SELECT settled, COALESCE(IS_USED_LOCK(?), 0) AS coordinator,"+
-		" COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS place, COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS owner FROM "+schema.PartitionTable+
+		" COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS slot, COALESCE(IS_USED_LOCK(CONCAT(?, part)), 0) AS owner FROM "+schema.PartitionTable+
 		" WHERE topic = ? AND group_name = ? AND part < ? ORDER BY part",
-		prefix+coordinatorLock, prefix+placeLock, prefix+partitionLock, of.topic, of.group, of.parts)
+		prefix+coordinatorLock, prefix+slotLock, prefix+partitionLock, of.topic, of.group, of.parts)
 	if err != nil {
 		return s, stateError("read partitions", err)
 	}
@@ -106,16 +106,16 @@ func look(ctx context.Context, db sqlx.QueryerContext, of sharing, prefix string
 	}
 	s.settled, s.coordinator = rows[0].Settled, rows[0].Coordinator
 	for _, row := range rows {
-		s.places, s.owners = append(s.places, row.Place), append(s.owners, row.Owner)
+		s.slots, s.owners = append(s.slots, row.Slot), append(s.owners, row.Owner)
 		s.settled = min(s.settled, row.Settled)
 	}
 	return s, nil
 }
 
 // fair is how many partitions are due to each member: as many as to any other, or one more
-// for those in the first places.
-func (s scene) fair() map[uint64]int {
-	members := slices.DeleteFunc(slices.Clone(s.places), func(session uint64) bool { return session == 0 })
+// for those in the first slots.
+func (s snapshot) fair() map[uint64]int {
+	members := slices.DeleteFunc(slices.Clone(s.slots), func(session uint64) bool { return session == 0 })
 	fair := make(map[uint64]int, len(members))
 	for i, session := range members {
 		fair[session] = len(s.owners) / len(members)
@@ -127,7 +127,7 @@ func (s scene) fair() map[uint64]int {
 }
 
 // shared reports whether every member has its fair share.
-func (s scene) shared() bool {
+func (s snapshot) shared() bool {
 	left := s.fair()
 	for _, owner := range s.owners {
 		left[owner]--
@@ -140,20 +140,20 @@ func (s scene) shared() bool {
 	return true
 }
 
-// enter returns when the member has a place. While all are taken it stands by.
+// enter returns when the member has a slot. While all are taken it stands by.
 func (m *member) enter(ctx context.Context) error {
 	for told := false; ; told = true {
-		s, err := m.look(ctx)
+		s, err := m.snapshot(ctx)
 		if err != nil {
 			return err
 		}
-		for place, taken := range s.places {
+		for slot, taken := range s.slots {
 			if taken != 0 {
 				continue
 			}
-			lock, err := m.session.TryLock(ctx, m.prefix+placeLock+strconv.Itoa(place))
+			lock, err := m.session.TryLock(ctx, m.prefix+slotLock+strconv.Itoa(slot))
 			if err == nil {
-				m.place = lock
+				m.slot = lock
 				return nil
 			}
 			if !errors.Is(err, notify.ErrNotAcquired) {
@@ -174,13 +174,13 @@ func (m *member) enter(ctx context.Context) error {
 }
 
 // settleCoordinator keeps the coordinator's lock, or gives it back to who only turned it.
-func (m *member) settleCoordinator(ctx context.Context, s scene) error {
+func (m *member) settleCoordinator(ctx context.Context, s snapshot) error {
 	lock := m.granted
 	if lock == nil {
 		return nil
 	}
 	m.granted = nil
-	if before := m.last.coordinator; before != 0 && before != m.session.ID() && slices.Contains(s.places, before) {
+	if before := m.last.coordinator; before != 0 && before != m.session.ID() && slices.Contains(s.slots, before) {
 		return lock.Release(ctx)
 	}
 	m.coordinator = lock
@@ -190,7 +190,7 @@ func (m *member) settleCoordinator(ctx context.Context, s scene) error {
 
 // take takes free partitions until the member has its fair share, and reports whether it
 // took any.
-func (m *member) take(ctx context.Context, s scene) (taken bool, err error) {
+func (m *member) take(ctx context.Context, s snapshot) (taken bool, err error) {
 	fair := s.fair()[m.session.ID()]
 	for part, owner := range s.owners {
 		if owner != 0 || len(m.parts) >= fair {
@@ -209,7 +209,7 @@ func (m *member) take(ctx context.Context, s scene) (taken bool, err error) {
 }
 
 // surplus are the partitions that are not due to the member.
-func (m *member) surplus(s scene) []int {
+func (m *member) surplus(s snapshot) []int {
 	own := m.own()
 	return own[min(len(own), s.fair()[m.session.ID()]):]
 }
@@ -236,12 +236,12 @@ func (m *member) release(ctx context.Context, parts []int) error {
 
 // coordinate wakes the members while partitions are not shared as they should be, and keeps
 // the group's watermark.
-func (m *member) coordinate(ctx context.Context, db *notify.DB, s scene) error {
+func (m *member) coordinate(ctx context.Context, db *notify.DB, s snapshot) error {
 	if m.coordinator == nil {
 		return nil
 	}
-	if !slices.Equal(s.places, m.last.places) || !slices.Equal(s.owners, m.last.owners) {
-		m.looks.Reset()
+	if !slices.Equal(s.slots, m.last.slots) || !slices.Equal(s.owners, m.last.owners) {
+		m.polls.Reset()
 	}
 	if s.settled > m.least {
 		_, err := db.Pool().ExecContext(ctx, "UPDATE "+schema.OffsetTable+" SET settled = ?, member = ?, version = version + 1"+
@@ -254,7 +254,7 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s scene) error {
 	if s.shared() {
 		return nil
 	}
-	_, err := m.coordinator.Turn(context.WithoutCancel(ctx), 2*time.Second)
+	_, err := m.coordinator.Pass(context.WithoutCancel(ctx), 2*time.Second)
 	if errors.Is(err, notify.ErrNotAcquired) { // another member has it now
 		m.coordinator = nil
 		return nil
@@ -262,11 +262,11 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s scene) error {
 	return err
 }
 
-// wait returns when it is time to look again: for the coordinator soon, for others when it
+// wait returns when it is time for the next snapshot: for the coordinator soon, for others when it
 // wakes them, or is gone.
 func (m *member) wait(ctx context.Context) error {
 	if m.coordinator != nil {
-		timer := time.NewTimer(m.looks.NextBackOff())
+		timer := time.NewTimer(m.polls.NextBackOff())
 		defer timer.Stop()
 		select {
 		case <-timer.C:

@@ -56,7 +56,7 @@ func TestShareHandsOver(t *testing.T) {
 				<-entered
 				b := run(t, db, "orders", options, work(false))
 				settled := func() bool {
-					s := sceneOf(t, db, "g")
+					s := snapshotOf(t, db, "g")
 					return hasty && s.shared() && len(s.fair()) == 2 || !hasty && len(s.fair()) == 2
 				}
 				eventually(t, settled, "the second member does not come")
@@ -95,14 +95,14 @@ func TestShareLockLost(t *testing.T) {
 			<-release
 			return err
 		}))
-		hands := <-entered
+		handling := <-entered
 		b := run(t, db, "orders", options, EachTx(func(ctx context.Context, tx *sqlx.Tx, m Message) error {
 			return work(ctx, tx, m, "b")
 		}))
 		standingBy(t, db, 1) // there is one partition
-		mysqltest.KillSession(t, db.Pool(), sceneOf(t, db, "g").owners[0])
-		<-hands.Done()
-		require.ErrorIs(t, context.Cause(hands), notify.ErrLockLost)
+		mysqltest.KillSession(t, db.Pool(), snapshotOf(t, db, "g").owners[0])
+		<-handling.Done()
+		require.ErrorIs(t, context.Cause(handling), notify.ErrLockLost)
 		eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT settled FROM mqnotify_partition") == 1 }, "the second member does not take over")
 		close(release)
 		require.NoError(t, a.end(t))
@@ -111,14 +111,14 @@ func TestShareLockLost(t *testing.T) {
 	})
 }
 
-// Shares are fair whatever the places that are taken.
+// Shares are fair whatever the slots that are taken.
 func TestFair(t *testing.T) {
 	t.Parallel()
 	random := mysqltest.Random(t)
 	for members := 1; members <= 12; members++ {
-		s := scene{places: make([]uint64, 12), owners: make([]uint64, 12)}
+		s := snapshot{slots: make([]uint64, 12), owners: make([]uint64, 12)}
 		for i, place := range random.Perm(12)[:members] {
-			s.places[place] = uint64(i + 1)
+			s.slots[place] = uint64(i + 1)
 		}
 		sum, least, most := 0, 12, 0
 		for _, n := range s.fair() {

@@ -16,11 +16,11 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// soon is well below the bound at which a consumer looks without any hint.
+// soon is well below the bound at which a consumer polls without any hint.
 const soon = maxWait / 3
 
 // A flag that a trigger or a producer sets, in both published forms, wakes a
-// consumer that looks at nothing else.
+// consumer that polls nothing else.
 func TestFlags(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, c := range []struct {

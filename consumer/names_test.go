@@ -79,14 +79,14 @@ func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	const topic = "it`s 'Ünïcode'"
 	db := openConfig(t, s.Database(t), topic)
-	looks := newLooks()
+	polls := newPolls()
 	var got collected
-	c := run(t, db, topic, Options{From: "beginning", Writers: writers, wrap: looks.wrap}, got.handler())
+	c := run(t, db, topic, Options{From: "beginning", Writers: writers, wrap: polls.wrap}, got.handler())
 	conn := newConn(t, db)
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO "+ident.Quote(topic)+" (payload) VALUES ('late')")
 	insert(t, db, topic, "two")
 	got.waitFor(t, "two")
-	looks.wait(t)
+	polls.wait(t)
 	onConn(t, conn, "COMMIT")
 	got.waitFor(t, "two", "late")
 	require.NoError(t, c.end(t))

@@ -32,14 +32,14 @@ func TestOpenWritersRoutine(t *testing.T) {
 		require.Equal(t, writersRoutine, way)
 		require.Zero(t, grace)
 
-		looks := newLooks()
+		polls := newPolls()
 		var got collected
-		c := run(t, reader, "orders", Options{Group: "g", From: "beginning", FlushInterval: -1, wrap: looks.wrap}, got.handler())
+		c := run(t, reader, "orders", Options{Group: "g", From: "beginning", FlushInterval: -1, wrap: polls.wrap}, got.handler())
 		conn := newConn(t, admin)
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, admin, "orders", "two")
 		got.waitFor(t, "two")
-		looks.wait(t)
+		polls.wait(t)
 		require.Zero(t, stored(t, admin, "g"))
 		eventually(t, func() bool { return showsWriters(t, reader) }, "no transaction that writes is shown") // the view may be old
 		onConn(t, conn, "COMMIT")

@@ -210,9 +210,9 @@ func TestReconnectWithoutAGroup(t *testing.T) {
 		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 		insert(t, db, "orders", "three")
 		all.waitFor(t, "one", "three")
-		looks := newLooks()
-		second := run(t, far, "orders", Options{From: "end", Logger: quiet, wrap: looks.wrap}, news.handler())
-		looks.wait(t) // at its gap
+		polls := newPolls()
+		second := run(t, far, "orders", Options{From: "end", Logger: quiet, wrap: polls.wrap}, news.handler())
+		polls.wait(t) // at its gap
 		proxy.Down()
 		insert(t, db, "orders", "four")
 		onConn(t, conn, "COMMIT")

@@ -19,12 +19,12 @@ const (
 	pageBytes = 4 << 20
 	// maxWait bounds every wait for a hint.
 	maxWait = 2 * time.Minute
-	// checkWait is how often a reader that finds nothing looks whether the table's ids
+	// checkWait is how often a reader that finds nothing checks whether the table's ids
 	// have gone back, where nothing moves.
 	checkWait = 5 * time.Minute
-	// maxGapWait is the longest time between two looks at open gaps.
+	// maxGapWait is the longest time between two polls of the writers while gaps are open.
 	maxGapWait = time.Second
-	// backlogWait is added between two looks while the rows to read next are all settled.
+	// backlogWait is added between two polls while the rows to read next are all settled.
 	backlogWait = 200 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ type batch struct {
 // errDrained ends a reader that was to stop at the table's end.
 var errDrained = errors.New("the end of the table")
 
-// reader reads the rows of one session's life, each once, and hands them out.
+// reader reads the rows over one connection, each once, and hands them out.
 type reader struct {
 	rows        *rows
 	origins     *origins // nil for a test
@@ -69,11 +69,11 @@ type reader struct {
 
 	limit     int // rows of the next page
 	gapWaits  notify.Fibonacci
-	nextLook  time.Time     // no look at the writers before
+	nextPoll  time.Time     // no poll of the writers before
 	handed    uint64        // the watermark that was handed out last
 	withheld  bool          // rows wait for a gap before them to close
 	sayNext   time.Time     // when the log says so; zero while nothing is withheld
-	given     time.Duration // the grace of the last look
+	given     time.Duration // the grace of the last poll
 	end       uint64        // the head at the beginning
 	unchecked bool          // rows came since the table's origin was checked
 	checked   time.Time     // when the head was compared with the watermark
@@ -176,7 +176,7 @@ func (r *reader) begin(ctx context.Context) error {
 		return err
 	}
 	r.end = head
-	_, err = r.look(ctx, head)
+	_, err = r.pollWriters(ctx, head)
 	return err
 }
 
@@ -195,7 +195,7 @@ func (r *reader) bound(found bool) time.Duration {
 	return r.gapWaits.NextBackOff()
 }
 
-// drain reads pages until there is no more, and looks after the gaps. It tells
+// drain reads pages until there is no more, and polls the writers if there are gaps. It tells
 // whether anything came.
 func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	for {
@@ -218,7 +218,7 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 				}
 				head = max(head, end)
 			}
-			came, err := r.look(ctx, head)
+			came, err := r.pollWriters(ctx, head)
 			if err != nil {
 				return found, err
 			}
@@ -231,10 +231,10 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	}
 }
 
-// due reports whether to look while there are pages to read. Below the horizon no row waits for a
-// look: it only keeps the horizon ahead, and takes the server as long as a fifth of a page.
+// due reports whether to poll the writers while there are pages to read. Below the horizon no row waits for a
+// poll: it only keeps the horizon ahead, and takes the server as long as a fifth of a page.
 func (r *reader) due() bool {
-	next := r.nextLook
+	next := r.nextPoll
 	if r.wm.frontier < r.wm.horizon {
 		next = next.Add(backlogWait)
 	}

@@ -26,7 +26,7 @@ const gone = "tried again, but the row is gone, or the consumer's condition leav
 // there are requests in RetryTable, which end when the row is handled or is a dead letter again.
 type retries struct {
 	topic, group string
-	next         time.Time // no look before
+	next         time.Time // no poll before
 	allowed      bool      // the account may delete what was tried again
 }
 

@@ -12,12 +12,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// errRebalance ends a tenure whose partitions change.
-var errRebalance = errors.New("the group's partitions are shared anew")
+// errRebalance ends an assignment whose partitions change.
+var errRebalance = errors.New("the group's partitions are shared again")
 
-// share is run for a group whose members share it. It reads and handles in tenures, each
-// with the partitions that it has then, while it looks after who has which.
-func (l *life) share(ctx context.Context, t *table.Table) error {
+// share is run for a group whose members share it. It reads and handles in assignments, each
+// with the partitions that the member has then, and checks meanwhile which member has which partition.
+func (l *connection) share(ctx context.Context, t *table.Table) error {
 	session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: l.options.lockIdle})
 	if err != nil {
 		return err
@@ -43,19 +43,19 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		return err
 	}
 	// A handler's context ends with the lock, also after ctx has ended.
-	hands, release := m.place.Context(context.WithoutCancel(ctx))
+	handling, release := m.slot.Context(context.WithoutCancel(ctx))
 	defer release()
-	ctx, releaseCtx := m.place.Context(ctx)
+	ctx, releaseCtx := m.slot.Context(ctx)
 	defer releaseCtx()
 
-	var now *tenure // nil without partitions
+	var now *assignment // nil without partitions
 	defer func() {
 		if now != nil {
 			_ = now.end()
 		}
 	}()
 	for change := false; ; {
-		s, err := m.look(ctx)
+		s, err := m.snapshot(ctx)
 		if err == nil {
 			err = m.settleCoordinator(ctx, s)
 		}
@@ -63,7 +63,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 			return err
 		}
 		if now.over() {
-			if now.err != errRebalance { //nolint:errorlint // with another error it is no mere end of a tenure
+			if now.err != errRebalance { //nolint:errorlint // with another error it is not only the end of an assignment
 				return now.err
 			}
 			now = nil
@@ -84,7 +84,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		case change:
 			change = false
 			if len(m.parts) > 0 {
-				now = l.begin(ctx, hands, t, m)
+				now = l.begin(ctx, handling, t, m)
 			}
 			l.log.InfoContext(ctx, "shares the group", "partitions", len(m.parts), "of", m.sharing.parts, "members", len(s.fair()))
 		}
@@ -93,7 +93,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 		}
 		m.last = s
 		if change { // the handler finishes what it has in hand, however long: others are not to wait for that
-			now.pause(m.looks.NextBackOff())
+			now.pause(m.polls.NextBackOff())
 		} else if err := now.during(ctx, m.wait); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (l *life) share(ctx context.Context, t *table.Table) error {
 
 // sharing returns how the group is shared. It makes the partitions if the group has none yet, or
 // if Options.Reset is set.
-func (l *life) sharing(ctx context.Context, session *core.Session, t *table.Table) (sharing, error) {
+func (l *connection) sharing(ctx context.Context, session *core.Session, t *table.Table) (sharing, error) {
 	row, err := readGroup(ctx, l.db.Pool(), t.Name, l.options.Group)
 	if err != nil {
 		return sharing{}, err
@@ -148,10 +148,10 @@ func (l *life) sharing(ctx context.Context, session *core.Session, t *table.Tabl
 }
 
 // deserted returns nil when the group has no active member. It bears one that is just leaving.
-func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
+func (l *connection) deserted(ctx context.Context, s sharing, prefix string) error {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	for until := time.Now().Add(5 * time.Second); ; {
-		now, err := look(ctx, l.db.Pool(), s, prefix)
+		now, err := readSnapshot(ctx, l.db.Pool(), s, prefix)
 		if err != nil || len(now.fair()) == 0 {
 			return err
 		}
@@ -167,7 +167,7 @@ func (l *life) deserted(ctx context.Context, s sharing, prefix string) error {
 }
 
 // startShared is where the group was as long as it had one reader, or where it is to begin.
-func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (position.Progress, error) {
+func (l *connection) startShared(ctx context.Context, t *table.Table, row groupRow) (position.Progress, error) {
 	if len(row.Delivered) > 0 && !l.options.Reset {
 		done, err := position.Decode(row.Delivered, row.Settled)
 		if err != nil {
@@ -183,32 +183,32 @@ func (l *life) startShared(ctx context.Context, t *table.Table, row groupRow) (p
 	return l.start(ctx, rows)
 }
 
-// tenure is the time during which a member's partitions stay the same.
-type tenure struct {
+// assignment is the time during which a member's partitions stay the same.
+type assignment struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	err    error // once done
 }
 
 // begin reads and handles the partitions that the member has.
-func (l *life) begin(ctx, hands context.Context, t *table.Table, m *member) *tenure {
+func (l *connection) begin(ctx, handling context.Context, t *table.Table, m *member) *assignment {
 	own := m.own()
 	ctx, cancel := context.WithCancelCause(ctx)
-	n := &tenure{cancel: cancel, done: make(chan struct{})}
+	n := &assignment{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(n.done)
-		n.err = l.tenure(ctx, hands, t, m.sharing, own)
+		n.err = l.readAssigned(ctx, handling, t, m.sharing, own)
 	}()
 	return n
 }
 
-func (l *life) tenure(ctx, hands context.Context, t *table.Table, s sharing, own []int) error {
+func (l *connection) readAssigned(ctx, handling context.Context, t *table.Table, s sharing, own []int) error {
 	shares, begun, err := s.claim(ctx, l.db, own, l.options.Member)
 	if err == nil {
 		var rows *rows
 		if rows, err = l.rows(ctx, t, shares); err == nil {
 			defer rows.close()
-			err = l.read(ctx, hands, rows, shares, begun)
+			err = l.read(ctx, handling, rows, shares, begun)
 		}
 	}
 	switch {
@@ -221,13 +221,13 @@ func (l *life) tenure(ctx, hands context.Context, t *table.Table, s sharing, own
 }
 
 // end lets the handler finish what it has in hand and stores the offset; then it returns.
-func (n *tenure) end() error {
+func (n *assignment) end() error {
 	n.cancel(errRebalance)
 	<-n.done
 	return n.err
 }
 
-func (n *tenure) over() bool {
+func (n *assignment) over() bool {
 	if n == nil {
 		return false
 	}
@@ -239,8 +239,8 @@ func (n *tenure) over() bool {
 	}
 }
 
-// pause returns when the tenure has ended, or the time has passed.
-func (n *tenure) pause(d time.Duration) {
+// pause returns when the assignment has ended, or the time has passed.
+func (n *assignment) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -249,9 +249,9 @@ func (n *tenure) pause(d time.Duration) {
 	}
 }
 
-// during calls wait, whose context ends with the tenure, or with ctx where there is none, and
-// returns the tenure's error once it has ended.
-func (n *tenure) during(ctx context.Context, wait func(ctx context.Context) error) error {
+// during calls wait, whose context ends with the assignment, or with ctx where there is none, and
+// returns the assignment's error once it has ended.
+func (n *assignment) during(ctx context.Context, wait func(ctx context.Context) error) error {
 	until := ctx.Done()
 	if n != nil {
 		until = n.done // it ends after ctx, with the message in hand done

@@ -46,7 +46,7 @@ func TestShareProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		way := writersUnknown
-		if !testing.Short() { // looks at INNODB_TRX would disturb other tests
+		if !testing.Short() { // reads of INNODB_TRX would disturb other tests
 			s, way = s.Start(t), writersInnoDBTrx
 		}
 		config := s.Database(t)

@@ -24,17 +24,17 @@ func publishKey(tb testing.TB, db *notify.DB, key, payload string) {
 	require.NoError(tb, err)
 }
 
-// sceneOf is who has what in the group.
-func sceneOf(tb testing.TB, db *notify.DB, group string) scene {
+// snapshotOf is who has what in the group.
+func snapshotOf(tb testing.TB, db *notify.DB, group string) snapshot {
 	tb.Helper()
 	row, err := readGroup(tb.Context(), db.Pool(), "orders", group)
 	require.NoError(tb, err)
 	s, shared, err := decodeSharing("orders", group, row.Delivered)
 	require.NoError(tb, err)
 	if !shared {
-		return scene{}
+		return snapshot{}
 	}
-	now, err := look(tb.Context(), db.Pool(), s, sharePrefix(db.Name(), "orders", group))
+	now, err := readSnapshot(tb.Context(), db.Pool(), s, sharePrefix(db.Name(), "orders", group))
 	require.NoError(tb, err)
 	return now
 }
@@ -44,7 +44,7 @@ func sceneOf(tb testing.TB, db *notify.DB, group string) scene {
 func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
-		s := sceneOf(tb, db, group)
+		s := snapshotOf(tb, db, group)
 		owns := make(map[uint64]int)
 		for _, owner := range s.owners {
 			if owner == 0 {
@@ -137,9 +137,9 @@ func TestShareDisagreement(t *testing.T) {
 		fairly(t, db, "g", 1)
 		require.ErrorIs(t, end(Options{MembersShare: true, Reset: true, Partitions: 3}), notify.ErrOptions)
 		require.NoError(t, a.end(t))
-		eventually(t, func() bool { return len(sceneOf(t, db, "g").fair()) == 0 }, "the member does not leave")
+		eventually(t, func() bool { return len(snapshotOf(t, db, "g").fair()) == 0 }, "the member does not leave")
 		require.NoError(t, end(Options{MembersShare: true, Reset: true, Partitions: 3, PartitionBy: "kind"}))
-		require.Len(t, sceneOf(t, db, "g").owners, 3)
+		require.Len(t, snapshotOf(t, db, "g").owners, 3)
 		require.ErrorIs(t, end(Options{MembersShare: true, Partitions: 8}), notify.ErrOptions)
 
 		for _, o := range []Options{
@@ -209,7 +209,7 @@ func TestShareDeadLetter(t *testing.T) {
 	})
 }
 
-// What members who wait send: the coordinator about a look a second, each other what any
+// What members who wait send: the coordinator about one poll a second, each other what any
 // consumer of a group does.
 func TestShareIdle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

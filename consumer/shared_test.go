@@ -128,7 +128,7 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 		// An ALTER TABLE behind a writer keeps a read waiting for 2 s.
 		writer, ddl := newConn(t, admin), newConn(t, admin)
 		onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')")
-		insert(t, admin, "orders", "second") // after a gap, at which the consumer looks
+		insert(t, admin, "orders", "second") // after a gap, at which the consumer polls
 		got.waitFor(t, "first", "second")
 		altered := mysqltest.Result(func() error {
 			_, err := ddl.ExecContext(context.WithoutCancel(t.Context()), "ALTER TABLE orders ADD COLUMN more INT NULL")

@@ -56,7 +56,7 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 			members = append(members, MemberStatus{Session: session})
 		}
 	}
-	for _, session := range now.places {
+	for _, session := range now.slots {
 		add(session)
 	}
 	free := MemberStatus{}
@@ -90,7 +90,7 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 }
 
 // readParts reads the partitions' rows, and who has them.
-func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []part, err error) {
+func readParts(ctx context.Context, r *rows, of sharing) (now snapshot, parts []part, err error) {
 	var stored []struct {
 		Settled   uint64
 		Delivered []byte
@@ -102,7 +102,7 @@ func readParts(ctx context.Context, r *rows, of sharing) (now scene, parts []par
 		if err != nil {
 			return stateError("read partitions", err)
 		}
-		now, err = look(ctx, conn, of, sharePrefix(r.table.Schema, of.topic, of.group))
+		now, err = readSnapshot(ctx, conn, of, sharePrefix(r.table.Schema, of.topic, of.group))
 		return err
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func TestShareStatus(t *testing.T) {
 				fairly(t, db, "g", 1)
 			}
 		}
-		eventually(t, func() bool { return len(sceneOf(t, db, "g").fair()) == 2 }, "the second does not come")
+		eventually(t, func() bool { return len(snapshotOf(t, db, "g").fair()) == 2 }, "the second does not come")
 		g := statusOf(t, db, "orders").group(t, "g")
 		require.Equal(t, 6, g.Partitions)
 		require.Equal(t, "header key", g.PartitionBy)

@@ -23,17 +23,16 @@ type watermark struct {
 	seen     position.Set // the ids above settled that were read
 	frontier uint64       // pages were read up to this id
 	horizon  uint64       // every id that appears from now on is larger; may be ahead of the frontier
-	looked   uint64       // the head at the last look: who began since has larger ids only
-	// late says that a writer may take its first id shortly before a look can show
-	// it, but not as long before as the look before. Then earlier, the head at that
-	// look, stands for looked.
+	polled   uint64       // the head at the last poll: a writer that began since then has larger ids only
+	// late says that a writer may take its first id shortly before a poll can show the writer,
+	// but after the poll before that one. Then earlier, the head at the poll before, is used instead of polled.
 	late    bool
 	earlier uint64
 
-	// writers are those that were open at the last look, each with the head of the
-	// look before the one that saw it first: it has larger ids only. A writer that will
+	// writers are those that were open at the last poll, each with the head of the
+	// poll before the one that saw it first: it has larger ids only. A writer that will
 	// fill a gap below a head took the id before the head appeared, and its lock on
-	// the table before that, so a look that comes after the head shows it.
+	// the table before that, so a poll that comes after the head shows it.
 	writers map[writer]uint64
 	heads   []head // in order, where a gap is given grace
 }
@@ -55,7 +54,7 @@ type head struct {
 func newWatermark(settled uint64, seen position.Set) *watermark {
 	w := &watermark{settled: settled, seen: seen, writers: make(map[writer]uint64)}
 	w.settle(settled)
-	w.frontier, w.looked, w.earlier = max(w.settled, w.seen.Max()), w.settled, w.settled
+	w.frontier, w.polled, w.earlier = max(w.settled, w.seen.Max()), w.settled, w.settled
 	return w
 }
 
@@ -101,30 +100,30 @@ func (w *watermark) reread(ids []uint64) {
 func (w *watermark) settle(id uint64) {
 	w.settled = w.seen.Trim(max(id, w.settled))
 	w.frontier = max(w.frontier, w.settled)
-	w.looked, w.earlier = max(w.looked, w.settled), max(w.earlier, w.settled)
+	w.polled, w.earlier = max(w.polled, w.settled), max(w.earlier, w.settled)
 }
 
 // waiting reports whether there are gaps below the frontier, or a head whose writers
 // have not ended.
-func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.looked) }
+func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.polled) }
 
 // full reports whether the set of ids above the gaps has reached its memory limit.
 func (w *watermark) full() bool { return len(w.seen.Spans) >= maxSpans }
 
-// look records a head, and the writers that were open after it was read. It returns
+// observe records a head, and the writers that were open after it was read. It returns
 // the range, lo and hi included, whose gaps the caller must read again, because a
 // writer that has ended may have filled them. It also returns the id up to which
 // nothing can appear after that reading: every writer that may have a smaller id has
 // ended, and grace has passed since the head was there. The caller reads the range
 // first, and calls end with the id afterwards.
-func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duration) (again position.Span, ended uint64) {
-	id = max(id, w.looked)
+func (w *watermark) observe(id uint64, open open, now time.Time, grace time.Duration) (again position.Span, ended uint64) {
+	id = max(id, w.polled)
 	ended = id
-	since := w.looked
+	since := w.polled
 	if w.late {
-		since, ended = w.earlier, w.looked
+		since, ended = w.earlier, w.polled
 	}
-	after := since // writers that began and ended since the last look have larger ids
+	after := since // writers that began and ended since the last poll have larger ids
 	for name, low := range w.writers {
 		if _, still := open[name]; still {
 			ended = min(ended, low)
@@ -143,7 +142,7 @@ func (w *watermark) look(id uint64, open open, now time.Time, grace time.Duratio
 		after = w.settled // who fills a gap may not show
 		ended = min(ended, w.graced(id, now, grace))
 	}
-	w.earlier, w.looked = w.looked, id
+	w.earlier, w.polled = w.polled, id
 	return position.Span{Lo: max(after, w.settled) + 1, Hi: id}, ended
 }
 

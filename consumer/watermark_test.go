@@ -23,7 +23,7 @@ type simulation struct {
 	visible position.Set
 	closing bool   // no writer begins any more
 	pinned  writer // never ends, if not 0
-	late    bool   // a writer shows at the look after the first that it could show at
+	late    bool   // a writer shows at the poll after the first that it could show at
 	shown   map[writer]bool
 }
 
@@ -172,7 +172,7 @@ func (r *simulatedReader) read1(t *testing.T) {
 		r.wm.late = r.late
 		head := slices.Max(append(r.read(0, r.next, int(r.next)), 0))
 		r.steps()
-		r.look(t, head)
+		r.pollWriters(t, head)
 	}
 	page := r.read(r.wm.frontier, r.next, 1+r.random.IntN(8))
 	r.steps()
@@ -185,13 +185,13 @@ func (r *simulatedReader) read1(t *testing.T) {
 	}
 	r.take(t, page)
 	r.wm.page(page)
-	r.look(t, head)
+	r.pollWriters(t, head)
 }
 
-func (r *simulatedReader) look(t *testing.T, head uint64) {
+func (r *simulatedReader) pollWriters(t *testing.T, head uint64) {
 	open, now := r.open(), time.Now()
 	r.steps()
-	again, ended := r.wm.look(head, open, now, 0)
+	again, ended := r.wm.observe(head, open, now, 0)
 	var ids []uint64
 	for gap := range r.wm.seen.Missing(max(again.Lo-1, r.wm.settled), min(again.Hi, r.wm.frontier)) {
 		ids = append(ids, r.read(gap.Lo-1, gap.Hi, int(r.next))...)
@@ -223,7 +223,7 @@ func TestWatermarkOneLongWriter(t *testing.T) {
 	now := time.Now()
 	for id := uint64(2); id < 1000; id++ {
 		w.page([]uint64{id})
-		again, ended := w.look(id, openOf(1), now, 0)
+		again, ended := w.observe(id, openOf(1), now, 0)
 		w.end(ended)
 		require.Zero(t, w.settled)
 		if id > 2 {
@@ -232,7 +232,7 @@ func TestWatermarkOneLongWriter(t *testing.T) {
 	}
 	require.Len(t, w.writers, 1)
 	require.Len(t, w.seen.Spans, 1)
-	again, ended := w.look(999, nil, now, 0)
+	again, ended := w.observe(999, nil, now, 0)
 	require.Equal(t, []position.Span{{Lo: 1, Hi: 1}}, gapsOf(w, again))
 	w.end(ended)
 	require.Equal(t, uint64(999), w.settled)
@@ -244,17 +244,17 @@ func TestWatermarkManyShortWriters(t *testing.T) {
 	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	w.page([]uint64{2})
-	w.look(2, openOf(1), now, 0)
+	w.observe(2, openOf(1), now, 0)
 	for id := uint64(4); id < 1000; id += 2 {
 		w.page([]uint64{id})
 		open := openOf(1)
-		if id%4 == 0 { // who has id-1 is seen; else he came and went between the page and the look
+		if id%4 == 0 { // who has id-1 is seen; else he came and went between the page and the poll
 			open[writer(id)] = true
 		}
-		again, ended := w.look(id, open, now, 0)
+		again, ended := w.observe(id, open, now, 0)
 		require.Equal(t, []position.Span{{Lo: id - 1, Hi: id - 1}}, gapsOf(w, again))
 		w.end(ended)
-		again, ended = w.look(id, openOf(1), now, 0)
+		again, ended = w.observe(id, openOf(1), now, 0)
 		if id%4 == 0 {
 			require.Equal(t, []position.Span{{Lo: id - 1, Hi: id - 1}}, gapsOf(w, again))
 		} else {
@@ -276,13 +276,13 @@ func TestWatermarkNeverRests(t *testing.T) {
 	w := newWatermark(0, position.Set{})
 	now := time.Now()
 	open := make(open)
-	for n := uint64(1); n <= 1000; n++ { // each lives for ten looks
+	for n := uint64(1); n <= 1000; n++ { // each lives for ten polls
 		open[writer(n)] = true
 		if n > 10 {
 			delete(open, writer(n-10))
 		}
 		w.page([]uint64{2 * n})
-		_, ended := w.look(2*n, open, now, 0)
+		_, ended := w.observe(2*n, open, now, 0)
 		w.end(ended)
 		if n > 20 {
 			require.Equal(t, 2*(n-10), w.settled)
@@ -295,13 +295,13 @@ func TestWatermarkGrace(t *testing.T) {
 	now := time.Now()
 	const grace = 2 * time.Second
 	w.page([]uint64{5})
-	again, ended := w.look(5, nil, now, grace)
+	again, ended := w.observe(5, nil, now, grace)
 	require.Equal(t, position.Span{Lo: 1, Hi: 5}, again)
 	require.Zero(t, ended)
-	again, ended = w.look(5, nil, now.Add(time.Second), grace)
+	again, ended = w.observe(5, nil, now.Add(time.Second), grace)
 	require.Equal(t, position.Span{Lo: 1, Hi: 5}, again, "gaps are read again while they have grace")
 	require.Zero(t, ended)
-	_, ended = w.look(5, nil, now.Add(grace), grace)
+	_, ended = w.observe(5, nil, now.Add(grace), grace)
 	require.Equal(t, uint64(5), ended)
 	w.end(ended)
 	require.False(t, w.waiting())
@@ -311,7 +311,7 @@ func TestWatermarkGrace(t *testing.T) {
 		now = now.Add(10 * time.Millisecond)
 		id := uint64(7 + 2*n)
 		w.page([]uint64{id})
-		_, ended := w.look(id, nil, now, grace)
+		_, ended := w.observe(id, nil, now, grace)
 		w.end(ended)
 		require.LessOrEqual(t, len(w.heads), graceParts+2)
 		if n > 300 {

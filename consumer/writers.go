@@ -128,7 +128,7 @@ func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration
 }
 
 // replication notices that the server is a replica, by what it has applied of other servers' transactions since the last
-// look. Those who write there are not seen here.
+// poll. Those who write there are not seen here.
 type replication struct {
 	session *core.Session
 	growth  *server.Growth

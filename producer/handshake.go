@@ -158,7 +158,7 @@ func (h *handshake) serve(ctx context.Context, session *core.Session, begun func
 			wait = againFirst
 		}
 		var woke bool
-		if woke, err = lock.Turn(ctx, turnPatience); errors.Is(err, notify.ErrNotAcquired) {
+		if woke, err = lock.Pass(ctx, turnPatience); errors.Is(err, notify.ErrNotAcquired) {
 			woke = true // a consumer that takes its time
 			lock, err = h.acquire(ctx, session)
 		}

@@ -289,7 +289,7 @@ func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...st
 // of a range of the index.
 func (q *Queue) oldest(ctx context.Context, state string, age time.Duration) (ids []uint64, err error) {
 	err = sqlx.SelectContext(ctx, q.db.Pool(), &ids, "SELECT id FROM "+schema.TaskTable+forceClaim+
-		" WHERE queue = ? AND state = ? AND turn = 0 AND state_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
+		" WHERE queue = ? AND state = ? AND claim_order = 0 AND state_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
 		q.name, state, age.Microseconds(), rowsAtOnce)
 	return ids, err
 }

@@ -228,13 +228,13 @@ func BenchmarkFinished(b *testing.B) {
 	sizes := []int{1_000, 10_000, 100_000, 1_000_000}
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		own := durable(b, s)
-		queues, lines, costs := make([]*Queue, len(sizes)), make([]*line, len(sizes)), make([][]float64, len(sizes))
+		queues, lines, costs := make([]*Queue, len(sizes)), make([]*store, len(sizes)), make([][]float64, len(sizes))
 		var db *notify.DB
 		for i, n := range sizes {
 			db, _ = database(b, own)
 			finished(b, db, n)
 			mysqltest.Exec(b, db.Pool(), "ANALYZE TABLE mqnotify_task")
-			queues[i], lines[i] = newQueue(b, db, Options{}), newLine(b, db, true)
+			queues[i], lines[i] = newQueue(b, db, Options{}), newStore(b, db, true)
 		}
 		written(b, db)
 		for b.Loop() {
@@ -270,13 +270,13 @@ func written(tb testing.TB, db *notify.DB) {
 	mysqltest.Exec(tb, db.Pool(), "SET GLOBAL innodb_max_dirty_pages_pct = ?", was)
 }
 
-// newLine is a session that claims.
-func newLine(tb testing.TB, db *notify.DB, skip bool) *line {
+// newStore is a session that claims.
+func newStore(tb testing.TB, db *notify.DB, skip bool) *store {
 	tb.Helper()
 	session, err := core.NewSession(tb.Context(), db, core.SessionOptions{})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
-	return &line{
+	return &store{
 		session: session, queue: "mail", owner: "test", visibility: time.Minute, skip: skip, lapses: defaultLapses,
 		retried: func() {}, log: testLogger(tb),
 	}

@@ -84,7 +84,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range map[string]struct{ before, state string }{
 			"claim":   {"SET state = 'in progress'", "'ready', state_at = DEFAULT"},
-			"promote": {"SET state = 'ready', turn", "'failed', state_at = '2020-01-01'"},
+			"promote": {"SET state = 'ready', claim_order", "'failed', state_at = '2020-01-01'"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -104,7 +104,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 				}()
 				eventually(t, host.gone.Load, "it does not vanish")
 				var got collected
-				work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Look: time.Hour}, got.handle)
+				work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{PollInterval: time.Hour}, got.handle)
 				got.waitFor(t, "1", "2", "3")
 				stop()
 				<-ended

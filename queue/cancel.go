@@ -14,27 +14,27 @@ import (
 )
 
 // A task that is cancelled while a worker has it stays in progress, with its unique key and its claim, until the worker has
-// ended the handler and gives the claim up, or until the claim lapses. Its column turn says what it becomes then. Its results
+// ended the handler and gives the claim up, or until the claim lapses. Its column claim_order says what it becomes then. Its results
 // change nothing any more. So no other worker can have the task, or a task with the same key, while the handler still runs.
 const (
-	turnDead  = "1" // it was cancelled
-	turnReady = "2" // it was cancelled, and Retry wants it tried again
+	orderDead  = "1" // it was cancelled
+	orderReady = "2" // it was cancelled, and Retry wants it tried again
 )
 
-const isCancelled = "state = 'in progress' AND turn > 0"
+const isCancelled = "state = 'in progress' AND claim_order > 0"
 
 // cancelSet is the SET of Cancel.
-const cancelSet = "last_error = 'cancelled', turn = IF(state = 'in progress', " + turnDead + ", 0)," +
+const cancelSet = "last_error = 'cancelled', claim_order = IF(state = 'in progress', " + orderDead + ", 0)," +
 	" state_at = IF(state = 'in progress', state_at, UTC_TIMESTAMP(6)), state = IF(state = 'in progress', state, 'dead')"
 
 // retrySet is the SET of Retry. Its argument is how many retries the task gets.
 const retrySet = "retries = ?, lapses = 0, unique_key = IF(state = 'dead', NULL, unique_key)," +
-	" turn = IF(state = 'in progress', " + turnReady + ", priority), state_at = IF(state = 'in progress', state_at, " + noTime + ")," +
+	" claim_order = IF(state = 'in progress', " + orderReady + ", priority), state_at = IF(state = 'in progress', state_at, " + noTime + ")," +
 	" owner = IF(state = 'in progress', owner, ''), state = IF(state = 'in progress', state, 'ready')"
 
-// giveUpSet ends the claim on a cancelled task. turn is the last column, because the others depend on it.
-const giveUpSet = "state = IF(turn = " + turnDead + ", 'dead', 'ready'), state_at = IF(turn = " + turnDead + ", UTC_TIMESTAMP(6), " + noTime + ")," +
-	" owner = IF(turn = " + turnDead + ", owner, ''), turn = IF(turn = " + turnDead + ", 0, priority)"
+// giveUpSet ends the claim on a cancelled task. claim_order is the last column, because the others depend on it.
+const giveUpSet = "state = IF(claim_order = " + orderDead + ", 'dead', 'ready'), state_at = IF(claim_order = " + orderDead + ", UTC_TIMESTAMP(6), " + noTime + ")," +
+	" owner = IF(claim_order = " + orderDead + ", owner, ''), claim_order = IF(claim_order = " + orderDead + ", 0, priority)"
 
 // cancels is what a worker polls to learn of cancelled tasks. It changes with every task that is cancelled while a worker has it.
 func cancels(queue string) core.Source {
@@ -58,15 +58,15 @@ func (d *dispatcher) hearCancels(ctx context.Context, waiter core.Waiter) error 
 
 // giveUp ends the handlers of this worker's cancelled tasks, and gives up the claims on those that no handler has.
 func (d *dispatcher) giveUp(ctx context.Context) error {
-	tasks, err := d.line.cancelled(ctx)
+	tasks, err := d.store.cancelled(ctx)
 	if err != nil || len(tasks) == 0 {
 		return err
 	}
-	return d.line.giveUp(ctx, d.hands.cancel(tasks), d.queue.changed)
+	return d.store.giveUp(ctx, d.pool.cancel(tasks), d.queue.changed)
 }
 
 // cancelled returns the cancelled tasks that this worker has.
-func (l *line) cancelled(ctx context.Context) (tasks []Task, err error) {
+func (l *store) cancelled(ctx context.Context) (tasks []Task, err error) {
 	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		tasks = nil
 		var p packet
@@ -89,7 +89,7 @@ func readClaims(tasks *[]Task) func(rows *sql.Rows) error {
 }
 
 // giveUp gives up the claims on cancelled tasks, and calls changed if there are any.
-func (l *line) giveUp(ctx context.Context, tasks []Task, changed func()) error {
+func (l *store) giveUp(ctx context.Context, tasks []Task, changed func()) error {
 	if len(tasks) == 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func cancelledOutcomes(tasks []Task) []outcome {
 }
 
 // endLapsed ends the lapsed claims on cancelled tasks, whose workers have vanished. It returns how many tasks it ended.
-func (l *line) endLapsed(ctx context.Context) (ended int, err error) {
+func (l *store) endLapsed(ctx context.Context) (ended int, err error) {
 	query := "SELECT id, attempts FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled +
 		" AND state_at <= UTC_TIMESTAMP(6) LIMIT " + strconv.Itoa(promoted) + " FOR UPDATE"
 	if l.skip {
@@ -138,7 +138,7 @@ func (l *line) endLapsed(ctx context.Context) (ended int, err error) {
 }
 
 // cancel ends the handlers of cancelled tasks, and returns the tasks that no handler has: their handlers ended before.
-func (h *hands) cancel(tasks []Task) (free []Task) {
+func (h *pool) cancel(tasks []Task) (free []Task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range tasks {
@@ -166,7 +166,7 @@ func (h *hands) cancel(tasks []Task) (free []Task) {
 		}
 	}
 	h.waiting = waiting
-	for _, outcomes := range [][]outcome{h.outcomes, h.aside} {
+	for _, outcomes := range [][]outcome{h.outcomes, h.deferred} {
 		for i, o := range outcomes {
 			if o.held.cancelled {
 				outcomes[i] = outcome{held: o.held, kind: wasCancelled}

@@ -116,7 +116,7 @@ func TestCancelledClaimLapses(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("dead"), Unique: "key"}, Entry{Payload: []byte("ready"), Unique: "other key"})
 		require.NoError(t, err)
-		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1,"+
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', claim_order = 0, attempts = 1,"+
 			" state_at = UTC_TIMESTAMP(6) + INTERVAL 3 SECOND")
 		n, err := q.Cancel(t.Context(), Filter{IDs: ids})
 		require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestCancelledClaimLapses(t *testing.T) {
 		require.Equal(t, 1, n)
 		require.Equal(t, []string{"key", "other key"}, keysOf(t, db))
 		var got collected
-		idleWorker(t, db, config, WorkerOptions{Look: time.Hour}, got.handle)
+		idleWorker(t, db, config, WorkerOptions{PollInterval: time.Hour}, got.handle)
 		got.waitFor(t, "ready")
 		eventually(t, func() bool { return inState(t, db, stateDead) == 1 && inState(t, db, stateDone) == 1 }, "the cancelled task is not dead")
 		assert.Empty(t, keysOf(t, db))

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A claim, a look, and a search for what fell due read the same few rows, however many
+// A claim, a poll, and a search for what fell due read the same few rows, however many
 // tasks are done.
 func TestFinishedTasksCostNothing(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -27,7 +27,7 @@ func TestFinishedTasksCostNothing(t *testing.T) {
 				finished(t, db, n)
 				q := newQueue(t, db, Options{})
 				enqueue(t, q, "1", "2", "3", "4", "5", "6")
-				l := newLine(t, db, skip)
+				l := newStore(t, db, skip)
 				costs := map[string]int{}
 				measure := func(what string, f func() error) {
 					before := handlerReads(t, l)
@@ -39,13 +39,13 @@ func TestFinishedTasksCostNothing(t *testing.T) {
 					require.Len(t, tasks, 3)
 					return err
 				})
-				l.swept = time.Now().Add(time.Hour) // behind the last claim, however slow this is
+				l.scannedAt = time.Now().Add(time.Hour) // behind the last claim, however slow this is
 				measure("claim of one", func() error {
 					tasks, _, err := l.round(t.Context(), nil, 1)
 					require.Len(t, tasks, 1)
 					return err
 				})
-				measure("look", func() error { _, err := l.look(t.Context()); return err })
+				measure("poll", func() error { _, err := l.poll(t.Context()); return err })
 				measure("promote", func() error { _, err := l.promote(t.Context()); return err })
 				reads = append(reads, costs)
 			}
@@ -71,7 +71,7 @@ func TestSettlesTogether(t *testing.T) {
 		} {
 			mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 			enqueue(t, q, "1", "2", "3", "4", "5", "6")
-			l := newLine(t, db, true)
+			l := newStore(t, db, true)
 			l.discard = c.discard
 			tasks, _, err := l.round(t.Context(), nil, 6)
 			require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestSettlesTogether(t *testing.T) {
 }
 
 // counted is one of the session's counters of statements.
-func counted(t *testing.T, l *line, counter string) (n int) {
+func counted(t *testing.T, l *store, counter string) (n int) {
 	t.Helper()
 	require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 		var name string
@@ -102,7 +102,7 @@ func counted(t *testing.T, l *line, counter string) (n int) {
 }
 
 // handlerReads are the rows that the session has read so far.
-func handlerReads(t *testing.T, l *line) (sum int) {
+func handlerReads(t *testing.T, l *store) (sum int) {
 	t.Helper()
 	require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 		rows, err := conn.QueryxContext(ctx, "SHOW SESSION STATUS LIKE 'Handler\\_read\\_%'")
@@ -130,7 +130,7 @@ func handlerReads(t *testing.T, l *line) (sum int) {
 func TestIdleWorkers(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const workers = 10
-		window := mysqltest.Size(4*time.Second, 12*time.Second, 61*time.Second) // in the long form it contains a look of each
+		window := mysqltest.Size(4*time.Second, 12*time.Second, 61*time.Second) // in the long form it contains a poll of each
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		install(t, db)

@@ -19,26 +19,26 @@ const (
 	// settleAfter is how long an outcome waits for others to be written down with it,
 	// while no handler waits for a task.
 	settleAfter = 20 * time.Millisecond
-	// gatherFor is how long new claims may take to be written down with each other: the
+	// coalesceFor is how long new claims may take to be written down with each other: the
 	// next transaction waits for them if handlers were faster than that before.
-	gatherFor = 200 * time.Microsecond
-	// waitBound bounds a wait in the waiter, which is of no cost: Look is what looks.
+	coalesceFor = 200 * time.Microsecond
+	// waitBound bounds a wait in the waiter, which costs nothing: the polls are those of PollInterval.
 	waitBound = time.Minute
 	// keyAgain is the wait before an outcome is tried again whose unique key another session has locked. Each try
 	// delays all else by 2 s.
 	keyAgain = time.Second
 )
 
-// busyLook is how often a worker looks for tasks that are due although it always finds others, or although its waiter has
-// not begun. Tests make it shorter, because they wait until such a look is over.
-var busyLook = time.Second
+// busyPoll is how often a worker polls for tasks that are due although it always finds others, or although its waiter has
+// not begun. Tests make it shorter, because they wait until such a poll is over.
+var busyPoll = time.Second
 
 // dispatcher is a worker while a session lives: one goroutine makes all statements, and
 // a second one waits to be woken.
 type dispatcher struct {
 	*worker
-	line  *line
-	hands *hands
+	store *store
+	pool  *pool
 	wakes chan struct{} // one slot: tasks were entered
 	idle  chan struct{} // one slot: the waiter is to wait
 	// cancels has one slot: tasks were cancelled.
@@ -46,12 +46,12 @@ type dispatcher struct {
 	heard   atomic.Bool // the waiter has begun: no task that is entered from now on goes unheard
 
 	empty    bool      // the last claim found less than there was room for
-	ready    bool      // the last look found a task that is ready
+	ready    bool      // the last poll found a task that is ready
 	worked   time.Time // when there was something to do
-	looked   time.Time // when it last looked for what falls due
-	lookTook time.Duration
-	woken    bool // tasks were entered, and it has not claimed since: it looks after the claim
-	nextLook time.Time
+	polled   time.Time // when it last polled for what falls due
+	pollTook time.Duration
+	woken    bool // tasks were entered, and it has not claimed since: it polls after the claim
+	nextPoll time.Time
 	due      time.Time     // when something does; zero for nothing
 	recurs   bool          // there are recurring tasks
 	alone    Task          // a task that is handled alone, and waits until the worker has no other
@@ -80,17 +80,17 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error
 	defer cancel(nil)
 	d.worked = time.Now()
 	for {
-		var now handsState
-		err := d.line.stay(func() (err error) {
+		var now poolState
+		err := d.store.stay(func() (err error) {
 			for {
 				worked := true
 				for worked && err == nil {
 					if worked, err = d.step(ctx); worked {
 						d.worked = time.Now()
-						d.gather()
+						d.coalesce()
 					}
 				}
-				now = d.hands.state(d.options.Batch)
+				now = d.pool.state(d.options.Batch)
 				if err != nil || d.empty || ctx.Err() != nil {
 					return err
 				}
@@ -102,7 +102,7 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.aside == 0 {
+		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.deferred == 0 {
 			return d.giveUp(ctx) // those that were cancelled just before
 		}
 		if d.mayRest(ctx, now) {
@@ -122,7 +122,7 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error
 func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	stopping := ctx.Err() != nil
 	if stopping {
-		d.hands.release()
+		d.pool.release()
 	}
 	if err := d.renew(ctx); err != nil {
 		return false, err
@@ -148,7 +148,7 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 // tell tells other workers of tasks that this one gives back. Otherwise they find them by polling. A failure must not
 // prevent the worker from stopping.
 func (d *dispatcher) tell(ctx context.Context) {
-	if !d.hands.told() {
+	if !d.pool.told() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
@@ -161,31 +161,31 @@ func (d *dispatcher) tell(ctx context.Context) {
 // hintPatience is how long a worker that stops waits for others to be woken.
 const hintPatience = 5 * time.Second
 
-// gather waits for quick handlers: one transaction for all of them costs about what one
+// coalesce waits for quick handlers: one transaction for all of them costs about what one
 // for the first of them would.
-func (d *dispatcher) gather() {
-	now := d.hands.state(d.options.Batch)
+func (d *dispatcher) coalesce() {
+	now := d.pool.state(d.options.Batch)
 	if !now.quick || now.claims == 0 {
 		return
 	}
-	late := time.NewTimer(gatherFor)
+	late := time.NewTimer(coalesceFor)
 	defer late.Stop()
 	for now.claims > 0 {
 		select {
-		case <-d.hands.changed:
+		case <-d.pool.changed:
 		case <-late.C:
 			return
 		}
-		now = d.hands.state(d.options.Batch)
+		now = d.pool.state(d.options.Batch)
 	}
 }
 
 // round writes down outcomes and claims tasks, if it is time for either.
 func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
 	if !time.Now().Before(d.again) {
-		d.hands.bringBack()
+		d.pool.bringBack()
 	}
-	now := d.hands.state(d.options.Batch)
+	now := d.pool.state(d.options.Batch)
 	if d.alone.ID != 0 && now.claims == 0 && now.outcomes == 0 && !stopping {
 		return true, d.takeAlone(ctx)
 	}
@@ -193,35 +193,35 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.alone, d.patience = Task{}, min(2*d.patience, time.Hour)
 	}
 	want := 0
-	if now.hungry && !stopping && d.alone.ID == 0 {
+	if now.wanting && !stopping && d.alone.ID == 0 {
 		want = min(now.free, d.options.Batch)
 	}
-	due := now.outcomes > 0 && (now.hungry || stopping || now.outcomes >= d.options.Batch || time.Since(now.oldest) >= settleAfter)
+	due := now.outcomes > 0 && (now.wanting || stopping || now.outcomes >= d.options.Batch || time.Since(now.oldest) >= settleAfter)
 	if !due && (want == 0 || d.empty) {
 		return false, nil
 	}
-	if d.line.ordered {
+	if d.store.ordered {
 		want = min(want, 1)
 	}
-	d.line.busy, d.line.surplus = now.claims > 0 && !d.line.ordered, max(0, want-now.idle)
-	outcomes := d.hands.pending()
+	d.store.busy, d.store.surplus = now.claims > 0 && !d.store.ordered, max(0, want-now.idle)
+	outcomes := d.pool.pending()
 	var claimed []Task
 	var started time.Time
-	locked, err := d.briefly(now.claims > 0 || !stopping, func() (err error) {
-		claimed, started, err = d.line.round(ctx, outcomes, want)
+	locked, err := d.withoutRetry(now.claims > 0 || !stopping, func() (err error) {
+		claimed, started, err = d.store.round(ctx, outcomes, want)
 		return err
 	})
 	if locked {
-		d.hands.setAside()
+		d.pool.putOff()
 		d.again = time.Now().Add(keyAgain)
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	d.hands.take(claimed, started, d.options.Visibility)
-	d.hands.wrote(outcomes)
-	d.hands.owes(d.line.ordered && stopping && len(outcomes) > 0) // the next is another worker's
+	d.pool.take(claimed, started, d.options.Visibility)
+	d.pool.wrote(outcomes)
+	d.pool.owes(d.store.ordered && stopping && len(outcomes) > 0) // the next is another worker's
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.kind == wasCancelled }) {
 		d.queue.changed() // the tasks may be ready now, and their unique keys are free
 		d.empty = false
@@ -242,24 +242,24 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.contended.Reset()
 	}
 	was := d.empty
-	d.empty = d.line.short
-	if refused := d.line.refused; refused.ID != 0 {
+	d.empty = d.store.short
+	if refused := d.store.refused; refused.ID != 0 {
 		return true, d.postpone(ctx, refused)
 	}
 	if !d.empty || was {
 		return true, nil
 	}
-	if again := d.looked.Add(sweepShare * min(d.lookTook, sweepMost)); d.lookTook > sweepEach/sweepShare && time.Now().Before(again) {
-		d.lookAt(again) // a look is slow where a sweep is
+	if again := d.polled.Add(scanShare * min(d.pollTook, scanMost)); d.pollTook > scanEach/scanShare && time.Now().Before(again) {
+		d.pollBy(again) // a poll is slow where a full scan is
 		return true, nil
 	}
 	// Only now is it known when to wake by itself.
-	ready, err := d.look(ctx)
+	ready, err := d.poll(ctx)
 	switch {
-	case ready && d.line.unswept:
-		d.lookAt(d.line.sweepDue())
+	case ready && d.store.unscanned:
+		d.pollBy(d.store.scanDue())
 	case ready: // another worker has it in hand, or vanishes with it
-		d.nextLook = time.Now().Add(d.contended.NextBackOff())
+		d.nextPoll = time.Now().Add(d.contended.NextBackOff())
 	default:
 		d.contended.Reset()
 	}
@@ -269,7 +269,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 // postpone keeps a task for when nothing else is in hand. The worker claims no other until then, or until its patience
 // ends, because a long task must not keep it from all others. Then it works as before for as long again.
 func (d *dispatcher) postpone(ctx context.Context, t Task) error {
-	was, err := d.line.postpone(ctx, t, 2*d.patience)
+	was, err := d.store.postpone(ctx, t, 2*d.patience)
 	if was {
 		d.alone, d.aloneTo = t, time.Now().Add(d.patience)
 		d.queue.changed() // others learn when it is theirs if this worker takes longer
@@ -281,26 +281,26 @@ func (d *dispatcher) postpone(ctx context.Context, t Task) error {
 func (d *dispatcher) takeAlone(ctx context.Context) error {
 	t, started := d.alone, time.Now()
 	d.alone, d.patience = Task{}, firstPatience(d.options.Visibility)
-	was, err := d.line.claimPostponed(ctx, t)
+	was, err := d.store.claimPostponed(ctx, t)
 	if was {
 		t.Attempt++
-		d.hands.take([]Task{t}, started, d.options.Visibility)
+		d.pool.take([]Task{t}, started, d.options.Visibility)
 	}
 	return err
 }
 
-// lookAt makes the next look no later than at the time.
-func (d *dispatcher) lookAt(at time.Time) {
-	if at.Before(d.nextLook) {
-		d.nextLook = at
+// pollBy makes the next poll no later than at the time.
+func (d *dispatcher) pollBy(at time.Time) {
+	if at.Before(d.nextPoll) {
+		d.nextPoll = at
 	}
 }
 
-// briefly runs f. If brief is set, a transaction whose lock wait times out is not run again: the claims could not be
+// withoutRetry runs f. If brief is set, a transaction whose lock wait times out is not run again: the claims could not be
 // renewed meanwhile.
-func (d *dispatcher) briefly(brief bool, f func() error) (locked bool, err error) {
-	d.line.brief = brief
-	defer func() { d.line.brief = false }()
+func (d *dispatcher) withoutRetry(brief bool, f func() error) (locked bool, err error) {
+	d.store.brief = brief
+	defer func() { d.store.brief = false }()
 	if err = f(); brief && server.Is(err, server.ErrLockWaitTimeout) {
 		return true, nil
 	}
@@ -348,7 +348,7 @@ func (d *dispatcher) late(ctx context.Context, outcomes []outcome) error {
 	if len(outcomes) == 0 {
 		return nil
 	}
-	late, err := d.line.lateOf(ctx, outcomes)
+	late, err := d.store.lateOf(ctx, outcomes)
 	for _, t := range late {
 		d.tooLate(t)
 	}
@@ -361,15 +361,15 @@ func (d *dispatcher) renew(ctx context.Context) error {
 		return nil
 	}
 	d.renewed = time.Now()
-	tasks := d.hands.claims(false)
+	tasks := d.pool.claims(false)
 	if len(tasks) == 0 {
 		return nil
 	}
-	lost, started, err := d.line.renew(ctx, tasks)
+	lost, started, err := d.store.renew(ctx, tasks)
 	if err != nil {
 		return err
 	}
-	for _, t := range d.hands.renewed(tasks, lost, started, d.options.Visibility) {
+	for _, t := range d.pool.renewed(tasks, lost, started, d.options.Visibility) {
 		d.log.WarnContext(ctx, "the claim on a task is lost", "task", t.ID, "attempt", t.Attempt)
 	}
 	return nil

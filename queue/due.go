@@ -17,7 +17,7 @@ const promoted = 500
 // errLapsed is the last_error of a task whose worker vanished.
 const errLapsed = "the worker did not finish it, nor hold its claim: it vanished, or the server was out of its reach"
 
-// view is what a look sees.
+// view is what a poll sees.
 type view struct {
 	ready bool          // there is a task to claim, or another worker is about to
 	due   time.Duration // until something falls due, by the server's clock; negative when it is overdue
@@ -29,20 +29,20 @@ type view struct {
 // dueColumn is how long until the first task in a state falls due, in microseconds.
 func dueColumn(state string) string {
 	return "(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim +
-		" WHERE queue = ? AND state = '" + state + "' AND turn = 0)"
+		" WHERE queue = ? AND state = '" + state + "' AND claim_order = 0)"
 }
 
-var lookQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready'), " +
+var pollQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready'), " +
 	dueColumn(stateScheduled) + ", " + dueColumn(stateFailed) + ", " + dueColumn(stateInProgress) + ", " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled + "), " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(next_at)) FROM " + schema.ScheduleTable + " WHERE queue = ?"
 
-// look reads what there is to do and when, in one statement that locks nothing.
-func (l *line) look(ctx context.Context) (v view, err error) {
+// poll reads what there is to do and when, in one statement that locks nothing.
+func (l *store) poll(ctx context.Context) (v view, err error) {
 	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var in [5]sql.NullInt64
 		known, args := l.known()
-		row := conn.QueryRowxContext(ctx, lookQuery+known+")", append([]any{l.queue, l.queue, l.queue, l.queue, l.queue, l.queue}, args...)...)
+		row := conn.QueryRowxContext(ctx, pollQuery+known+")", append([]any{l.queue, l.queue, l.queue, l.queue, l.queue, l.queue}, args...)...)
 		if err := row.Scan(&v.ready, &in[0], &in[1], &in[2], &in[3], &in[4]); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (l *line) look(ctx context.Context) (v view, err error) {
 
 // promote makes ready what has fallen due, and takes tasks from workers that let their claims
 // lapse: these come back after a wait, or are dead. It returns how many can be claimed now.
-func (l *line) promote(ctx context.Context) (ready int, err error) {
+func (l *store) promote(ctx context.Context) (ready int, err error) {
 	for {
 		n, moved, err := l.promoteSome(ctx)
 		ready += n
@@ -74,9 +74,9 @@ func (l *line) promote(ctx context.Context) (ready int, err error) {
 	}
 }
 
-func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
+func (l *store) promoteSome(ctx context.Context) (ready, moved int, err error) {
 	query := "SELECT id, state = 'in progress', retries, lapses FROM " + schema.TaskTable + forceClaim +
-		" WHERE queue = ? AND state IN ('scheduled', 'failed', 'in progress') AND turn = 0 AND state_at <= UTC_TIMESTAMP(6)" +
+		" WHERE queue = ? AND state IN ('scheduled', 'failed', 'in progress') AND claim_order = 0 AND state_at <= UTC_TIMESTAMP(6)" +
 		" LIMIT " + strconv.Itoa(promoted) + " FOR UPDATE"
 	if l.skip {
 		query += " SKIP LOCKED"
@@ -106,7 +106,7 @@ func (l *line) promoteSome(ctx context.Context) (ready, moved int, err error) {
 			return err
 		}
 		if len(due) > 0 {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+" WHERE "+among(due))
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', claim_order = priority, state_at = "+noTime+" WHERE "+among(due))
 		}
 		if len(lapsed) > 0 {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'failed', owner = '', lapses = lapses + 1, last_error = ?,"+

@@ -11,7 +11,7 @@ import (
 )
 
 const insertInto = "INSERT INTO " + schema.TaskTable +
-	" (queue, state, turn, state_at, priority, retries, unique_key, payload) VALUES "
+	" (queue, state, claim_order, state_at, priority, retries, unique_key, payload) VALUES "
 
 // Enqueue enters the tasks, all or none of them, wakes workers, and returns the tasks'
 // ids in their order once they are committed; 0 for one whose unique key the queue has

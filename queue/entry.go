@@ -81,13 +81,13 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 			return row{}, optionsf("Unique %.80q: %s", e.Unique, problem)
 		}
 	}
-	state, turn, at := stateReady, e.Priority, noTime
+	state, order, at := stateReady, e.Priority, noTime
 	var when []any
 	switch {
 	case e.Delay != 0:
-		state, turn, at, when = stateScheduled, 0, "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", []any{e.Delay.Microseconds()}
+		state, order, at, when = stateScheduled, 0, "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", []any{e.Delay.Microseconds()}
 	case !e.At.IsZero():
-		state, turn, at, when = stateScheduled, 0, "?", []any{e.At.UTC().Format(timeLayout)}
+		state, order, at, when = stateScheduled, 0, "?", []any{e.At.UTC().Format(timeLayout)}
 	}
 	var key any
 	if e.Unique != "" {
@@ -97,7 +97,7 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 	if payload == nil {
 		payload = []byte{}
 	}
-	args := append([]any{queue, state, turn}, when...)
+	args := append([]any{queue, state, order}, when...)
 	return row{
 		values: "(?, ?, ?, " + at + ", ?, ?, ?, ?)",
 		args:   append(args, e.Priority, retriesOf(e.Retries), key, payload),

@@ -143,12 +143,12 @@ func TestAnswerLost(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		enqueue(t, q, "1", "2", "3")
-		l := newLine(t, db, mode == claimSkipLocked)
+		l := newStore(t, db, mode == claimSkipLocked)
 		known, _, err := l.round(t.Context(), nil, 1)
 		require.NoError(t, err)
 		_, _, err = l.round(t.Context(), nil, 1)
 		require.NoError(t, err)
-		other := newLine(t, db, mode == claimSkipLocked)
+		other := newStore(t, db, mode == claimSkipLocked)
 		other.owner = "test2"
 		_, _, err = other.round(t.Context(), nil, 1)
 		require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestLateResult(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		late, other := newLine(t, db, mode == claimSkipLocked), newLine(t, db, mode == claimSkipLocked)
+		late, other := newStore(t, db, mode == claimSkipLocked), newStore(t, db, mode == claimSkipLocked)
 		old, _, err := late.round(t.Context(), nil, 1)
 		require.NoError(t, err)
 		lapse(t, db, other)

@@ -27,17 +27,17 @@ func install(tb testing.TB, db *notify.DB) {
 	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Events: []string{"update"}, Logger: quiet}, schema.RingTable))
 }
 
-// idleWorker is a worker in a process of its own that waits for the wake trigger, and looks by itself once an hour: it
+// idleWorker is a worker in a process of its own that waits for the wake trigger, and polls by itself once an hour: it
 // finds what it is told of, and nothing else.
 func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options WorkerOptions, handler handler) *running {
 	tb.Helper()
 	install(tb, db)
 	var logged mysqltest.Text
 	q := newQueue(tb, openConfig(tb, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-	options.Look = time.Hour
+	options.PollInterval = time.Hour
 	w := work(tb, q, options, handler)
 	eventually(tb, func() bool { return strings.Contains(logged.String(), "mode=trigger") }, "it does not wait for the trigger")
-	<-time.After(busyLook + busyLook/2) // before that it may look by itself once more
+	<-time.After(busyPoll + busyPoll/2) // before that it may poll by itself once more
 	return w
 }
 
@@ -148,7 +148,7 @@ func TestOrderedHeadDies(t *testing.T) {
 				db, config := database(t, s, Options{Ordered: true})
 				q := newQueue(t, db, Options{})
 				head := enqueue(t, q, "head", "next")[0]
-				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', turn = 0, attempts = 1, retries = 0,"+
+				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', claim_order = 0, attempts = 1, retries = 0,"+
 					" state_at = UTC_TIMESTAMP(6) + INTERVAL ? SECOND WHERE id = ?", c.lapse, head)
 				var got collected
 				idleWorker(t, db, config, WorkerOptions{}, func(ctx context.Context, task Task) error {
@@ -156,7 +156,7 @@ func TestOrderedHeadDies(t *testing.T) {
 					if err := db.Pool().GetContext(ctx, &state, "SELECT state FROM mqnotify_task WHERE id = ?", head); err != nil {
 						return err
 					}
-					assert.Equal(t, stateDead, state, "not its turn")
+					assert.Equal(t, stateDead, state, "not in its order")
 					return got.handle(ctx, task)
 				})
 				require.NoError(t, c.die(q, head))
@@ -166,16 +166,16 @@ func TestOrderedHeadDies(t *testing.T) {
 	})
 }
 
-// A task of the far future is due then: no idle worker takes it for overdue, and looks all the time. One of
+// A task of the far future is due then: no idle worker takes it for overdue, and polls all the time. One of
 // the far past is overdue.
 func TestFarFuture(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
-		q, l := newQueue(t, db, Options{}), newLine(t, db, true)
+		q, l := newQueue(t, db, Options{}), newStore(t, db, true)
 		due := func(at time.Time) time.Duration {
 			_, err := q.Enqueue(t.Context(), Entry{At: at})
 			require.NoError(t, err)
-			v, err := l.look(t.Context())
+			v, err := l.poll(t.Context())
 			require.NoError(t, err)
 			require.True(t, v.any)
 			return v.due
@@ -191,7 +191,7 @@ func TestRetryWakes(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		begun, release := make(chan uint64, 10), make(chan struct{})
-		idleWorker(t, db, config, WorkerOptions{Look: time.Hour}, func(_ context.Context, task Task) error {
+		idleWorker(t, db, config, WorkerOptions{PollInterval: time.Hour}, func(_ context.Context, task Task) error {
 			begun <- task.ID
 			if string(task.Payload) == "busy" {
 				<-release

@@ -10,8 +10,8 @@ import (
 )
 
 // mayRest reports whether there was nothing to do for long, and nothing is about to come that no hint tells of.
-func (d *dispatcher) mayRest(ctx context.Context, now handsState) bool {
-	if now.claims > 0 || now.outcomes > 0 || now.aside > 0 || d.alone.ID != 0 || d.ready {
+func (d *dispatcher) mayRest(ctx context.Context, now poolState) bool {
+	if now.claims > 0 || now.outcomes > 0 || now.deferred > 0 || d.alone.ID != 0 || d.ready {
 		d.worked = time.Now()
 	}
 	return ctx.Err() == nil && d.empty && d.heard.Load() && time.Since(d.worked) >= waiting.Unused &&
@@ -21,8 +21,8 @@ func (d *dispatcher) mayRest(ctx context.Context, now handsState) bool {
 // rest ends the session, because an idle connection costs the server a thread, and connects again when there may be
 // something to do. Other workers' claims change what the waiter polls, so that a claim that lapses is noticed.
 func (d *dispatcher) rest(ctx, waits context.Context) error {
-	before := d.line.session.Capabilities().Version
-	_ = d.line.session.Close()
+	before := d.store.session.Capabilities().Version
+	_ = d.store.session.Close()
 	due := make(<-chan time.Time)
 	if !d.due.IsZero() {
 		timer := time.NewTimer(time.Until(d.due))
@@ -43,7 +43,7 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.line.session, d.worked = session, time.Now()
+	d.store.session, d.worked = session, time.Now()
 	if session.Capabilities().Version != before {
 		return errAnotherServer
 	}
@@ -81,11 +81,11 @@ func (d *dispatcher) wait(ctx context.Context, waiter core.Waiter) error {
 }
 
 // pause returns when there may be something to do.
-func (d *dispatcher) pause(ctx, waits context.Context, now handsState) error {
+func (d *dispatcher) pause(ctx, waits context.Context, now poolState) error {
 	stopping := ctx.Err() != nil
-	next := d.nextLook
-	if stopping { // it looks for nothing more
-		next = time.Now().Add(d.options.Look)
+	next := d.nextPoll
+	if stopping { // it polls for nothing more
+		next = time.Now().Add(d.options.PollInterval)
 	}
 	if rests := d.worked.Add(waiting.Unused); rests.After(time.Now()) && rests.Before(next) {
 		next = rests
@@ -104,7 +104,7 @@ func (d *dispatcher) pause(ctx, waits context.Context, now handsState) error {
 	if now.outcomes > 0 {
 		earlier(now.oldest.Add(settleAfter))
 	}
-	if now.aside > 0 {
+	if now.deferred > 0 {
 		earlier(d.again)
 	}
 	if d.alone.ID != 0 {
@@ -122,12 +122,12 @@ func (d *dispatcher) pause(ctx, waits context.Context, now handsState) error {
 	select {
 	case <-d.wakes:
 		d.empty, d.woken = false, true
-	case <-d.hands.changed:
+	case <-d.pool.changed:
 	case <-d.cancels:
 		poke(d.cancels) // for the next step
 	case <-timer.C:
-	case <-d.line.session.Lost():
-		return d.line.session.Err()
+	case <-d.store.session.Lost():
+		return d.store.session.Err()
 	case <-stop:
 	case <-failed: // the waiter has ended, or ctx
 		if ctx.Err() == nil {

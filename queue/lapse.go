@@ -34,7 +34,7 @@ func (t Task) alone() bool { return t.Lapses >= aloneFrom }
 
 // chosen are those of the tasks that were found that may be claimed together, the first of them; begin is how many of
 // them handlers begin at once.
-func (l *line) chosen(found []Task, begin int) []Task {
+func (l *store) chosen(found []Task, begin int) []Task {
 	for i, t := range found {
 		n := i
 		switch {
@@ -55,7 +55,7 @@ func (l *line) chosen(found []Task, begin int) []Task {
 // asksNext decides how many tasks the next claim asks for. After a claim that met tasks which are claimed only when a
 // handler is free for them, it asks for as many as begin at once, because a larger claim would read the others and leave
 // them. While claims meet none the number doubles.
-func (l *line) asksNext(claimed []Task, begin int) {
+func (l *store) asksNext(claimed []Task, begin int) {
 	rare := func(t Task) bool { return t.Lapses > 0 || t.Retries <= 0 }
 	if l.cut || slices.ContainsFunc(claimed, rare) {
 		l.most = begin
@@ -71,21 +71,21 @@ func firstPatience(visibility time.Duration) time.Duration { return min(visibili
 
 // postpone leaves a task that is ready to this worker for a while, without a claim: if the worker vanishes meanwhile,
 // that is no lapse. It reports whether the task was ready still.
-func (l *line) postpone(ctx context.Context, t Task, wait time.Duration) (was bool, err error) {
-	return l.changeOne(ctx, "UPDATE "+schema.TaskTable+byID+" SET state = 'failed', turn = 0, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
+func (l *store) postpone(ctx context.Context, t Task, wait time.Duration) (was bool, err error) {
+	return l.changeOne(ctx, "UPDATE "+schema.TaskTable+byID+" SET state = 'failed', claim_order = 0, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
 		" WHERE id = ? AND attempts = ? AND state = 'ready'", wait.Microseconds(), t.ID, t.Attempt)
 }
 
 // claimPostponed claims a task that was postponed, and reports whether it could: another worker may have it, when the
 // wait has passed.
-func (l *line) claimPostponed(ctx context.Context, t Task) (was bool, err error) {
-	return l.changeOne(ctx, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', turn = 0, attempts = attempts + 1, owner = ?,"+
+func (l *store) claimPostponed(ctx context.Context, t Task) (was bool, err error) {
+	return l.changeOne(ctx, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', claim_order = 0, attempts = attempts + 1, owner = ?,"+
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE id = ? AND attempts = ? AND retries = ? AND lapses = ? AND state IN ('ready', 'failed')",
 		l.owner, l.visibility.Microseconds(), t.ID, t.Attempt, t.Retries, t.Lapses)
 }
 
 // changeOne runs a statement that changes one row, and reports whether it did.
-func (l *line) changeOne(ctx context.Context, query string, args ...any) (changed bool, err error) {
+func (l *store) changeOne(ctx context.Context, query string, args ...any) (changed bool, err error) {
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		result, err := conn.ExecContext(ctx, query, args...)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // lapse lets all claims lapse, and ends the waits after that.
-func lapse(tb testing.TB, db *notify.DB, l *line) {
+func lapse(tb testing.TB, db *notify.DB, l *store) {
 	tb.Helper()
 	mysqltest.Exec(tb, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'in progress'")
 	_, err := l.promote(tb.Context())
@@ -34,7 +34,7 @@ func endWaits(tb testing.TB, db *notify.DB) {
 // endClaims lets the claims of a worker that was killed lapse at once, and the tasks come back at the same time.
 func endClaims(t *testing.T, db *notify.DB) {
 	t.Helper()
-	l := newLine(t, db, true)
+	l := newStore(t, db, true)
 	l.lapses = poisonLapses
 	lapse(t, db, l)
 }
@@ -143,7 +143,7 @@ func TestLapse(t *testing.T) {
 		db, _ := database(t, s)
 		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{}, Entry{}, Entry{Retries: noRetries})
 		require.NoError(t, err)
-		l := newLine(t, db, mode == claimSkipLocked)
+		l := newStore(t, db, mode == claimSkipLocked)
 		l.lapses = 2
 		tasks, _, err := l.round(t.Context(), nil, 4)
 		require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestClaimedTogether(t *testing.T) {
 		ids, err := newQueue(t, db, Options{}).Enqueue(t.Context(), Entry{}, Entry{Retries: noRetries}, Entry{}, Entry{Retries: noRetries}, Entry{}, Entry{}, Entry{})
 		require.NoError(t, err)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET lapses = 1 WHERE id IN (?, ?)", ids[4], ids[6])
-		l := newLine(t, db, mode == claimSkipLocked)
+		l := newStore(t, db, mode == claimSkipLocked)
 		for _, c := range []struct {
 			begin, from, to int
 			short           bool
@@ -204,7 +204,7 @@ func TestClaimedTogether(t *testing.T) {
 			require.ElementsMatch(t, ids[c.from:c.to], idsOf(claimed))
 			require.Equal(t, c.short, l.short, "%+v", c)
 			require.Equal(t, len(ids)-c.to, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"+
-				" WHERE state = 'ready' AND turn = priority AND attempts = 0 AND owner = ''"))
+				" WHERE state = 'ready' AND claim_order = priority AND attempts = 0 AND owner = ''"))
 		}
 	})
 }
@@ -220,7 +220,7 @@ func TestAsksForMore(t *testing.T) {
 		}
 		_, err := newQueue(t, db, Options{}).Enqueue(t.Context(), entries...)
 		require.NoError(t, err)
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		l.surplus = 18
 		for _, n := range []int{2, 2, 2, 2, 4, 8, 16, 4} {
 			claimed, _, err := l.round(t.Context(), nil, 20)

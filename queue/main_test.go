@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse() // Size asks for -short
-	busyLook = mysqltest.Size(250*time.Millisecond, 250*time.Millisecond, busyLook)
+	busyPoll = mysqltest.Size(250*time.Millisecond, 250*time.Millisecond, busyPoll)
 	waiting.Unused = 2 * time.Second
 	mysqltest.AsProcess(processEnv, processMain)
 	mysqltest.Main(m)

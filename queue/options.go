@@ -51,10 +51,10 @@ type WorkerOptions struct {
 	// Discard deletes tasks that are done, instead of keeping them, but for those that a
 	// handler has finished by itself (FinishTx): Prune deletes these.
 	Discard bool
-	// Look is how often an idle worker looks for tasks by itself, in case that a hint was lost.
-	// 0 means 30 s. After an idle minute it ends its connection, and looks no more until what it
+	// PollInterval is how often an idle worker polls for tasks by itself, in case a hint was lost.
+	// 0 means 30 s. After an idle minute it ends its connection, and polls no more until what it
 	// polls has changed, which is found within 70 s without a hint.
-	Look time.Duration
+	PollInterval time.Duration
 	// HandlerTimeout ends the context of a handler's call, whose task then fails unless the handler
 	// returns nil. The handler keeps its place until it returns. 0 means never.
 	HandlerTimeout time.Duration
@@ -86,8 +86,8 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("Lapses %d: %d or more, because a task may lapse that often with one that kills its workers", o.Lapses, aloneFrom)
 	case o.HandlerTimeout < 0:
 		return o, optionsf("HandlerTimeout %v: 0 or more", o.HandlerTimeout)
-	case o.Look < 0:
-		return o, optionsf("Look %v: more than 0", o.Look)
+	case o.PollInterval < 0:
+		return o, optionsf("PollInterval %v: more than 0", o.PollInterval)
 	case o.Claim != "" && o.Claim != claimSkipLocked && o.Claim != claimUpdate:
 		return o, optionsf("Claim %q: %q or %q", o.Claim, claimSkipLocked, claimUpdate)
 	}
@@ -100,7 +100,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	o.Batch = cmp.Or(o.Batch, o.Concurrency)
 	o.Visibility = cmp.Or(o.Visibility, 30*time.Second)
 	o.Lapses = cmp.Or(o.Lapses, defaultLapses)
-	o.Look = cmp.Or(o.Look, 30*time.Second)
+	o.PollInterval = cmp.Or(o.PollInterval, 30*time.Second)
 	o.StopTimeout = max(0, cmp.Or(o.StopTimeout, 30*time.Second))
 	if o.Backoff == nil {
 		o.Backoff = defaultBackoff

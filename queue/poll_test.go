@@ -16,7 +16,7 @@ import (
 )
 
 // Without a wake trigger a worker polls, and finds tasks that are ready, that fall due later, and
-// that another worker has failed at, and recurring tasks: none of them by its own look.
+// that another worker has failed at, and recurring tasks: none of them by its own poll.
 func TestWorkersPoll(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
@@ -32,7 +32,7 @@ func TestWorkersPoll(t *testing.T) {
 			var w *running
 			ready := make(chan struct{})
 			options := WorkerOptions{
-				Look: time.Hour, Backoff: func(int) time.Duration { return time.Second },
+				PollInterval: time.Hour, Backoff: func(int) time.Duration { return time.Second },
 			}
 			w = work(t, mine, options,
 				func(ctx context.Context, task Task) error {
@@ -50,7 +50,7 @@ func TestWorkersPoll(t *testing.T) {
 		polling()
 		eventually(t, func() bool { return strings.Count(logged.String(), "mode=poll") == 2 }, "they do not poll")
 		// What was done before is no news any more, nor the state at the beginning.
-		settle := func() { <-time.After(busyLook + busyLook/2) }
+		settle := func() { <-time.After(busyPoll + busyPoll/2) }
 		settle()
 		enqueue(t, q, "now")
 		got.waitFor(t, "now")
@@ -100,7 +100,7 @@ func TestPolledChanges(t *testing.T) {
 		}{
 			{"a task", enter(Entry{})},
 			{"one before it", enter(Entry{Priority: -1})},
-			{"claimed", do("UPDATE mqnotify_task SET state = 'in progress', turn = 0")},
+			{"claimed", do("UPDATE mqnotify_task SET state = 'in progress', claim_order = 0")},
 			{"failed", do("UPDATE mqnotify_task SET state = 'failed', state_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR WHERE id = 1")},
 			{"a later one failed, too, and is due before", do("UPDATE mqnotify_task SET state = 'failed', state_at = UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE WHERE id = 2")},
 			{"a delayed task", enter(Entry{Delay: time.Hour})},

@@ -209,7 +209,7 @@ func overlaps(t *testing.T, db *notify.DB, before string) string {
 
 // Tasks that processes enter are done by processes that race for them, three of which
 // are killed in the middle, while the connections of others are cut: no task is lost,
-// each is done, and none is in two hands at once.
+// each is done, and none is handled twice at once.
 func TestProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		r := race{
@@ -236,7 +236,7 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 	assert.Equal(t, all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
 	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS"+
 		" (SELECT 1 FROM runs r WHERE r.task = t.id AND r.attempt = t.attempts)"), "done and never run")
-	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "in two hands at once")
+	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "handled twice at once")
 }
 
 // Processes that share an ordered queue, some of which are killed in the middle, while the

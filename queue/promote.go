@@ -14,23 +14,23 @@ func lockedWaits() backoff.BackOff {
 	return &notify.Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.5}
 }
 
-// look finds out when something falls due, and whether a task is ready.
-func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
+// poll finds out when something falls due, and whether a task is ready.
+func (d *dispatcher) poll(ctx context.Context) (ready bool, err error) {
 	begun := time.Now()
-	v, err := d.line.look(ctx)
+	v, err := d.store.poll(ctx)
 	if err != nil {
 		return false, err
 	}
-	d.lookTook = time.Since(begun)
-	each := d.options.Look
+	d.pollTook = time.Since(begun)
+	each := d.options.PollInterval
 	if !d.heard.Load() {
-		each = min(each, busyLook)
+		each = min(each, busyPoll)
 	}
-	d.looked = time.Now()
-	d.nextLook = d.looked.Add(each)
+	d.polled = time.Now()
+	d.nextPoll = d.polled.Add(each)
 	d.due = time.Time{}
 	if v.any {
-		d.due = d.looked.Add(max(0, v.due))
+		d.due = d.polled.Add(max(0, v.due))
 		if d.due.Before(d.overdue) {
 			d.due = d.overdue
 		}
@@ -39,15 +39,15 @@ func (d *dispatcher) look(ctx context.Context) (ready bool, err error) {
 	return v.ready, nil
 }
 
-// promote looks when it is time, makes ready what has fallen due, and enters recurring
+// promote polls when it is time, makes ready what has fallen due, and enters recurring
 // tasks.
 func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if stopping {
 		return nil
 	}
 	now := time.Now()
-	if !now.Before(d.nextLook) || !d.empty && !d.woken && now.Sub(d.looked) >= busyLook {
-		ready, err := d.look(ctx)
+	if !now.Before(d.nextPoll) || !d.empty && !d.woken && now.Sub(d.polled) >= busyPoll {
+		ready, err := d.poll(ctx)
 		if err != nil {
 			return err
 		}
@@ -59,9 +59,9 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return nil
 	}
 	ready := 0
-	_, err := d.briefly(true, func() (err error) { // what is locked stays overdue
+	_, err := d.withoutRetry(true, func() (err error) { // what is locked stays overdue
 		if d.lapsing {
-			ended, err := d.line.endLapsed(ctx)
+			ended, err := d.store.endLapsed(ctx)
 			if err != nil {
 				return err
 			}
@@ -70,10 +70,10 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 				d.empty = false
 			}
 		}
-		if ready, err = d.line.promote(ctx); err != nil || !d.recurs {
+		if ready, err = d.store.promote(ctx); err != nil || !d.recurs {
 			return err
 		}
-		entered, err := d.line.enterDue(ctx)
+		entered, err := d.store.enterDue(ctx)
 		ready += entered
 		return err
 	})
@@ -81,21 +81,21 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return err
 	}
 	d.overdue = time.Time{}
-	soon := d.nextLook // for what is ready and locked, perhaps
-	head, err := d.look(ctx)
+	soon := d.nextPoll // for what is ready and locked, perhaps
+	head, err := d.poll(ctx)
 	if err != nil {
 		return err
 	}
-	if soon.Before(d.nextLook) {
-		d.nextLook = soon
+	if soon.Before(d.nextPoll) {
+		d.nextPoll = soon
 	}
-	if d.line.ordered && head { // what was before it may have died
+	if d.store.ordered && head { // what was before it may have died
 		d.empty = false
 	}
 	if ready > 0 {
 		d.empty = false
 		d.blocked.Reset()
-		if d.alone.ID != 0 || d.hands.state(d.options.Batch).free < ready {
+		if d.alone.ID != 0 || d.pool.state(d.options.Batch).free < ready {
 			d.queue.changed() // others may be free for it
 		}
 	}

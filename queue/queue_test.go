@@ -54,7 +54,7 @@ func TestEnqueue(t *testing.T) {
 		require.Len(t, ids, len(entries))
 		for _, i := range []int{0, 6, 8, 999, 1000, 1001, 2499} {
 			assert.Equal(t, fmt.Sprintf("%d %d %d", i, i%3, i%3), mysqltest.Value[string](t, db.Pool(),
-				"SELECT CONCAT_WS(' ', payload, priority, turn) FROM mqnotify_task WHERE id = ?", ids[i]))
+				"SELECT CONCAT_WS(' ', payload, priority, claim_order) FROM mqnotify_task WHERE id = ?", ids[i]))
 		}
 
 		before := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task")
@@ -95,8 +95,8 @@ func TestUnique(t *testing.T) {
 		assert.Equal(t, 2*many+1, inState(t, db, stateReady))
 
 		fail := make(chan error, 1)
-		// It looks often: on a busy machine its waiter may take longer to begin than the test waits.
-		w := work(t, q, WorkerOptions{Claim: mode, Look: time.Second}, func(ctx context.Context, task Task) error {
+		// It polls often: on a busy machine its waiter may take longer to begin than the test waits.
+		w := work(t, q, WorkerOptions{Claim: mode, PollInterval: time.Second}, func(ctx context.Context, task Task) error {
 			if task.Unique == "" {
 				return nil
 			}
@@ -126,13 +126,13 @@ func TestUnique(t *testing.T) {
 }
 
 // A busy worker claims behind its last claim. What became ready before that, or has a smaller
-// number of priority, it finds when it finds too few there, and at its next sweep.
+// number of priority, it finds when it finds too few there, and at its next full scan.
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2", "3", "4")
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		claim := func(want ...uint64) {
 			t.Helper()
 			tasks, _, err := l.round(t.Context(), nil, len(want))
@@ -145,13 +145,13 @@ func TestSweep(t *testing.T) {
 		}
 		claim(ids[0], ids[1])
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'ready', state_at = DEFAULT WHERE id = ?", ids[0])
-		l.swept = time.Now().Add(time.Hour)
+		l.scannedAt = time.Now().Add(time.Hour)
 		claim(ids[2])
 		claim(ids[0], ids[3], ids[4])
 		last := enqueue(t, q, "5")
 		first, err := q.Enqueue(t.Context(), Entry{Priority: -1})
 		require.NoError(t, err)
-		l.swept = time.Time{}
+		l.scannedAt = time.Time{}
 		claim(first[0], last[0])
 	})
 }
@@ -351,7 +351,7 @@ func TestFinishTxAfterARenewal(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), "task")
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		tasks, _, err := l.round(t.Context(), nil, 1)
 		require.NoError(t, err)
 		finish := func(isolation sql.IsolationLevel) error {

@@ -61,7 +61,7 @@ func TestRefusalsSayWhat(t *testing.T) {
 			"Batch -1: from 1":                worker(WorkerOptions{Batch: -1}),
 			"Visibility -1s: 100ms or more":   worker(WorkerOptions{Visibility: -time.Second}),
 			"Visibility 1ns: 100ms or more":   worker(WorkerOptions{Visibility: 1}),
-			"Look -1s: more than 0":           worker(WorkerOptions{Look: -time.Second}),
+			"PollInterval -1s: more than 0":   worker(WorkerOptions{PollInterval: -time.Second}),
 			"Retries -2: 0 or more":           entry(Entry{Retries: -2}),
 			"Delay -1s: 0 or more":            entry(Entry{Delay: -time.Second}),
 			"Priority 40000: from -32768":     entry(Entry{Priority: 40_000}),

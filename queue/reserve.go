@@ -25,7 +25,7 @@ const (
 	reserveBelow = 16
 	// reserveFor is for how long tasks are reserved; about as many as are claimed meanwhile, if those are
 	// several transactions.
-	reserveFor, reserveFrom = sweepEach, 8
+	reserveFor, reserveFrom = scanEach, 8
 	// reserveMost bounds the memory for the payloads of reserved tasks, of reservePayload bytes each. After a larger
 	// payload, which the server has read for nothing, the worker reserves no task for reserveRest, and then few: the
 	// number grows from reserveFrom until the next large payload.
@@ -74,7 +74,7 @@ func (r *reservations) pace(want int, now time.Time) int {
 
 // claimReserved settles outcomes and claims tasks that are reserved, if any are. Unless it claims all that are wanted, a
 // search has to follow; where it claims none, outcomes may be settled or not.
-func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
+func (l *store) claimReserved(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if want == 0 || want >= reserveBelow || l.ordered {
 		return nil, started, nil
 	}
@@ -113,7 +113,7 @@ func (l *line) claimReserved(ctx context.Context, outcomes []outcome, want, begi
 
 // claimThese claims the tasks and writes down the outcomes that are simply done. It reports whether that held for all of
 // them.
-func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outcome, next []Task) (all bool, err error) {
+func (l *store) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outcome, next []Task) (all bool, err error) {
 	done, ready := byAttempt{}, byAttempt{}
 	var others []outcome
 	var ids []uint64
@@ -138,7 +138,7 @@ func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outco
 		args = append(args, l.reserved.owner)
 	}
 	changes := among(ids) + " AND (" + strings.Join(append(conditions, done.claimed()...), " OR ") + ")"
-	const update = "UPDATE " + schema.TaskTable + byID + " SET turn = 0, attempts = attempts + (state = 'ready'), owner = ?," +
+	const update = "UPDATE " + schema.TaskTable + byID + " SET claim_order = 0, attempts = attempts + (state = 'ready'), owner = ?," +
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL IF(state = 'ready', ?, 0) MICROSECOND, last_error = IF(state = 'ready', last_error, NULL)," +
 		" state = IF(state = 'ready', 'in progress', 'done') WHERE "
 	var p packet
@@ -162,7 +162,7 @@ func (l *line) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outco
 var errUnknown = errors.New("the server did not tell which tasks were claimed")
 
 // mine are those of the tasks that were claimed, by this worker.
-func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task, error) {
+func (l *store) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task, error) {
 	type claim struct {
 		id      uint64
 		attempt int
@@ -186,7 +186,7 @@ func (l *line) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task,
 // reserve reserves the first n tasks that are not reserved, up to one with a large payload, which a search reads, or
 // one that has lapsed, which a search claims alone. It chooses them before it locks them, because MariaDB would keep the locks of
 // all rows that it has skipped.
-func (l *line) reserve(ctx context.Context, n int) error {
+func (l *store) reserve(ctx context.Context, n int) error {
 	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var owner string
 		var tasks []Task
@@ -196,7 +196,7 @@ func (l *line) reserve(ctx context.Context, n int) error {
 		first.add(func(rows *sql.Rows) error { return l.scan(rows, &tasks) },
 			"SELECT t.id, attempts, retries, lapses, priority, created_at, unique_key, IF(OCTET_LENGTH(payload) > ?, NULL, payload)"+
 				" FROM (SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'ready' AND "+notReserved+
-				" ORDER BY turn, state_at, id LIMIT ?) chosen STRAIGHT_JOIN "+schema.TaskTable+" t"+byID+" ON t.id = chosen.id"+
+				" ORDER BY claim_order, state_at, id LIMIT ?) chosen STRAIGHT_JOIN "+schema.TaskTable+" t"+byID+" ON t.id = chosen.id"+
 				" WHERE t.state = 'ready' AND t."+notReserved+" LIMIT ? FOR UPDATE SKIP LOCKED",
 			reservePayload, l.queue, 4*n, n) // others may be about to reserve the first
 		if err := first.send(ctx, conn); err != nil {

@@ -37,12 +37,12 @@ func TestReserveLocksItsOwn(t *testing.T) {
 		}
 		// A trigger looks from within the transaction, with its locks: it waits until the test has looked.
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits BEFORE UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60)")
-		lock := newLine(t, db, true)
+		lock := newStore(t, db, true)
 		require.NoError(t, lock.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 			_, err := conn.ExecContext(ctx, "DO GET_LOCK(?, 0)", t.Name())
 			return err
 		}))
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		reserved := make(chan error, 1)
 		go func() { reserved <- l.reserve(context.WithoutCancel(t.Context()), 2) }()
 		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "it reserves nothing")
@@ -63,8 +63,8 @@ func TestReservedUnknown(t *testing.T) {
 		first := claims(t, l, 1)
 		require.NoError(t, FinishTx(t.Context(), db.Pool(), first[0])) // so that it asks
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
-		lock := newLine(t, db, true)
-		ask := func(l *line, statement string, args ...any) {
+		lock := newStore(t, db, true)
+		ask := func(l *store, statement string, args ...any) {
 			require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, statement, args...)
 				return err
@@ -78,7 +78,7 @@ func TestReservedUnknown(t *testing.T) {
 			answer <- err
 		}()
 		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "no claim")
-		table := newLine(t, db, true)
+		table := newStore(t, db, true)
 		locked := make(chan struct{})
 		go func() { // queues behind the claim, and before who asks
 			defer close(locked)
@@ -96,7 +96,7 @@ func TestReservedUnknown(t *testing.T) {
 		ask(table, "UNLOCK TABLES")
 		mysqltest.Exec(t, db.Pool(), "DROP TRIGGER waits")
 		assert.Equal(t, stateInProgress, claimRowOf(t, db, ids[1]).State)
-		some, err := newLine(t, db, true).abandoned(t.Context(), nil)
+		some, err := newStore(t, db, true).abandoned(t.Context(), nil)
 		require.NoError(t, err)
 		assert.True(t, some)
 		assert.Equal(t, stateReady, claimRowOf(t, db, ids[1]).State)
@@ -128,11 +128,11 @@ func TestReservedLocked(t *testing.T) {
 }
 
 // partlyTaken is a worker that has reserved three of five tasks, of which another one has claimed two.
-func partlyTaken(t *testing.T, s *mysqltest.Server) (db *notify.DB, l, other *line, ids []uint64) {
+func partlyTaken(t *testing.T, s *mysqltest.Server) (db *notify.DB, l, other *store, ids []uint64) {
 	t.Helper()
 	db, _ = database(t, s)
 	ids = enqueue(t, newQueue(t, db, Options{}), "0", "1", "2", "3", "4")
-	l, other = reserving(t, db, 3), newLine(t, db, true)
+	l, other = reserving(t, db, 3), newStore(t, db, true)
 	other.owner = "another"
 	require.Len(t, claims(t, other, 2), 2)
 	return db, l, other, ids
@@ -169,7 +169,7 @@ func TestRetriesTakenAway(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		id := enqueue(t, newQueue(t, db, Options{}), "x")[0]
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		task := claims(t, l, 1)[0]
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0")
 		_, _, err := l.round(t.Context(), []outcome{{held: &held{task: task}, kind: wasFailed}}, 0)

@@ -32,16 +32,16 @@ func claimRowOf(t *testing.T, db *notify.DB, id uint64) (r claimRow) {
 }
 
 // reserving is a line that has reserved n tasks, and takes them, however slow this is.
-func reserving(t *testing.T, db *notify.DB, n int) *line {
+func reserving(t *testing.T, db *notify.DB, n int) *store {
 	t.Helper()
-	l := newLine(t, db, true)
+	l := newStore(t, db, true)
 	require.NoError(t, l.reserve(t.Context(), n))
 	l.reserved.until = time.Now().Add(time.Hour)
 	return l
 }
 
 // claims is a round's claims.
-func claims(t *testing.T, l *line, want int, outcomes ...outcome) []Task {
+func claims(t *testing.T, l *store, want int, outcomes ...outcome) []Task {
 	t.Helper()
 	tasks, _, err := l.round(t.Context(), outcomes, want)
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestReservedExcludesNobody(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, "0", "1", "2", "3", "4", "5", "6")
 		// as long as the test takes
-		hold := func(l *line) {
+		hold := func(l *store) {
 			l.reserved.owner = mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 50 SECOND)")
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = ? WHERE "+among(idsOf(l.reserved.tasks)), l.reserved.owner)
 		}
@@ -139,7 +139,7 @@ func TestReservedExcludesNobody(t *testing.T) {
 		hold(second)
 		assert.Equal(t, ids[4:5], idsOf(claims(t, second, 1)))
 
-		idle := newLine(t, db, true)
+		idle := newStore(t, db, true)
 		idle.owner = "idle"
 		taken := claims(t, idle, 2)
 		require.Equal(t, ids[1:3], idsOf(taken))
@@ -190,11 +190,11 @@ func TestReservedAndSearched(t *testing.T) {
 
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 		ids = enqueue(t, q, "0", "1")
-		hurries := func(l *line) *line {
+		hurries := func(l *store) *store {
 			l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
 			return l
 		}
-		l = hurries(newLine(t, db, true))
+		l = hurries(newStore(t, db, true))
 		some := claims(t, l, 3)
 		require.Equal(t, ids, idsOf(some))
 		assert.Empty(t, claims(t, l, 2, doneOf(some[0])...))
@@ -236,7 +236,7 @@ func TestReservedAfterALapse(t *testing.T) {
 	})
 }
 
-// A large payload is read when its task is claimed, in its turn, and not before.
+// A large payload is read when its task is claimed, in its order, and not before.
 func TestReservedLarge(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -258,7 +258,7 @@ func TestReservedLarge(t *testing.T) {
 		claims(t, l, 2)
 		urgent, err := q.Enqueue(t.Context(), Entry{Payload: []byte(large), Priority: -1})
 		require.NoError(t, err)
-		l.swept = time.Now().Add(time.Hour)
+		l.scannedAt = time.Now().Add(time.Hour)
 		l.reserved = reservations{found: 1000, since: time.Now().Add(time.Hour)}
 		assert.Equal(t, urgent, idsOf(claims(t, l, 1)))
 		l.reserved.found, l.reserved.since = 1000, time.Now().Add(time.Hour)
@@ -293,8 +293,8 @@ func TestPace(t *testing.T) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		ids := enqueue(t, q, make([]string, 100)...)
-		l := newLine(t, db, true)
-		hurry := func(l *line) {
+		l := newStore(t, db, true)
+		hurry := func(l *store) {
 			l.reserved.since, l.reserved.until = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 		}
 		before := counted(t, l, "Com_select")
@@ -304,7 +304,7 @@ func TestPace(t *testing.T) {
 		}
 		assert.Equal(t, reserveFrom+3*2, counted(t, l, "Com_select")-before, "searches, then one for each 8, 16 and 32 that are reserved, and until when")
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET owner = ''")
-		many := newLine(t, db, true)
+		many := newStore(t, db, true)
 		many.reserved.found = 1000
 		hurry(many)
 		require.Len(t, claims(t, many, reserveBelow), reserveBelow)

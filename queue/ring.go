@@ -185,7 +185,7 @@ func (r *Ring) Head(ctx context.Context) (head uint64, size int, err error) {
 	return head, size, r.error("read", err)
 }
 
-// ringBound is how often a reader looks when no hint wakes it.
+// ringBound is how often a reader polls when no hint wakes it.
 const ringBound = 10 * time.Second
 
 // Read waits until there are entries after the one with the number, and returns at most limit of them, in their order. Reading

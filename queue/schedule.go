@@ -158,7 +158,7 @@ func parseCron(text string) (cron.Schedule, error) {
 }
 
 // enterDue enters the recurring tasks that are due, and returns how many.
-func (l *line) enterDue(ctx context.Context) (entered int, err error) {
+func (l *store) enterDue(ctx context.Context) (entered int, err error) {
 	for {
 		n, more, err := l.enterNext(ctx)
 		entered += n
@@ -170,7 +170,7 @@ func (l *line) enterDue(ctx context.Context) (entered int, err error) {
 
 // enterNext enters one recurring task, unless none is due. One that can't be entered here is
 // passed over from then on, and holds up nothing else: another worker's host may know its zone.
-func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error) {
+func (l *store) enterNext(ctx context.Context) (entered int, more bool, err error) {
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		entered, more = 0, false
 		var name, expression, now string
@@ -225,7 +225,7 @@ func (l *line) enterNext(ctx context.Context) (entered int, more bool, err error
 }
 
 // known is the part of a WHERE that leaves out the recurring tasks that can't be entered here.
-func (l *line) known() (and string, args []any) {
+func (l *store) known() (and string, args []any) {
 	for _, u := range l.unknown {
 		and += " AND NOT (name = ? AND cron = ?)"
 		args = append(args, u[0], u[1])

@@ -87,9 +87,9 @@ func TestEnterDueRaces(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "plain", Cron: "@yearly"}))
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "unique", Cron: "@yearly", Entry: Entry{Unique: "key"}}))
-		lines := make([]*line, 8)
+		lines := make([]*store, 8)
 		for i := range lines {
-			lines[i] = newLine(t, db, mode == claimSkipLocked)
+			lines[i] = newStore(t, db, mode == claimSkipLocked)
 		}
 		for round := range 20 {
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = '2000-01-01 00:00:00'")

@@ -62,14 +62,14 @@ func (b byAttempt) each(f func(where string)) {
 func (b byAttempt) claimed() []string {
 	conditions := b.are(stateInProgress)
 	for i := range conditions {
-		conditions[i] += " AND turn = 0"
+		conditions[i] += " AND claim_order = 0"
 	}
 	return conditions
 }
 
 // settle adds the statements that store outcomes. An outcome that comes too late, when another worker has
 // the claim, changes nothing. Several done tasks are one statement.
-func (l *line) settle(p *packet, outcomes []outcome) {
+func (l *store) settle(p *packet, outcomes []outcome) {
 	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
 	done, released, cancelled := byAttempt{}, byAttempt{}, byAttempt{}
 	var unique []uint64 // that are ended
@@ -98,10 +98,10 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 		update("UPDATE " + schema.TaskTable + byID + " SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL" + where)
 	})
 	released.each(func(where string) {
-		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', turn = priority, state_at = " + noTime + ", owner = ''" + where)
+		update("UPDATE " + schema.TaskTable + byID + " SET state = 'ready', claim_order = priority, state_at = " + noTime + ", owner = ''" + where)
 	})
 	for _, condition := range cancelled.are(stateInProgress) {
-		update("UPDATE " + schema.TaskTable + byID + " SET " + giveUpSet + " WHERE " + condition + " AND turn > 0")
+		update("UPDATE " + schema.TaskTable + byID + " SET " + giveUpSet + " WHERE " + condition + " AND claim_order > 0")
 	}
 	for _, o := range outcomes {
 		one := byAttempt{}
@@ -125,7 +125,7 @@ func (l *line) settle(p *packet, outcomes []outcome) {
 
 // lateOf finds out which outcomes really came too late: a handler that finished its task
 // by itself (FinishTx), and a commit whose answer was lost, have settled theirs before.
-func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
+func (l *store) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
 	type now struct {
 		attempts int
 		lapsed   bool // its claim lapsed, and no worker has it yet
@@ -159,7 +159,7 @@ func (l *line) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err
 
 // renew makes the claims hold for another visibility timeout, and returns those that
 // are lost. started is when it began.
-func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started time.Time, err error) {
+func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started time.Time, err error) {
 	claims := byAttempt{}
 	ids := make([]uint64, len(tasks))
 	for i, t := range tasks {
@@ -201,7 +201,7 @@ func (l *line) renew(ctx context.Context, tasks []Task) (lost []Task, started ti
 
 // abandoned gives back the tasks that this owner has claimed and does not know of, because the answer
 // to the claim was lost with a session. some reports whether there were any.
-func (l *line) abandoned(ctx context.Context, known []Task) (some bool, err error) {
+func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err error) {
 	knows := map[uint64]int{}
 	for _, t := range known {
 		knows[t.ID] = t.Attempt
@@ -219,13 +219,13 @@ func (l *line) abandoned(ctx context.Context, known []Task) (some bool, err erro
 			}
 			return nil
 		}, "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
-			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
 		if err := first.send(ctx, conn); err != nil || len(unknown) == 0 {
 			return err
 		}
 		some = true
 		unknown.each(func(where string) {
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = ''"+where)
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', claim_order = priority, state_at = "+noTime+", owner = ''"+where)
 		})
 		return second.send(ctx, conn)
 	})

@@ -68,7 +68,7 @@ type Task struct {
 func FinishTx(ctx context.Context, tx notify.Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+
-		" WHERE id = ? AND attempts = ? AND state = 'in progress' AND turn = 0", task.ID, task.Attempt)
+		" WHERE id = ? AND attempts = ? AND state = 'in progress' AND claim_order = 0", task.ID, task.Attempt)
 	if err != nil {
 		return fmt.Errorf("queue: finish task %d: %w", task.ID, explain(err))
 	}

@@ -140,7 +140,7 @@ func TestUniqueEnds(t *testing.T) {
 			require.NoError(t, w.end(t))
 
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET retries = 0, state = 'in progress', state_at = '2000-01-01 00:00:00' WHERE unique_key = 'later'")
-			_, err = newLine(t, db, mode == claimSkipLocked).promote(t.Context())
+			_, err = newStore(t, db, mode == claimSkipLocked).promote(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, keysOf(t, db), "its claim lapsed, and it is dead")
 
@@ -160,7 +160,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 			q := newQueue(t, db, Options{})
 			_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
 			require.NoError(t, err)
-			late, other := newLine(t, db, true), newLine(t, db, true)
+			late, other := newStore(t, db, true), newStore(t, db, true)
 			late.discard, other.discard = discard, discard
 			old, _, err := late.round(t.Context(), nil, 1)
 			require.NoError(t, err)
@@ -168,7 +168,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 			lapse(t, db, other)
 			now, _, err := other.round(t.Context(), nil, 1)
 			require.NoError(t, err)
-			for i, l := range []*line{late, other} {
+			for i, l := range []*store{late, other} {
 				_, _, err = l.round(t.Context(), []outcome{{held: &held{task: [][]Task{old, now}[i][0]}}}, 0)
 				require.NoError(t, err)
 				assert.Len(t, keysOf(t, db), 1-i)
@@ -185,7 +185,7 @@ func TestUniqueKeepsNobody(t *testing.T) {
 		q := newQueue(t, openConfig(t, config), Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{})
 		require.NoError(t, err)
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		retried := 0
 		l.retried = func() { retried++ }
 		tasks, _, err := l.round(t.Context(), nil, 2)

@@ -86,28 +86,28 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	if limit := w.options.HandlerTimeout; limit > 0 {
 		handler = limited(handler, limit)
 	}
-	hands := newHands(w.options.Concurrency, handler, w.options.Backoff)
-	hands.dropped = w.tooLate
+	pool := newPool(w.options.Concurrency, handler, w.options.Backoff)
+	pool.dropped = w.tooLate
 	working, stop := w.linger(ctx)
 	defer stop(context.Canceled)
-	hands.start(working)
-	defer hands.close()
+	pool.start(working)
+	defer pool.close()
 	defer stop(context.Canceled) // first: the results of handlers are not written down any more
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
-		worked, err := w.life(ctx, hands)
+		worked, err := w.connect(ctx, pool)
 		switch {
 		case err == nil:
 			return nil
 		case permanent(err):
 			return w.queue.error("work on", err)
-		case ctx.Err() != nil && len(hands.claims(true)) == 0:
+		case ctx.Err() != nil && len(pool.claims(true)) == 0:
 			return nil // whatever the end of the context made of a statement under way
 		case !reached && !worked:
 			return w.queue.error("work on", err)
 		case working.Err() != nil: // StopTimeout is over as well
-			if unwritten := len(hands.claims(true)); unwritten > 0 {
+			if unwritten := len(pool.claims(true)); unwritten > 0 {
 				return w.queue.error("work on", fmt.Errorf("stopped with %d results not written down: %w", unwritten, err))
 			}
 			return nil
@@ -172,9 +172,9 @@ func (w *worker) linger(ctx context.Context) (context.Context, context.CancelCau
 	}
 }
 
-// life works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
+// connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
 // all results are written down.
-func (w *worker) life(ctx context.Context, hands *hands) (worked bool, err error) {
+func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err error) {
 	connecting := ctx
 	if ctx.Err() != nil { // there are results to write down
 		var cancel context.CancelFunc
@@ -194,29 +194,29 @@ func (w *worker) life(ctx context.Context, hands *hands) (worked bool, err error
 	if err != nil {
 		return false, err
 	}
-	line := &line{
+	store := &store{
 		session: session, queue: w.queue.name, ordered: ordered, owner: w.options.Owner,
 		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
 	}
-	defer func() { _ = line.session.Close() }() // a worker that rested has another one
-	if line.skip, err = line.skipLocked(ctx); err != nil {
+	defer func() { _ = store.session.Close() }() // a worker that rested has another one
+	if store.skip, err = store.skipLocked(ctx); err != nil {
 		return false, err
 	}
-	if !line.skip && w.options.Claim == claimSkipLocked {
+	if !store.skip && w.options.Claim == claimSkipLocked {
 		return false, optionsf("the server has no SKIP LOCKED: use %q", claimUpdate)
 	}
-	line.skip = line.skip && w.options.Claim != claimUpdate
-	some, err := line.abandoned(ctx, hands.claims(true))
+	store.skip = store.skip && w.options.Claim != claimUpdate
+	some, err := store.abandoned(ctx, pool.claims(true))
 	if err != nil {
 		return false, err
 	}
-	hands.owes(some)
+	pool.owes(some)
 	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, ordered), core.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
 	cancelled := core.NewAuto(w.queue.db, cancels(w.queue.name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
 	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
-		worker: w, line: line, hands: hands, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
+		worker: w, store: store, pool: pool, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
 		contended: lockedWaits(), blocked: lockedWaits(), patience: firstPatience(w.options.Visibility),
 	}
 	return true, d.run(ctx, waiter, cancelled)
@@ -228,12 +228,12 @@ func (w *worker) life(ctx context.Context, hands *hands) (worked bool, err error
 func polled(queue string, ordered bool) core.Source {
 	first := func(state string) string {
 		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
-			" WHERE queue = ? AND state = '" + state + "' AND turn = 0), 0)"
+			" WHERE queue = ? AND state = '" + state + "' AND claim_order = 0), 0)"
 	}
 	parts := []string{
 		// The index alone finds the task: the server would read the row of every entry that it steps over.
 		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + byID + " WHERE id = (SELECT id FROM " + schema.TaskTable + forceClaim +
-			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT 1)), 0)",
+			" WHERE queue = ? AND state = 'ready' ORDER BY claim_order, state_at, id LIMIT 1)), 0)",
 		first(stateScheduled), first(stateFailed), first(stateInProgress), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",
 	}
 	if ordered {

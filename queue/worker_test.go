@@ -124,7 +124,7 @@ func TestDelay(t *testing.T) {
 		got.waitFor(t, "first", "past", "later")
 		late := mysqltest.Value[float64](t, db.Pool(), "SELECT TIMESTAMPDIFF(MICROSECOND, ?, UTC_TIMESTAMP(6)) / 1000", due)
 		assert.GreaterOrEqual(t, late, 0.0, "not before its time")
-		assert.Less(t, late, 15_000.0, "ms: by a timer, not by the look of each 30 s")
+		assert.Less(t, late, 15_000.0, "ms: by a timer, not by the poll every 30 s")
 	})
 }
 
@@ -184,7 +184,7 @@ func TestWorkerRefusals(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		for _, o := range []WorkerOptions{
 			{Concurrency: -1}, {Concurrency: 10_001}, {Batch: -1}, {Batch: 10_001}, {Visibility: -time.Second}, {Visibility: time.Millisecond},
-			{Look: -1}, {Lapses: -1}, {Lapses: 1}, {Claim: "nonsense"},
+			{PollInterval: -1}, {Lapses: -1}, {Lapses: 1}, {Claim: "nonsense"},
 		} {
 			_, err := newWorker(q, o)
 			require.ErrorIs(t, err, notify.ErrOptions, "%+v", o)

@@ -10,19 +10,19 @@ import (
 // pulse knows whether the database answers. A reader that waits to be woken does not
 // use its connection, and would learn of its end late.
 type pulse struct {
-	db   *notify.DB
-	turn chan struct{} // its holder has the fields below
-	at   time.Time
-	err  error
+	db     *notify.DB
+	permit chan struct{} // its holder has the fields below
+	at     time.Time
+	err    error
 }
 
-func newPulse(db *notify.DB) *pulse { return &pulse{db: db, turn: make(chan struct{}, 1)} }
+func newPulse(db *notify.DB) *pulse { return &pulse{db: db, permit: make(chan struct{}, 1)} }
 
 // check asks the database, at most once a second however many want to know.
 func (p *pulse) check(ctx context.Context) error {
 	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+	case p.permit <- struct{}{}:
+		defer func() { <-p.permit }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -34,14 +34,14 @@ type statusCache struct {
 	db         *notify.DB
 	topic, key string
 	patience   time.Duration // of a question; requests that come meanwhile wait for its answer
-	turn       chan struct{}
+	permit     chan struct{}
 
 	mu    sync.Mutex
 	state *topicState
 }
 
 func newStatusCache(db *notify.DB, topic string, options Options) *statusCache {
-	return &statusCache{db: db, topic: topic, key: options.Keys[topic], patience: options.asking, turn: make(chan struct{}, 1)}
+	return &statusCache{db: db, topic: topic, key: options.Keys[topic], patience: options.asking, permit: make(chan struct{}, 1)}
 }
 
 func (c *statusCache) known() *topicState {
@@ -55,8 +55,8 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.permit <- struct{}{}:
+		defer func() { <-c.permit }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -128,7 +128,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	options.Consumer.Waiting = shown.waits
 	options.Report = func(p bridge.Progress) {
 		sent.Store(uint64(p.Sent))
-		dead.Store(uint64(p.Buried))
+		dead.Store(uint64(p.Dead))
 		shown.report(p)
 	}
 	b, err := bridge.New(db, topic, to, options)

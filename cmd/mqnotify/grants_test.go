@@ -210,7 +210,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			return a.works(t, "--discard")
 		}},
 		{"tasks", []string{"tasks:"}, func(t *testing.T, a account) bool {
-			mysqltest.Exec(t, a.db, "UPDATE mqnotify_task SET state = 'done', turn = 0, state_at = UTC_TIMESTAMP(6)")
+			mysqltest.Exec(t, a.db, "UPDATE mqnotify_task SET state = 'done', claim_order = 0, state_at = UTC_TIMESTAMP(6)")
 			mysqltest.Exec(t, a.db, "REPLACE INTO mqnotify_task_key VALUES ('mail', 'k', 0)")
 			succeed(t, a.root, "enqueue", "mail", "x")
 			id := mysqltest.Values[string](t, a.db, "SELECT MAX(id) FROM mqnotify_task")[0]

@@ -86,7 +86,7 @@ func (p *progress) waits(id uint64, most time.Duration) {
 func (p *progress) log(message string, now bridge.Progress) {
 	p.last, p.said = time.Now(), true
 	ctx := context.Background()
-	p.app.log.InfoContext(ctx, message, "topic", p.topic, "sent", now.Sent, "refused", now.Buried, "id", now.ID, "head", now.Head,
+	p.app.log.InfoContext(ctx, message, "topic", p.topic, "sent", now.Sent, "refused", now.Dead, "id", now.ID, "head", now.Head,
 		"percent", fmt.Sprintf("%.1f", percent(now)), "rows_per_second", rate(now), "left", now.Left.Round(time.Second))
 }
 

@@ -64,7 +64,7 @@ func TestRingCommand(t *testing.T) {
 }
 
 // A reader that follows is woken by what is put, goes on after a loss of its connections,
-// and is told what it missed meanwhile. By itself it looks each 10 s: six lines, each typed
+// and is told what it missed meanwhile. By itself it polls every 10 s: six lines, each typed
 // when the one before was printed, would take 50.
 func TestRingFollow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

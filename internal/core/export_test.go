@@ -2,7 +2,7 @@ package core
 
 // ReadsAhead reports whether the idle connection is read.
 func (s *Session) ReadsAhead() bool {
-	s.quiet.mu.Lock()
-	defer s.quiet.mu.Unlock()
-	return s.quiet.ahead != nil
+	s.socket.mu.Lock()
+	defer s.socket.mu.Unlock()
+	return s.socket.ahead != nil
 }

@@ -51,7 +51,7 @@ func (h *Handshake) Head(ctx context.Context) (Head, error) {
 func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	deadline := time.Now().Add(bound)
 	for {
-		err := h.turn(ctx, time.Until(deadline))
+		err := h.pass(ctx, time.Until(deadline))
 		if errors.Is(err, ErrNotAcquired) { // the producer lives and has nothing to say
 			if time.Now().Before(deadline) {
 				continue
@@ -79,10 +79,10 @@ func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (H
 }
 
 // turn gives the producer its turn and returns when it is the consumer's again.
-func (h *Handshake) turn(ctx context.Context, timeout time.Duration) error {
+func (h *Handshake) pass(ctx context.Context, timeout time.Duration) error {
 	timeout = max(time.Second, min(timeout, 30*time.Second))
 	if h.lock != nil {
-		_, err := h.lock.Turn(ctx, timeout)
+		_, err := h.lock.Pass(ctx, timeout)
 		if errors.Is(err, ErrNotAcquired) {
 			h.lock = nil
 		}

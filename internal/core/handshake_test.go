@@ -44,7 +44,7 @@ func TestHandshakeAlternates(t *testing.T) {
 			insert(t, db)
 			for taken := false; !taken; {
 				var err error
-				taken, err = lock.Turn(t.Context(), patience)
+				taken, err = lock.Pass(t.Context(), patience)
 				require.NoError(t, err)
 				require.False(t, working.Load())
 			}
@@ -94,7 +94,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		mysqltest.AwaitState(t, own.Admin(t), session.ID(), waiting) // it has let the lock go, and is not in the queue yet
 		insert(t, db)
 		assert.Empty(t, waited, "it waits for its turn")
-		_, err = producer.Turn(t.Context(), time.Second)
+		_, err = producer.Pass(t.Context(), time.Second)
 		require.ErrorIs(t, err, core.ErrNotAcquired, "the consumer works while it holds the lock")
 		head := mysqltest.Receive(t, waited)
 		assert.NotEqual(t, seen, head)

@@ -29,8 +29,8 @@ func (s *Session) keep() {
 		timer := time.NewTimer(time.Until(due))
 		select {
 		case <-timer.C:
-			s.touchInTurn()
-		case <-s.quiet.gone:
+			s.touchIfFree()
+		case <-s.socket.gone:
 			s.fail(errEnded)
 		case <-s.lost:
 		}
@@ -38,20 +38,20 @@ func (s *Session) keep() {
 	}
 }
 
-// touchInTurn touches the session when it is its turn, if it is due then. A session with locks that
+// touchIfFree touches the session when no statement uses it, if a touch is due then. A session with locks that
 // does not come to it in time is lost.
-func (s *Session) touchInTurn() {
-	s.quiet.enter()
-	defer s.quiet.leave()
+func (s *Session) touchIfFree() {
+	s.socket.enter()
+	defer s.socket.leave()
 	_, trusted := s.schedule()
 	late := time.NewTimer(time.Until(trusted))
 	defer late.Stop()
 	select {
-	case s.turn <- struct{}{}:
+	case s.permit <- struct{}{}:
 		if due, _ := s.schedule(); !time.Now().Before(due) {
 			s.touch()
 		}
-		<-s.turn
+		<-s.permit
 	case <-late.C:
 		// Asked again: the statement under way may be the one that took the lock.
 		if _, trusted := s.schedule(); !time.Now().Before(trusted) {
@@ -77,7 +77,7 @@ func (s *Session) schedule() (due, trusted time.Time) {
 
 // touch keeps the server from closing the session and checks that its locks are
 // still its own: an answered ping of the session does both, unless the connection was
-// used since the locks were asked for. The caller has the turn.
+// used since the locks were asked for. The caller holds the permit.
 func (s *Session) touch() {
 	deadline := time.Now().Add(answer)
 	if _, trusted := s.schedule(); len(s.held()) > 0 && trusted.Before(deadline) {
@@ -175,7 +175,7 @@ func (s *Session) commands(ctx context.Context, conn *sqlx.Conn) (n uint64, err 
 	return n, nil
 }
 
-// check asks whether the locks are still the session's. The caller has the turn.
+// check asks whether the locks are still the session's. The caller holds the permit.
 func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
 	start, names := time.Now(), s.held()
 	held, err := owned(ctx, conn, names...)

@@ -82,7 +82,7 @@ var (
 )
 
 // get asks for the lock once, after the given columns, each of which takes the
-// lock's name, and notes it when it is granted. The caller has the turn.
+// lock's name, and notes it when it is granted. The caller holds the permit.
 func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout time.Duration, columns string, into ...any) error {
 	args := []any{lock.name, seconds(s.slice(timeout))}
 	for range into {
@@ -267,7 +267,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// Turn lets the lock go and takes it again in one statement. The sessions that wait
+// Pass lets the lock go and takes it again in one statement. The sessions that wait
 // for it hold it in between: the server hands a lock to its waiters in the order in
 // which they came. taken is false when no session waited: the release woke none, and a
 // session that begins to wait an instant later has missed it. taken is also false when
@@ -276,7 +276,7 @@ func (l *Lock) Release(ctx context.Context) error {
 // ErrNotAcquired means that another session still holds the lock after timeout and this
 // session does not. ErrLockLost means that this session did not hold the lock before, or
 // lost it in between, for instance because the context ended.
-func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err error) {
+func (l *Lock) Pass(ctx context.Context, timeout time.Duration) (taken bool, err error) {
 	if err := l.Err(); err != nil {
 		return false, err
 	}
@@ -296,7 +296,7 @@ func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err
 			err := s.get(ctx, conn, l, timeout, "RELEASE_LOCK(?), IS_USED_LOCK(?), ", &was, &holder)
 			taken = holder.Valid
 			if was.Int64 != 1 && (err == nil || errors.Is(err, ErrNotAcquired)) {
-				s.fail(errNotOurs) // another session may have held it before this turn
+				s.fail(errNotOurs) // another session may have held it before this call
 				return errNotOurs
 			}
 			return err
@@ -309,5 +309,5 @@ func (l *Lock) Turn(ctx context.Context, timeout time.Duration) (taken bool, err
 		l.lose(err)
 		return false, l.Err()
 	}
-	return false, fmt.Errorf("notify: turn %s: %w", l.name, err)
+	return false, fmt.Errorf("notify: pass %s on: %w", l.name, err)
 }

@@ -208,7 +208,7 @@ func TestLockWithoutPrivileges(t *testing.T) {
 		user := s.User(t, config, "SELECT ON "+config.DBName+".*")
 		db := openDB(t, user)
 		lock := mustLock(t, openSession(t, db, 0), lockName(db))
-		_, err := lock.Turn(t.Context(), 0)
+		_, err := lock.Pass(t.Context(), 0)
 		require.NoError(t, err)
 		requireHeld(t, lock, true)
 		require.NoError(t, lock.Release(t.Context()))

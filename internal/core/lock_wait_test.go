@@ -29,12 +29,12 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 				require.NoError(t, held.Release(t.Context()))
 				return mysqltest.Receive(t, granted), nil
 			},
-			"turn": func(session, other *core.Session, name string) (*core.Lock, error) {
+			"pass": func(session, other *core.Session, name string) (*core.Lock, error) {
 				lock := mustLock(t, session, name)
 				queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() error {
-					_, err := lock.Turn(t.Context(), patience)
+					_, err := lock.Pass(t.Context(), patience)
 					return err
 				})
 				held := mysqltest.Receive(t, queued)
@@ -57,13 +57,13 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 				require.GreaterOrEqual(t, time.Since(begun), long-100*time.Millisecond)
 				return lock, nil
 			},
-			"turn with another lock": func(session, other *core.Session, name string) (*core.Lock, error) {
+			"pass with another lock": func(session, other *core.Session, name string) (*core.Lock, error) {
 				another := mustLock(t, session, name+".another")
 				lock := mustLock(t, session, name)
 				queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 				mysqltest.AwaitState(t, s.Admin(t), other.ID(), waiting)
 				turned := mysqltest.Result(func() (err error) {
-					taken, err := lock.Turn(t.Context(), patience)
+					taken, err := lock.Pass(t.Context(), patience)
 					assert.True(t, taken)
 					return err
 				})
@@ -92,7 +92,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 	})
 }
 
-// The sessions that wait for the lock hold it during the turn, in the order in which they came.
+// The sessions that wait for the lock hold it meanwhile, in the order in which they came.
 func TestTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -101,7 +101,7 @@ func TestTurn(t *testing.T) {
 		first := openSession(t, db, 0)
 		lock := mustLock(t, first, name)
 
-		taken, err := lock.Turn(t.Context(), 0)
+		taken, err := lock.Pass(t.Context(), 0)
 		require.NoError(t, err)
 		assert.False(t, taken, "nobody waited")
 		requireHeld(t, lock, true)
@@ -118,7 +118,7 @@ func TestTurn(t *testing.T) {
 			})
 			mysqltest.AwaitState(t, admin, session.ID(), waiting)
 		}
-		taken, err = lock.Turn(t.Context(), patience)
+		taken, err = lock.Pass(t.Context(), patience)
 		require.NoError(t, err)
 		assert.True(t, taken)
 		order = append(order, "first")
@@ -130,27 +130,27 @@ func TestTurn(t *testing.T) {
 		other := openSession(t, db, 0)
 		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 		mysqltest.AwaitState(t, admin, other.ID(), waiting)
-		_, err = lock.Turn(t.Context(), time.Second)
+		_, err = lock.Pass(t.Context(), time.Second)
 		require.ErrorIs(t, err, core.ErrNotAcquired)
 		theirs := mysqltest.Receive(t, queued)
 		requireHeld(t, theirs, true)
 		requireHeld(t, lock, false)
 		require.NoError(t, lock.Err(), "given away, not lost")
-		_, err = lock.Turn(t.Context(), 0)
+		_, err = lock.Pass(t.Context(), 0)
 		require.ErrorIs(t, err, core.ErrLockLost, "it was not held")
 		require.NoError(t, first.Err())
 
 		// A context that ends before costs nothing, in the middle the session.
 		ended, end := context.WithCancelCause(t.Context())
 		end(errOurs)
-		_, err = theirs.Turn(ended, 0)
+		_, err = theirs.Pass(ended, 0)
 		require.ErrorIs(t, err, errOurs)
 		requireHeld(t, theirs, true)
 		again := mysqltest.Result(func() *core.Lock { return mustLock(t, first, name) })
 		mysqltest.AwaitState(t, admin, first.ID(), waiting)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		turned := mysqltest.Result(func() error {
-			_, err := theirs.Turn(ctx, patience)
+			_, err := theirs.Pass(ctx, patience)
 			return err
 		})
 		requireHeld(t, mysqltest.Receive(t, again), true)
@@ -192,11 +192,11 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		require.NoError(t, held.Release(t.Context()))
 		lock := mustLock(t, session, name)
 
-		// In the middle of a turn: the lock was let go, and another session may have held it.
+		// In the middle of a pass: the lock was let go, and another session may have held it.
 		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, holder, name) })
 		mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 		turned := mysqltest.Result(func() error {
-			_, err := lock.Turn(t.Context(), patience)
+			_, err := lock.Pass(t.Context(), patience)
 			return err
 		})
 		held = mysqltest.Receive(t, queued)
@@ -239,7 +239,7 @@ func TestKillsAtAnyMoment(t *testing.T) {
 			victim.Store(session.ID())
 			lock, err := session.Lock(t.Context(), lockName(db), patience)
 			if err == nil && i%2 == 0 {
-				_, err = lock.Turn(t.Context(), patience)
+				_, err = lock.Pass(t.Context(), patience)
 			}
 			if err == nil {
 				err = lock.Release(t.Context())

@@ -168,7 +168,7 @@ func TestLostWithTheServer(t *testing.T) {
 				mysqltest.Await(t, ctx.Done(), "the context's end")
 				require.ErrorIs(t, context.Cause(ctx), core.ErrLockLost)
 				require.ErrorIs(t, lock.Release(t.Context()), core.ErrLockLost)
-				_, err := lock.Turn(t.Context(), 0)
+				_, err := lock.Pass(t.Context(), 0)
 				require.ErrorIs(t, err, core.ErrLockLost)
 				held, err := lock.Held(t.Context())
 				require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 // the lock to another session since.
 func TestALateGrantIsNone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, how := range []string{"lock", "turn"} {
+		for _, how := range []string{"lock", "pass"} {
 			t.Run(how, func(t *testing.T) {
 				t.Parallel()
 				config := s.Database(t)
@@ -274,7 +274,7 @@ func TestALateGrantIsNone(t *testing.T) {
 					queued := mysqltest.Result(func() *core.Lock { return mustLock(t, holder, lockName(direct)) })
 					mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 					err = mysqltest.Result(func() error {
-						_, err := lock.Turn(t.Context(), time.Minute)
+						_, err := lock.Pass(t.Context(), time.Minute)
 						return err
 					})
 					held = mysqltest.Receive(t, queued)
@@ -368,7 +368,7 @@ func TestLossByOwnership(t *testing.T) {
 		require.NoError(t, lock.Err())
 		require.NoError(t, session.Err())
 
-		_, err := take().Turn(t.Context(), 0)
+		_, err := take().Pass(t.Context(), 0)
 		require.ErrorIs(t, err, core.ErrLockLost)
 		require.Error(t, session.Err(), "somebody may have had it: all is in doubt")
 	})

@@ -59,10 +59,10 @@ type Session struct {
 
 	shared bool // several callers use it, and none closes it
 
-	turn  chan struct{} // one slot: who has it may use the connection
-	quiet *quiet        // the connection
+	permit chan struct{} // one slot: the goroutine that fills it may use the connection
+	socket *idleReader   // the connection
 
-	// These belong to who has the turn.
+	// These belong to the holder of the permit.
 	used  bool // since asked, and not by a touch: a lock may have been let go
 	pings int  // whether they reach the session
 
@@ -93,14 +93,14 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 	config.ReadTimeout = 0 // it would cut a wait short; contexts bound every read
 	config.ParseTime = false
 	config.Loc = time.UTC
-	socket := &quiet{users: 1}
+	socket := &idleReader{users: 1}
 	if dial := server.Dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
-			socket = newQuiet(conn)
+			socket = newIdleReader(conn)
 			return socket, nil
 		}
 	}
@@ -118,14 +118,14 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 		return nil, fmt.Errorf("notify: connect: %w", err)
 	}
 	s := &Session{
-		db: pool, conn: conn, idle: options.IdleTimeout, turn: make(chan struct{}, 1), quiet: socket,
+		db: pool, conn: conn, idle: options.IdleTimeout, permit: make(chan struct{}, 1), socket: socket,
 		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
 	if err := s.setUp(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
-	s.quiet.leave()
+	s.socket.leave()
 	s.kept.Go(s.keep)
 	return s, nil
 }
@@ -179,22 +179,22 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	s.quiet.enter()
-	defer s.quiet.leave()
+	s.socket.enter()
+	defer s.socket.leave()
 	select {
-	case s.turn <- struct{}{}:
+	case s.permit <- struct{}{}:
 	case <-s.lost:
 		return s.Err()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-s.turn }()
+	defer func() { <-s.permit }()
 	s.used = true
 	return s.use(ctx, f)
 }
 
 // ask is Do with a limit to the time that f takes, which does not count the time
-// until it is f's turn.
+// until f gets the permit.
 func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
 		return s.Within(ctx, limit, func(ctx context.Context) error { return f(ctx, conn) })
@@ -207,7 +207,7 @@ func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx conte
 // that can end, database/sql and the driver each wake a goroutine at every statement, which is a
 // quarter of the cost of a short one.
 func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
-	if s.quiet.Conn == nil { // which only the driver can cut off
+	if s.socket.Conn == nil { // which only the driver can cut off
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
 		err := f(ctx)
@@ -237,7 +237,7 @@ func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx co
 	}
 }
 
-// use runs f; the caller has the turn.
+// use runs f; the caller holds the permit.
 func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -252,7 +252,7 @@ func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error 
 	return err
 }
 
-// sound reports whether the driver still trusts the connection. The caller has the turn.
+// sound reports whether the driver still trusts the connection. The caller holds the permit.
 func (s *Session) sound() bool {
 	valid := false
 	err := s.conn.Raw(func(conn any) error {
@@ -267,7 +267,7 @@ func (s *Session) sound() bool {
 // it would keep the locks from others.
 func (s *Session) fail(cause error) {
 	s.end(cause)
-	s.quiet.cut()
+	s.socket.cut()
 }
 
 // end marks the session, and every lock it held, as lost.
@@ -292,16 +292,16 @@ func (s *Session) Close() error {
 	s.closing.Do(func() {
 		s.end(ErrSessionClosed)
 		// A server that is told of the end, not cut off, logs nothing.
-		cut := time.AfterFunc(parting, s.quiet.cut)
+		cut := time.AfterFunc(parting, s.socket.cut)
 		defer cut.Stop()
-		s.turn <- struct{}{} // the last caller of Do has left, and no other enters
+		s.permit <- struct{}{} // the last caller of Do has left, and no other enters
 		s.kept.Wait()
 		// Discarded, not handed back: Conn.Close would leave it to the pool.
 		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
 		if err := s.db.Close(); err != nil {
 			s.closed = fmt.Errorf("notify: close the session: %w", err)
 		}
-		s.quiet.close()
+		s.socket.close()
 	})
 	return s.closed
 }

@@ -257,7 +257,7 @@ func TestClose(t *testing.T) {
 				var all sync.WaitGroup
 				all.Go(func() {
 					if lock, err := session.Lock(t.Context(), lockName(db, "way"), patience); err == nil {
-						_, _ = lock.Turn(t.Context(), patience)
+						_, _ = lock.Pass(t.Context(), patience)
 					}
 				})
 				all.Go(func() { assert.NoError(t, session.Close()) })

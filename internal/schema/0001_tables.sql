@@ -169,7 +169,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   state      ENUM('scheduled', 'ready', 'in progress', 'failed', 'done', 'dead') NOT NULL DEFAULT 'ready',
 -- Ready: the priority. In progress: 1 if the task was cancelled, and is dead when its worker gives it up; 2 if it was
 -- cancelled, and is ready then. Else 0.
-  turn       SMALLINT NOT NULL DEFAULT 0,
+  claim_order SMALLINT NOT NULL DEFAULT 0,
 -- UTC. Scheduled, failed: when it becomes ready. In progress: when the claim lapses.
 -- Done, dead: since when. This and the owner keep a row's length, which makes claims cheap.
   state_at   DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00',
@@ -187,7 +187,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   last_error TEXT CHARACTER SET utf8mb4 NULL,
   payload    LONGBLOB NOT NULL,
   PRIMARY KEY (id),
-  KEY claim (queue, state, turn, state_at)
+  KEY claim (queue, state, claim_order, state_at)
 ) ENGINE=InnoDB;
 
 -- The unique keys of tasks. One that is there and neither done nor dead has the key;

@@ -38,7 +38,7 @@ type poller struct {
 	rounds    [allGates]round
 	polls     map[*topic]*poll  // of topics without a trigger
 	triggers  map[string]Events // by table: changes that have a trigger that wakes
-	looked    time.Time         // when the triggers were read
+	readAt    time.Time         // when the triggers were read
 	stale     bool              // the triggers must be read again
 	waits     *topic            // the topic for which a commit wait runs on the dirty session
 	committed chan commit
@@ -129,7 +129,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 		return err
 	}
 	p.pinged = time.Now()
-	p.polls, p.triggers, p.looked, p.stale = make(map[*topic]*poll), nil, time.Time{}, true
+	p.polls, p.triggers, p.readAt, p.stale = make(map[*topic]*poll), nil, time.Time{}, true
 	p.waits, p.committed = nil, make(chan commit, 1)
 	p.aside, p.back = make(map[*topic]bool), make(chan *topic, 1)
 	p.failing = make(map[*topic]bool)
@@ -236,7 +236,7 @@ func (p *poller) next() time.Duration {
 			next = r.due
 		}
 	}
-	if again := p.looked.Add(time.Second); p.stale && p.waits == nil && again.Before(next) {
+	if again := p.readAt.Add(time.Second); p.stale && p.waits == nil && again.Before(next) {
 		next = again
 	}
 	if ping := p.pinged.Add(pingEach); p.waits == nil && ping.Before(next) {

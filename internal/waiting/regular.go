@@ -10,14 +10,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// lookForTriggers is how often the triggers are read while a topic has none.
-const lookForTriggers = 5 * time.Second
+// readTriggers is how often the triggers are read while a topic has none.
+const readTriggers = 5 * time.Second
 
 // refresh reads which tables have a trigger that wakes, when that may have changed: at most once a second, but at once
 // for a topic that is new, and every 5 s while a topic lacks one.
 func (p *poller) refresh(ctx context.Context, now time.Time) error {
-	recent := now.Sub(p.looked) < time.Second
-	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.looked) > lookForTriggers
+	recent := now.Sub(p.readAt) < time.Second
+	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.readAt) > readTriggers
 	for _, t := range p.all() {
 		if _, asked := p.triggers[t.Table]; !asked {
 			p.stale, recent = true, false
@@ -26,7 +26,7 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	if !p.stale || recent || p.waits != nil {
 		return nil
 	}
-	p.looked, p.stale = now, false
+	p.readAt, p.stale = now, false
 	triggers := make(map[string]Events)
 	for _, t := range p.all() {
 		triggers[t.Table] = 0

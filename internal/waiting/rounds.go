@@ -52,7 +52,7 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 		p.wait(topics[0])
 	default:
 		var err error
-		if can, err = p.look(ctx, due, topics); err != nil {
+		if can, err = p.check(ctx, due, topics); err != nil {
 			return err
 		}
 	}
@@ -83,12 +83,12 @@ func (p *poller) note(news []*topic) {
 	}
 }
 
-// look makes the two checks of the protocol, and reads the heads that have moved or are about to. It returns the gates
+// check makes the two checks of the protocol, and reads the heads that have moved or are about to. It returns the gates
 // that pass: their leader can be woken, and no row of their topics, committed or not, has come.
 //
 // The first statement makes both checks, in no certain order, because most rounds end with it. Only the second one, which
 // looks for rows again where the leader can be woken, decides.
-func (p *poller) look(ctx context.Context, due [allGates]bool, topics []*topic) (can [allGates]bool, err error) {
+func (p *poller) check(ctx context.Context, due [allGates]bool, topics []*topic) (can [allGates]bool, err error) {
 	locks := p.locks(due)
 	heads, failed, err := p.ask(ctx, p.dirty, append(locks, topics...))
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Where sweeps are slow, a claim begins behind the last one, and finds no task before that until a sweep is due: sweeps take a
-// share of the time. Every task is found then. A sweep that was slow once changes nothing.
-func TestSlowSweeps(t *testing.T) {
+// Where full scans are slow, a claim begins behind the last one, and finds no task before that until a full scan is due: full scans take a
+// share of the time. Every task is found then. A full scan that was slow once changes nothing.
+func TestSlowScans(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, want := range []int{1, 3} {
 			db, _ := database(t, s)
 			q := newQueue(t, db, Options{Logger: slog.New(slog.DiscardHandler)})
-			l := newLine(t, db, true)
+			l := newStore(t, db, true)
 			claim := func() (ids []uint64) {
 				t.Helper()
 				tasks, _, err := l.round(t.Context(), nil, want)
@@ -29,14 +29,14 @@ func TestSlowSweeps(t *testing.T) {
 			require.Len(t, claim(), 1)
 
 			const long = time.Hour
-			l.took, l.swept = [2]time.Duration{0, long}, time.Now()
-			require.False(t, l.sweepsAreSlow(), "one was slow")
+			l.took, l.scannedAt = [2]time.Duration{0, long}, time.Now()
+			require.False(t, l.scansAreSlow(), "one was slow")
 			l.took[0] = long
-			require.Equal(t, sweepShare*sweepMost, l.sweepRest(), "what a lock wait may have added counts to a bound")
-			require.True(t, l.sweepsAreSlow())
-			l.swept = time.Now().Add(long)
+			require.Equal(t, scanShare*scanMost, l.scanRest(), "what a lock wait may have added counts to a bound")
+			require.True(t, l.scansAreSlow())
+			l.scannedAt = time.Now().Add(long)
 			require.Empty(t, claim())
-			require.True(t, l.unswept)
+			require.True(t, l.unscanned)
 			urgent, err := q.Enqueue(t.Context(), Entry{Priority: -1})
 			require.NoError(t, err)
 			require.Empty(t, claim(), "it is before the last claim")
@@ -44,10 +44,10 @@ func TestSlowSweeps(t *testing.T) {
 			require.Equal(t, next, claim())
 			require.Empty(t, claim())
 
-			l.swept = time.Now().Add(-long)
-			require.Equal(t, urgent, claim(), "a sweep is due")
-			require.False(t, l.sweepsAreSlow() && l.unswept)
-			assert.Less(t, time.Since(l.swept), long)
+			l.scannedAt = time.Now().Add(-long)
+			require.Equal(t, urgent, claim(), "a full scan is due")
+			require.False(t, l.scansAreSlow() && l.unscanned)
+			assert.Less(t, time.Since(l.scannedAt), long)
 		}
 	})
 }

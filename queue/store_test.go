@@ -24,7 +24,7 @@ func TestTransactAfterADeadlock(t *testing.T) {
 		ids := mysqltest.Values[uint64](t, db.Pool(), "SELECT id FROM mqnotify_task ORDER BY id")
 		begun := map[uint64]chan struct{}{ids[0]: make(chan struct{}), ids[1]: make(chan struct{})}
 		run := func(first, second uint64) <-chan error {
-			l := newLine(t, db, true)
+			l := newStore(t, db, true)
 			l.retried = func() { retried.Add(1) }
 			attempts := 0
 			return mysqltest.Result(func() error {
@@ -60,7 +60,7 @@ func TestTransactAfterADeadlock(t *testing.T) {
 func TestPacketWhoseRowIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
-		l := newLine(t, db, true)
+		l := newStore(t, db, true)
 		refused := errors.New("the row is refused")
 		err := l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 			var p packet

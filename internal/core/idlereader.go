@@ -12,11 +12,11 @@ import (
 // others follow.
 const calm = 20 * time.Millisecond
 
-// quiet is a session's connection, which is read ahead while no statement uses it. A MySQL server
+// idleReader is a session's connection, which is read ahead while no statement uses it. A MySQL server
 // sends nothing unasked, so what arrives then is the connection's end: the session learns of it at
 // once, without a statement. If a statement has begun meanwhile, what arrives is its answer, and the
 // driver gets it: no statement has to end a watch first. The server of net/http reads ahead in the same way.
-type quiet struct {
+type idleReader struct {
 	net.Conn               // nil when the driver dialled by other means: nothing is known then
 	gone     chan struct{} // closed when the end has come
 	calm     *time.Timer   // begins to read ahead
@@ -29,24 +29,24 @@ type quiet struct {
 	page  [4 << 10]byte
 }
 
-func newQuiet(conn net.Conn) *quiet {
+func newIdleReader(conn net.Conn) *idleReader {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAlive(true) // as the driver does for what it knows to be TCP
 	}
-	q := &quiet{Conn: conn, gone: make(chan struct{}), users: 1} // until the session is set up
+	q := &idleReader{Conn: conn, gone: make(chan struct{}), users: 1} // until the session is set up
 	q.calm = time.AfterFunc(calm, q.readAhead)
 	return q
 }
 
 // enter says that the caller uses the connection, or waits to.
-func (q *quiet) enter() {
+func (q *idleReader) enter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.users++
 }
 
 // leave takes an enter back.
-func (q *quiet) leave() {
+func (q *idleReader) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.users--; q.users > 0 || q.Conn == nil {
@@ -63,7 +63,7 @@ func (q *quiet) leave() {
 	}
 }
 
-func (q *quiet) end() {
+func (q *idleReader) end() {
 	select {
 	case <-q.gone:
 	default:
@@ -71,7 +71,7 @@ func (q *quiet) end() {
 	}
 }
 
-func (q *quiet) readAhead() {
+func (q *idleReader) readAhead() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ahead != nil || q.users > 0 {
@@ -99,7 +99,7 @@ func (q *quiet) readAhead() {
 }
 
 // Read is the driver's.
-func (q *quiet) Read(p []byte) (int, error) {
+func (q *idleReader) Read(p []byte) (int, error) {
 	q.mu.Lock()
 	ahead := q.ahead
 	q.mu.Unlock()
@@ -122,21 +122,21 @@ func (q *quiet) Read(p []byte) (int, error) {
 }
 
 // cut ends every read, for good. It may be called twice.
-func (q *quiet) cut() {
+func (q *idleReader) cut() {
 	if q.Conn != nil {
 		_ = q.Conn.Close()
 	}
 }
 
 // Close is the driver's.
-func (q *quiet) Close() error {
+func (q *idleReader) Close() error {
 	q.cut()
 	return nil
 }
 
 // close returns when nothing of it runs any more, of which the connection's end takes care; a Read that this does not end is
 // not waited for.
-func (q *quiet) close() {
+func (q *idleReader) close() {
 	q.enter()
 	if q.calm == nil {
 		return

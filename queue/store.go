@@ -21,8 +21,8 @@ import (
 // as lost. Lock waits are 2 s at most there.
 const answer = 10 * time.Second
 
-// line is a worker's session and what it says over it. One goroutine uses it.
-type line struct {
+// store makes a worker's statements, over a session of its own. One goroutine uses it.
+type store struct {
 	session    *core.Session
 	queue      string
 	ordered    bool
@@ -36,10 +36,10 @@ type line struct {
 
 	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
 
-	passed  Task             // the last that was claimed; none when the next claim is a sweep
-	swept   time.Time        // when the last sweep ended
-	took    [2]time.Duration // how long the last two sweeps took
-	unswept bool             // the last search found less than was wanted, and no sweep was due
+	passed    Task             // the last that was claimed; none when the next claim is a full scan
+	scannedAt time.Time        // when the last full scan ended
+	took      [2]time.Duration // how long the last two full scans took
+	unscanned bool             // the last search found less than was wanted, and no full scan was due
 
 	reserved reservations
 
@@ -50,7 +50,7 @@ type line struct {
 	short   bool // the last claim found fewer than it asked for
 	refused Task // the task that the last claim left because it is handled alone
 
-	conn *sqlx.Conn // while it keeps the session's turn
+	conn *sqlx.Conn // while it keeps the session's permit
 
 	brief bool // a transaction whose lock wait times out is not run again
 }
@@ -58,7 +58,7 @@ type line struct {
 // skipLocked finds out whether the server has it. The statements touch no row, and fail
 // where a table is missing or the account may not do what a worker does: one that is
 // idle would find out later.
-func (l *line) skipLocked(ctx context.Context) (bool, error) {
+func (l *store) skipLocked(ctx context.Context) (bool, error) {
 	err := l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		statements := []string{
 			"UPDATE " + schema.TaskTable + " SET state = 'ready' WHERE FALSE",
@@ -83,7 +83,7 @@ func (l *line) skipLocked(ctx context.Context) (bool, error) {
 
 // do runs f over the session. The end of ctx does not cut it off, which would cost the
 // session: a server that does not answer does.
-func (l *line) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+func (l *store) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	ctx = context.WithoutCancel(ctx)
 	run := func(conn *sqlx.Conn) error {
 		return l.session.Within(ctx, answer, func(ctx context.Context) error { return f(ctx, conn) })
@@ -96,7 +96,7 @@ func (l *line) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Co
 
 // stay runs f, which does much. Meanwhile the session is not given out of hand: between
 // two short transactions that would cost more than they do.
-func (l *line) stay(f func() error) error {
+func (l *store) stay(f func() error) error {
 	return l.session.Do(context.Background(), func(conn *sqlx.Conn) error {
 		l.conn = conn
 		defer func() { l.conn = nil }()
@@ -106,7 +106,7 @@ func (l *line) stay(f func() error) error {
 
 // transact runs f, which begins a transaction and ends it, until no other transaction
 // is in its way.
-func (l *line) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
+func (l *store) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	mends := func(err error) bool {
 		again := server.Retryable(err) && (!l.brief || !server.Is(err, server.ErrLockWaitTimeout))
 		if again {
@@ -140,7 +140,7 @@ const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows fr
 
 // round settles outcomes and claims at most want tasks. started is when the claims began, from which
 // they are trusted.
-func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
+func (l *store) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
 	begin := want - l.surplus
 	if l.most > 0 {
 		want = min(want, max(l.most, begin))
@@ -175,7 +175,7 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 	switch {
 	case err == nil && len(claimed) > 0:
 		l.passed = claimed[len(claimed)-1]
-	case err != nil || !l.sweepsAreSlow():
+	case err != nil || !l.scansAreSlow():
 		l.passed = Task{}
 	}
 	l.reserved.count(len(claimed), want, time.Now())
@@ -183,16 +183,16 @@ func (l *line) round(ctx context.Context, outcomes []outcome, want int) (claimed
 }
 
 // search is round with a search for tasks, in one transaction.
-func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
+func (l *store) search(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	passed := l.passed
-	l.unswept = false
+	l.unscanned = false
 	if want > 0 {
 		l.reserved.tasks = nil // it may find them
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		claimed, l.cut, l.refused = nil, false, Task{}
-		behind := l.behind(passed)
-		passed = Task{} // another try sweeps
+		cursor := l.cursor(passed)
+		passed = Task{} // another try is a full scan
 		var first, second packet
 		first.add(nil, "START TRANSACTION")
 		if l.ordered {
@@ -206,26 +206,26 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) 
 		}
 		started = time.Now()
 		if want == 1 && begin > 0 {
-			claimed, err = l.claimOne(ctx, conn, &first, behind)
+			claimed, err = l.claimOne(ctx, conn, &first, cursor)
 			return err
 		}
-		l.claim(&first, want, behind, &claimed)
+		l.claim(&first, want, cursor, &claimed)
 		begun := time.Now()
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
-		few := behind.ID != 0 && len(claimed) < want // what is left is before it, or of another priority
-		l.unswept = few && !l.sweepIsDue()
-		if few && !l.unswept {
+		few := cursor.ID != 0 && len(claimed) < want // what is left is before it, or of another priority
+		l.unscanned = few && !l.scanIsDue()
+		if few && !l.unscanned {
 			begun = time.Now()
-			claimed, behind = nil, Task{}
+			claimed, cursor = nil, Task{}
 			var again packet
-			l.claim(&again, want, behind, &claimed)
+			l.claim(&again, want, cursor, &claimed)
 			if err := again.send(ctx, conn); err != nil {
 				return err
 			}
 		}
-		l.sweeps(behind, begun)
+		l.scanned(cursor, begun)
 		if claimed = l.chosen(claimed, begin); len(claimed) > 0 {
 			l.mark(&second, among(idsOf(claimed)))
 		}
@@ -237,10 +237,10 @@ func (l *line) search(ctx context.Context, outcomes []outcome, want, begin int) 
 
 // claimOne ends a transaction that has begun with the claim of one task, all in one packet: in
 // the server the id goes from one statement to the next as the last insert id.
-func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, behind Task) (claimed []Task, err error) {
+func (l *store) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, cursor Task) (claimed []Task, err error) {
 	for {
 		p.add(nil, "DO LAST_INSERT_ID(0)")
-		l.claim(p, 1, behind, &claimed)
+		l.claim(p, 1, cursor, &claimed)
 		mark := "id = LAST_INSERT_ID()"
 		if l.busy { // as chosen chooses
 			mark += " AND lapses < " + strconv.Itoa(aloneFrom)
@@ -251,54 +251,54 @@ func (l *line) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, behind 
 		if err := p.send(ctx, conn); err != nil {
 			return nil, err
 		}
-		l.sweeps(behind, begun)
-		l.unswept = len(claimed) == 0 && behind.ID != 0 && !l.sweepIsDue()
-		if len(claimed) > 0 || behind.ID == 0 || l.unswept {
+		l.scanned(cursor, begun)
+		l.unscanned = len(claimed) == 0 && cursor.ID != 0 && !l.scanIsDue()
+		if len(claimed) > 0 || cursor.ID == 0 || l.unscanned {
 			return l.chosen(claimed, 1), nil
 		}
 		// What was settled is. What is left is before the last claim, or of another priority.
-		p, behind = &packet{}, Task{}
+		p, cursor = &packet{}, Task{}
 		p.add(nil, "START TRANSACTION")
 	}
 }
 
 // mark adds the statement that makes such tasks claimed.
-func (l *line) mark(p *packet, where string) {
-	p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', turn = 0, attempts = attempts + 1, owner = ?,"+
+func (l *store) mark(p *packet, where string) {
+	p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', claim_order = 0, attempts = attempts + 1, owner = ?,"+
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where, l.owner, l.visibility.Microseconds())
 }
 
-// behind is the task behind which the next claim begins, none if that is a sweep.
-func (l *line) behind(passed Task) Task {
-	if l.ordered || !l.sweepsAreSlow() && time.Since(l.swept) >= sweepEach {
+// cursor is the task behind which the next claim begins, none if that is a full scan.
+func (l *store) cursor(passed Task) Task {
+	if l.ordered || !l.scansAreSlow() && time.Since(l.scannedAt) >= scanEach {
 		return Task{}
 	}
 	return passed
 }
 
 // claim adds the statement that locks tasks to be claimed and reads them.
-func (l *line) claim(p *packet, want int, passed Task, claimed *[]Task) {
+func (l *store) claim(p *packet, want int, passed Task, claimed *[]Task) {
 	read := func(rows *sql.Rows) error { return l.scan(rows, claimed) }
 	if passed.ID != 0 {
-		p.add(read, l.claimQuery(want, " AND turn = ? AND state_at = "+noTime+" AND id > ?"), l.queue, passed.Priority, passed.ID)
+		p.add(read, l.claimQuery(want, " AND claim_order = ? AND state_at = "+noTime+" AND id > ?"), l.queue, passed.Priority, passed.ID)
 		return
 	}
 	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
 }
 
 // claimQuery selects the tasks to claim among those that meet the condition.
-func (l *line) claimQuery(want int, and string) string {
+func (l *store) claimQuery(want int, and string) string {
 	if l.ordered {
 		// The queue's row is locked: who reads this is alone.
 		return "SELECT " + claimColumns + " FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready' AND NOT EXISTS (" +
 			"SELECT 1 FROM (SELECT id FROM " + schema.TaskTable + forceClaim +
-			" WHERE queue = ? AND state IN ('in progress', 'failed') LIMIT 1) unsettled) ORDER BY turn, state_at, id LIMIT 1 FOR UPDATE"
+			" WHERE queue = ? AND state IN ('in progress', 'failed') LIMIT 1) unsettled) ORDER BY claim_order, state_at, id LIMIT 1 FOR UPDATE"
 	}
 	return "SELECT " + claimColumns + " FROM " + schema.TaskTable + forceClaim +
-		" WHERE queue = ? AND state = 'ready'" + and + " ORDER BY turn, state_at, id LIMIT " + strconv.Itoa(want) + " FOR UPDATE SKIP LOCKED"
+		" WHERE queue = ? AND state = 'ready'" + and + " ORDER BY claim_order, state_at, id LIMIT " + strconv.Itoa(want) + " FOR UPDATE SKIP LOCKED"
 }
 
-func (l *line) claimArgs() []any {
+func (l *store) claimArgs() []any {
 	if l.ordered {
 		return []any{l.queue, l.queue}
 	}
@@ -307,7 +307,7 @@ func (l *line) claimArgs() []any {
 
 // roundByUpdate is round for servers without SKIP LOCKED: the state's transition is the
 // claim, in a transaction of its own, and the owner tells what it got.
-func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
+func (l *store) roundByUpdate(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if len(outcomes) > 0 {
 		err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 			var p packet
@@ -326,17 +326,17 @@ func (l *line) roundByUpdate(ctx context.Context, outcomes []outcome, want, begi
 		started = time.Now()
 		var first, second packet
 		first.add(nil, "START TRANSACTION")
-		first.add(nil, "UPDATE "+schema.TaskTable+forceClaim+" SET state = 'in progress', turn = 0,"+
+		first.add(nil, "UPDATE "+schema.TaskTable+forceClaim+" SET state = 'in progress', claim_order = 0,"+
 			" attempts = attempts + 1, owner = ?, state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"+
-			" WHERE queue = ? AND state = 'ready' ORDER BY turn, state_at, id LIMIT ?", token, l.visibility.Microseconds(), l.queue, want)
+			" WHERE queue = ? AND state = 'ready' ORDER BY claim_order, state_at, id LIMIT ?", token, l.visibility.Microseconds(), l.queue, want)
 		first.add(func(rows *sql.Rows) error { return l.scan(rows, &claimed) }, "SELECT id, "+taskColumns+" FROM "+schema.TaskTable+forceClaim+
-			" WHERE queue = ? AND state = 'in progress' AND turn = 0 AND owner = ? ORDER BY priority, id", l.queue, token)
+			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND owner = ? ORDER BY priority, id", l.queue, token)
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
 		chosen := l.chosen(claimed, begin)
 		if others := claimed[len(chosen):]; len(others) > 0 { // as if they had not been claimed
-			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', turn = priority, state_at = "+noTime+", owner = '',"+
+			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', claim_order = priority, state_at = "+noTime+", owner = '',"+
 				" attempts = attempts - 1 WHERE "+among(idsOf(others)))
 			l.refused.Attempt--
 		}
@@ -352,7 +352,7 @@ var claimNumber atomic.Uint64
 
 const tokens = 36 * 36 * 36 * 36 * 36 * 36 // 6 digits
 
-func (l *line) scan(rows *sql.Rows, into *[]Task) error {
+func (l *store) scan(rows *sql.Rows, into *[]Task) error {
 	t := Task{Queue: l.queue}
 	var created string
 	var key sql.NullString

@@ -26,8 +26,8 @@ type held struct {
 	timer     *time.Timer // ends the handler's context at trusted
 }
 
-// hands are a worker's claims and those who handle them. It makes no statement.
-type hands struct {
+// pool has a worker's claims and the goroutines that handle them. It makes no statement.
+type pool struct {
 	handler func(ctx context.Context, task Task) error
 	backoff func(attempt int) time.Duration
 	dropped func(task Task) // is told of a result that comes when the claim is lost; may be nil
@@ -36,7 +36,7 @@ type hands struct {
 	waiting  []*held // claimed, and not begun
 	held     map[uint64]*held
 	outcomes []outcome // not written down yet
-	aside    []outcome // the same, while another session has their unique keys locked
+	deferred []outcome // the same, while another session has their unique keys locked
 	oldest   time.Time // when the first of them came
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
@@ -49,8 +49,8 @@ type hands struct {
 	handlers sync.WaitGroup
 }
 
-func newHands(n int, handler func(ctx context.Context, task Task) error, backoff func(int) time.Duration) *hands {
-	h := &hands{
+func newPool(n int, handler func(ctx context.Context, task Task) error, backoff func(int) time.Duration) *pool {
+	h := &pool{
 		handler: handler, backoff: backoff, most: n,
 		held: make(map[uint64]*held), changed: make(chan struct{}, 1),
 	}
@@ -59,14 +59,14 @@ func newHands(n int, handler func(ctx context.Context, task Task) error, backoff
 }
 
 // start makes the handlers' goroutines, which end with close.
-func (h *hands) start(ctx context.Context) {
+func (h *pool) start(ctx context.Context) {
 	for range h.most {
 		h.handlers.Go(func() { h.run(ctx) })
 	}
 }
 
 // close returns when no handler runs any more.
-func (h *hands) close() {
+func (h *pool) close() {
 	h.mu.Lock()
 	h.closed = true
 	h.work.Broadcast()
@@ -83,7 +83,7 @@ func poke(c chan<- struct{}) {
 
 // take takes new claims. They are trusted for a tenth less than they hold, from the
 // moment that the claim began here, which is before it began on the server.
-func (h *hands) take(tasks []Task, started time.Time, visibility time.Duration) {
+func (h *pool) take(tasks []Task, started time.Time, visibility time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range tasks {
@@ -106,7 +106,7 @@ func trustedUntil(started time.Time, visibility time.Duration) time.Time {
 }
 
 // run is a handler's goroutine.
-func (h *hands) run(ctx context.Context) {
+func (h *pool) run(ctx context.Context) {
 	for {
 		h.mu.Lock()
 		for len(h.waiting) == 0 && !h.closed {
@@ -137,7 +137,7 @@ func (h *hands) run(ctx context.Context) {
 		took := time.Since(begun)
 
 		h.mu.Lock()
-		h.quick = took < gatherFor
+		h.quick = took < coalesceFor
 		claim.timer.Stop()
 		cancel(context.Canceled)
 		h.running--
@@ -166,7 +166,7 @@ func (h *hands) run(ctx context.Context) {
 
 // call calls the handler. A panic is a failure like any other: it must neither end the
 // process, whose other tasks are in the middle, nor be lost.
-func (h *hands) call(ctx context.Context, task Task) (err error) {
+func (h *pool) call(ctx context.Context, task Task) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
@@ -176,21 +176,21 @@ func (h *hands) call(ctx context.Context, task Task) (err error) {
 }
 
 // forget drops a claim that is settled or lost. The caller has mu.
-func (h *hands) forget(claim *held) {
+func (h *pool) forget(claim *held) {
 	if h.held[claim.task.ID] == claim {
 		delete(h.held, claim.task.ID)
 	}
 }
 
 // over notes that the claim's handler has ended, or never begins. The caller has mu.
-func (h *hands) over(claim *held) {
+func (h *pool) over(claim *held) {
 	if h.alone == claim {
 		h.alone = nil
 	}
 }
 
 // expire ends the handler of a claim that was not renewed in time.
-func (h *hands) expire(claim *held) {
+func (h *pool) expire(claim *held) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if left := time.Until(claim.trusted); left > 0 { // it was renewed since
@@ -200,7 +200,7 @@ func (h *hands) expire(claim *held) {
 	h.lose(claim)
 }
 
-func (h *hands) lose(claim *held) {
+func (h *pool) lose(claim *held) {
 	claim.lost = true
 	if claim.begun && !claim.settled {
 		claim.cancel(claim.lostError())
@@ -210,7 +210,7 @@ func (h *hands) lose(claim *held) {
 func (h *held) lostError() error { return fmt.Errorf("queue: task %d: %w", h.task.ID, ErrClaimLost) }
 
 // outcomeOf is what a handler's answer means.
-func (h *hands) outcomeOf(claim *held, err error) outcome {
+func (h *pool) outcomeOf(claim *held, err error) outcome {
 	if claim.cancelled {
 		return outcome{held: claim, kind: wasCancelled}
 	}
@@ -233,38 +233,38 @@ func lastError(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
 }
 
-// handsState is what the worker decides on.
-type handsState struct {
+// poolState is what the worker decides on.
+type poolState struct {
 	outcomes int
 	oldest   time.Time
-	aside    int  // outcomes that wait for a unique key
+	deferred int  // outcomes that wait for a unique key
 	free     int  // how many claims there is room for, of batch
 	idle     int  // how many handlers have nothing to do
-	hungry   bool // one has, and may begin another task
+	wanting  bool // one has, and may begin another task
 	claims   int  // that are not settled
 	quick    bool // handlers end about when they have begun
 }
 
-func (h *hands) state(batch int) handsState {
+func (h *pool) state(batch int) poolState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := handsState{outcomes: len(h.outcomes), oldest: h.oldest, aside: len(h.aside), quick: h.quick}
+	s := poolState{outcomes: len(h.outcomes), oldest: h.oldest, deferred: len(h.deferred), quick: h.quick}
 	s.claims = len(h.waiting) + h.running
 	s.free = max(0, max(batch, h.most)-s.claims)
 	s.idle = max(0, h.most-s.claims)
-	s.hungry = len(h.waiting) == 0 && s.idle > 0 && h.alone == nil
+	s.wanting = len(h.waiting) == 0 && s.idle > 0 && h.alone == nil
 	return s
 }
 
 // pending are the outcomes to be written down now; wrote says that they were. More than that, each with a
 // long error, might fit into no packet.
-func (h *hands) pending() []outcome {
+func (h *pool) pending() []outcome {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.outcomes[:min(len(h.outcomes), rowsAtOnce)])
 }
 
-func (h *hands) wrote(outcomes []outcome) {
+func (h *pool) wrote(outcomes []outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.outcomes = slices.Delete(h.outcomes, 0, len(outcomes)) // others came behind them alone
@@ -277,36 +277,36 @@ func (h *hands) wrote(outcomes []outcome) {
 	}
 }
 
-// setAside keeps back the outcomes that free a unique key, until bringBack: a session that has found the
+// putOff keeps back the outcomes that free a unique key, until bringBack: a session that has found the
 // key taken may have it locked for long, and the other outcomes must not wait for that.
-func (h *hands) setAside() {
+func (h *pool) putOff() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.outcomes = slices.DeleteFunc(h.outcomes, func(o outcome) bool {
-		aside := o.freesKey()
-		if aside {
-			h.aside = append(h.aside, o)
+		defers := o.freesKey()
+		if defers {
+			h.deferred = append(h.deferred, o)
 		}
-		return aside
+		return defers
 	})
 }
 
-func (h *hands) bringBack() {
+func (h *pool) bringBack() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.outcomes = append(h.outcomes, h.aside...)
-	h.aside = nil
+	h.outcomes = append(h.outcomes, h.deferred...)
+	h.deferred = nil
 }
 
 // owes notes whether only this worker knows of some tasks, or when they fall due: it must then tell
 // the other workers when it stops. told reports whether it must.
-func (h *hands) owes(some bool) {
+func (h *pool) owes(some bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.untold = h.untold || some
 }
 
-func (h *hands) told() (was bool) {
+func (h *pool) told() (was bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was, h.untold = h.untold, false
@@ -315,7 +315,7 @@ func (h *hands) told() (was bool) {
 
 // claims returns the claims that the worker knows of, with the lost ones or without them, as for a renewal. A
 // settled task keeps its claim until its outcome is stored, because that may have to wait.
-func (h *hands) claims(lost bool) []Task {
+func (h *pool) claims(lost bool) []Task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var tasks []Task
@@ -329,7 +329,7 @@ func (h *hands) claims(lost bool) []Task {
 
 // renewed takes the answer to a renewal, and returns what was lost in the middle: what is
 // settled may be done, by the handler's own transaction.
-func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) (losses []Task) {
+func (h *pool) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) (losses []Task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	gone := map[uint64]bool{}
@@ -351,7 +351,7 @@ func (h *hands) renewed(renewed, lost []Task, started time.Time, visibility time
 }
 
 // release gives back what no handler has begun.
-func (h *hands) release() {
+func (h *pool) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.waiting) > 0 && len(h.outcomes) == 0 {
