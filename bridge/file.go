@@ -88,7 +88,7 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 	}
 	if s.rotate > 0 && s.size >= s.rotate {
-		if err := s.turn(); err != nil {
+		if err := s.beginNext(); err != nil {
 			return 0, err
 		}
 	}
@@ -250,8 +250,8 @@ func readEnd(file *os.File) (end int64, ids map[string]string, err error) {
 	}
 }
 
-// turn renames the file and begins another.
-func (s *fileSink) turn() error {
+// beginNext renames the file and begins another.
+func (s *fileSink) beginNext() error {
 	rotated, err := s.rotated()
 	if err != nil {
 		return err

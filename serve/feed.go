@@ -248,9 +248,9 @@ const (
 	oneRead = 4 << 20
 )
 
-// turn waits until this client may read the table: all may come back at once. A poll that holds memory does not wait, because
+// permit waits until this client may read the table: all may come back at once. A poll that holds memory does not wait, because
 // others may wait for what it holds.
-func (f *feed) turn(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
+func (f *feed) permit(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
 	turns := f.hub.options.reading
 	n := turns.bounded(max(oneRead, 4*f.hub.largest.Load()))
 	if f.held > 0 && !turns.TryAcquire(n) {
@@ -267,7 +267,7 @@ func (f *feed) turn(ctx context.Context, often <-chan time.Time) (leave func(), 
 // read gives the rows above an id, a page at a time, until take says consumer.ErrStop. It calls last before another
 // client may read in its place, so that what clients have read and did not count yet is bounded.
 func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error, last func() error) error {
-	leave, err := f.turn(ctx, often)
+	leave, err := f.permit(ctx, often)
 	if err != nil {
 		return err
 	}

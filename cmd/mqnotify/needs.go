@@ -23,7 +23,7 @@ type grant struct {
 // An account that may insert an id can insert the largest one, and the table takes no more rows. So these name the columns.
 const (
 	insertMessage = "INSERT (headers,payload)"
-	insertTask    = "INSERT (queue,state,turn,state_at,priority,retries,unique_key,payload)"
+	insertTask    = "INSERT (queue,state,claim_order,state_at,priority,retries,unique_key,payload)"
 )
 
 var needs = []need{
