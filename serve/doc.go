@@ -15,7 +15,7 @@
 //
 // Rows become visible out of the order of their ids, so an id alone does not say what a
 // client has: one that has had 8 may lack 5, which commits later. Each event's id is
-// therefore a cursor (internal/position.Progress): the settled watermark, below which nothing can
+// therefore a cursor: the settled watermark, below which nothing can
 // appear any more, and the runs of ids above it that this client has, such as
 // "1041+1043-1050". A browser sends it back as Last-Event-ID. The server then gives the
 // client every row that its cursor lacks: from memory, or, for one that was away for
