@@ -285,7 +285,7 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	}
 	l.began, l.reading = true, true
 
-	handling, release := l.handling(ctx, handling)
+	handling, release := l.handlerContext(ctx, handling)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -348,9 +348,9 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
 }
 
-// handling is the handler's context: it ends with handling, which the group's lock ends,
-// and StopTimeout after ctx, for the message in hand.
-func (l *connection) handling(ctx, handling context.Context) (context.Context, context.CancelFunc) {
+// handlerContext returns the handler's context. It ends with handling, which the group's lock ends,
+// and StopTimeout after ctx, so that the message in hand can be finished.
+func (l *connection) handlerContext(ctx, handling context.Context) (context.Context, context.CancelFunc) {
 	handling, cancel := context.WithCancelCause(handling)
 	stop := context.AfterFunc(ctx, func() {
 		late := time.NewTimer(l.options.StopTimeout)

@@ -11,7 +11,7 @@ import (
 )
 
 // Three web servers: each answers from its own memory, and forgets what is changed by way
-// of another one, or by any program that says so. One that is killed disturbs nobody.
+// of another one, or by any program that says so. A server that is killed disturbs no other.
 func testCache(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)

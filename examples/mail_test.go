@@ -91,7 +91,7 @@ func (p *post) serve(conn net.Conn) {
 		}
 		if answer == "" {
 			p.held[to] <- true
-			_, _ = text.ReadLine() // until who asks is killed
+			_, _ = text.ReadLine() // until the client is killed
 			return
 		}
 		_ = text.PrintfLine("%s", answer)

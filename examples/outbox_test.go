@@ -55,7 +55,7 @@ func (w *warehouse) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 		http.Error(answer, "too heavy", http.StatusUnprocessableEntity)
 	case hold:
 		close(w.held)
-		<-r.Context().Done() // until who asks is killed
+		<-r.Context().Done() // until the client is killed
 	}
 }
 
@@ -90,7 +90,7 @@ func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO stock VALUES ('lamp', 20), ('brick', 1)")
 
 	status := make(map[int]int)
-	// place is a client: it tries again with the same key, wherever somebody answers.
+	// place is a client: it tries again with the same key, whichever server answers.
 	place := func(i int, item string) {
 		require.Eventually(t, func() bool {
 			for _, url := range urls {

@@ -74,7 +74,7 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 
 // Publish implements [message.Publisher]: the messages are all there or none, when it
 // returns. The context is that of the first message. Its errors are those of
-// producer.Publish: after notify.ErrUnknown nobody can tell whether they are there, and after Close it is notify.ErrClosed.
+// producer.Publish: after notify.ErrUnknown it is not known whether they are there, and after Close it is notify.ErrClosed.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.publish(nil, topic, messages)
 }

@@ -1,5 +1,5 @@
-// Cache is a web server with a cache in memory, one of many. Whoever changes a price
-// tells all of them, in the transaction of the change; each one forgets that price, and
+// Cache is a web server with a cache in memory, one of many. A program that changes a price
+// tells all of them, in the transaction of the change; each server forgets that price, and
 // no other. No server polls, none knows of the others, and no change is missed.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
@@ -7,7 +7,7 @@
 //	curl -X PUT -d 250 http://127.0.0.1:8081/prices/1
 //	curl -i http://127.0.0.1:8082/prices/1           # X-Cache: miss, then hit
 //
-// Other programs take part with INSERT INTO price_changes (payload) VALUES ('1') beside
+// Other programs take part with INSERT INTO price_changes (payload) VALUES ('1') next to
 // their UPDATE, in one transaction; package capture has triggers for those that can't.
 package main
 

@@ -2,9 +2,9 @@
 //
 // A queue alone sends at least once: a sender that dies after the mail server took the
 // mail, and before that was noted, leaves a task that another one takes up. So each mail
-// is marked before it is sent (guard.Once), and whoever finds the mark of another one
-// does not send. The condition: of a mail whose sender died between mark and note nobody
-// knows whether it was sent. It is not sent again, but goes to the dead letters, where a
+// is marked before it is sent (guard.Once), and a sender that finds the mark of another one
+// does not send. The condition: if a sender dies between mark and note, it is not known
+// whether the mail was sent. It is not sent again, but goes to the dead letters, where a
 // human decides.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
