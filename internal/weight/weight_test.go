@@ -19,8 +19,8 @@ const module = "github.com/mqnotify/mqnotify"
 // The core: three packages, what these need of their own, and four modules of others. A group where several servers take writes
 // needs a lease of guard.
 var (
-	rooms = []string{"consumer", "guard", "notify", "producer", "internal/core", "internal/deadletter", "internal/dsn", "internal/header", "internal/ident", "internal/lockname", "internal/position", "internal/schema", "internal/server", "internal/table", "internal/waiting"}
-	links = []string{
+	packages = []string{"consumer", "guard", "notify", "producer", "internal/core", "internal/deadletter", "internal/dsn", "internal/header", "internal/ident", "internal/lockname", "internal/position", "internal/schema", "internal/server", "internal/table", "internal/waiting"}
+	modules  = []string{
 		"filippo.io/edwards25519", "github.com/cenkalti/backoff/v4", "github.com/go-sql-driver/mysql", "github.com/jmoiron/sqlx",
 	}
 )
@@ -88,15 +88,15 @@ func (u *user) linked() (names []string) {
 // of the module's other packages: no broker, no engine of the demo.
 func TestLinked(t *testing.T) {
 	u := newUser(t)
-	require.Equal(t, links, u.linked())
+	require.Equal(t, modules, u.linked())
 
 	var ours []string
 	for name := range strings.FieldsSeq(u.run("list", "-deps", ".")) {
-		if room, ok := strings.CutPrefix(name, module+"/"); ok {
-			ours = append(ours, room)
+		if name, ok := strings.CutPrefix(name, module+"/"); ok {
+			ours = append(ours, name)
 		}
 	}
-	require.ElementsMatch(t, rooms, ours)
+	require.ElementsMatch(t, packages, ours)
 }
 
 // What an empty cache of modules has after `go mod tidy`, which asks for what the tests of the three
@@ -107,7 +107,7 @@ func TestDownloaded(t *testing.T) {
 	}
 	tidied := newUser(t, emptyCache(t))
 	tidied.run("mod", "tidy")
-	require.Equal(t, links, tidied.linked())
+	require.Equal(t, modules, tidied.linked())
 	for _, name := range tidied.downloads("go mod tidy") {
 		for _, part := range []string{"dolthub", "nats", "amqp", "franz", "redis", "paho", "cobra", "chromedp"} {
 			require.NotContains(t, name, part)
@@ -120,8 +120,8 @@ func TestDownloaded(t *testing.T) {
 		require.NoError(t, err)
 		built.write(name, string(text))
 	}
-	require.Equal(t, links, built.linked())
-	require.ElementsMatch(t, links, built.downloads("go build"))
+	require.Equal(t, modules, built.linked())
+	require.ElementsMatch(t, modules, built.downloads("go build"))
 }
 
 // emptyCache is a setting of the environment. What is there in the end can be deleted.
