@@ -85,8 +85,8 @@ func NewMutex(db *notify.DB, name string, options MutexOptions) (*Mutex, error) 
 // TryLock takes the lock if it is free. notify.ErrNotAcquired says that it is not.
 //
 // A lease is renewed in the background, a third of TTL after the last time, until Release or its loss. When ctx ends in the
-// middle, or for a row or a flag every connection, TryLock tries for a second to take back what it may have got; if that
-// fails too, the lock may stay taken: a lease until it expires.
+// middle, TryLock takes back what it may have got: of a row or a flag it waits for the server's answer for a second first. A server
+// that does not answer in this time may still take the lock, for no caller: a lease until it expires, a row or a flag until Break.
 //
 // ErrUnsafe says, of an advisory lock, that other servers, where the lock does not reach, take writes too: a node of Galera, a member of a
 // group with several primaries, a replica. On MySQL an account without SELECT on performance_schema.replication_applier_status

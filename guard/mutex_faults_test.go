@@ -111,6 +111,41 @@ func TestMutexConnectionLost(t *testing.T) {
 	})
 }
 
+// A context that ends while the server takes the lock: the attempt waits for the answer and takes the lock back. If it only left,
+// the server would give the lock to no caller, after the attempt to take it back.
+func TestMutexContextEnds(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for kind, test := range map[string]struct{ blocksTaking, release string }{
+			"row":  {"INSERT INTO mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))", "DELETE%"},
+			"flag": {"SELECT * FROM mqnotify_mutex_flag FOR UPDATE", "UPDATE%"},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				db, _ := openState(t, s)
+				m, err := mutexes[kind](db, "x")
+				require.NoError(t, err)
+				require.NoError(t, mustLock(t, m).Release(t.Context())) // the row is made
+				tx, err := db.Pool().BeginTxx(t.Context(), nil)
+				require.NoError(t, err)
+				defer func() { _ = tx.Rollback() }()
+				_, err = tx.ExecContext(t.Context(), test.blocksTaking)
+				require.NoError(t, err)
+
+				enough := errors.New("enough")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				ended := mysqltest.Result(func() error { _, err := m.TryLock(ctx); return err })
+				require.Eventually(t, func() bool { return waiting(t, db, "INSERT%") > 0 }, patience, tick)
+				cancel(enough)
+				require.Never(t, func() bool { return waiting(t, db, test.release) > 0 }, 200*time.Millisecond, tick, "it left its statement alone")
+				require.NoError(t, tx.Rollback())
+				require.ErrorIs(t, mysqltest.Receive(t, ended), enough)
+				held, err := m.TryLock(t.Context())
+				require.NoError(t, err, "it kept the lock")
+				require.NoError(t, held.Release(t.Context()))
+			})
+		}
+	})
+}
+
 // A statement that frees a key or a lock of any holder is not run again after a lost answer: by then
 // the next holder may have it.
 func TestFreedOnce(t *testing.T) {

@@ -55,8 +55,8 @@ type simple struct {
 	release string // the statement that releases the lock of any holder; takes the name
 }
 
-// undoing is how long a lock may take that was given up in the middle, to be taken
-// back if it was got.
+// undoing is how long a statement that takes a lock may go on after its context has ended, and how long a lock may take to be
+// taken back.
 const undoing = time.Second
 
 func (s *simple) tryLock(ctx context.Context) (Held, error) { return s.try(ctx, newTaker()) }
@@ -65,11 +65,16 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	var token uint64
 	var ours bool
 	err := again(ctx, func() (err error) {
+		ctx, cancel := outlive(ctx, undoing)
+		defer cancel()
 		token, ours, err = s.take(ctx, s.db, s.name, taker)
 		return err
 	})
+	if err == nil && ours && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	switch {
-	case err != nil && (ctx.Err() != nil || server.ConnectionLost(err)):
+	case err != nil && (ours || ctx.Err() != nil || server.ConnectionLost(err)):
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
 		defer cancel()
 		_, _, _ = s.drop(ctx, taker)
@@ -80,6 +85,18 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 		return &heldSimple{grip: newGrip(s.name, token), mutex: s, taker: taker}, nil
 	}
 	return nil, explain("lock", s.name, err)
+}
+
+// outlive returns a context that ends d after ctx. A statement that takes a lock needs it: the server does not stop a statement
+// because its client has gone, and would give the lock to no caller, after the attempt to take it back.
+func outlive(ctx context.Context, d time.Duration) (longer context.Context, cancel func()) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if pause(longer, d) == nil {
+			end(context.Cause(ctx))
+		}
+	})
+	return longer, func() { stop(); end(nil) }
 }
 
 func (s *simple) await(ctx context.Context) (Held, error) {
