@@ -19,7 +19,7 @@ func TestGrantsOfOrderedQueues(t *testing.T) {
 			}},
 			{"worker", append(ordered, "worker:"), func(t *testing.T, a account) bool { return a.worksOn(t, "line") }},
 		} {
-			t.Run(test.name, func(t *testing.T) { test.leastOn(t, s, "init", "--queue", "line", "--ordered") })
+			t.Run(test.name, func(t *testing.T) { test.leastOn(t, s, nil, "init", "--queue", "line", "--ordered") })
 		}
 	})
 }
