@@ -29,10 +29,10 @@ func AppendString(dst, s []byte) []byte {
 }
 
 // appendTime appends the server's "2006-01-02 15:04:05.999999" as RFC 3339, or
-// as it is when there is no such day: the server stores zero dates, and under
+// as it is when there is no such time: the server stores zero dates, and under
 // ALLOW_INVALID_DATES the 31st of February too.
 func appendTime(dst, s []byte) []byte {
-	if !isDateTime(s) || !isDay(s) {
+	if !isDateTime(s) || !isTime(s) {
 		return AppendString(dst, s)
 	}
 	dst = append(dst, '"')
@@ -56,8 +56,8 @@ func isDateTime(s []byte) bool {
 	return true
 }
 
-// isDay reports whether the calendar has the day that begins s, "2006-01-02".
-func isDay(s []byte) bool {
+// isTime reports whether the calendar has the day and the clock the time that begin s, "2006-01-02 15:04:05".
+func isTime(s []byte) bool {
 	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
 	year, month, day := two(0)*100+two(2), two(5), two(8)
 	last := 31
@@ -70,5 +70,5 @@ func isDay(s []byte) bool {
 			last = 29
 		}
 	}
-	return month >= 1 && month <= 12 && day >= 1 && day <= last
+	return month >= 1 && month <= 12 && day >= 1 && day <= last && two(11) < 24 && two(14) < 60 && two(17) < 60
 }
