@@ -24,9 +24,9 @@ type Options struct {
 	// InFlight is how many messages may be under way unconfirmed, 0 the destination's
 	// own number: 100 to 8000, 1 for a webhook.
 	InFlight int
-	// Attempts is how often a message that the destination refuses (PoisonError) is
+	// MaxAttempts is how often a message that the destination refuses (PoisonError) is
 	// sent before it goes to the group's dead letters. 0 means 3.
-	Attempts int
+	MaxAttempts int
 	// StopOnPoison makes Run return the PoisonError instead, the offset before it.
 	StopOnPoison bool
 	// SendTimeout is how long the destination may take to confirm what it was sent at
@@ -60,14 +60,14 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 	if options.Consumer.Group == "" {
 		return nil, fmt.Errorf("bridge: %w: it needs a Group, whose offset says what was sent", notify.ErrOptions)
 	}
-	if options.InFlight < 0 || options.Attempts < 0 || options.SendTimeout < 0 {
-		return nil, fmt.Errorf("bridge: %w: InFlight, Attempts or SendTimeout is negative", notify.ErrOptions)
+	if options.InFlight < 0 || options.MaxAttempts < 0 || options.SendTimeout < 0 {
+		return nil, fmt.Errorf("bridge: %w: InFlight, MaxAttempts or SendTimeout is negative", notify.ErrOptions)
 	}
 	if options.InFlight == 0 {
 		options.InFlight = max(1, to.InFlight)
 	}
-	if options.Attempts == 0 {
-		options.Attempts = 3
+	if options.MaxAttempts == 0 {
+		options.MaxAttempts = 3
 	}
 	if options.SendTimeout == 0 {
 		options.SendTimeout = max(30*time.Second, to.Timeout+time.Second)

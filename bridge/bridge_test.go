@@ -171,7 +171,7 @@ func TestPoison(t *testing.T) {
 			return nil
 		}}
 		options := toEnd
-		options.StopOnPoison, options.Attempts = true, 2
+		options.StopOnPoison, options.MaxAttempts = true, 2
 		err := run(t, db, f.destination(), options).wait(t)
 		var refused *PoisonError
 		require.ErrorAs(t, err, &refused)
@@ -323,7 +323,7 @@ func TestOptions(t *testing.T) {
 	for _, options := range []Options{
 		{},
 		{Consumer: consumer.Options{Group: "g"}, InFlight: -1},
-		{Consumer: consumer.Options{Group: "g"}, Attempts: -1},
+		{Consumer: consumer.Options{Group: "g"}, MaxAttempts: -1},
 		{Consumer: consumer.Options{Group: "g", Mode: "fast"}},
 	} {
 		_, err := New(db, "orders", to, options)

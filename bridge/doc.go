@@ -42,5 +42,5 @@
 //   - the database: the bridge waits for it, with what it has confirmed in memory, and
 //     stores that when it can; else it is repeated;
 //   - a row that the destination refuses goes to the group's dead letters after
-//     Options.Attempts tries, or stops the bridge (Options.StopOnPoison).
+//     Options.MaxAttempts tries, or stops the bridge (Options.StopOnPoison).
 package bridge

@@ -154,7 +154,7 @@ func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err er
 	wait := s.waits.NextBackOff()
 	var refused *PoisonError
 	if errors.As(err, &refused) {
-		if s.tries++; s.tries >= s.options.Attempts || wait == backoff.Stop {
+		if s.tries++; s.tries >= s.options.MaxAttempts || wait == backoff.Stop {
 			return s.deadLetter(handling, m, err)
 		}
 	} else if wait == backoff.Stop {

@@ -330,14 +330,11 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 			return nil, stateError("read flag", err)
 		}
 	}
-	if l.options.Poll != nil {
-		l.options.Poll.Reset()
-	}
 	topic := rows.table.Name
 	switch {
 	case l.options.Mode == modeHandshake:
 	case l.options.polls():
-		return core.NewPoll(rows.session, head, l.options.Poll), nil
+		return core.NewPoll(rows.session, head, l.options.Poll()), nil
 	default:
 		return core.NewAuto(l.db, head, core.AutoOptions{Logger: l.log}), nil
 	}
@@ -345,7 +342,7 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	if err != nil {
 		return nil, err
 	}
-	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll), nil
+	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll()), nil
 }
 
 // handlerContext returns the handler's context. It ends with handling, which the group's lock ends,

@@ -87,9 +87,9 @@ type Options struct {
 	// "counter" is the counter of the one-row flag (notify.Flag). "row" is the flag's row, which is then deleted: it is for
 	// one consumer only, and makes an empty Mode poll. The flag's table is made by mqnotify init.
 	Flag string
-	// Poll are the waits of the Mode "poll", nil for Fibonacci from 10 ms to 1 s; those of
+	// Poll makes the waits of the Mode "poll", nil for Fibonacci from 10 ms to 1 s; those of
 	// "handshake" without a producer, nil for Fibonacci from 5 ms to 1.5 s.
-	Poll backoff.BackOff
+	Poll func() backoff.BackOff
 
 	// Key is the column to read by: an integer with a unique index, AUTO_INCREMENT unless AcceptAnyKey is set. Empty
 	// means the AUTO_INCREMENT column or the primary key. Rows at 0 or below are
@@ -238,10 +238,12 @@ func (o Options) withDefaults() (Options, error) {
 		o.MaxAttempts = 5
 	}
 	if o.Poll == nil && o.Mode == modeHandshake {
-		o.Poll = &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
+		o.Poll = func() backoff.BackOff {
+			return &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 1500 * time.Millisecond}
+		}
 	}
 	if o.Poll == nil {
-		o.Poll = &notify.Fibonacci{Jitter: 0.1}
+		o.Poll = func() backoff.BackOff { return &notify.Fibonacci{Jitter: 0.1} }
 	}
 	if o.Retry == nil {
 		o.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }

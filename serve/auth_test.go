@@ -349,7 +349,7 @@ func TestOptions(t *testing.T) {
 	db, err := notify.Open("user:password@tcp(127.0.0.1:1)/none")
 	require.NoError(t, err)
 	defer db.Close()
-	for _, o := range []Options{{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, Retry: -1}, {Topics: []string{"a"}, Mode: "handshake"}} {
+	for _, o := range []Options{{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, ReconnectAfter: -1}, {Topics: []string{"a"}, Mode: "handshake"}} {
 		_, err := New(db, o)
 		require.ErrorIs(t, err, notify.ErrOptions)
 	}

@@ -49,8 +49,8 @@ type Options struct {
 	// WriteTimeout is how long a client of a stream may take for one write of at most 64 KiB
 	// before it is disconnected. 0 means 10 s.
 	WriteTimeout time.Duration
-	// Retry is how soon a client is told to come back when its stream ends. 0 means 2 s.
-	Retry time.Duration
+	// ReconnectAfter is how soon a client is told to come back when its stream ends. 0 means 2 s.
+	ReconnectAfter time.Duration
 	// MaxBody is the largest message that can be published, in bytes. 0 means 1 MiB.
 	MaxBody int64
 	// MaxConnections is how many requests are served at a time, streams among them, each with a connection of its own or,
@@ -112,7 +112,7 @@ func (o Options) withDefaults() (Options, error) {
 	}{
 		{len(o.Topics) == 0, "no topics"},
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
-		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.Retry < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
+		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.ReconnectAfter < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
 		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0 || o.MaxPerClient < 0, "MaxBody, MaxConnections, MaxPerClient, DatabaseRequests or MaxMemory is negative"},
 		{o.Mode == "handshake", "a handshake is for one consumer, not for a server's clients"},
 	} {
@@ -141,7 +141,7 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.BufferBytes, min(32<<20, 128<<20/len(o.Topics)))
 	set(&o.Heartbeat, 15*time.Second)
 	set(&o.WriteTimeout, 10*time.Second)
-	set(&o.Retry, 2*time.Second)
+	set(&o.ReconnectAfter, 2*time.Second)
 	set(&o.MaxBody, 1<<20)
 	set(&o.MaxConnections, 10_000)
 	set(&o.MaxPerClient, max(1, o.MaxConnections/2))

@@ -195,7 +195,7 @@ func TestBehind(t *testing.T) {
 func TestToldThatItIsBehind(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, Retry: 1234 * time.Millisecond, WriteTimeout: long})
+		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, ReconnectAfter: 1234 * time.Millisecond, WriteTimeout: long})
 		slow := site.slowly(t, "/topics/orders/events", pace{})
 		_, cursor := payloadsOf(t, lines(t, slow, "id: "))
 		var want []string

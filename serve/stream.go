@@ -200,7 +200,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 	if err == nil {
 		// An id without data makes no event, but a client that is cut off before its first
 		// event knows where it was.
-		fmt.Fprintf(c.text(), "retry: %d\nid: %s\n\n", s.options.Retry.Milliseconds(), cursor)
+		fmt.Fprintf(c.text(), "retry: %d\nid: %s\n\n", s.options.ReconnectAfter.Milliseconds(), cursor)
 		err = c.send()
 	}
 	for err == nil {
@@ -226,10 +226,10 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 	}
 	switch {
 	case errors.Is(err, errStopping):
-		c.end(endShutdown, "the server ends: come back", s.options.Retry)
+		c.end(endShutdown, "the server ends: come back", s.options.ReconnectAfter)
 		return endShutdown
 	case errors.Is(err, errBehind):
-		c.end(endBehind, "you read more slowly than messages come: come back, nothing is lost", s.options.Retry)
+		c.end(endBehind, "you read more slowly than messages come: come back, nothing is lost", s.options.ReconnectAfter)
 		return endBehind
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return endSlow
@@ -237,7 +237,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 		return endGone
 	}
 	s.log.WarnContext(ctx, "a stream failed", "topic", t.name, "error", err)
-	c.end(endFailed, "what was before can't be read now: come back", s.options.Retry)
+	c.end(endFailed, "what was before can't be read now: come back", s.options.ReconnectAfter)
 	return endFailed
 }
 

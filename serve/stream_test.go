@@ -221,7 +221,7 @@ func TestResumeUnderLoad(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, Retry: 1234 * time.Millisecond})
+		site := start(t, db, Options{Topics: []string{"orders"}, ReconnectAfter: 1234 * time.Millisecond})
 		r := site.events(t, "/topics/orders/events").joined()
 		polled := make(chan string, 1)
 		var asking sync.WaitGroup

@@ -170,7 +170,7 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	if o.strict {
 		c.Strict = true
 	}
-	options.InFlight, options.Attempts, options.StopOnPoison = o.inFlight, o.attempts, o.stopOnRefusal
+	options.InFlight, options.MaxAttempts, options.StopOnPoison = o.inFlight, o.attempts, o.stopOnRefusal
 	return options, nil
 }
 

@@ -87,7 +87,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	defer func() { err = errors.Join(err, p.Close()) }()
 	options := consumer.Options{From: "beginning"}
 	if way.each > 0 {
-		options.Mode, options.Poll = "poll", backoff.NewConstantBackOff(way.each)
+		options.Mode, options.Poll = "poll", func() backoff.BackOff { return backoff.NewConstantBackOff(way.each) }
 	}
 	handled, end, err := b.listen(ctx, options)
 	if err != nil {
