@@ -64,6 +64,7 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 		return nil, err
 	}
 	defer b.close()
+	b.db.Pool().SetMaxOpenConns(0) // each writer has a connection, and waits for the others'
 	if err := schema.Init(ctx, b.db.Pool(), b.topic); err != nil {
 		return nil, fmt.Errorf("bench: make the table: %w", err)
 	}
