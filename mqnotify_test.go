@@ -270,8 +270,13 @@ func TestLock(t *testing.T) {
 		})
 		require.ErrorIs(t, err, sql.ErrNoRows)
 		err = two.Lock(t.Context(), "x", func(ctx context.Context) error {
-			id := mysqltest.Value[uint64](t, one.Core().Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND COMMAND = 'Sleep' AND ID <> CONNECTION_ID() ORDER BY ID DESC LIMIT 1", config.DBName)
-			mysqltest.KillSession(t, one.Core().Pool(), id)
+			var holders []uint64
+			mysqltest.Eventually(t, "the session that holds the lock sleeps", func() bool { // a server may answer before it shows this
+				holders = mysqltest.Values[uint64](t, one.Core().Pool(), "SELECT ID FROM information_schema.PROCESSLIST"+
+					" WHERE DB = ? AND COMMAND = 'Sleep' AND ID <> CONNECTION_ID() ORDER BY ID DESC LIMIT 1", config.DBName)
+				return len(holders) == 1
+			})
+			mysqltest.KillSession(t, one.Core().Pool(), holders[0])
 			mysqltest.Await(t, ctx.Done(), "the context ends with the lock")
 			return context.Cause(ctx)
 		})
