@@ -75,8 +75,8 @@ type Options struct {
 	// Limit makes Run return after so many messages that were handled or went to the dead letters. 0 means no limit.
 	Limit int
 
-	// Mode is how Run waits for new rows. Empty, the default, is to be woken by the table's wake trigger, by mqnotify_wake,
-	// or by the server's GTIDs, and to poll where there is none of them; see package notify. "poll" polls the table's largest
+	// Mode is how Run waits for new rows. Empty, the default, waits for hints of the table's wake trigger, of mqnotify_wake,
+	// or of the server's GTIDs, and polls where there is none of them; see package notify. "poll" polls the table's largest
 	// id, or the flag, with growing waits. "handshake" alternates with one producer of the same Mode on one lock.
 	Mode string
 	// Strict holds rows back until nothing with a lower id can come any more: a transaction that stays open holds up

@@ -45,11 +45,11 @@ func testCache(t *testing.T, s *mysqltest.Server, binary string) {
 	status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/1", "150")
 	require.Equal(t, http.StatusOK, status)
 	_, cents, _ := must(t, http.MethodGet, urls[1]+"/prices/1", "")
-	assert.Equal(t, "150", cents, "whoever changed it sees that at once")
+	assert.Equal(t, "150", cents, "the process that changed it sees that at once")
 	all(urls, "1", "150")
 
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO price_changes (payload) VALUES ('not a number')")
-	for _, p := range processes { // what came before is handled then
+	for _, p := range processes { // each process has handled the earlier messages then
 		p.says("not the id of a price")
 	}
 	all(urls, "1", "150")

@@ -251,17 +251,17 @@ const (
 // permit waits until this client may read the table: all may come back at once. A poll that holds memory does not wait, because
 // others may wait for what it holds.
 func (f *feed) permit(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
-	turns := f.hub.options.reading
-	n := turns.bounded(max(oneRead, 4*f.hub.largest.Load()))
-	if f.held > 0 && !turns.TryAcquire(n) {
+	permits := f.hub.options.reading
+	n := permits.bounded(max(oneRead, 4*f.hub.largest.Load()))
+	if f.held > 0 && !permits.TryAcquire(n) {
 		return nil, errFull
 	}
 	if f.held == 0 {
-		if err := turns.acquire(ctx, n, often, f.beat); err != nil {
+		if err := permits.acquire(ctx, n, often, f.beat); err != nil {
 			return nil, err
 		}
 	}
-	return func() { turns.Release(n) }, nil
+	return func() { permits.Release(n) }, nil
 }
 
 // read gives the rows above an id, a page at a time, until take says consumer.ErrStop. It calls last before another

@@ -29,7 +29,7 @@ type sse struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
-	buffer  *bytes.Buffer   // what is to be sent next; nil while that is nothing
+	buffer  *bytes.Buffer   // the next bytes to send; nil if there are none
 	stays   func(item) bool // reports whether a client that reads slowly may go on with a message
 }
 
@@ -44,7 +44,7 @@ const (
 // buffers are those of clients that have nothing to be sent: thousands may wait for the next message.
 var buffers = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, copied)) }}
 
-// text is the buffer of what is to be sent.
+// text returns the buffer for the next bytes to send.
 func (c *sse) text() *bytes.Buffer {
 	if c.buffer == nil {
 		c.buffer = buffers.Get().(*bytes.Buffer)

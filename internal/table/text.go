@@ -56,7 +56,7 @@ func isDateTime(s []byte) bool {
 	return true
 }
 
-// isTime reports whether the calendar has the day and the clock the time that begin s, "2006-01-02 15:04:05".
+// isTime reports whether s, "2006-01-02 15:04:05", begins with a day of the calendar and a time of the clock.
 func isTime(s []byte) bool {
 	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
 	year, month, day := two(0)*100+two(2), two(5), two(8)

@@ -65,7 +65,7 @@ func benchmarkCascade(b *testing.B, config *mysql.Config, n int, reads bool) {
 				}
 			})
 		}
-		waiting(b, holder, n)
+		awaitWaits(b, holder, n)
 		begun := time.Now()
 		one(b, holder, "SELECT RELEASE_LOCK(?)", name)
 		done.Wait()
@@ -77,8 +77,8 @@ func benchmarkCascade(b *testing.B, config *mysql.Config, n int, reads bool) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// waiting returns when n sessions wait for a lock.
-func waiting(b *testing.B, session *sql.Conn, n int) {
+// awaitWaits returns when n sessions wait for a lock.
+func awaitWaits(b *testing.B, session *sql.Conn, n int) {
 	b.Helper()
 	mysqltest.Eventually(b, "all sessions wait", func() bool {
 		var waits int
