@@ -20,8 +20,8 @@ import (
 // waiters are the sessions that wait for a lock in the database, but for a gate's.
 func waiters(tb testing.TB, db *notify.DB) []uint64 {
 	tb.Helper()
-	return mysqltest.Values[uint64](tb, db.Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User lock'"+
-		" AND INFO LIKE 'SELECT%GET_LOCK(%' AND INFO NOT LIKE '%mqnotify:gate:%'", db.Name())
+	return mysqltest.Sessions(tb, db.Pool(), db.Name(),
+		"STATE = 'User lock' AND INFO LIKE 'SELECT%GET_LOCK(%' AND INFO NOT LIKE '%mqnotify:gate:%'")
 }
 
 // standingBy waits until n sessions wait for a lock in the database.

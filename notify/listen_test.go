@@ -151,7 +151,7 @@ func TestListenAfterKills(t *testing.T) {
 		db, _ := openNotifications(t, s, true)
 		got := listen(t, db, "n")
 		for i := range 5 {
-			for _, id := range mysqltest.Values[uint64](t, s.Admin(t), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) {
+			for _, id := range mysqltest.Sessions(t, s.Admin(t), db.Name(), "") {
 				mysqltest.KillSession(t, s.Admin(t), id)
 			}
 			mysqltest.Eventually(t, "the notification is stored", func() bool {

@@ -218,7 +218,7 @@ func TestInterruptedPacketIsInDoubt(t *testing.T) {
 		published := mysqltest.Result(func() error { _, err := p.Publish(t.Context(), Message{}); return err })
 		var id uint64
 		mysqltest.Eventually(t, "the INSERT waits", func() bool {
-			ids := mysqltest.Values[uint64](t, db.Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND STATE = 'User lock'", db.Name())
+			ids := mysqltest.Sessions(t, db.Pool(), db.Name(), "STATE = 'User lock'")
 			if len(ids) == 1 {
 				id = ids[0]
 			}

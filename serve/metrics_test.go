@@ -94,15 +94,9 @@ func TestLosses(t *testing.T) {
 		site := start(t, openDB(t, config), Options{Topics: []string{"orders"}})
 		const lost = `mqnotify_reader_lost_total{topic="orders"}`
 		require.Zero(t, counted(t, site, lost))
-		rows, err := s.Admin(t).QueryContext(t.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", config.DBName)
-		require.NoError(t, err)
-		defer rows.Close()
-		for rows.Next() {
-			var id uint64
-			require.NoError(t, rows.Scan(&id))
-			_, _ = s.Admin(t).ExecContext(t.Context(), fmt.Sprintf("KILL %d", id)) // it may have ended
+		for _, id := range mysqltest.Sessions(t, s.Admin(t), config.DBName, "") {
+			mysqltest.KillSession(t, s.Admin(t), id)
 		}
-		require.NoError(t, rows.Err())
 		mysqltest.Eventually(t, lost, func() bool { // a reader that waits does not use its connection
 			_, _ = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // its connection was killed, too
 			return counted(t, site, lost) > 0

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -73,6 +74,23 @@ func Values[T any](tb testing.TB, db Database, query string, args ...any) (all [
 		tb.Fatalf("%s: %v", query, err)
 	}
 	return all
+}
+
+// Sessions returns the ids of the other sessions that use the database and that the condition holds for, if it is not
+// empty. It is for what ends them: MariaDB's process list sometimes shows a session with the database of the row
+// before it, and so all of three lists must show the session.
+func Sessions(tb testing.TB, db Database, database, condition string) []uint64 {
+	tb.Helper()
+	query := "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND ID <> CONNECTION_ID()"
+	if condition != "" {
+		query += " AND " + condition
+	}
+	ids := Values[uint64](tb, db, query, database)
+	for range 2 {
+		again := Values[uint64](tb, db, query, database)
+		ids = slices.DeleteFunc(ids, func(id uint64) bool { return !slices.Contains(again, id) })
+	}
+	return ids
 }
 
 // noSuchSession is the server's refusal to kill a session that has ended.
