@@ -154,8 +154,14 @@ func TestListenAfterKills(t *testing.T) {
 			for _, id := range mysqltest.Sessions(t, s.Admin(t), db.Name(), "") {
 				mysqltest.KillSession(t, s.Admin(t), id)
 			}
+			var failed error
 			mysqltest.Eventually(t, "the notification is stored", func() bool {
-				return notify.NotifyTx(t.Context(), db.Pool(), "n", fmt.Sprint(i)) == nil
+				err := notify.NotifyTx(t.Context(), db.Pool(), "n", fmt.Sprint(i))
+				if err != nil && (failed == nil || err.Error() != failed.Error()) {
+					t.Log(err)
+				}
+				failed = err
+				return err == nil
 			})
 			assert.Equal(t, fmt.Sprint(i), string(mysqltest.Receive(t, got).Payload))
 		}
