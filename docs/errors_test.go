@@ -43,7 +43,7 @@ func TestErrors(t *testing.T) {
 // exportedErrors are those of the packages that users import.
 func exportedErrors(t *testing.T) (all []string) {
 	t.Helper()
-	folders := []string{".", "notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing", "adapters/watermill", "adapters/gocloud"}
+	folders := []string{".", "notify", "producer", "consumer", "guard", "queue", "ringbuffer", "bridge", "capture", "serve", "tracing", "adapters/watermill", "adapters/gocloud"}
 	for _, folder := range folders {
 		for _, file := range sources(t, folder) {
 			for _, declaration := range file.Decls {

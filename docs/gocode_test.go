@@ -23,7 +23,7 @@ import (
 var packages = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "os": "os", "sql": "database/sql", "time": "time",
 	"mqnotify": module, "notify": module + "/notify", "producer": module + "/producer", "consumer": module + "/consumer", "guard": module + "/guard",
-	"queue": module + "/queue", "bridge": module + "/bridge", "capture": module + "/capture", "serve": module + "/serve",
+	"queue": module + "/queue", "ringbuffer": module + "/ringbuffer", "bridge": module + "/bridge", "capture": module + "/capture", "serve": module + "/serve",
 	"tracing": module + "/tracing", "schema": module + "/sql",
 }
 

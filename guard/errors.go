@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -50,17 +50,8 @@ func wrongf(format string, args ...any) error {
 
 // explain names what was done in an error, and the remedy.
 func explain(what, name string, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case server.Is(err, server.ErrNoSuchTable):
-		err = fmt.Errorf("%w: %w", notify.ErrNoState, err)
-	case server.NoPrivilege(err):
-		err = fmt.Errorf("%w: `mqnotify grants --role guard` shows what it needs: %w", notify.ErrDenied, err)
-	case server.ReadOnly(err):
-		err = fmt.Errorf("%w: connect to the primary: %w", notify.ErrReadOnly, err)
-	case server.Is(err, server.ErrCheckRead):
-		err = fmt.Errorf("begin the transaction READ COMMITTED: a row has changed since its first read: %w", err)
 	}
-	return fmt.Errorf("guard: %s %q: %w", what, name, err)
+	return fmt.Errorf("guard: %s %q: %w", what, name, dberror.Explain(err, "row", "guard"))
 }

@@ -3,9 +3,9 @@ package guard
 import (
 	"fmt"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	names "github.com/mqnotify/mqnotify/internal/name"
 )
 
 // longestName is what the columns take, in characters.
@@ -13,23 +13,10 @@ const longestName = 255
 
 // checkName refuses what servers would cut, or take for another name.
 func checkName(what, name string) error {
-	var problem string
-	switch {
-	case name == "":
-		problem = "it is empty; give it a name"
-	case !utf8.ValidString(name):
-		problem = "it is not valid UTF-8; encode it, in hexadecimal for instance"
-	case strings.ContainsRune(name, 0):
-		problem = "it has a NUL character; remove it"
-	case strings.HasSuffix(name, " "):
-		problem = "it ends in a space, which servers ignore when they compare; remove it"
-	case utf8.RuneCountInString(name) > longestName:
-		problem = fmt.Sprintf("it has %d characters, and %d is the most; shorten it, or use a hash of it",
-			utf8.RuneCountInString(name), longestName)
-	default:
-		return nil
+	if problem := names.Problem(name, longestName); problem != "" {
+		return wrongf("%s %s: %s", what, shown(name), problem)
 	}
-	return wrongf("%s %s: %s", what, shown(name), problem)
+	return nil
 }
 
 // shown quotes a name for a message, the beginning of it.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -34,10 +34,7 @@ func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, 
 		return fmt.Errorf("commit: %w", context.Cause(ctx))
 	}
 	if err := tx.Commit(); err != nil {
-		if server.Number(err) == 0 {
-			return fmt.Errorf("%w: %w", notify.ErrUnknown, err)
-		}
-		return fmt.Errorf("commit: %w", err)
+		return dberror.Unknown(fmt.Errorf("commit: %w", err))
 	}
 	return nil
 }

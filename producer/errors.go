@@ -1,12 +1,12 @@
 package producer
 
 import (
-	"database/sql/driver"
 	"errors"
 	"fmt"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -25,16 +25,15 @@ func SafeToRetry(err error) bool {
 	return err != nil && !errors.Is(err, notify.ErrUnknown) && !errors.Is(err, ErrNoID)
 }
 
-// doubt makes a notify.ErrUnknown of an error that answers no commit. The server's own
-// error is an answer (a statement that fails is rolled back), and two of the
-// driver's mean that nothing was sent.
+// doubt makes a notify.ErrUnknown of an error that answers no commit.
 func (p *Producer) doubt(err error) error {
-	if err == nil || server.Number(err) != 0 || errors.Is(err, ErrNoID) ||
-		errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
+	if errors.Is(err, ErrNoID) {
 		return err
 	}
-	p.caps.Store(nil) // the next connection may be to another server
-	return fmt.Errorf("%w: %w", notify.ErrUnknown, err)
+	if err = dberror.Unknown(err); errors.Is(err, notify.ErrUnknown) {
+		p.caps.Store(nil) // the next connection may be to another server
+	}
+	return err
 }
 
 // explain names the topic in an error, and what to do about it.

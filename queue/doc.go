@@ -70,12 +70,6 @@
 // Enqueue calls mqnotify_wake after its commit, and the workers poll at least once a second (package notify). Every 30 s
 // an idle worker scans for tasks by itself, one statement.
 //
-// # The ring buffer
-//
-// A [Ring] is for what is of interest while it is new: a fixed number of entries, in which
-// the newest overwrites the oldest. Writers never wait for readers, and a reader that was
-// overtaken is told by how much ([RingEntry].Missed). Its writers go one after the other.
-//
 // # When to prefer another
 //
 // Messages that several programs read, in order: a topic (producer, consumer). One thing at

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -99,7 +100,7 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 		}
 		defer conn.Close()
 		ids, err = q.insert(ctx, conn, rows)
-		return ids, doubt(err)
+		return ids, dberror.Unknown(err)
 	}
 	tx, err := q.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -113,7 +114,7 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 		return nil, context.Cause(ctx)
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, doubt(fmt.Errorf("commit: %w", err))
+		return nil, dberror.Unknown(fmt.Errorf("commit: %w", err))
 	}
 	return ids, nil
 }

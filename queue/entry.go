@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/name"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -77,7 +78,7 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 		return row{}, optionsf("Priority, Delay and At are not for an ordered queue, where each task follows the one before")
 	}
 	if e.Unique != "" {
-		if problem := badText(e.Unique, maxUnique); problem != "" {
+		if problem := name.Problem(e.Unique, maxUnique); problem != "" {
 			return row{}, optionsf("Unique %.80q: %s", e.Unique, problem)
 		}
 	}

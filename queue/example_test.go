@@ -63,7 +63,6 @@ func TestExamples(t *testing.T) {
 			{ExampleQueue_List, "1 were dead, 1 are tried again\n", ""},
 			{ExampleQueue_Counts, "some are done: true, ordered: false\n", ""},
 			{ExampleQueue_Prune, "0 were that old\n", ""},
-			{ExampleRing, "1 an event\n", ""},
 		} {
 			stop := mysqltest.Until(t, &ctx, db.Pool().DB, example.until)
 			require.Equal(t, example.want, mysqltest.Output(t, example.run))
@@ -250,34 +249,4 @@ func ExampleQueue_Prune() {
 		log.Fatal(err)
 	}
 	fmt.Println(deleted, "were that old")
-}
-
-func ExampleRing() {
-	if err := queue.CreateRing(ctx, db, "events", 10_000); err != nil {
-		log.Fatal(err)
-	}
-	ring, err := queue.OpenRing(db, "events")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = ring.Close() }()
-	newest, _, err := ring.Head(ctx)
-	if err != nil {
-		log.Print(err)
-		return
-	}
-	if _, err := ring.Append(ctx, []byte("an event")); err != nil {
-		log.Print(err)
-		return
-	}
-	entries, err := ring.Read(ctx, newest, 100) // and again after the number of the last one, in a reader's loop
-	if err != nil {
-		log.Print(err)
-	}
-	for _, e := range entries {
-		if e.Missed > 0 {
-			log.Println("too slow: missed", e.Missed)
-		}
-		fmt.Println(e.Number, string(e.Payload))
-	}
 }

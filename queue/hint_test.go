@@ -19,12 +19,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// install makes the wake triggers of tasks and rings.
+// install makes the wake trigger of tasks.
 func install(tb testing.TB, db *notify.DB) {
 	tb.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Logger: quiet}, schema.TaskTable))
-	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Events: []string{"update"}, Logger: quiet}, schema.RingTable))
+	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Logger: slog.New(slog.DiscardHandler)}, schema.TaskTable))
 }
 
 // idleWorker is a worker in a process of its own that waits for the wake trigger, and polls by itself once an hour: it
@@ -41,13 +39,13 @@ func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options Work
 	return w
 }
 
-// Changes wake workers and readers by mqnotify_wake where no trigger does: the call is made before Close returns, though
+// Changes wake workers by mqnotify_wake where no trigger does: the call is made before Close returns, though
 // the caller's context has ended. With a trigger it is made for changes that the trigger does not tell of.
 func TestCallsOfWake(t *testing.T) {
 	each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
 		for _, trigger := range []bool{false, true} {
-			db, _ := ringOf(t, s, 10)
+			db, _ := database(t, s)
 			require.NoError(t, schema.Init(t.Context(), db.Pool(), "other"))
 			require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, "other"))
 			if trigger {
@@ -76,11 +74,6 @@ func TestCallsOfWake(t *testing.T) {
 				{"cancel", onQueue(func(q *Queue) {
 					require.NoError(t, second(q.Cancel(t.Context(), Filter{States: []string{stateReady}})))
 				})},
-				{"append", func() {
-					ring := openRing(t, db)
-					appendText(t, ring, "x")
-					require.NoError(t, ring.Close())
-				}},
 			} {
 				before := calls()
 				c.change()

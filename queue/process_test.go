@@ -25,7 +25,7 @@ const processEnv = "MQNOTIFY_QUEUE_PROCESS"
 
 // processTold is what a process of these tests is told.
 type processTold struct {
-	Role       string // worker, enqueuer, scheduler, delayer, writer, acker, finisher
+	Role       string // worker, enqueuer, scheduler, delayer, acker, finisher
 	Name       string
 	DSN        string
 	Record     string // a DSN without cuts, for the handler's records
@@ -116,8 +116,6 @@ func processMain(text string) error {
 		return scheduleMain(q)
 	case "delayer":
 		return delayMain(q)
-	case "writer":
-		return writeMain(db, told)
 	}
 	record, err := notify.Open(told.Record)
 	if err != nil {

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
@@ -135,21 +133,4 @@ func (q *Queue) error(what string, err error) error {
 		return err
 	}
 	return fmt.Errorf("queue: %s %q: %w", what, q.name, explain(err))
-}
-
-// badText says what is wrong with a text that is stored, empty for nothing.
-func badText(text string, most int) string {
-	switch {
-	case text == "":
-		return "it is empty; give one"
-	case !utf8.ValidString(text):
-		return "it is not valid UTF-8; encode it, in hexadecimal for instance"
-	case strings.ContainsRune(text, 0):
-		return "it has a NUL character; remove it"
-	case utf8.RuneCountInString(text) > most:
-		return fmt.Sprintf("it has %d characters, and %d is the most; shorten it", utf8.RuneCountInString(text), most)
-	case strings.TrimSpace(text) != text:
-		return "it begins or ends with a space; remove it"
-	}
-	return ""
 }

@@ -52,28 +52,24 @@ func second[T any](_ T, err error) error { return err }
 // A number or a time that makes no sense is told as it was given, with what would.
 func TestRefusalsSayWhat(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := ringOf(t, s, 4)
-		q, ring := newQueue(t, db, Options{}), openRing(t, db)
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
 		worker := func(o WorkerOptions) error { return second(newWorker(q, o)) }
 		entry := func(e Entry) error { return second(q.Enqueue(t.Context(), e)) }
 		for says, err := range map[string]error{
-			"Concurrency -1: from 1":          worker(WorkerOptions{Concurrency: -1}),
-			"Batch -1: from 1":                worker(WorkerOptions{Batch: -1}),
-			"Visibility -1s: 100ms or more":   worker(WorkerOptions{Visibility: -time.Second}),
-			"Visibility 1ns: 100ms or more":   worker(WorkerOptions{Visibility: 1}),
-			"PollInterval -1s: more than 0":   worker(WorkerOptions{PollInterval: -time.Second}),
-			"Retries -2: 0 or more":           entry(Entry{Retries: -2}),
-			"Delay -1s: 0 or more":            entry(Entry{Delay: -time.Second}),
-			"Priority 40000: from -32768":     entry(Entry{Priority: 40_000}),
-			"-2 retries: 0 or more":           second(q.Retry(t.Context(), Filter{}, -2)),
-			"Limit -1: 0 or more":             second(q.List(t.Context(), Filter{Limit: -1})),
-			`State "x": one of ["scheduled"`:  second(q.List(t.Context(), Filter{States: []string{"x"}})),
-			"older than -1s: 0 or more":       second(q.Prune(t.Context(), -time.Second)),
-			"name the tasks":                  second(q.Cancel(t.Context(), Filter{})),
-			`"less" of -1 entries: from 1 to`: CreateRing(t.Context(), db, "less", -1),
-			`"none" of 0 entries: from 1 to`:  CreateRing(t.Context(), db, "none", 0),
-			"5 entries at once: append 4":     second(ring.Append(t.Context(), make([][]byte, 5)...)),
-			"a limit of -1 entries: 1 or":     second(ring.Read(t.Context(), 0, -1)),
+			"Concurrency -1: from 1":         worker(WorkerOptions{Concurrency: -1}),
+			"Batch -1: from 1":               worker(WorkerOptions{Batch: -1}),
+			"Visibility -1s: 100ms or more":  worker(WorkerOptions{Visibility: -time.Second}),
+			"Visibility 1ns: 100ms or more":  worker(WorkerOptions{Visibility: 1}),
+			"PollInterval -1s: more than 0":  worker(WorkerOptions{PollInterval: -time.Second}),
+			"Retries -2: 0 or more":          entry(Entry{Retries: -2}),
+			"Delay -1s: 0 or more":           entry(Entry{Delay: -time.Second}),
+			"Priority 40000: from -32768":    entry(Entry{Priority: 40_000}),
+			"-2 retries: 0 or more":          second(q.Retry(t.Context(), Filter{}, -2)),
+			"Limit -1: 0 or more":            second(q.List(t.Context(), Filter{Limit: -1})),
+			`State "x": one of ["scheduled"`: second(q.List(t.Context(), Filter{States: []string{"x"}})),
+			"older than -1s: 0 or more":      second(q.Prune(t.Context(), -time.Second)),
+			"name the tasks":                 second(q.Cancel(t.Context(), Filter{})),
 		} {
 			require.ErrorIs(t, err, notify.ErrOptions, says)
 			assert.ErrorContains(t, err, says)

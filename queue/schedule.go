@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
 
+	"github.com/mqnotify/mqnotify/internal/name"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -46,7 +47,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err := checkName("the schedule's name", r.Name, maxScheduleName); err != nil {
 		return err
 	}
-	if problem := badText(r.Cron, maxCron); problem != "" {
+	if problem := name.Problem(r.Cron, maxCron); problem != "" {
 		return optionsf("Cron %.80q: %s", r.Cron, problem)
 	}
 	times, err := parseCron(r.Cron)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
-	"github.com/mqnotify/mqnotify/queue"
+	"github.com/mqnotify/mqnotify/ringbuffer"
 )
 
 func newRing(a *app) *cobra.Command {
@@ -51,7 +51,7 @@ as it is; it is an error if its size is another.`,
 				return err
 			}
 			defer closeDB(db)
-			return queue.CreateRing(cmd.Context(), db, args[0], size)
+			return ringbuffer.Create(cmd.Context(), db, args[0], size)
 		},
 	}
 	cmd.Flags().IntVar(&size, "size", 0, "how many entries it keeps; from 1 to 10000000")
@@ -81,12 +81,12 @@ readers find the entries by polling, within a second.`,
 }
 
 // openRing is access to a ring that is there, and its size; done closes it.
-func (a *app) openRing(ctx context.Context, name string) (ring *queue.Ring, size int, done func(), err error) {
+func (a *app) openRing(ctx context.Context, name string) (ring *ringbuffer.Buffer, size int, done func(), err error) {
 	db, err := a.open()
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	if ring, err = queue.OpenRing(db, name); err == nil {
+	if ring, err = ringbuffer.Open(db, name); err == nil {
 		_, size, err = ring.Head(ctx)
 	}
 	done = func() {
@@ -213,7 +213,7 @@ func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) erro
 
 // printRing prints up to the entry head, or follows without an end. If the server goes away
 // while it follows, it waits for the server.
-func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *queue.Ring, head uint64) error {
+func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *ringbuffer.Buffer, head uint64) error {
 	const most = 100
 	out := bufio.NewWriter(a.out)
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
@@ -256,7 +256,7 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 	return nil
 }
 
-func printEntry(out *bufio.Writer, e queue.RingEntry, asJSON bool) error {
+func printEntry(out *bufio.Writer, e ringbuffer.Entry, asJSON bool) error {
 	line := e.Payload
 	if asJSON {
 		var err error

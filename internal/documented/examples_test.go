@@ -21,7 +21,7 @@ const module = "github.com/mqnotify/mqnotify/"
 
 // rooms are the packages that users import, by the module's folder.
 var rooms = map[string][]string{
-	".":                  {"", "notify", "producer", "consumer", "guard", "queue", "bridge", "capture", "serve", "tracing"},
+	".":                  {"", "notify", "producer", "consumer", "guard", "queue", "ringbuffer", "bridge", "capture", "serve", "tracing"},
 	"adapters/watermill": {"adapters/watermill"},
 	"adapters/gocloud":   {"adapters/gocloud"},
 }

@@ -19,7 +19,7 @@ const module = "github.com/mqnotify/mqnotify"
 // The core: three packages, what these need of their own, and four modules of others. A group where several servers take writes
 // needs a lease of guard.
 var (
-	packages = []string{"consumer", "guard", "notify", "producer", "internal/core", "internal/deadletter", "internal/dsn", "internal/header", "internal/ident", "internal/lockname", "internal/position", "internal/schema", "internal/server", "internal/table", "internal/waiting"}
+	packages = []string{"consumer", "guard", "notify", "producer", "internal/core", "internal/dberror", "internal/deadletter", "internal/dsn", "internal/header", "internal/ident", "internal/lockname", "internal/name", "internal/position", "internal/schema", "internal/server", "internal/table", "internal/waiting"}
 	modules  = []string{
 		"filippo.io/edwards25519", "github.com/cenkalti/backoff/v4", "github.com/go-sql-driver/mysql", "github.com/jmoiron/sqlx",
 	}

@@ -1,36 +1,23 @@
-package queue
+package ringbuffer
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-func openRing(tb testing.TB, db *notify.DB) *Ring {
-	tb.Helper()
-	r, err := OpenRing(db, "log")
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, r.Close()) })
-	return r
-}
-
-func ringOf(tb testing.TB, s *mysqltest.Server, size int) (*notify.DB, *mysql.Config) {
-	tb.Helper()
-	db, config := database(tb, s)
-	require.NoError(tb, CreateRing(tb.Context(), db, "log", size))
-	return db, config
-}
-
-func appendText(tb testing.TB, r *Ring, payloads ...string) uint64 {
+func appendText(tb testing.TB, r *Buffer, payloads ...string) uint64 {
 	tb.Helper()
 	all := make([][]byte, len(payloads))
 	for i, p := range payloads {
@@ -43,7 +30,7 @@ func appendText(tb testing.TB, r *Ring, payloads ...string) uint64 {
 
 // reader reads a ring from one entry to the next.
 type reader struct {
-	*Ring
+	*Buffer
 	after  uint64
 	missed uint64 // by the last next
 }
@@ -66,10 +53,10 @@ func next(tb testing.TB, r *reader, limit int) (payloads []string) {
 // A ring never has more rows than its size, and a reader that was overtaken learns by
 // how much.
 func TestRing(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := ringOf(t, s, 4)
-		ring := openRing(t, db)
-		reader := &reader{Ring: ring}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 4)
+		ring := open(t, db)
+		reader := &reader{Buffer: ring}
 		assert.Equal(t, uint64(3), appendText(t, ring, "1", "2", "3"))
 		assert.Equal(t, []string{"1", "2"}, next(t, reader, 2))
 		assert.Equal(t, []string{"3"}, next(t, reader, 2))
@@ -84,7 +71,7 @@ func TestRing(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 4, size)
 		assert.Equal(t, uint64(14), head)
-		read := func(after uint64, limit int) []RingEntry {
+		read := func(after uint64, limit int) []Entry {
 			entries, err := ring.Read(t.Context(), after, limit)
 			require.NoError(t, err)
 			return entries
@@ -95,6 +82,7 @@ func TestRing(t *testing.T) {
 		assert.Equal(t, uint64(8), read(2, 1)[0].Missed, "3 to 10")
 		_, err = ring.Append(t.Context(), make([][]byte, 5)...)
 		require.ErrorIs(t, err, notify.ErrOptions)
+		require.ErrorContains(t, err, "5 entries at once: append 4 at most")
 		entries := read(12, 1)
 		assert.Equal(t, uint64(13), entries[0].Number)
 		assert.True(t, mysqltest.Value[bool](t, db.Pool(), "SELECT ABS(UNIX_TIMESTAMP() - ?) < 60", entries[0].WrittenAt.Unix()))
@@ -102,10 +90,10 @@ func TestRing(t *testing.T) {
 }
 
 // A reader that waits at an empty ring is told what it missed, too.
-func TestRingLappedAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := ringOf(t, s, 4)
-		ring := openRing(t, db)
+func TestOvertakenAtOnce(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 4)
+		ring := open(t, db)
 		entries, err := ring.read(t.Context(), 0, 1, false)
 		require.NoError(t, err)
 		require.Empty(t, entries)
@@ -119,20 +107,20 @@ func TestRingLappedAtOnce(t *testing.T) {
 }
 
 // A ring that was deleted and made again does not look like one in which nothing happens.
-func TestRingShorter(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := ringOf(t, s, 4)
-		ring := openRing(t, db)
+func TestShorter(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 4)
+		ring := open(t, db)
 		appendText(t, ring, "1", "2", "3")
-		assert.Equal(t, []string{"1", "2", "3"}, next(t, &reader{Ring: ring}, 10))
+		assert.Equal(t, []string{"1", "2", "3"}, next(t, &reader{Buffer: ring}, 10))
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring_slot")
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_ring")
-		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
+		require.NoError(t, Create(t.Context(), db, "log", 4))
 		appendText(t, ring, "new")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := ring.Read(ctx, 3, 10)
-		require.ErrorIs(t, err, ErrRingShorter)
+		require.ErrorIs(t, err, ErrShorter)
 		require.ErrorContains(t, err, "its newest is 1, and the reader has been at 3")
 	})
 }
@@ -140,15 +128,15 @@ func TestRingShorter(t *testing.T) {
 // Readers that wait are woken, and each gets what the writers have appended, in the
 // order of its numbers, but for what it is told that it missed.
 func TestRingAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const writers, size = 4, 50
 		each := mysqltest.Many(30, 100, 100)
-		db, config := ringOf(t, s, size)
+		db, config := database(t, s, size)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 		defer cancel()
 		var all sync.WaitGroup
 		for i := range 3 {
-			reader := openRing(t, openConfig(t, config))
+			reader := open(t, openConfig(t, config))
 			all.Go(func() {
 				last, missed, got := uint64(0), uint64(0), 0
 				perWriter := map[string]int{}
@@ -182,7 +170,7 @@ func TestRingAtOnce(t *testing.T) {
 			})
 		}
 		for w := range writers {
-			ring := openRing(t, openConfig(t, config))
+			ring := open(t, openConfig(t, config))
 			all.Go(func() {
 				for n := range each {
 					appendText(t, ring, fmt.Sprintf("w%d %d", w, n+1))
@@ -194,14 +182,14 @@ func TestRingAtOnce(t *testing.T) {
 	})
 }
 
-// Each entry wakes a reader that waits for it by the wake trigger. The reads that it makes by itself are ringBound
+// Each entry wakes a reader that waits for it by the wake trigger. The reads that it makes by itself are readBound
 // apart: four entries, one after the other, would take three of these.
 func TestRingWakes(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, config := ringOf(t, s, 4)
-		install(t, db)
-		ring, read := openRing(t, db), openRing(t, openConfig(t, config))
-		reader := &reader{Ring: read}
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s, 4)
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Events: []string{"update"}, Logger: mysqltest.Logger(t, slog.LevelInfo)}, schema.RingTable))
+		ring, read := open(t, db), open(t, openConfig(t, config))
+		reader := &reader{Buffer: read}
 		auto, err := read.waiter()
 		require.NoError(t, err)
 		_, err = auto.Head(t.Context()) // returns when the mode is known
@@ -216,20 +204,20 @@ func TestRingWakes(t *testing.T) {
 			appendText(t, ring, fmt.Sprint(n))
 			read.Wait()
 		}
-		assert.Less(t, time.Since(begun), ringBound)
+		assert.Less(t, time.Since(begun), readBound)
 	})
 }
 
-func TestRingRefusals(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := ringOf(t, s, 4)
-		require.NoError(t, CreateRing(t.Context(), db, "log", 4))
-		for name, size := range map[string]int{"log": 5, "": 1, "zero": 0, "less": -1, "more": maxRing + 1} {
-			require.ErrorIs(t, CreateRing(t.Context(), db, name, size), notify.ErrOptions, name)
+func TestRefusals(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 4)
+		require.NoError(t, Create(t.Context(), db, "log", 4))
+		for name, size := range map[string]int{"log": 5, "": 1, "zero": 0, "less": -1, "more": maxSize + 1} {
+			require.ErrorIs(t, Create(t.Context(), db, name, size), notify.ErrOptions, name)
 		}
-		_, err := OpenRing(db, "")
+		_, err := Open(db, "")
 		require.ErrorIs(t, err, notify.ErrOptions)
-		none, err := OpenRing(db, "none")
+		none, err := Open(db, "none")
 		require.NoError(t, err)
 		_, err = none.Append(t.Context(), nil)
 		require.ErrorIs(t, err, ErrNotFound)
@@ -239,15 +227,36 @@ func TestRingRefusals(t *testing.T) {
 		require.ErrorIs(t, err, ErrNotFound)
 		_, err = none.Read(t.Context(), 0, 0)
 		require.ErrorIs(t, err, notify.ErrOptions)
+		require.ErrorContains(t, err, "a limit of 0 entries: 1 or more")
+		require.ErrorContains(t, Create(t.Context(), db, "less", -1), `"less" of -1 entries: from 1 to`)
 		for range 2 {
 			require.NoError(t, none.Close())
 		}
 		_, err = none.Append(t.Context(), nil)
 		require.ErrorIs(t, err, notify.ErrClosed)
-		ring := openRing(t, db)
+		ring := open(t, db)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err = ring.Read(ctx, 0, 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// Append wakes readers by mqnotify_wake where no trigger does, before Close returns.
+func TestCallOfWake(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t) // no other test moves this server's counter
+		db, _ := database(t, s, 10)
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}, schema.TaskTable)) // with it the routine
+		calls := func() (n int) {
+			var name string
+			require.NoError(t, db.Pool().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Com_call_procedure'").Scan(&name, &n))
+			return n
+		}
+		before := calls()
+		ring := open(t, db)
+		appendText(t, ring, "x")
+		require.NoError(t, ring.Close())
+		require.Greater(t, calls(), before)
 	})
 }

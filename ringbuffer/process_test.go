@@ -1,8 +1,13 @@
-package queue
+package ringbuffer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,10 +19,27 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// writeMain appends numbers to a ring, one to five at a time, without an end. It does not append
+const processEnv = "MQNOTIFY_RINGBUFFER_PROCESS"
+
+// writerTold is what a process of these tests is told.
+type writerTold struct{ Name, DSN string }
+
+// writeMain appends numbers to a buffer, one to five at a time, until the process is killed. It does not append
 // again the numbers of an Append that failed, because they may be there.
-func writeMain(db *notify.DB, told processTold) error {
-	ring, err := OpenRing(db, "log")
+func writeMain(text string) error {
+	go func() { // the test's process holds the other end
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	var told writerTold
+	if err := json.Unmarshal([]byte(text), &told); err != nil {
+		return err
+	}
+	db, err := notify.Open(told.DSN)
+	if err != nil {
+		return err
+	}
+	ring, err := Open(db, "log")
 	if err != nil {
 		return err
 	}
@@ -33,28 +55,46 @@ func writeMain(db *notify.DB, told processTold) error {
 	}
 }
 
+// startWriter starts a process that runs writeMain, until kill is called or the test ends.
+func startWriter(t *testing.T, told writerTold) (kill func()) {
+	t.Helper()
+	text, err := json.Marshal(told)
+	require.NoError(t, err)
+	command := exec.Command(os.Args[0])
+	command.Env, command.Stderr = append(os.Environ(), processEnv+"="+string(text)), os.Stderr
+	_, err = command.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	kill = sync.OnceFunc(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	t.Cleanup(kill)
+	return kill
+}
+
 // Processes append to a ring; some are killed in the middle, and the connections of others are
 // cut. A reader gets each entry in the order of the numbers, without a gap that it is not told
 // of, and of what was appended together all or nothing.
 func TestRingProcesses(t *testing.T) {
-	each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const size, writers = 2000, 4
 		kills := mysqltest.Many(2, 6, 20)
 		random := mysqltest.Random(t)
-		db, config := ringOf(t, s, size)
+		db, config := database(t, s, size)
 		proxy := s.Proxy(t)
 		config = s.User(t, config, "ALL ON "+config.DBName+".*") // of their own, which tells their sessions
 		configs := []*mysql.Config{config, proxy.Config(config)}
 		started := 0
-		start := func(i int) *process {
+		start := func(i int) (kill func()) {
 			started++
-			return startProcess(t, processTold{Role: "writer", Name: fmt.Sprint(started), DSN: configs[i%2].FormatDSN()})
+			return startWriter(t, writerTold{fmt.Sprint(started), configs[i%2].FormatDSN()})
 		}
-		alive := make([]*process, writers)
+		alive := make([]func(), writers)
 		for i := range alive {
 			alive[i] = start(i)
 		}
-		ring := openRing(t, db)
+		ring := open(t, db)
 		var at, entries, missed uint64
 		last := map[string]int{}
 		whole := 0 // how many of those that were appended together are to come yet
@@ -89,18 +129,18 @@ func TestRingProcesses(t *testing.T) {
 				read()
 			}
 			i := random.IntN(writers)
-			alive[i].kill()
+			alive[i]()
 			alive[i] = start(i)
 			proxy.Down()
 			proxy.Up()
 		}
-		for _, p := range alive {
-			p.kill()
+		for _, kill := range alive {
+			kill()
 		}
 		// The server may still end what they had sent.
-		eventually(t, func() bool {
+		mysqltest.Eventually(t, "they are gone", func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", config.User) == 0
-		}, "they are gone")
+		})
 		head := mysqltest.Value[uint64](t, db.Pool(), "SELECT head FROM mqnotify_ring")
 		for at < head {
 			read()

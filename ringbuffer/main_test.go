@@ -1,0 +1,47 @@
+package ringbuffer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 40 * time.Second
+
+func TestMain(m *testing.M) {
+	mysqltest.AsProcess(processEnv, writeMain)
+	mysqltest.Main(m)
+}
+
+func openConfig(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	return db
+}
+
+// database is one of the test's own, with the tables, and the buffer "log" of size entries.
+func database(tb testing.TB, s *mysqltest.Server, size int) (*notify.DB, *mysql.Config) {
+	tb.Helper()
+	config := s.Database(tb)
+	db := openConfig(tb, config)
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	require.NoError(tb, Create(tb.Context(), db, "log", size))
+	return db, config
+}
+
+func open(tb testing.TB, db *notify.DB) *Buffer {
+	tb.Helper()
+	b, err := Open(db, "log")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
+	return b
+}

@@ -1,0 +1,313 @@
+// Package ringbuffer keeps the newest entries of a stream, a fixed number of them, in a table that never grows: a new entry
+// overwrites the oldest. Writers never wait for readers, reading takes nothing away, and nothing has to be deleted. A reader that
+// was overtaken is told by how many entries ([Entry].Missed), and goes on with the oldest that is there.
+//
+// Writers append one after another, since each locks the buffer's row until its commit. Entries have consecutive numbers in
+// the order of these commits, and a reader gets them in this order. What was committed is there until it is overwritten,
+// whatever is killed or disconnected.
+//
+// The wake trigger of mqnotify_ring, which `mqnotify init` makes, wakes readers at the commit. Without it [Buffer.Append] calls
+// mqnotify_wake, and without that readers poll (package notify).
+//
+// Messages that all have to be read: a topic (producer, consumer).
+package ringbuffer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/dberror"
+	names "github.com/mqnotify/mqnotify/internal/name"
+	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// Errors that callers decide on, with errors.Is, next to those of notify.
+var (
+	// ErrNotFound means that there is no ring buffer of the name: [Create] makes it, and so does `mqnotify ring create NAME`.
+	ErrNotFound = errors.New("does not exist")
+	// ErrShorter means that the buffer ends before the place where its reader was: the buffer was deleted and made again, or
+	// the server has lost committed entries.
+	ErrShorter = errors.New("the ring has fewer entries than were read")
+)
+
+const (
+	// maxSize is the largest buffer, in entries.
+	maxSize = 10_000_000
+	// maxName is the longest name, in characters.
+	maxName = 64
+)
+
+// Create makes a ring buffer of size entries, 1 to 10,000,000. One that is there already stays as it is; if its size is another,
+// that is a notify.ErrOptions. The name has 1 to 64 characters. Other errors are notify.ErrNoState, notify.ErrDenied,
+// notify.ErrReadOnly and the server's.
+func Create(ctx context.Context, db *notify.DB, name string, size int) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if size < 1 || size > maxSize {
+		return optionsf("the ring %q of %d entries: from 1 to %d", name, size, maxSize)
+	}
+	_, err := db.Pool().ExecContext(ctx, "INSERT INTO "+schema.RingTable+" (name, size) VALUES (?, ?)", name, size)
+	if err != nil && !server.Is(err, server.ErrDuplicate) {
+		return fmt.Errorf("ringbuffer: make %q: %w", name, explain(err))
+	}
+	var is int
+	if err := db.Pool().GetContext(ctx, &is, "SELECT size FROM "+schema.RingTable+" WHERE name = ?", name); err != nil {
+		return fmt.Errorf("ringbuffer: make %q: %w", name, explain(err))
+	}
+	if is != size {
+		return optionsf("the ring %q is there already, with %d entries: use it so, or choose another name", name, is)
+	}
+	return nil
+}
+
+// checkName returns what is wrong with the name of a buffer.
+func checkName(name string) error {
+	if problem := names.Problem(name, maxName); problem != "" {
+		return optionsf("the ring's name %.80q: %s", name, problem)
+	}
+	return nil
+}
+
+func optionsf(format string, args ...any) error {
+	return fmt.Errorf("ringbuffer: %w: %w", notify.ErrOptions, fmt.Errorf(format, args...))
+}
+
+func explain(err error) error { return dberror.Explain(err, "entry", "ring") }
+
+// Buffer is access to a ring buffer. Safe for concurrent use.
+type Buffer struct {
+	db    *notify.DB
+	name  string
+	waker *core.Waker
+
+	mu     sync.Mutex
+	closed bool
+	auto   *core.Auto // of the readers, nil before the first
+}
+
+// Open returns access to a ring buffer. It does not connect, and whether there is a buffer of the name shows with the first use.
+// The caller closes it, and then the DB. The error is notify.ErrOptions.
+func Open(db *notify.DB, name string) (*Buffer, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	return &Buffer{db: db, name: name, waker: core.NewWaker(db, schema.RingTable, slog.Default())}, nil
+}
+
+// Close makes Append and Read fail with notify.ErrClosed. It may be called twice.
+func (b *Buffer) Close() error {
+	b.mu.Lock()
+	auto := b.auto
+	b.closed, b.auto = true, nil
+	b.mu.Unlock()
+	if auto != nil {
+		_ = auto.Close()
+	}
+	return b.waker.Close()
+}
+
+// waiter returns what all readers wait with.
+func (b *Buffer) waiter() (*core.Auto, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, b.error("read", notify.ErrClosed)
+	}
+	if b.auto == nil {
+		b.auto = core.NewAuto(b.db, core.Query("SELECT head FROM "+schema.RingTable+" WHERE name = ?", b.name).
+			Of(schema.RingTable, waiting.Update), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)})
+	}
+	return b.auto, nil
+}
+
+func (b *Buffer) error(what string, err error) error {
+	if err == nil || errors.Is(err, notify.ErrOptions) {
+		return err
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("ringbuffer: the ring %q %w: make it with `mqnotify ring create NAME --size N`, in Go ringbuffer.Create", b.name, ErrNotFound)
+	}
+	return fmt.Errorf("ringbuffer: %s %q: %w", what, b.name, explain(err))
+}
+
+// Append writes entries, all or none, in their order, wakes readers, and returns the number of the last. The first entry of a buffer
+// is number 1. A deadlock is tried again. The errors are notify.ErrUnknown after a lost connection, if the commit may have been
+// done, ErrNotFound, notify.ErrOptions for more entries at once than the buffer has room for, a *notify.TooLargeError,
+// notify.ErrDenied, notify.ErrReadOnly, notify.ErrClosed, the cause of ctx, and the server's.
+func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, err error) {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return 0, b.error("append to", notify.ErrClosed)
+	}
+	if len(payloads) == 0 {
+		return 0, nil
+	}
+	err = server.Again(ctx, server.Retryable, func() error {
+		last, err = b.append(ctx, payloads)
+		return err
+	})
+	if err != nil {
+		return 0, b.error("append to", err)
+	}
+	b.waker.WakeAlways() // the head is updated
+	return last, nil
+}
+
+func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, err error) {
+	tx, err := b.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return 0, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	// The buffer's row is locked until the commit: writers go one after another.
+	var size, head uint64
+	if err := tx.QueryRowContext(ctx, "SELECT size, head FROM "+schema.RingTable+" WHERE name = ? FOR UPDATE", b.name).
+		Scan(&size, &head); err != nil {
+		return 0, err
+	}
+	if uint64(len(payloads)) > size {
+		return 0, optionsf("%d entries at once: append %d at most, or the last would overwrite the first of them", len(payloads), size)
+	}
+	for len(payloads) > 0 {
+		n := min(len(payloads), 500)
+		values := make([]string, n)
+		var args []any
+		for i, payload := range payloads[:n] {
+			if payload == nil {
+				payload = []byte{}
+			}
+			head++
+			values[i] = "(?, ?, ?, ?)"
+			args = append(args, b.name, head%size, head, payload)
+		}
+		_, err := tx.ExecContext(ctx, "REPLACE INTO "+schema.RingSlotTable+" (ring, slot, entry, payload) VALUES "+strings.Join(values, ", "), args...)
+		if err != nil {
+			return 0, fmt.Errorf("write: %w", err)
+		}
+		payloads = payloads[n:]
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE "+schema.RingTable+" SET head = ? WHERE name = ?", head, b.name); err != nil {
+		return 0, fmt.Errorf("write: %w", err)
+	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	return head, dberror.Unknown(tx.Commit())
+}
+
+// Entry is an entry of a buffer.
+type Entry struct {
+	Number    uint64 // 1 for the buffer's first; consecutive
+	WrittenAt time.Time
+	Payload   []byte
+	// Missed is how many entries right before this one were overwritten before they were read: a larger buffer, or a faster reader,
+	// would have them.
+	Missed uint64
+}
+
+// Head returns the number of the newest entry, 0 if there is none, and how many entries the buffer keeps. The
+// errors are those of Read.
+func (b *Buffer) Head(ctx context.Context) (head uint64, size int, err error) {
+	err = b.db.Pool().QueryRowContext(ctx, "SELECT head, size FROM "+schema.RingTable+" WHERE name = ?", b.name).Scan(&head, &size)
+	return head, size, b.error("read", err)
+}
+
+// readBound is how often a reader polls when no hint wakes it.
+const readBound = 10 * time.Second
+
+// Read waits until there are entries after the one with the number, and returns at most limit of them, in their order. Reading
+// takes nothing away: a reader passes the number of the last entry that it has, or Head's answer for those that come next. 0 means
+// from the oldest that is there, and then what was overwritten before the call does not count as missed.
+//
+// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the cause of ctx, and the server's, after which
+// Read may be called again.
+func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, error) {
+	if limit < 1 {
+		return nil, optionsf("a limit of %d entries: 1 or more", limit)
+	}
+	waiter, err := b.waiter()
+	if err != nil {
+		return nil, err
+	}
+	begun := after > 0 // what is overwritten from now on is missed
+	poll := &notify.Fibonacci{Jitter: 0.1}
+	for {
+		head, failed := waiter.Head(ctx) // before the read, or an entry appended in between would be missed
+		entries, err := b.read(ctx, after, limit, begun)
+		if err != nil || len(entries) > 0 {
+			return entries, err
+		}
+		begun = true
+		if failed == nil {
+			_, failed = waiter.Wait(ctx, head, readBound)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if failed == nil {
+			continue
+		}
+		if _, err := b.waiter(); err != nil { // closed
+			return nil, err
+		}
+		if core.Pause(ctx, poll.NextBackOff()); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// read reads what there is, in one statement and so from one snapshot: the entries of a buffer are always those from the oldest to
+// the newest, without a gap.
+func (b *Buffer) read(ctx context.Context, after uint64, limit int, begun bool) ([]Entry, error) {
+	rows, err := b.db.Pool().QueryContext(ctx, "SELECT r.head, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
+		schema.RingTable+" r LEFT JOIN "+schema.RingSlotTable+" s FORCE INDEX (entry) ON s.ring = r.name AND s.entry > ?"+
+		" WHERE r.name = ? ORDER BY s.entry LIMIT ?", after, b.name, limit)
+	if err != nil {
+		return nil, b.error("read", err)
+	}
+	defer rows.Close()
+	var entries []Entry
+	there := false
+	var head uint64
+	for rows.Next() {
+		there = true
+		var number sql.Null[uint64]
+		var micros sql.NullInt64
+		var e Entry
+		if err := rows.Scan(&head, &number, &micros, &e.Payload); err != nil {
+			return nil, b.error("read", err)
+		}
+		if !number.Valid { // the buffer has nothing newer
+			break
+		}
+		e.Number, e.WrittenAt = number.V, time.UnixMicro(micros.Int64).UTC()
+		entries = append(entries, e)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, b.error("read", err)
+	}
+	if !there {
+		return nil, b.error("read", sql.ErrNoRows)
+	}
+	if head < after {
+		return nil, fmt.Errorf("ringbuffer: %q: %w: its newest is %d, and the reader has been at %d: start again",
+			b.name, ErrShorter, head, after)
+	}
+	if len(entries) > 0 && begun {
+		entries[0].Missed = entries[0].Number - after - 1
+	}
+	return entries, nil
+}
