@@ -90,7 +90,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		}, "each has some")
 	}
 	killWorker(t, db, wrong)
-	require.Eventually(t, func() bool { return done("long") == tasks }, 4*patience, tick, "all are done")
+	require.Eventually(t, func() bool { return done("long") == tasks }, 4*patience, 5*tick, "all are done")
 	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "handled twice at once")
 	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs WHERE lost"), "who holds a task renews in time")
 	assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM runs r JOIN mqnotify_task t ON t.id = r.task WHERE t.payload IN ('hour', 'claimed')"))

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -197,13 +198,13 @@ func (c *collected) payloads() []string {
 // waitFor waits until exactly these have come.
 func (c *collected) waitFor(tb testing.TB, payloads ...string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return len(c.payloads()) >= len(payloads) }, patience, tick, "got %v", c.payloads())
+	eventually(tb, func() bool { return len(c.payloads()) >= len(payloads) }, fmt.Sprintf("these payloads: %q", payloads))
 	require.Equal(tb, payloads, c.payloads())
 }
 
 func eventually(tb testing.TB, is func() bool, what string) {
 	tb.Helper()
-	require.Eventually(tb, is, patience, tick, what)
+	mysqltest.Eventually(tb, what, is)
 }
 
 // inState is how many tasks are.

@@ -299,7 +299,7 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB
 	}
 	for kill := range r.kills {
 		enough := all * (kill + 1) / (r.kills + 2)
-		require.Eventually(t, func() bool { return done() >= enough }, 10*patience, tick)
+		require.Eventually(t, func() bool { return done() >= enough }, 10*patience, 5*tick)
 		i := random.IntN(r.workers)
 		killWorker(t, db, alive[i])
 		if testing.Short() { // its claims lapse at once
@@ -310,7 +310,7 @@ func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB
 		proxy.Down()
 		proxy.Up()
 	}
-	require.Eventually(t, func() bool { return done() == all }, 10*patience, tick, "all are done")
+	require.Eventually(t, func() bool { return done() == all }, 10*patience, 5*tick, "all are done")
 	for _, p := range alive { // their last runs have ended, or have died with them
 		p.kill()
 	}

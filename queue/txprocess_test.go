@@ -78,7 +78,7 @@ func TestTransactionProcesses(t *testing.T) {
 		acked := func() int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acked") }
 		for kill := range kills {
 			enough := tasks * (kill + 1) / (kills + 1)
-			require.Eventually(t, func() bool { return acked() >= enough }, 10*patience, tick)
+			require.Eventually(t, func() bool { return acked() >= enough }, 10*patience, 5*tick)
 			i := kill % len(workers)
 			enqueuers[i].kill()
 			workers[i].kill()
@@ -93,7 +93,7 @@ func TestTransactionProcesses(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state <> 'done'") == 0
 		},
-			10*patience, tick, "all are done")
+			10*patience, 5*tick, "all are done")
 		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acked a WHERE NOT EXISTS (SELECT 1 FROM mqnotify_task t WHERE t.id = a.id)"), "lost")
 		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM twice"), "done twice")
 		assert.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task t WHERE NOT EXISTS (SELECT 1 FROM effect e WHERE e.id = t.id)"), "done without its effect")
