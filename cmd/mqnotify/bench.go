@@ -87,6 +87,13 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 			a.log.InfoContext(ctx, "measuring", "suite", suite, "done", fmt.Sprintf("%d %%", 100*done/of))
 		}
 	}
+	polls := false
+	o.Polls = func(why string) {
+		if !polls {
+			a.log.WarnContext(ctx, "listeners of this account poll, and have the figures of polling", "why", why)
+		}
+		polls = true
+	}
 	var all []bench.Figure
 	for _, suite := range suites {
 		figures, err := bench.Run(ctx, suite, config, o.Options)

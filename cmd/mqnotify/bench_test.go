@@ -52,7 +52,16 @@ func TestBench(t *testing.T) {
 		for _, what := range []string{"share of samples", "latency against idle statements", "polling each 100ms"} {
 			require.Contains(t, string(drawn), what)
 		}
-		require.Contains(t, succeed(t, config, append([]string{"bench", "latency"}, small...)...), "a round trip")
+		r := mqnotify(t, config, "", append([]string{"bench", "latency"}, small...)...)
+		require.Equal(t, exitDone, r.code, r.err)
+		require.Contains(t, r.out, "a round trip")
+		require.NotContains(t, r.err, "poll")
+		if !s.IsMariaDB() { // an account that can't be woken is told once that it polls
+			config.User = mysqltest.SystemUser
+			r = mqnotify(t, config, "", append([]string{"bench", "latency", "fanout"}, small...)...)
+			require.Equal(t, exitDone, r.code, r.err)
+			require.Equal(t, 1, strings.Count(r.err, "SYSTEM_USER"), r.err)
+		}
 		require.Empty(t, mysqltest.Values[string](t, open(t, config), "SELECT table_name FROM information_schema.tables"+
 			" WHERE table_schema = DATABASE() AND table_name LIKE 'mqnotify\\_bench%'"))
 		require.Equal(t, []string{"0"}, mysqltest.Values[string](t, open(t, config), "SELECT (SELECT COUNT(*) FROM mqnotify_task) + (SELECT COUNT(*) FROM mqnotify_queue)"))

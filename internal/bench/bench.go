@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/wake"
@@ -29,6 +30,7 @@ type Options struct {
 	Writers   int           // of writers, at most
 	Window    time.Duration // of idle
 	Progress  func(suite string, done, of int)
+	Polls     func(why string) // called when the account's listeners poll, though there is a wake trigger
 }
 
 // Figure is a measurement: a distribution, in Unit, compared with that of its floor.
@@ -58,6 +60,9 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 	}
 	if options.Progress == nil {
 		options.Progress = func(string, int, int) {}
+	}
+	if options.Polls == nil {
+		options.Polls = func(string) {}
 	}
 	b := &bench{Options: options, suite: suite, config: config, topic: fmt.Sprintf("mqnotify_bench_%d", time.Now().UnixNano())}
 	if b.db, err = b.process(); err != nil {
@@ -113,9 +118,20 @@ func (b *bench) close() {
 	}
 }
 
-// trigger makes the topic's wake trigger.
+// trigger makes the topic's wake trigger, and finds out whether it can wake this account's listeners.
 func (b *bench) trigger(ctx context.Context) error {
-	return wake.Install(ctx, b.db, wake.Options{Logger: quiet}, b.topic)
+	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, b.topic); err != nil {
+		return err
+	}
+	waiter := core.NewAuto(b.db, core.LargestID(b.topic, "id"), core.AutoOptions{Logger: quiet})
+	defer func() { _ = waiter.Close() }()
+	if _, err := waiter.Head(ctx); err != nil { // returns when the mode is known
+		return err
+	}
+	if mode, why := waiter.Mode(); mode != "trigger" {
+		b.Polls(why)
+	}
+	return nil
 }
 
 // atEnd has f run when the suite has ended.
