@@ -35,25 +35,40 @@ func replace(from, to int) error { return unix.Dup3(from, to, 0) }
 
 // descendants returns the children of this process, and theirs, and so on.
 func descendants() ([]int, error) {
+	families, err := families()
+	if err != nil {
+		return nil, err
+	}
+	found := families[os.Getpid()]
+	for i := 0; i < len(found); i++ {
+		found = append(found, families[found[i]]...)
+	}
+	return found, nil
+}
+
+// children returns the children of this process: the command, and orphans.
+func children() []int {
+	families, _ := families() // nil without /proc
+	return families[os.Getpid()]
+}
+
+// families returns the children of each process of the system.
+func families() (map[int][]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	children := make(map[int][]int)
+	families := make(map[int][]int)
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue // no process
 		}
 		if parent, ok := parentOf(entry.Name()); ok {
-			children[parent] = append(children[parent], pid)
+			families[parent] = append(families[parent], pid)
 		}
 	}
-	found := children[os.Getpid()]
-	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i]]...)
-	}
-	return found, nil
+	return families, nil
 }
 
 // parentOf returns the parent of a process, unless the process has ended.

@@ -24,3 +24,6 @@ func replace(from, to int) error { return unix.Dup2(from, to) }
 
 // descendants returns an error: the tree is the command's group.
 func descendants() ([]int, error) { return nil, errors.ErrUnsupported }
+
+// children returns none: orphans are not known here.
+func children() []int { return nil }

@@ -46,7 +46,8 @@ type tree struct {
 	childs   bool // the supervisor has children
 	patience time.Duration
 	kills    <-chan time.Time
-	ending   bool // all processes are to end
+	ending   bool         // all processes are to end
+	asked    map[int]bool // processes that have been asked to
 	killing  bool
 }
 
@@ -80,7 +81,7 @@ func run(patience time.Duration, controlFile, failureFile int, path string, args
 	defer again.Stop()
 	for {
 		var tick <-chan time.Time
-		if t.exited || t.killing {
+		if t.exited || t.ending {
 			tick = again.C
 		}
 		select {
@@ -100,8 +101,12 @@ func run(patience time.Duration, controlFile, failureFile int, path string, args
 		if t.over() {
 			return t.code
 		}
-		if t.killing {
+		switch {
+		case t.killing:
 			t.signalAll(syscall.SIGKILL)
+		case t.ending:
+			// What a process has started right before it ended. What one that goes on starts meanwhile is part of its end.
+			t.ask(children())
 		}
 	}
 }
@@ -134,10 +139,23 @@ func (t *tree) end() {
 	if t.ending {
 		return
 	}
-	t.ending = true
+	t.ending, t.asked = true, make(map[int]bool)
 	t.kills = time.After(t.patience)
-	t.signalAll(syscall.SIGTERM)
-	t.signalAll(syscall.SIGCONT) // a stopped process gets SIGTERM when it is continued
+	processes, err := descendants()
+	if err != nil {
+		processes = []int{-t.command} // its group; there may be nothing left
+	}
+	t.ask(processes)
+}
+
+func (t *tree) ask(processes []int) {
+	for _, p := range processes {
+		if !t.asked[p] {
+			t.asked[p] = true
+			_ = syscall.Kill(p, syscall.SIGTERM) // it may have ended
+			_ = syscall.Kill(p, syscall.SIGCONT) // a stopped process gets SIGTERM when it is continued
+		}
+	}
 }
 
 // signal does what the caller has asked for.

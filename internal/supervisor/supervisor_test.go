@@ -132,6 +132,17 @@ func TestEnd(t *testing.T) {
 	}
 }
 
+// What a process has started right before it ended is asked to end, too.
+func TestEndOfAnOrphan(t *testing.T) {
+	t.Parallel()
+	c, out := start(t, time.Hour, `trap 'sleep 1000 & echo $!; exit' TERM; echo ready; while :; do sleep 0.01; done`)
+	require.Equal(t, "ready", line(t, out))
+	c.End()
+	pid := line(t, out)
+	_ = c.Wait() // the exit code is the command's, or that of the signal
+	require.Empty(t, state(t, pid))
+}
+
 // What ignores SIGTERM gets SIGKILL after the patience. What is stopped is continued, so that it gets SIGTERM.
 func TestPatience(t *testing.T) {
 	t.Parallel()
