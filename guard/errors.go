@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/mqnotify/mqnotify/internal/dberror"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -53,5 +54,8 @@ func explain(what, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("guard: %s %q: %w", what, name, dberror.Explain(err, "row", "guard"))
+	if !server.Is(err, server.ErrBadField) { // a column of the user's table, which init does not make
+		err = dberror.Explain(err, "row", "guard")
+	}
+	return fmt.Errorf("guard: %s %q: %w", what, name, err)
 }
