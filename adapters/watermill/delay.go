@@ -31,8 +31,9 @@ func delayedEntry(topic string, m producer.Message, wait time.Duration) (queue.E
 	return queue.Entry{Payload: payload, Delay: wait, Retries: math.MaxInt32}, nil
 }
 
-// delayOf is how long the message is to wait from now on. Its metadata has the time in whole seconds, which holds when the
-// message is published again later, and the duration, which is exact when it is published for the first time.
+// delayOf is how long the message is to wait from now on, never too short. Its metadata has the duration, counted from when it
+// was set, and the time, cut to whole seconds: so no message waits longer than the duration, nor longer than until the end of
+// that second, however late it is published.
 func delayOf(m *message.Message) (time.Duration, error) {
 	until := m.Metadata.Get(delay.DelayedUntilKey)
 	if until == "" {
@@ -43,8 +44,8 @@ func delayOf(m *message.Message) (time.Duration, error) {
 		return 0, fmt.Errorf("watermill: the message's metadata %s: %w", delay.DelayedUntilKey, err)
 	}
 	left := time.Until(at)
-	if exact, err := time.ParseDuration(m.Metadata.Get(delay.DelayedForKey)); err == nil && (exact-left).Abs() <= time.Second {
-		return exact, nil
+	if duration, err := time.ParseDuration(m.Metadata.Get(delay.DelayedForKey)); err == nil {
+		return min(duration, left+time.Second), nil
 	}
 	return left, nil
 }
