@@ -339,13 +339,10 @@ func TestBusyTable(t *testing.T) {
 // waitsForTable returns when a statement of that kind waits in the server.
 func waitsForTable(tb testing.TB, db *notify.DB, statement string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool {
-		var n int
-		err := db.Pool().GetContext(tb.Context(), &n, `SELECT COUNT(*) FROM information_schema.PROCESSLIST
-			WHERE DB = ? AND ID <> CONNECTION_ID() AND INFO LIKE ? AND STATE LIKE '%metadata lock%'`, db.Name(), "%"+statement+"%")
-		require.NoError(tb, err)
-		return n > 0
-	}, patience, 5*time.Millisecond)
+	mysqltest.Eventually(tb, "a statement waits for the table", func() bool {
+		return mysqltest.Value[int](tb, db.Pool(), `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE DB = ? AND ID <> CONNECTION_ID() AND INFO LIKE ? AND STATE LIKE '%metadata lock%'`, db.Name(), "%"+statement+"%") > 0
+	})
 }
 
 func TestRefusals(t *testing.T) {

@@ -288,9 +288,7 @@ func TestCloseTellsTheServer(t *testing.T) {
 			require.NoError(t, session.Close())
 		}
 		require.Eventually(t, func() bool {
-			var left int
-			require.NoError(t, admin.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()).Scan(&left))
-			return left == 0
+			return mysqltest.Value[int](t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) == 0
 		}, patience, tick)
 		_, after := aborted()
 		assert.Less(t, after, before+5, "one that does not answer for 100 ms is cut off")

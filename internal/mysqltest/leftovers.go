@@ -35,8 +35,7 @@ const notText = 3854
 // without its metadata_lock_info plugin, an account that may not look) has its sessions checked alone.
 func leftovers(ctx context.Context, db *sql.DB, database string) ([]string, error) {
 	left, err := texts(ctx, db, sessionsQuery, database)
-	var failure *mysql.MySQLError
-	if errors.As(err, &failure) && failure.Number == notText {
+	if isNumber(err, notText) {
 		return []string{err.Error()}, nil
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -20,6 +21,12 @@ type Database interface {
 
 const deadlock = 1213
 
+// isNumber reports whether the server's error has the number.
+func isNumber(err error, number uint16) bool {
+	var failure *mysql.MySQLError
+	return errors.As(err, &failure) && failure.Number == number
+}
+
 // Exec runs a statement that must succeed. On a pool it runs a statement again that meets a deadlock with those of the
 // code that is tested. In a transaction a deadlock fails the test, because the server has rolled all of it back.
 func Exec(tb testing.TB, db Database, query string, args ...any) {
@@ -27,8 +34,7 @@ func Exec(tb testing.TB, db Database, query string, args ...any) {
 	_, pool := db.(interface{ Stats() sql.DBStats })
 	_, err := db.ExecContext(tb.Context(), query, args...)
 	for range 10 {
-		var failure *mysql.MySQLError
-		if !pool || !errors.As(err, &failure) || failure.Number != deadlock {
+		if !pool || !isNumber(err, deadlock) {
 			break
 		}
 		_, err = db.ExecContext(tb.Context(), query, args...)
@@ -49,7 +55,8 @@ func ExecAll(tb testing.TB, db Database, statements ...string) {
 // Value returns what a query for one value answers.
 func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
 	tb.Helper()
-	if err := db.QueryRowContext(tb.Context(), query, args...).Scan(&v); err != nil {
+	err := again(tb, func() error { return db.QueryRowContext(tb.Context(), query, args...).Scan(&v) })
+	if err != nil {
 		tb.Fatalf("%s: %v", query, err)
 	}
 	return v
@@ -58,22 +65,36 @@ func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
 // Values returns what a query for one column answers, row by row.
 func Values[T any](tb testing.TB, db Database, query string, args ...any) (all []T) {
 	tb.Helper()
-	rows, err := db.QueryContext(tb.Context(), query, args...)
+	err := again(tb, func() error {
+		all = nil
+		rows, err := db.QueryContext(tb.Context(), query, args...)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			var v T
+			if err := rows.Scan(&v); err != nil {
+				return err
+			}
+			all = append(all, v)
+		}
+		return rows.Err()
+	})
 	if err != nil {
 		tb.Fatalf("%s: %v", query, err)
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var v T
-		if err := rows.Scan(&v); err != nil {
-			tb.Fatalf("%s: %v", query, err)
-		}
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
-		tb.Fatalf("%s: %v", query, err)
-	}
 	return all
+}
+
+// again reads until MySQL no longer refuses to list the sessions because of a statement of another test.
+func again(tb testing.TB, read func() error) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err := read()
+		if !isNumber(err, notText) || time.Now().After(deadline) || tb.Context().Err() != nil {
+			return err
+		}
+	}
 }
 
 // Sessions returns the ids of the other sessions that use the database and that the condition holds for, if it is not
@@ -111,8 +132,7 @@ func KillQuery(tb testing.TB, db Database, id uint64) bool {
 func kill(tb testing.TB, db Database, what string, id uint64) bool {
 	tb.Helper()
 	_, err := db.ExecContext(tb.Context(), fmt.Sprintf("KILL %s %d", what, id))
-	var failure *mysql.MySQLError
-	if errors.As(err, &failure) && failure.Number == noSuchSession {
+	if isNumber(err, noSuchSession) {
 		return false
 	}
 	if err != nil {
