@@ -68,8 +68,11 @@ func TestShareHandsOver(t *testing.T) {
 				eventually(t, func() bool {
 					return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_partition WHERE settled = 8") == 2
 				}, "not all is done")
-				require.NoError(t, a.end(t))
-				require.NoError(t, b.end(t))
+				for _, member := range []*running{a, b} {
+					if err := member.end(t); !hasty { // a hasty one may find out that it has lost the partition
+						require.NoError(t, err)
+					}
+				}
 				require.Equal(t, hasty, twice > 0)
 			})
 		})
