@@ -89,10 +89,17 @@ func Values[T any](tb testing.TB, db Database, query string, args ...any) (all [
 
 // again reads until MySQL no longer refuses to list the sessions because of a statement of another test.
 func again(tb testing.TB, read func() error) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for late := time.After(patience); ; {
 		err := read()
-		if !isNumber(err, notText) || time.Now().After(deadline) || tb.Context().Err() != nil {
+		if !isNumber(err, notText) {
 			return err
+		}
+		select {
+		case <-late:
+			return err
+		case <-tb.Context().Done():
+			return err
+		case <-time.After(time.Millisecond):
 		}
 	}
 }
