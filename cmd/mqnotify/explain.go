@@ -37,7 +37,7 @@ func (a *app) explain(err error) error {
 	case errors.Is(err, notify.ErrNoTable) && !server.Is(err, server.ErrNoSuchTable):
 		remedy = "`mqnotify init` makes a new topic"
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, notify.ErrNotTopic):
-		remedy = "check --where"
+		remedy = "check --where; if the error names a trigger, FLUSH TABLES mends it (MariaDB, after a KILL)"
 	case server.Is(err, server.ErrBinlogNeedsSuper):
 		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"
 	case server.NoPrivilege(err):

@@ -92,7 +92,7 @@ func (g *gate) join(ctx context.Context) error {
 		return err
 	}
 	defer s.close()
-	defer g.process.endWith(ctx, s)()
+	defer g.process.endWith(ctx, s, 5*time.Millisecond)()
 	if s.caps.WritersElsewhere() {
 		return errElsewhere
 	}

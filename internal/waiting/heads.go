@@ -114,7 +114,7 @@ func (p *poller) setAside(ctx context.Context, t *topic) {
 		for ctx.Err() == nil {
 			s, err := connect(ctx, process.config, readCommitted, "lock_wait_timeout", "5")
 			if err == nil {
-				stop := process.endWith(ctx, s)
+				stop := process.endWith(ctx, s, opened)
 				err = ask(s, []*topic{t}, make([]Head, 1))
 				stop()
 				s.close()

@@ -124,7 +124,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 		return err
 	}
 	defer p.dirty.close()
-	defer p.process.endWith(ctx, p.dirty)()
+	defer p.process.endWith(ctx, p.dirty, opened)()
 	if err := p.takePin(); err != nil {
 		return err
 	}

@@ -186,17 +186,21 @@ func poke(c chan struct{}) {
 	}
 }
 
-// endWith ends the statement that the session runs when ctx ends. The caller calls stop when it no longer needs
-// the session.
-func (p *process) endWith(ctx context.Context, s *session) (stop func()) {
+// opened is much longer than a statement takes to open its tables. If a KILL meets that moment, MariaDB leaves the triggers of
+// the table broken for every writer (error 1064), until FLUSH TABLES.
+const opened = 50 * time.Millisecond
+
+// endWith ends the statement that the session runs when ctx ends, with a KILL after each pause. A session that reads tables
+// has pauses of opened. The caller calls stop when it no longer needs the session.
+func (p *process) endWith(ctx context.Context, s *session, each time.Duration) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		cut := time.AfterFunc(parting, s.cut)
 		defer cut.Stop()
 		for !s.over.Load() && !s.isCut.Load() {
-			pause(context.WithoutCancel(ctx), 5*time.Millisecond) // most sessions end by themselves
-			_ = p.helper.kill(context.WithoutCancel(ctx), s)      // once more: it may have come before the statement
+			pause(context.WithoutCancel(ctx), each)          // most sessions end by themselves
+			_ = p.helper.kill(context.WithoutCancel(ctx), s) // once more: it may have come before the statement
 		}
 	})
 	return func() {
