@@ -69,7 +69,7 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 		return nil, err
 	}
 	defer b.close()
-	b.db.Pool().SetMaxOpenConns(0) // or writers would wait for ever for a connection that others hold
+	b.db.Pool().SetMaxOpenConns(0) // or writers would wait forever for a connection that others hold
 	if err := schema.Init(ctx, b.db.Pool(), b.topic); err != nil {
 		return nil, fmt.Errorf("bench: make the table: %w", err)
 	}

@@ -92,7 +92,7 @@ func (g *gate) join(ctx context.Context) error {
 		return err
 	}
 	defer s.close()
-	defer g.process.endWith(ctx, s, 5*time.Millisecond)()
+	defer g.process.endWith(ctx, s, noTables)()
 	if s.caps.WritersElsewhere() {
 		return errElsewhere
 	}

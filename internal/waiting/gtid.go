@@ -47,7 +47,7 @@ func (p *process) followCommits(ctx context.Context) error {
 		return err
 	}
 	defer s.close()
-	defer p.endWith(ctx, s, 5*time.Millisecond)()
+	defer p.endWith(ctx, s, noTables)()
 	if !s.caps.GTID {
 		return errNoGTID
 	}

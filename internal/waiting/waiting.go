@@ -186,12 +186,16 @@ func poke(c chan struct{}) {
 	}
 }
 
-// opened is much longer than a statement takes to open its tables. If a KILL meets that moment, MariaDB leaves the triggers of
-// the table broken for every writer (error 1064), until FLUSH TABLES.
-const opened = 50 * time.Millisecond
+// The pauses before each KILL of endWith. If a KILL meets the moment in which a statement opens a table, MariaDB leaves the
+// table's triggers broken for every writer (error 1064), until FLUSH TABLES. So sessions that read tables have a pause that is
+// much longer than that moment.
+const (
+	noTables = 5 * time.Millisecond
+	opened   = 50 * time.Millisecond
+)
 
-// endWith ends the statement that the session runs when ctx ends, with a KILL after each pause. A session that reads tables
-// has pauses of opened. The caller calls stop when it no longer needs the session.
+// endWith ends the statement that the session runs when ctx ends, with a KILL after each pause. The caller calls stop when
+// it no longer needs the session.
 func (p *process) endWith(ctx context.Context, s *session, each time.Duration) (stop func()) {
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
