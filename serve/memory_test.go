@@ -70,6 +70,7 @@ func TestSlowClientsHoldBoundedMemory(t *testing.T) {
 			for range 40 {
 				slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning", pace{}))
 			}
+			most := heap() // before the first of the slow clients is cut off
 			site.client.Timeout = long
 			got := site.events(t, "/topics/orders/events?after=beginning")
 			for n := 0; n < 4; {
@@ -82,9 +83,9 @@ func TestSlowClientsHoldBoundedMemory(t *testing.T) {
 				n++
 			}
 			assert.Equal(t, "4", got.cursor)
-			used := heap() - before
+			used := max(most, heap()) - before
 			t.Logf("%d MiB for %d slow clients", used>>20, len(slow))
-			assert.Less(t, used, uint64(16<<20+64<<20), "without a limit it is 160 MiB")
+			assert.Less(t, used, uint64(16<<20+32<<20), "without a limit it is 76 MiB and more")
 		})
 	})
 }
