@@ -56,6 +56,7 @@ const (
 	roleConsumer  = "consumer"
 	roleTailer    = "tailer"
 	roleListener  = "listener"
+	roleSQL       = "sql"
 	roleFlag      = "flag"
 	roleStatus    = "status"
 	roleDead      = "dead"
@@ -73,7 +74,7 @@ const (
 
 var (
 	roles = []string{
-		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus, roleDead,
+		roleProducer, roleConsumer, roleTailer, roleListener, roleSQL, roleFlag, roleStatus, roleDead,
 		roleImporter, roleServe, roleCapture, roleGuard, roleEnqueuer, roleWorker, roleTasks,
 		roleScheduler, roleRing, roleAdmin,
 	}

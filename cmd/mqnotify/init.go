@@ -10,11 +10,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -28,6 +30,7 @@ type initOptions struct {
 	events   []string
 	queues   []string
 	ordered  bool
+	remove   bool
 }
 
 func newInit(a *app) *cobra.Command {
@@ -43,6 +46,9 @@ a group.
 Wake triggers on the message tables wake their consumers at every INSERT, by any program: see mqnotify
 wake. The tables of notifications, tasks and ring buffers get wake triggers, too. Where the account may not
 make triggers, init says what to do, and listeners poll. --no-trigger makes none.
+
+It also makes the procedures by which programs in any language wait, publish, listen and notify in SQL:
+mqnotify_wait, mqnotify_publish, mqnotify_listen, mqnotify_notify. --remove drops them, and nothing else.
 
 --trigger makes triggers on a table that set its one-row flag, for writers that
 can't be changed: see mqnotify flag. The form counter serves any number of readers,
@@ -70,6 +76,18 @@ entry.`,
 				if strings.HasPrefix(name, "-") { // consume and work could not be told apart from their flags
 					return usagef("a topic or queue named %q would be taken for a flag by the other commands: choose a name that begins otherwise", name)
 				}
+			}
+			if o.remove {
+				given := 0
+				cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+					if f.Changed {
+						given++
+					}
+				})
+				if len(topics) > 0 || given > 1 {
+					return usagef("--remove drops the procedures of the database, and takes no topic and no other flag")
+				}
+				return a.removeProcedures(cmd.Context())
 			}
 			if o.print {
 				if len(o.queues) > 0 {
@@ -111,10 +129,28 @@ entry.`,
 	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")
 	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be given again")
 	flags.BoolVar(&o.ordered, "ordered", false, "the queues give out one task at a time, in the order of entry")
+	flags.BoolVar(&o.remove, "remove", false, "drop the procedures for programs in other languages instead")
 	completeNothing(cmd, "trigger", "queue")
 	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
 	completeWith(cmd, "trigger-on", "insert", "update", "delete")
 	return cmd
+}
+
+// removeProcedures drops the procedures that programs in other languages call.
+func (a *app) removeProcedures(ctx context.Context) error {
+	db, err := a.open()
+	if err != nil {
+		return err
+	}
+	defer closeDB(db)
+	removed, err := wake.RemovePublic(ctx, db)
+	for _, name := range removed {
+		a.log.InfoContext(ctx, "the procedure is dropped", "procedure", name)
+	}
+	if err == nil && len(removed) == 0 {
+		a.log.InfoContext(ctx, "there is no procedure to drop")
+	}
+	return err
 }
 
 // trigger is a trigger to be made.

@@ -57,6 +57,41 @@ func tables(tb testing.TB, db *sqlx.DB) []string {
 		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME, ORDINAL_POSITION`)
 }
 
+// init makes the procedures for programs in other languages, mends them, and drops them with --remove.
+func TestInitProcedures(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		procedures := func() []string {
+			return mysqltest.Values[string](t, db, "SELECT CONCAT(ROUTINE_NAME, ' ', SECURITY_TYPE, ' ', ROUTINE_DEFINITION) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE() ORDER BY ROUTINE_NAME")
+		}
+		succeed(t, config, "init", "orders")
+		all := procedures()
+		require.Len(t, all, 9)
+		var definers []string
+		for _, p := range all {
+			if strings.Contains(p, " DEFINER ") {
+				definers = append(definers, strings.Fields(p)[0])
+			}
+		}
+		require.Equal(t, []string{"mqnotify_count_triggers", "mqnotify_open_writers", "mqnotify_wake", "mqnotify_wake_tables"}, definers)
+		for _, statement := range []string{"DROP PROCEDURE mqnotify_wait", "CREATE PROCEDURE mqnotify_wait(topic TEXT, after_id INT, seconds INT) SELECT 'an older version'"} {
+			mysqltest.Exec(t, db, statement)
+		}
+		succeed(t, config, "init")
+		require.Equal(t, all, procedures())
+
+		for _, wrong := range [][]string{{"init", "--remove", "orders"}, {"init", "--remove", "--no-trigger"}} {
+			require.Equal(t, exitUsage, mqnotify(t, config, "", wrong...).code)
+		}
+		require.Equal(t, 6, strings.Count(mqnotify(t, config, "", "init", "--remove").err, "is dropped"))
+		require.Len(t, procedures(), 3)
+		require.Contains(t, mqnotify(t, config, "", "init", "--remove").err, "there is no procedure to drop")
+		succeed(t, config, "init", "--no-trigger")
+		require.Equal(t, all, procedures())
+	})
+}
+
 // Other commands would take the name for a flag.
 func TestInitRefusesNamesLikeFlags(t *testing.T) {
 	require.Contains(t, fail(t, exitUsage, nil, "init", "--", "-x"), `named "-x" would be taken for a flag`)

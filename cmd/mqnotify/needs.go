@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
@@ -75,6 +76,30 @@ var needs = []need{
 		[]grant{{privileges: "DELETE", table: schema.NotificationTable}}},
 	{[]string{roleListener}, "listener, for mqnotify notify",
 		[]grant{{privileges: "INSERT (name,payload)", table: schema.NotificationTable}}},
+	{[]string{roleSQL}, "sql, to CALL mqnotify_wait from any language",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "EXECUTE", routine: routines.Wait},
+			{privileges: "EXECUTE", routine: routines.WaitFor},
+		}},
+	{[]string{roleSQL}, "sql, to CALL mqnotify_listen",
+		[]grant{
+			{privileges: "SELECT", table: schema.NotificationTable},
+			{privileges: "EXECUTE", routine: routines.Listen},
+			{privileges: "EXECUTE", routine: routines.WaitFor},
+		}},
+	{[]string{roleSQL}, "sql, besides, for both of these: to be woken. Without it they poll",
+		[]grant{{privileges: "EXECUTE", routine: routines.CountTriggers}}},
+	{[]string{roleSQL}, "sql, to CALL mqnotify_publish",
+		[]grant{
+			{privileges: insertMessage},
+			{privileges: "EXECUTE", routine: routines.Publish},
+		}},
+	{[]string{roleSQL}, "sql, to CALL mqnotify_notify",
+		[]grant{
+			{privileges: "INSERT (name,payload)", table: schema.NotificationTable},
+			{privileges: "EXECUTE", routine: routines.Notify},
+		}},
 	{[]string{roleFlag}, "flag: mqnotify flag, --reset included",
 		[]grant{{privileges: "SELECT"}, {privileges: "SELECT, DELETE", table: schema.FlagTable}}},
 	{[]string{roleStatus}, "status: mqnotify status",

@@ -84,6 +84,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_notification (
   payload    VARBINARY(8000) NOT NULL DEFAULT '',
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (id),
+  KEY name (name),
   KEY created_at (created_at)
 ) ENGINE=InnoDB;
 

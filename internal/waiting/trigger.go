@@ -31,15 +31,28 @@ type Routine struct {
 	Name string
 	// Statement is the commented statement that makes it.
 	Statement string
+	// Strict says that an argument that does not fit is an error.
+	Strict bool
 }
 
 // Routines are the routines of a database.
 func Routines(database string) []Routine {
-	fill := strings.NewReplacer("{prefix}", Prefix(database), "{gates}", strconv.Itoa(Gates), "{slots}", strconv.Itoa(SlotsPerSecond))
 	return []Routine{
-		{WakeRoutine, fill.Replace(routineText)},
-		{TablesRoutine, fill.Replace(tablesText)},
+		{Name: WakeRoutine, Statement: Fill(database, routineText)},
+		{Name: TablesRoutine, Statement: Fill(database, tablesText)},
 	}
+}
+
+// Fill puts what the gates of a database are into the text of a routine.
+func Fill(database, text string) string {
+	return strings.NewReplacer(
+		"{prefix}", Prefix(database),
+		"{gates}", strconv.Itoa(Gates),
+		"{slots}", strconv.Itoa(SlotsPerSecond),
+		"{phases}", strconv.Itoa(phases),
+		"{every}", every,
+		"{longest}", strconv.Itoa(int((leaderWait + answer).Seconds())),
+	).Replace(text)
 }
 
 // Trigger returns the commented statement that makes a table's wake trigger for an event ("INSERT", "UPDATE" or

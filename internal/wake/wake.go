@@ -16,6 +16,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
+	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -163,8 +164,7 @@ func words(statement string) string {
 // routines makes the routines that are not there, are of another version, or belong to an account whose triggers on the
 // tables would fail. Triggers are made by the account that the routines belong to.
 func (i *installer) routines(ctx context.Context, tables []string) error {
-	all := append(waiting.Routines(i.db.Name()), waiting.Routine{Name: schema.OpenWritersRoutine, Statement: schema.OpenWriters()})
-	for _, r := range all {
+	for _, r := range routines.All(i.db.Name()) {
 		var is struct {
 			Text    sql.NullString `db:"text"`
 			Definer string         `db:"definer"`
@@ -187,11 +187,23 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
 			}
 		}
-		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
+		if err := i.make(ctx, r); err != nil && !server.Is(err, server.ErrRoutineExists) {
 			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
 		}
 	}
 	return nil
+}
+
+// make makes a routine. Its sql_mode is kept with it.
+func (i *installer) make(ctx context.Context, r waiting.Routine) error {
+	if !r.Strict {
+		return i.exec(ctx, r.Statement)
+	}
+	if err := i.exec(ctx, "SET SESSION sql_mode = 'STRICT_ALL_TABLES'"); err != nil {
+		return err
+	}
+	err := i.exec(ctx, r.Statement)
+	return errors.Join(err, i.exec(ctx, "SET SESSION sql_mode = ''"))
 }
 
 // findDefiner finds the account that the triggers must be of, so that the trial of a leader, which is made with the
@@ -301,4 +313,24 @@ func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed
 		}
 	}
 	return removed, err
+}
+
+// RemovePublic drops the procedures that programs of other languages call, and returns the names of those that were there.
+func RemovePublic(ctx context.Context, db *notify.DB) (removed []string, err error) {
+	i, err := begin(ctx, db, Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer i.close()
+	for _, r := range routines.Public(db.Name()) {
+		err := i.exec(ctx, "DROP PROCEDURE "+ident.Quote(r.Name))
+		switch {
+		case server.Is(err, server.ErrNoRoutine):
+		case err != nil:
+			return removed, i.explain(fmt.Errorf("wake: drop routine %s: %w", r.Name, err))
+		default:
+			removed = append(removed, r.Name)
+		}
+	}
+	return removed, nil
 }

@@ -1,0 +1,26 @@
+-- Waits for a notification of the name with a larger id than after_id, or for so many seconds, and returns it as a row: its
+-- id, payload and time. The next call gives this id. Without one (NULL) it waits for those that come from now on. Notifications come in the order of
+-- their ids: one whose transaction is open holds up those after it.
+CREATE PROCEDURE mqnotify_listen(name VARCHAR(255) CHARACTER SET utf8mb4, after_id BIGINT UNSIGNED, seconds DECIMAL(12, 3))
+SQL SECURITY INVOKER
+BEGIN
+  IF name IS NULL OR CHAR_LENGTH(name) = 0 OR seconds IS NULL OR seconds < 0 THEN
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_listen(name, after_id, seconds): the name may not be empty, nor seconds NULL or negative';
+  END IF;
+  IF after_id IS NULL THEN
+    SET @mqnotify_read = 'SELECT MAX(id) INTO @mqnotify_id FROM mqnotify_notification';
+    CALL mqnotify_wait_for('mqnotify_notification', UTC_TIMESTAMP(6));
+    SET after_id = COALESCE(@mqnotify_found, 0);
+  END IF;
+  SET @mqnotify_name = name;
+  SET @mqnotify_read = CONCAT('SELECT MIN(id) INTO @mqnotify_id FROM mqnotify_notification
+    WHERE name = CONVERT(@mqnotify_name USING utf8mb4) COLLATE utf8mb4_bin AND id > ', after_id);
+  CALL mqnotify_wait_for('mqnotify_notification', UTC_TIMESTAMP(6) + INTERVAL seconds SECOND);
+  BEGIN
+    DECLARE data VARBINARY(8000);
+    DECLARE sent TIMESTAMP(6);
+    SELECT n.payload, n.created_at INTO data, sent FROM mqnotify_notification n WHERE n.id = @mqnotify_found;
+    COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
+    SELECT @mqnotify_found AS id, data AS payload, sent AS created_at FROM DUAL WHERE @mqnotify_found IS NOT NULL;
+  END;
+END

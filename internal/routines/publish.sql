@@ -1,0 +1,15 @@
+-- Puts a message into the topic, inside the caller's transaction, and returns its id. headers is a JSON object of texts, or NULL.
+CREATE PROCEDURE mqnotify_publish(topic VARCHAR(64) CHARACTER SET utf8mb4, headers JSON, payload LONGBLOB)
+SQL SECURITY INVOKER
+BEGIN
+  IF topic IS NULL OR payload IS NULL THEN
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_publish(topic, headers, payload): neither the topic nor the payload may be NULL';
+  END IF;
+  SET @mqnotify_headers = headers, @mqnotify_payload = payload;
+  SET @mqnotify_insert = CONCAT('INSERT INTO `', REPLACE(topic, '`', '``'), '` (headers, payload) VALUES (?, ?)');
+  PREPARE mqnotify_insert FROM @mqnotify_insert;
+  EXECUTE mqnotify_insert USING @mqnotify_headers, @mqnotify_payload;
+  DEALLOCATE PREPARE mqnotify_insert;
+  SET @mqnotify_payload = NULL;
+  SELECT LAST_INSERT_ID() AS id;
+END

@@ -1,0 +1,52 @@
+// Package routines holds the procedures by which programs in any language wait, publish, listen and notify in plain SQL.
+// `mqnotify init` makes them; docs/languages.md describes them for users.
+//
+// All but one run with the rights of the account that calls them, so that they give nobody access to a table. The one that
+// runs with the rights of the account that made it counts triggers and shows nothing else.
+package routines
+
+import (
+	"embed"
+	"strings"
+
+	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+// The procedures that programs call.
+const (
+	Wait    = "mqnotify_wait"
+	Publish = "mqnotify_publish"
+	Listen  = "mqnotify_listen"
+	Notify  = "mqnotify_notify"
+)
+
+// The procedures that Wait and Listen call: who may execute those needs EXECUTE on these, too.
+const (
+	WaitFor       = "mqnotify_wait_for"
+	CountTriggers = "mqnotify_count_triggers"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// Public are the procedures that programs of other languages call, and those that these call.
+func Public(database string) []waiting.Routine {
+	routine := func(name string, strict bool) waiting.Routine {
+		text, err := files.ReadFile(strings.TrimPrefix(name, "mqnotify_") + ".sql")
+		if err != nil {
+			panic(err) // a file named in this package is not embedded
+		}
+		return waiting.Routine{Name: name, Statement: waiting.Fill(database, string(text)), Strict: strict}
+	}
+	return []waiting.Routine{
+		routine(CountTriggers, false), routine(WaitFor, false), // they get names that don't fit into ASCII
+		routine(Wait, true), routine(Publish, true), routine(Listen, true), routine(Notify, true),
+	}
+}
+
+// All are the procedures that `mqnotify init` makes in a database.
+func All(database string) []waiting.Routine {
+	all := append(waiting.Routines(database), waiting.Routine{Name: schema.OpenWritersRoutine, Statement: schema.OpenWriters()})
+	return append(all, Public(database)...)
+}

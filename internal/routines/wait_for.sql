@@ -1,0 +1,83 @@
+-- Waits until the query in @mqnotify_read returns a number of a committed row, or until a moment (UTC). It leaves the number,
+-- or NULL, in @mqnotify_found. It waits for the commit of a row with a smaller number, too. Both are user variables, because
+-- PREPARE takes no others. The other procedures call it.
+--
+-- It takes part in the waiting of mqnotify's processes as one that follows and never leads: the source's internal/waiting
+-- tells how they wait. Without a leader or a wake trigger it polls, in the end once a second.
+CREATE PROCEDURE mqnotify_wait_for(topic VARCHAR(64) CHARACTER SET utf8mb4, until DATETIME(6))
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE gate VARCHAR(64) CHARACTER SET ascii DEFAULT CONCAT('{prefix}:',
+    IF(LOWER(topic) = 'mqnotify_notification', {gates}, CRC32(LOWER(CONVERT(topic USING ascii))) % {gates}), ':');
+  DECLARE leader, leader_before BIGINT UNSIGNED;
+  DECLARE triggers, phase INT;
+  DECLARE wakeable, doubted, above BOOLEAN DEFAULT FALSE;
+  DECLARE asked_at, known_at, began_at DATETIME(6);
+  DECLARE remaining, elapsed DECIMAL(20, 6);
+  DECLARE EXIT HANDLER FOR 1568
+    SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'mqnotify: this session has an open transaction, which may not see later rows: COMMIT before you wait';
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED; -- fails in a transaction
+  PREPARE mqnotify_read FROM @mqnotify_read;
+  SET began_at = UTC_TIMESTAMP(6);
+  waiting: LOOP
+    -- First the phase to wait for. It must not be known for longer than 200 ms then: a leader takes its name again after 255.
+    SET leader = IF(triggers > 0, IS_USED_LOCK(CONCAT(gate, 'leader')), NULL);
+    IF leader IS NULL THEN
+      SET phase = NULL;
+    ELSEIF phase IS NULL OR leader <> leader_before OR known_at < UTC_TIMESTAMP(6) - INTERVAL 100000 MICROSECOND THEN
+      SET leader_before = leader, known_at = UTC_TIMESTAMP(6);
+      SET phase = (SELECT MIN(n) FROM {every} WHERE IS_USED_LOCK(CONCAT(gate, leader, ':', n)) = leader);
+      IF phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, leader, ':', (phase + {phases} - 1) % {phases})) <=> leader THEN
+        SET phase = (phase + {phases} - 1) % {phases};
+      END IF;
+    END IF;
+    SET wakeable = phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, 'wake')) <=> leader;
+    -- Then the rows: the committed ones, and after them those of open transactions.
+    EXECUTE mqnotify_read;
+    COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
+    SET @mqnotify_found = @mqnotify_id;
+    IF @mqnotify_found IS NOT NULL OR wakeable THEN
+      SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+      EXECUTE mqnotify_read;
+      COMMIT AND NO CHAIN NO RELEASE;
+      IF @mqnotify_found <= @mqnotify_id THEN
+        LEAVE waiting;
+      END IF;
+      SET above = @mqnotify_id IS NOT NULL, @mqnotify_found = NULL;
+    END IF;
+    SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) / 1000000;
+    IF remaining <= 0 THEN
+      LEAVE waiting;
+    END IF;
+    IF triggers IS NULL OR doubted AND asked_at < UTC_TIMESTAMP(6) - INTERVAL 2 SECOND THEN
+      SET triggers = 0, doubted = FALSE, asked_at = UTC_TIMESTAMP(6);
+      BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END; -- the procedure is not there, or not for this account
+        CALL mqnotify_count_triggers(topic, triggers);
+      END;
+      COMMIT AND NO CHAIN NO RELEASE;
+      IF triggers > 0 THEN
+        ITERATE waiting;
+      END IF;
+    END IF;
+    -- Last the wait. A hint without a row may be the news that the trigger is gone.
+    IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
+      BEGIN
+        DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SET phase = NULL; -- a deadlock with the caller's own locks
+        -- One expression, so that no KILL comes between the two.
+        SET phase = IF(GET_LOCK(CONCAT(gate, leader, ':', phase), FLOOR(LEAST(remaining, IF(doubted, 2, {longest})))) = 1
+          AND RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) = 1, (phase + 1) % {phases}, NULL);
+      END;
+      SET known_at = UTC_TIMESTAMP(6), began_at = known_at;
+      IF phase IS NOT NULL THEN
+        SET doubted = TRUE, phase = IF(IS_USED_LOCK(CONCAT(gate, leader, ':', phase)) <=> leader, phase, NULL);
+      END IF;
+    ELSE
+      SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
+      IF SLEEP(LEAST(remaining, IF(phase IS NULL, 1, 0.1), GREATEST(0.0002, elapsed / 4))) <> 0 THEN -- on MariaDB it fails
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
+      END IF;
+    END IF;
+  END LOOP;
+  DEALLOCATE PREPARE mqnotify_read;
+END
