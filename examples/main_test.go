@@ -3,6 +3,7 @@
 package examples_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -84,9 +85,23 @@ type process struct {
 
 func start(tb testing.TB, config *mysql.Config, binary string, arguments ...string) *process {
 	tb.Helper()
-	p := &process{Cmd: exec.CommandContext(tb.Context(), binary, arguments...), tb: tb, ended: make(chan struct{})}
+	p := newProcess(tb, binary, arguments...)
 	p.Env = append(os.Environ(), "MQNOTIFY_DSN="+config.FormatDSN())
+	p.start()
+	return p
+}
+
+// newProcess returns a process that is not started yet.
+func newProcess(tb testing.TB, binary string, arguments ...string) *process {
+	tb.Helper()
+	p := &process{Cmd: exec.CommandContext(tb.Context(), binary, arguments...), tb: tb, ended: make(chan struct{})}
 	p.Stdout, p.Stderr = &p.said, &p.said
+	return p
+}
+
+func (p *process) start() {
+	tb := p.tb
+	tb.Helper()
 	require.NoError(tb, p.Start())
 	go func() {
 		defer close(p.ended)
@@ -99,7 +114,15 @@ func start(tb testing.TB, config *mysql.Config, binary string, arguments ...stri
 			tb.Logf("%s:\n%s", p, p.said.String())
 		}
 	})
-	return p
+}
+
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 var servingAt = regexp.MustCompile(`serving url=(\S+)`)
@@ -127,7 +150,9 @@ func (p *process) says(what string) {
 // kill is kill -9.
 func (p *process) kill() {
 	p.tb.Helper()
-	require.NoError(p.tb, p.Process.Kill())
+	if err := p.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
+		require.NoError(p.tb, err)
+	}
 	<-p.ended
 }
 

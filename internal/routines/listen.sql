@@ -1,6 +1,7 @@
--- Waits for a notification of the name with a larger id than after_id, or for so many seconds, and returns it as a row: its
--- id, payload and time. The next call gives this id. Without one (NULL) it waits for those that come from now on. Notifications come in the order of
--- their ids: one whose transaction is open holds up those after it.
+-- Waits for a notification of the name with a larger id than after_id, or for so many seconds, and returns one row: the
+-- notification's id, payload and time. When the time is over, the payload is NULL. The id is for the next call. An after_id
+-- of NULL means the notifications that are sent from now on. They come in the order of their ids: one whose transaction is
+-- open holds up those after it.
 CREATE PROCEDURE mqnotify_listen(name VARCHAR(255) CHARACTER SET utf8mb4, after_id BIGINT UNSIGNED, seconds DECIMAL(12, 3))
 SQL SECURITY INVOKER
 BEGIN
@@ -19,8 +20,9 @@ BEGIN
   BEGIN
     DECLARE data VARBINARY(8000);
     DECLARE sent TIMESTAMP(6);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT n.payload, n.created_at INTO data, sent FROM mqnotify_notification n WHERE n.id = @mqnotify_found;
     COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
-    SELECT @mqnotify_found AS id, data AS payload, sent AS created_at FROM DUAL WHERE @mqnotify_found IS NOT NULL;
+    SELECT COALESCE(@mqnotify_found, after_id) AS id, data AS payload, sent AS created_at;
   END;
 END

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -88,7 +90,7 @@ func (s session) waits(tb testing.TB, db *notify.DB, topic string, after uint64,
 }
 
 // lead has a process listen on the database, whose session leads, and waits until it does.
-func lead(tb testing.TB, config *mysql.Config, topic string) {
+func lead(tb testing.TB, config *mysql.Config, topic string) (stop func()) {
 	tb.Helper()
 	db := open(tb, config)
 	c, err := consumer.New(db, topic, consumer.Options{Logger: mysqltest.Logger(tb, slog.LevelWarn)})
@@ -97,14 +99,15 @@ func lead(tb testing.TB, config *mysql.Config, topic string) {
 	ended := mysqltest.Result(func() error {
 		return c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error { return nil }))
 	})
-	tb.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(tb, mysqltest.Receive(tb, ended))
 	})
+	tb.Cleanup(stop)
 	mysqltest.Eventually(tb, "a session leads", func() bool {
-		return mysqltest.Value[bool](tb, db.Pool(), "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE '%:pin:%' AND STATE = ?",
-			mysqltest.WaitsForLock)
+		return mysqltest.Value[bool](tb, db.Pool(), "SELECT IS_USED_LOCK(?) IS NOT NULL", waiting.WokenLocks(config.DBName, topic)[0])
 	})
+	return stop
 }
 
 // value is what a wait that found a row gives.
@@ -371,6 +374,32 @@ func TestCallerIsKilled(t *testing.T) {
 	})
 }
 
+// A caller whose client dies is gone soon after, or, where it polls, at the end of its wait.
+func TestCallerDies(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, leader := range []bool{true, false} {
+			t.Run(fmt.Sprint("leader ", leader), func(t *testing.T) {
+				t.Parallel()
+				config, db := database(t, s, "orders")
+				seconds := 3
+				if leader {
+					seconds = 600
+					lead(t, config, "orders")
+				}
+				caller := connect(t, open(t, config))
+				ctx, die := context.WithCancel(t.Context())
+				result := mysqltest.Result(func() error { _, err := caller.head(ctx, "orders", 0, seconds); return err })
+				mysqltest.AwaitState(t, db.Pool(), caller.id, map[bool]string{true: mysqltest.WaitsForLock, false: "User sleep"}[leader])
+				die() // closes the socket
+				require.Error(t, mysqltest.Receive(t, result))
+				mysqltest.Eventually(t, "the session ends", func() bool {
+					return !mysqltest.Value[bool](t, db.Pool(), "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE ID = ?", caller.id)
+				})
+			})
+		}
+	})
+}
+
 // A caller that holds advisory locks of its own keeps them.
 func TestLocksOfTheCaller(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -472,7 +501,11 @@ type notification struct {
 
 func (s session) listen(ctx context.Context, name string, after, seconds any) (n notification, err error) {
 	var at any
-	err = s.QueryRowContext(ctx, "CALL mqnotify_listen(?, ?, ?)", name, after, seconds).Scan(&n.ID, &n.Payload, &at)
+	var payload sql.NullString
+	err = s.QueryRowContext(ctx, "CALL mqnotify_listen(?, ?, ?)", name, after, seconds).Scan(&n.ID, &payload, &at)
+	if n.Payload = payload.String; !payload.Valid {
+		n.Payload = "none"
+	}
 	return n, err
 }
 
@@ -484,9 +517,13 @@ func TestListen(t *testing.T) {
 			_, db := database(t, s)
 			mysqltest.Exec(t, db.Pool(), "CALL mqnotify_notify('reload', 'before')")
 			caller := connect(t, db, "SET autocommit = "+autocommit)
-			_, err := caller.listen(t.Context(), "reload", nil, 0)
-			require.ErrorIs(t, err, sql.ErrNoRows)
-			n, err := caller.listen(t.Context(), "reload", 0, 0)
+			n, err := caller.listen(t.Context(), "reload", nil, 0)
+			require.NoError(t, err)
+			require.Equal(t, notification{1, "none"}, n, "the time is over")
+			n, err = caller.listen(t.Context(), "reload", 7, 0.1)
+			require.NoError(t, err)
+			require.Equal(t, notification{7, "none"}, n)
+			n, err = caller.listen(t.Context(), "reload", 0, 0)
 			require.NoError(t, err)
 			require.Equal(t, notification{1, "before"}, n)
 

@@ -10,7 +10,7 @@ BEGIN
   DECLARE gate VARCHAR(64) CHARACTER SET ascii DEFAULT CONCAT('{prefix}:',
     IF(LOWER(topic) = 'mqnotify_notification', {gates}, CRC32(LOWER(CONVERT(topic USING ascii))) % {gates}), ':');
   DECLARE leader, leader_before BIGINT UNSIGNED;
-  DECLARE triggers, phase INT;
+  DECLARE triggers, phase, longest, passed INT;
   DECLARE wakeable, doubted, above BOOLEAN DEFAULT FALSE;
   DECLARE asked_at, known_at, began_at DATETIME(6);
   DECLARE remaining, elapsed DECIMAL(20, 6);
@@ -62,19 +62,25 @@ BEGIN
     END IF;
     -- Last the wait. A hint without a row may be the news that the trigger is gone.
     IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
+      SET began_at = UTC_TIMESTAMP(6), longest = FLOOR(LEAST(remaining, IF(doubted, 2, {longest})));
       BEGIN
-        DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SET phase = NULL; -- a deadlock with the caller's own locks
+        DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1; -- a deadlock with the caller's own locks
         -- One expression, so that no KILL comes between the two.
-        SET phase = IF(GET_LOCK(CONCAT(gate, leader, ':', phase), FLOOR(LEAST(remaining, IF(doubted, 2, {longest})))) = 1
-          AND RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) = 1, (phase + 1) % {phases}, NULL);
+        SET passed = CASE GET_LOCK(CONCAT(gate, leader, ':', phase), longest)
+          WHEN 1 THEN RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) WHEN 0 THEN 0 END;
       END;
+      -- A KILL, or the client is gone. MySQL makes them errors; MariaDB returns NULL for a KILL, and 0, too early, for the other.
+      IF passed IS NULL OR passed = 0 AND TIMESTAMPDIFF(SECOND, began_at, UTC_TIMESTAMP(6)) < longest - 1 THEN
+        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
+      END IF;
+      SET phase = IF(passed = 1, (phase + 1) % {phases}, NULL);
       SET known_at = UTC_TIMESTAMP(6), began_at = known_at;
       IF phase IS NOT NULL THEN
         SET doubted = TRUE, phase = IF(IS_USED_LOCK(CONCAT(gate, leader, ':', phase)) <=> leader, phase, NULL);
       END IF;
     ELSE
       SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
-      IF SLEEP(LEAST(remaining, IF(phase IS NULL, 1, 0.1), GREATEST(0.0002, elapsed / 4))) <> 0 THEN -- on MariaDB it fails
+      IF SLEEP(LEAST(remaining, IF(phase IS NULL, 1, 0.1), GREATEST(0.0002, elapsed / 4))) <> 0 THEN -- a KILL; on MariaDB it is an error
         SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
       END IF;
     END IF;

@@ -1,0 +1,182 @@
+package examples_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// languages are the interpreters, and the ends of the names of the programs.
+var languages = []struct{ name, interpreter, end string }{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}
+
+// TestLanguages runs the examples of each language on every server.
+func TestLanguages(t *testing.T) {
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			run := mysqltest.Interpreter(t, l.interpreter)
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+				if mysqltest.Long() {
+					s = s.Start(t) // it is killed
+				}
+				config := s.Database(t)
+				db := openDB(t, config, "order_events")
+				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), "order_events"))
+				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
+					"CREATE TABLE shipments (order_id BIGINT PRIMARY KEY)")
+				lead(t, config)
+				account := s.User(t, config, "SELECT, INSERT, DELETE, EXECUTE ON `"+config.DBName+"`.*")
+				program := func(name string, arguments ...string) *process {
+					return prepare(t, account, run, append([]string{filepath.Join(l.name, name+l.end)}, arguments...)...)
+				}
+				testNotify(t, db, program)
+				testShipping(t, s, db, program)
+			})
+		})
+	}
+}
+
+// lead has a process wait for the messages and for notifications, so that the programs wait for its locks and need not poll. It
+// also ends the sessions of programs that are killed: a session that polls ends with its wait.
+func lead(t *testing.T, config *mysql.Config) {
+	t.Helper()
+	db := openDB(t, config)
+	c, err := consumer.New(db, "order_events", consumer.Options{Logger: mysqltest.Logger(t, slog.LevelWarn)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := mysqltest.Result(func() error {
+		return c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error { return nil }))
+	})
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, mysqltest.Receive(t, ended))
+	})
+	_, err = notify.Listen(ctx, db, "anything")
+	require.NoError(t, err)
+	for _, table := range []string{"order_events", "mqnotify_notification"} {
+		mysqltest.Eventually(t, "a session leads", func() bool {
+			return mysqltest.Value[bool](t, db.Pool(), "SELECT IS_USED_LOCK(?) IS NOT NULL", waiting.WokenLocks(config.DBName, table)[0])
+		})
+	}
+}
+
+// prepare returns a program that is not started yet. It learns of the server as programs of its language do.
+func prepare(t *testing.T, config *mysql.Config, interpreter string, arguments ...string) *process {
+	t.Helper()
+	p := newProcess(t, interpreter, arguments...)
+	host, port, err := net.SplitHostPort(config.Addr)
+	require.NoError(t, err)
+	p.Env = append(p.Environ(), "DB_HOST="+host, "DB_PORT="+port, "DB_NAME="+config.DBName, "DB_USER="+config.User, "DB_PASSWORD="+config.Passwd)
+	return p
+}
+
+// testNotify has two programs listen, and one notify.
+func testNotify(t *testing.T, db *notify.DB, program func(name string, arguments ...string) *process) {
+	t.Helper()
+	listeners := []*process{program("listen", "reload"), program("listen", "reload"), program("listen", "other")}
+	for _, l := range listeners {
+		l.start()
+	}
+	mysqltest.Eventually(t, "all listen", func() bool {
+		return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE DB = DATABASE() AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND STATE IN ('User lock', 'User sleep')`) == len(listeners)
+	})
+	said := "O'Neill \\ ☕"
+	for _, payload := range []string{"v42", said} {
+		p := program("notify", "reload", payload)
+		p.start()
+		require.Zero(t, p.code())
+	}
+	for _, l := range listeners[:2] {
+		l.says("v42\n" + said + "\n")
+		l.kill()
+	}
+	require.Empty(t, listeners[2].said.String())
+	listeners[2].kill()
+	gone(t, db)
+}
+
+// gone waits until the server has noticed that the programs are dead. Without a session that leads it would notice at the end of
+// their waits.
+func gone(t *testing.T, db *notify.DB) {
+	t.Helper()
+	mysqltest.Eventually(t, "the sessions of the programs end", func() bool {
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND USER <> SUBSTRING_INDEX(USER(), '@', 1)") == 0
+	})
+}
+
+// testShipping has one program store orders and two ship them. All are killed now and then, and in the long form the server is, too.
+// In the end each order is shipped, once.
+func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func(name string, arguments ...string) *process) {
+	t.Helper()
+	random, many, kills := mysqltest.Random(t), mysqltest.Size(0, 300, 10_000), mysqltest.Size(0, 6, 40)
+	count := func(table string) int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+table) }
+	names := []string{"publish", "consume", "consume"}
+	running := make([]*process, len(names))
+	begin := func(i int) {
+		running[i] = program(names[i])
+		if names[i] == "publish" {
+			var items strings.Builder
+			for n := range many - count("orders") {
+				fmt.Fprintf(&items, "item %d\n", n)
+			}
+			running[i].Stdin = io.NopCloser(strings.NewReader(items.String()))
+		}
+		running[i].start()
+	}
+	for i := range names {
+		begin(i)
+	}
+	for kill := 1; kill <= kills; kill++ {
+		mysqltest.Eventually(t, "orders are shipped", func() bool {
+			for i := range running { // what the death of the server ends, starts again
+				if running[i].hasEnded() && (names[i] == "consume" || count("orders") < many) {
+					begin(i)
+				}
+			}
+			return count("shipments") >= many*kill/(kills+1)
+		})
+		if mysqltest.Long() && kill%4 == 0 {
+			s.Kill()
+			s.Restart(t)
+			continue
+		}
+		i := random.IntN(len(running))
+		running[i].kill()
+	}
+	begun := time.Now()
+	mysqltest.Eventually(t, "all orders are stored and shipped", func() bool {
+		for i := range running {
+			if running[i].hasEnded() && (names[i] == "consume" || count("orders") < many) {
+				begin(i)
+			}
+		}
+		return count("shipments") >= many
+	})
+	t.Logf("%d orders, %d kills; the rest took %v", many, kills, time.Since(begun))
+	mysqltest.Eventually(t, "no message is left", func() bool { return count("order_events") == 0 })
+	// A program that is killed may have stored an order that was not counted when the next one began.
+	all := count("orders")
+	assert.GreaterOrEqual(t, all, many)
+	assert.Equal(t, all, count("orders JOIN shipments ON orders.id = shipments.order_id"))
+	assert.Equal(t, all, count("shipments"))
+	for i := range running {
+		running[i].kill()
+	}
+	gone(t, db)
+}

@@ -1,0 +1,120 @@
+package routines_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// sighting is an id and when it was committed, or seen by a caller.
+type sighting struct {
+	id uint64
+	at time.Time
+}
+
+// Callers see each row within 1.5 s of its commit, beside writers that take their time and roll back, while one leader follows another.
+// A hint that was lost would show: their waits last a minute.
+func TestNoCallIsLate(t *testing.T) {
+	const writers, callers = 3, 2
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		stop := lead(t, config, "orders")
+		var mu sync.Mutex
+		var committed []sighting
+		rows := mysqltest.Size(15, 40, 2000)
+		var writing, calling sync.WaitGroup
+		for range writers {
+			random := rand.New(rand.NewPCG(mysqltest.Random(t).Uint64(), 0)) //nolint:gosec // choices of a test
+			writer := connect(t, db)
+			writing.Go(func() {
+				for range rows {
+					wait(t.Context(), time.Duration(random.IntN(60))*time.Millisecond)
+					tx, err := writer.BeginTx(t.Context(), nil)
+					if !assert.NoError(t, err) {
+						return
+					}
+					result, err := tx.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
+					if !assert.NoError(t, err) {
+						return
+					}
+					id, err := result.LastInsertId()
+					assert.NoError(t, err)
+					wait(t.Context(), time.Duration(random.IntN(40))*time.Millisecond)
+					if random.IntN(4) == 0 {
+						assert.NoError(t, tx.Rollback())
+						continue
+					}
+					if !assert.NoError(t, tx.Commit()) {
+						return
+					}
+					mu.Lock()
+					committed = append(committed, sighting{uint64(id), time.Now()})
+					mu.Unlock()
+				}
+			})
+		}
+		seen := make([][]sighting, callers)
+		var last atomic.Uint64 // the callers end when they see it
+		for i := range callers {
+			caller := connect(t, open(t, config))
+			calling.Go(func() {
+				for head := uint64(0); last.Load() == 0 || head < last.Load(); {
+					next, err := caller.head(t.Context(), "orders", head, 60)
+					if !assert.NoError(t, err) {
+						return
+					}
+					if next.Valid {
+						head = next.V
+						seen[i] = append(seen[i], sighting{head, time.Now()})
+					}
+				}
+			})
+		}
+		ended := make(chan struct{})
+		go func() { writing.Wait(); close(ended) }()
+		for ending := false; !ending; {
+			select {
+			case <-ended:
+				ending = true
+			case <-time.After(300 * time.Millisecond):
+				stop()
+				stop = lead(t, config, "orders")
+			}
+		}
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('the last')")
+		last.Store(mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM orders"))
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('to wake the callers')")
+		calling.Wait()
+		for _, sightings := range seen {
+			var worst time.Duration
+			for _, row := range committed {
+				late := time.Duration(-1)
+				for _, s := range sightings {
+					if s.id >= row.id {
+						late = max(0, s.at.Sub(row.at))
+						break
+					}
+				}
+				require.GreaterOrEqual(t, late, time.Duration(0), "row %d is not seen", row.id)
+				worst = max(worst, late)
+			}
+			t.Logf("%s: %d rows, the latest after %v", s.Name(), len(committed), worst)
+			assert.Less(t, worst, 1500*time.Millisecond)
+		}
+	})
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
