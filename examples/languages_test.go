@@ -39,7 +39,7 @@ func TestLanguages(t *testing.T) {
 				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), "order_events"))
 				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
 					"CREATE TABLE shipments (order_id BIGINT PRIMARY KEY)")
-				lead(t, config)
+				lead(t, config, "order_events")
 				account := s.User(t, config, "SELECT, INSERT, DELETE, EXECUTE ON `"+config.DBName+"`.*")
 				program := func(name string, arguments ...string) *process {
 					return prepare(t, account, run, append([]string{filepath.Join(l.name, name+l.end)}, arguments...)...)
@@ -53,10 +53,10 @@ func TestLanguages(t *testing.T) {
 
 // lead has a process wait for the messages and for notifications, so that the programs wait for its locks and need not poll. It
 // also ends the sessions of programs that are killed: a session that polls ends with its wait.
-func lead(t *testing.T, config *mysql.Config) {
+func lead(t *testing.T, config *mysql.Config, topic string) {
 	t.Helper()
 	db := openDB(t, config)
-	c, err := consumer.New(db, "order_events", consumer.Options{Logger: mysqltest.Logger(t, slog.LevelWarn)})
+	c, err := consumer.New(db, topic, consumer.Options{Logger: mysqltest.Logger(t, slog.LevelWarn)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := mysqltest.Result(func() error {
@@ -68,7 +68,7 @@ func lead(t *testing.T, config *mysql.Config) {
 	})
 	_, err = notify.Listen(ctx, db, "anything")
 	require.NoError(t, err)
-	for _, table := range []string{"order_events", "mqnotify_notification"} {
+	for _, table := range []string{topic, "mqnotify_notification"} {
 		mysqltest.Eventually(t, "a session leads", func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT IS_USED_LOCK(?) IS NOT NULL", waiting.WokenLocks(config.DBName, table)[0])
 		})

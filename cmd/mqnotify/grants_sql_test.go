@@ -26,6 +26,7 @@ func TestGrantsOfSQL(t *testing.T) {
 	}
 	leastOfAll(t, []role{
 		{"wait", []string{"sql, to CALL mqnotify_wait"}, calls("CALL mqnotify_wait('orders', 0, 0)", "CALL mqnotify_wait('orders', 1000, 0.1)")},
+		{"await", []string{"sql, to CALL mqnotify_await"}, calls("CALL mqnotify_await('orders', 'SELECT MAX(id) FROM orders', 0)")},
 		{"listen", []string{"sql, to CALL mqnotify_listen"}, calls("CALL mqnotify_listen('reload', NULL, 0.1)")},
 		{"woken", []string{"sql, besides"}, calls("CALL mqnotify_count_triggers('orders', @triggers)")},
 		{"publish", []string{"sql, to CALL mqnotify_publish"}, calls(`CALL mqnotify_publish('orders', '{"a":"b"}', 'x')`)},

@@ -48,7 +48,7 @@ wake. The tables of notifications, tasks and ring buffers get wake triggers, too
 make triggers, init says what to do, and listeners poll. --no-trigger makes none.
 
 It also makes the procedures by which programs in any language wait, publish, listen and notify in SQL:
-mqnotify_wait, mqnotify_publish, mqnotify_listen, mqnotify_notify. --remove drops them, and nothing else.
+mqnotify_wait, mqnotify_await, mqnotify_publish, mqnotify_listen, mqnotify_notify. --remove drops them, and nothing else.
 
 --trigger makes triggers on a table that set its one-row flag, for writers that
 can't be changed: see mqnotify flag. The form counter serves any number of readers,

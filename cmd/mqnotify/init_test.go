@@ -67,7 +67,7 @@ func TestInitProcedures(t *testing.T) {
 		}
 		succeed(t, config, "init", "orders")
 		all := procedures()
-		require.Len(t, all, 9)
+		require.Len(t, all, 10)
 		var definers []string
 		for _, p := range all {
 			if strings.Contains(p, " DEFINER ") {
@@ -84,7 +84,7 @@ func TestInitProcedures(t *testing.T) {
 		for _, wrong := range [][]string{{"init", "--remove", "orders"}, {"init", "--remove", "--no-trigger"}} {
 			require.Equal(t, exitUsage, mqnotify(t, config, "", wrong...).code)
 		}
-		require.Equal(t, 6, strings.Count(mqnotify(t, config, "", "init", "--remove").err, "is dropped"))
+		require.Equal(t, 7, strings.Count(mqnotify(t, config, "", "init", "--remove").err, "is dropped"))
 		require.Len(t, procedures(), 3)
 		require.Contains(t, mqnotify(t, config, "", "init", "--remove").err, "there is no procedure to drop")
 		succeed(t, config, "init", "--no-trigger")

@@ -82,13 +82,19 @@ var needs = []need{
 			{privileges: "EXECUTE", routine: routines.Wait},
 			{privileges: "EXECUTE", routine: routines.WaitFor},
 		}},
+	{[]string{roleSQL}, "sql, to CALL mqnotify_await",
+		[]grant{
+			{privileges: "SELECT"},
+			{privileges: "EXECUTE", routine: routines.Await},
+			{privileges: "EXECUTE", routine: routines.WaitFor},
+		}},
 	{[]string{roleSQL}, "sql, to CALL mqnotify_listen",
 		[]grant{
 			{privileges: "SELECT", table: schema.NotificationTable},
 			{privileges: "EXECUTE", routine: routines.Listen},
 			{privileges: "EXECUTE", routine: routines.WaitFor},
 		}},
-	{[]string{roleSQL}, "sql, besides, for both of these: to be woken. Without it they poll",
+	{[]string{roleSQL}, "sql, besides, for these three: to be woken. Without it they poll",
 		[]grant{{privileges: "EXECUTE", routine: routines.CountTriggers}}},
 	{[]string{roleSQL}, "sql, to CALL mqnotify_publish",
 		[]grant{

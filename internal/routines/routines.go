@@ -16,12 +16,13 @@ import (
 // The procedures that programs call.
 const (
 	Wait    = "mqnotify_wait"
+	Await   = "mqnotify_await"
 	Publish = "mqnotify_publish"
 	Listen  = "mqnotify_listen"
 	Notify  = "mqnotify_notify"
 )
 
-// The procedures that Wait and Listen call: who may execute those needs EXECUTE on these, too.
+// The procedures that Wait, Await and Listen call: who may execute those needs EXECUTE on these, too.
 const (
 	WaitFor       = "mqnotify_wait_for"
 	CountTriggers = "mqnotify_count_triggers"
@@ -41,7 +42,7 @@ func Public(database string) []waiting.Routine {
 	}
 	return []waiting.Routine{
 		routine(CountTriggers, false), routine(WaitFor, false), // they get names that don't fit into ASCII
-		routine(Wait, true), routine(Publish, true), routine(Listen, true), routine(Notify, true),
+		routine(Wait, true), routine(Await, true), routine(Publish, true), routine(Listen, true), routine(Notify, true),
 	}
 }
 

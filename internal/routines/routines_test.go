@@ -164,6 +164,31 @@ func TestWaitForACommit(t *testing.T) {
 	})
 }
 
+// A query is asked again at each INSERT, and what is committed counts.
+func TestAwait(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('dull')")
+		lead(t, config, "orders")
+		caller := connect(t, db)
+		result := mysqltest.Result(func() any {
+			var id uint64
+			err := caller.QueryRowContext(t.Context(), "CALL mqnotify_await('orders', ?, 60)", "SELECT MAX(id) FROM orders WHERE payload = 'it''s'").Scan(&id)
+			return errors.Join(err, map[bool]error{false: fmt.Errorf("got %d", id)}[id == 3])
+		})
+		mysqltest.AwaitState(t, db.Pool(), caller.id, mysqltest.WaitsForLock)
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('dull')")
+		writer := connect(t, db, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('it''s')")
+		mysqltest.Window(t, 200*time.Millisecond)
+		require.Empty(t, result)
+		mysqltest.Exec(t, writer, "COMMIT")
+		require.Nil(t, mysqltest.Receive(t, result))
+		var id sql.Null[uint64]
+		require.NoError(t, caller.QueryRowContext(t.Context(), "CALL mqnotify_await('orders', 'SELECT MAX(id) FROM orders WHERE FALSE', 0.1)").Scan(&id))
+		require.False(t, id.Valid)
+	})
+}
+
 // refused checks the SQLSTATE of a call, and that its message names a word.
 func refused(t *testing.T, err error, state, word string) {
 	t.Helper()
@@ -190,6 +215,11 @@ func TestArguments(t *testing.T) {
 			{"mqnotify_wait('or`ders', 0, 0)", "42S02", "or`ders"},
 			{"mqnotify_wait('or\\'ders', 0, 0)", "42S02", "or'ders"},
 			{"mqnotify_wait('\U0001F600', 0, 0)", "", ""}, // no table can have this name
+			{"mqnotify_await(NULL, 'SELECT MAX(id) FROM orders', 0)", "22023", "topic"},
+			{"mqnotify_await('orders', NULL, 0)", "22023", "query"},
+			{"mqnotify_await('orders', 'SELECT MAX(id) FROM orders', -1)", "22023", "negative"},
+			{"mqnotify_await('orders', 'SELECT 1; DROP TABLE orders', 0)", "42000", "DROP"},
+			{"mqnotify_await('orders', 'SELECT id, payload FROM orders', 0)", "21000", "column"},
 			{"mqnotify_listen(NULL, 0, 0)", "22023", "name"},
 			{"mqnotify_listen('', 0, 0)", "22023", "name"},
 			{"mqnotify_listen('x', 0, NULL)", "22023", "seconds"},
@@ -420,13 +450,13 @@ func TestAccounts(t *testing.T) {
 		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')", "INSERT INTO secret (payload) VALUES ('x')")
 		on := func(name string) string { return "EXECUTE ON PROCEDURE `" + config.DBName + "`." + name }
 		user := open(t, s.User(t, config, "SELECT ON `"+config.DBName+"`.orders", on(routines.Wait), on(routines.WaitFor),
-			on(routines.CountTriggers), on(routines.Publish), on(routines.Listen), on(routines.Notify)))
+			on(routines.CountTriggers), on(routines.Await), on(routines.Publish), on(routines.Listen), on(routines.Notify)))
 		caller := connect(t, user)
 		head, err := caller.head(t.Context(), "orders", 0, 0)
 		require.NoError(t, err)
 		require.Equal(t, value(1), head)
 		for _, call := range []string{
-			"mqnotify_wait('secret', 0, 0)", "mqnotify_publish('orders', NULL, 'x')", "mqnotify_publish('secret', NULL, 'x')",
+			"mqnotify_wait('secret', 0, 0)", "mqnotify_await('orders', 'SELECT MAX(id) FROM secret', 0)", "mqnotify_publish('orders', NULL, 'x')", "mqnotify_publish('secret', NULL, 'x')",
 			"mqnotify_listen('x', 0, 0)", "mqnotify_listen('x', NULL, 0)", "mqnotify_notify('x', '')",
 		} {
 			_, err := caller.ExecContext(t.Context(), "CALL "+call)

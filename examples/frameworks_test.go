@@ -1,0 +1,178 @@
+package examples_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
+)
+
+// frameworks are Laravel's database queue and Symfony Messenger's Doctrine transport, with the tables that these make.
+var frameworks = []struct{ name, table, columns string }{
+	{"laravel", "jobs", `id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, queue VARCHAR(255) NOT NULL, payload LONGTEXT NOT NULL,
+		attempts TINYINT UNSIGNED NOT NULL, reserved_at INT UNSIGNED NULL, available_at INT UNSIGNED NOT NULL, created_at INT UNSIGNED NOT NULL,
+		KEY queue (queue)`},
+	{"symfony", "messenger_messages", `id BIGINT AUTO_INCREMENT NOT NULL PRIMARY KEY, body LONGTEXT NOT NULL, headers LONGTEXT NOT NULL,
+		queue_name VARCHAR(190) NOT NULL, created_at DATETIME NOT NULL, available_at DATETIME NOT NULL, delivered_at DATETIME DEFAULT NULL,
+		KEY queue_name (queue_name), KEY available_at (available_at), KEY delivered_at (delivered_at)`},
+}
+
+// TestFrameworks runs the real frameworks on every server: their own workers, which sleep, and those that wake.
+func TestFrameworks(t *testing.T) {
+	for _, f := range frameworks {
+		t.Run(f.name, func(t *testing.T) {
+			php := mysqltest.Interpreter(t, "php")
+			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+				s = s.Start(t) // its statements are counted
+				config := s.Database(t)
+				db := openDB(t, config)
+				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+f.table+" ("+f.columns+")",
+					"CREATE TABLE handled (n BIGINT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, pushed_at DOUBLE NOT NULL, handled_at DOUBLE NOT NULL)")
+				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), f.table))
+				account := s.User(t, config, "SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `"+config.DBName+"`.*")
+				j := &jobs{t: t, db: db, program: func(arguments ...string) *process {
+					return prepare(t, account, php, append([]string{filepath.Join("testdata", f.name+".php")}, arguments...)...)
+				}}
+				j.latencies(func() { lead(t, config, f.table) })
+				j.killed()
+				_ = j.numbers.Close()
+				gone(t, db)
+			})
+		})
+	}
+}
+
+// jobs is a queue of a framework.
+type jobs struct {
+	t       *testing.T
+	db      *notify.DB
+	program func(arguments ...string) *process
+	numbers io.WriteCloser // what the program that pushes reads
+	pushed  int
+}
+
+// push pushes a job for each number that the program reads.
+func (j *jobs) push(many int) {
+	j.t.Helper()
+	if j.numbers == nil {
+		p := j.program("push")
+		in, err := p.StdinPipe()
+		require.NoError(j.t, err)
+		p.start()
+		j.numbers = in
+	}
+	var numbers strings.Builder
+	for range many {
+		j.pushed++
+		fmt.Fprintln(&numbers, j.pushed)
+	}
+	_, err := io.WriteString(j.numbers, numbers.String())
+	require.NoError(j.t, err)
+}
+
+func (j *jobs) handled() int {
+	j.t.Helper()
+	return mysqltest.Value[int](j.t, j.db.Pool(), "SELECT COUNT(DISTINCT id) FROM handled")
+}
+
+func (j *jobs) allHandled() {
+	j.t.Helper()
+	mysqltest.Eventually(j.t, "all jobs are handled", func() bool { return j.handled() == j.pushed })
+}
+
+// median is the median time from the push to the handling of the last jobs.
+func (j *jobs) median(last int) time.Duration {
+	j.t.Helper()
+	all := mysqltest.Values[float64](j.t, j.db.Pool(), fmt.Sprintf("SELECT handled_at - pushed_at FROM handled ORDER BY n DESC LIMIT %d", last))
+	slices.Sort(all)
+	return time.Duration(all[len(all)/2] * float64(time.Second))
+}
+
+// latencies shows how soon jobs are handled: by the framework's worker, which sleeps, and by one that wakes, and what that one asks
+// while it waits.
+func (j *jobs) latencies(lead func()) {
+	t := j.t
+	t.Helper()
+	sleeping := j.program("work")
+	sleeping.start()
+	before := mysqltest.Size(0, 3, 20)
+	for range before {
+		j.push(1)
+		j.allHandled()
+	}
+	slow := j.median(before)
+	sleeping.kill()
+	lead()
+	worker := j.program("wake")
+	worker.start()
+	waits := func() {
+		mysqltest.Eventually(t, "the worker waits", func() bool {
+			return mysqltest.Value[bool](t, j.db.Pool(), "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND STATE = ?",
+				mysqltest.WaitsForLock)
+		})
+	}
+	after := mysqltest.Size(0, 20, 200)
+	for range after {
+		waits()
+		j.push(1)
+		j.allHandled()
+	}
+	fast := j.median(after)
+	t.Logf("from the push to the handler: %v by the framework, %v by a worker that wakes", slow, fast)
+	require.Less(t, fast, slow/5)
+	waits()
+	mysqltest.Eventually(t, "the worker asks nothing while it waits", func() bool {
+		began := j.statements()
+		mysqltest.Window(t, time.Second)
+		return j.statements()-began <= 2 // this question, and one of the process that leads
+	})
+
+	p := j.program("later", "0") // it is due before the worker's minute is over
+	p.start()
+	require.Zero(t, p.code(), p.said.String())
+	j.pushed++
+	j.allHandled()
+	worker.kill()
+}
+
+// statements is how many the server was asked.
+func (j *jobs) statements() (n int) {
+	j.t.Helper()
+	var name string
+	require.NoError(j.t, j.db.Pool().QueryRowContext(j.t.Context(), "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n))
+	return n
+}
+
+// killed has two workers handle jobs while one after the other is killed. Each job is done.
+func (j *jobs) killed() {
+	t := j.t
+	t.Helper()
+	random, many, kills := mysqltest.Random(t), mysqltest.Size(0, 60, 1000), mysqltest.Size(0, 4, 40)
+	workers := []*process{j.program("wake"), j.program("wake")}
+	for _, w := range workers {
+		w.start()
+	}
+	begin := j.handled()
+	j.push(many)
+	for kill := range kills {
+		mysqltest.Eventually(t, "jobs are handled", func() bool { return j.handled() >= begin+many*kill/kills })
+		i := random.IntN(len(workers))
+		workers[i].kill()
+		workers[i] = j.program("wake")
+		workers[i].start()
+	}
+	j.allHandled()
+	for _, w := range workers {
+		w.kill()
+	}
+}
