@@ -107,6 +107,7 @@ func (j *jobs) latencies(lead func()) {
 	sleeping.start()
 	before := mysqltest.Size(0, 3, 20)
 	for range before {
+		mysqltest.Window(t, 300*time.Millisecond) // it sleeps by then
 		j.push(1)
 		j.allHandled()
 	}

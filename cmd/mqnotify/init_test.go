@@ -92,6 +92,20 @@ func TestInitProcedures(t *testing.T) {
 	})
 }
 
+// An older mqnotify changes nothing in a database that a newer one has made.
+func TestInitNewer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		succeed(t, config, "init")
+		mysqltest.Exec(t, open(t, config), "INSERT INTO mqnotify_schema (version) VALUES (99)")
+		r := mqnotify(t, config, "", "init", "orders")
+		require.Equal(t, exitFailed, r.code)
+		require.Contains(t, r.err, "version 99")
+		require.Contains(t, r.err, "update mqnotify")
+		require.Empty(t, mysqltest.Values[string](t, open(t, config), "SHOW TABLES LIKE 'orders'"))
+	})
+}
+
 // Other commands would take the name for a flag.
 func TestInitRefusesNamesLikeFlags(t *testing.T) {
 	require.Contains(t, fail(t, exitUsage, nil, "init", "--", "-x"), `named "-x" would be taken for a flag`)

@@ -14,15 +14,11 @@ class WakingQueue extends DatabaseQueue
 {
     public function pop($queue = null)
     {
-        if ($job = parent::pop($queue)) {
-            return $job;
-        }
-        $this->wait($this->getQueue($queue));
-        return parent::pop($queue);
+        return parent::pop($queue) ?? ($this->wait($this->getQueue($queue)) ? parent::pop($queue) : null);
     }
 
-    /** Waits in the database until there is a job to take, or a delayed or abandoned one is due: for 60 s, or retry_after. */
-    private function wait(string $queue): void
+    /** Waits in the database until there is a job to take, or a delayed or abandoned one is due: for 60 s, or retry_after. True if there is one. */
+    private function wait(string $queue): bool
     {
         $pdo = $this->database->getPdo();
         $jobs = 'FROM ' . $this->database->getQueryGrammar()->wrapTable($this->table) . ' WHERE queue = ' . $pdo->quote($queue);
@@ -31,7 +27,9 @@ class WakingQueue extends DatabaseQueue
         $await = $pdo->prepare('CALL mqnotify_await(?, ?, ?)');
         $await->execute([$this->database->getTablePrefix() . $this->table,
             "SELECT MAX(id) $jobs AND reserved_at IS NULL AND available_at <= UNIX_TIMESTAMP()", $seconds]);
+        $found = $await->fetchColumn() !== null;
         $await->closeCursor();
+        return $found;
     }
 }
 

@@ -16,15 +16,11 @@ class WakingConnection extends Connection
 {
     public function get(): ?array
     {
-        if ($message = parent::get()) {
-            return $message;
-        }
-        $this->wait();
-        return parent::get();
+        return parent::get() ?? ($this->wait() ? parent::get() : null);
     }
 
-    /** Waits in the database until there is a message to take, or a delayed or abandoned one is due: for 60 s, or redeliver_timeout. */
-    private function wait(): void
+    /** Waits in the database until there is a message to take, or a delayed or abandoned one is due: for 60 s, or redeliver_timeout. True if there is one. */
+    private function wait(): bool
     {
         ['table_name' => $table, 'queue_name' => $queue, 'redeliver_timeout' => $redeliver] = $this->configuration;
         $now = $this->driverConnection->quote(date('Y-m-d H:i:s')); // Symfony stores the times of PHP's time zone
@@ -32,7 +28,7 @@ class WakingConnection extends Connection
         $due = $this->driverConnection->fetchOne("SELECT TIMESTAMPDIFF(SECOND, $now, MIN(IF(delivered_at IS NULL, available_at,
             delivered_at + INTERVAL $redeliver + 1 SECOND))) $messages AND COALESCE(delivered_at, 0) < '9999-12-31'");
         $seconds = max(0, min(60, $redeliver, $due ?? 60));
-        $this->driverConnection->fetchOne('CALL mqnotify_await(?, ?, ?)', [$table,
+        return null !== $this->driverConnection->fetchOne('CALL mqnotify_await(?, ?, ?)', [$table,
             "SELECT MAX(id) $messages AND delivered_at IS NULL AND (available_at <= $now OR available_at <= created_at)", $seconds]);
     }
 }

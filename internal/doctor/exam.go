@@ -35,6 +35,7 @@ var serverChecks = []check[*exam]{
 	{"session", sameSession},
 	{"locks", locks},
 	{"state", state},
+	{"procedures", procedures},
 }
 
 // open makes a session that lives for a few checks.

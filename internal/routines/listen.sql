@@ -14,8 +14,8 @@ BEGIN
     SET after_id = COALESCE(@mqnotify_found, 0);
   END IF;
   SET @mqnotify_name = name;
-  SET @mqnotify_read = CONCAT('SELECT MIN(id) INTO @mqnotify_id FROM mqnotify_notification
-    WHERE name = CONVERT(@mqnotify_name USING utf8mb4) COLLATE utf8mb4_bin AND id > ', after_id);
+  SET @mqnotify_read = CONCAT('SELECT MIN(id) INTO @mqnotify_id FROM mqnotify_notification ',
+    'WHERE name = CONVERT(@mqnotify_name USING utf8mb4) COLLATE utf8mb4_bin AND id > ', after_id);
   CALL mqnotify_wait_for('mqnotify_notification', UTC_TIMESTAMP(6) + INTERVAL seconds SECOND);
   BEGIN
     DECLARE data VARBINARY(8000);

@@ -4,9 +4,9 @@
 CREATE PROCEDURE mqnotify_open_writers(number BIGINT UNSIGNED)
 SQL SECURITY DEFINER
 BEGIN
-  SET @mqnotify_open_writers = CONCAT('SELECT /* mqnotify ', CONNECTION_ID(), ' ', number, ' */ trx_id, trx_mysql_thread_id,
-    CAST(trx_started AS CHAR), IF(trx_mysql_thread_id = CONNECTION_ID(), COALESCE(trx_query, ''''), ''''),
-    trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0 FROM information_schema.INNODB_TRX');
+  SET @mqnotify_open_writers = CONCAT('SELECT /* mqnotify ', CONNECTION_ID(), ' ', number, ' */ trx_id, trx_mysql_thread_id, ',
+    'CAST(trx_started AS CHAR), COALESCE(IF(trx_mysql_thread_id = CONNECTION_ID(), trx_query, NULL), SPACE(0)), ',
+    'trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0 FROM information_schema.INNODB_TRX');
   PREPARE mqnotify_open_writers FROM @mqnotify_open_writers;
   EXECUTE mqnotify_open_writers;
   DEALLOCATE PREPARE mqnotify_open_writers;

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -54,8 +55,12 @@ type Conn interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+// ErrNewer means that a newer mqnotify has made the tables of the database.
+var ErrNewer = errors.New("the tables of this database are of a newer mqnotify")
+
 // Init makes the tables of the state and a message table for each topic. What
-// is there already stays as it is, so Init may run twice, at the same time too.
+// is there already stays as it is, so Init may run twice, at the same time too. Its errors are
+// those of ident.Check, ErrNewer and the server's.
 func Init(ctx context.Context, db Conn, topics ...string) error {
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {
@@ -87,6 +92,9 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			row := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+VersionTable)
 			if err := row.Scan(&have); err != nil {
 				return fmt.Errorf("schema: read the version: %w", err)
+			}
+			if newest := migrations[len(migrations)-1].version; have.Int64 > int64(newest) {
+				return fmt.Errorf("schema: %w: they have version %d, and this mqnotify knows %d: update mqnotify", ErrNewer, have.Int64, newest)
 			}
 			continue
 		}

@@ -165,12 +165,7 @@ func words(statement string) string {
 // tables would fail. Triggers are made by the account that the routines belong to.
 func (i *installer) routines(ctx context.Context, tables []string) error {
 	for _, r := range routines.All(i.db.Name()) {
-		var is struct {
-			Text    sql.NullString `db:"text"`
-			Definer string         `db:"definer"`
-		}
-		err := i.db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION AS text, DEFINER AS definer FROM information_schema.ROUTINES
-			WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), r.Name)
+		is, err := readRoutine(ctx, i.db, r)
 		broken := ""
 		if err == nil && len(tables) > 0 {
 			broken, err = accountProblem(ctx, i.db, is.Definer, tables[0])
@@ -179,8 +174,7 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		case errors.Is(err, sql.ErrNoRows):
 		case err != nil:
 			return fmt.Errorf("wake: read routine %s: %w", r.Name, err)
-		// The text of another account's routine is not shown.
-		case broken == "" && (!is.Text.Valid || strings.HasSuffix(words(r.Statement), words(is.Text.String))):
+		case broken == "" && is.current:
 			continue
 		default:
 			if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
@@ -192,6 +186,40 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		}
 	}
 	return nil
+}
+
+// routine is a routine that is there.
+type routine struct {
+	Text    sql.NullString `db:"text"`
+	Definer string         `db:"definer"`
+	current bool           // it is of this version, as far as can be told: the text of another account's routine is not shown
+}
+
+// readRoutine returns sql.ErrNoRows for a routine that is not there, or that the account may not see.
+func readRoutine(ctx context.Context, db *notify.DB, r waiting.Routine) (is routine, err error) {
+	err = db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION AS text, DEFINER AS definer FROM information_schema.ROUTINES
+		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, db.Name(), r.Name)
+	is.current = !is.Text.Valid || strings.HasSuffix(words(r.Statement), words(is.Text.String))
+	return is, err
+}
+
+// Procedures returns the procedures that `mqnotify init` makes and that this account sees, the names of those that are not there, or not
+// for this account to see, and of those that are of another version.
+func Procedures(ctx context.Context, db *notify.DB) (seen, missing, outdated []string, err error) {
+	for _, r := range routines.All(db.Name()) {
+		is, err := readRoutine(ctx, db, r)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			missing = append(missing, r.Name)
+			continue
+		case err != nil:
+			return nil, nil, nil, fmt.Errorf("wake: read routine %s: %w", r.Name, err)
+		}
+		if seen = append(seen, r.Name); !is.current {
+			outdated = append(outdated, r.Name)
+		}
+	}
+	return seen, missing, outdated, nil
 }
 
 // make makes a routine. Its sql_mode is kept with it.

@@ -1,0 +1,50 @@
+package routines_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+)
+
+// The procedures work on servers with other settings: names in lower case, and a binary log of statements.
+func TestSettings(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		flags := []string{"--log-bin", "--server-id=1", "--binlog-format=STATEMENT", "--log-bin-trust-function-creators=1"}
+		topic := "orders"
+		if s.IsMariaDB() { // MySQL wants it when the data folder is made
+			flags, topic = append(flags, "--lower-case-table-names=1"), "Orders"
+		}
+		config, db := database(t, s.Start(t, flags...), topic)
+		lead(t, config, topic)
+		caller := connect(t, db, "SET autocommit = 0")
+		result := caller.waits(t, db, topic, 0, 60)
+		mysqltest.AwaitState(t, db.Pool(), caller.id, mysqltest.WaitsForLock)
+		mysqltest.ExecAll(t, db.Pool(), "CALL mqnotify_publish('"+topic+"', NULL, 'x')", "CALL mqnotify_notify('reload', 'x')")
+		require.Equal(t, value(1), mysqltest.Receive(t, result))
+		n, err := caller.listen(t.Context(), "reload", 0, 60)
+		require.NoError(t, err)
+		require.Equal(t, notification{1, "x"}, n)
+	})
+}
+
+// On a server that is read-only the procedures that write fail, and those that wait read the rows that replication brings.
+func TestReadOnly(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		s = s.Start(t)
+		config, db := database(t, s, "orders")
+		admin := connect(t, db)
+		caller := connect(t, open(t, s.User(t, config, "SELECT, INSERT, EXECUTE ON `"+config.DBName+"`.*")))
+		mysqltest.Exec(t, admin, "SET GLOBAL read_only = ON")
+		defer mysqltest.Exec(t, admin, "SET GLOBAL read_only = OFF")
+		for _, call := range []string{"mqnotify_publish('orders', NULL, 'x')", "mqnotify_notify('reload', 'x')"} {
+			_, err := caller.ExecContext(t.Context(), "CALL "+call)
+			refused(t, err, "HY000", "read-only")
+		}
+		result := caller.waits(t, db, "orders", 0, 60)
+		mysqltest.AwaitState(t, db.Pool(), caller.id, "User sleep")
+		mysqltest.Exec(t, admin, "INSERT INTO orders (payload) VALUES ('x')") // an administrator may, as replication does
+		require.Equal(t, value(1), mysqltest.Receive(t, result))
+	})
+}
