@@ -138,11 +138,17 @@ func (j *jobs) latencies(lead func()) {
 		return j.statements()-began <= 2 // this question, and one of the process that leads
 	})
 
-	p := j.program("later", "0") // it is due before the worker's minute is over
+	// A delayed job is handled when it is due, and a worker's wait is longer.
+	p := j.program("later", "0")
 	p.start()
 	require.Zero(t, p.code(), p.said.String())
 	j.pushed++
 	j.allHandled()
+	late := j.median(1)
+	t.Logf("a job with a delay of 5 s: %v", late)
+	require.Greater(t, late, 3900*time.Millisecond, "Laravel cuts the time to seconds")
+	require.Less(t, late, 20*time.Second)
+	require.False(t, worker.hasEnded())
 	worker.kill()
 }
 
@@ -159,18 +165,21 @@ func (j *jobs) killed() {
 	t := j.t
 	t.Helper()
 	random, many, kills := mysqltest.Random(t), mysqltest.Size(0, 60, 1000), mysqltest.Size(0, 4, 40)
-	workers := []*process{j.program("wake"), j.program("wake")}
-	for _, w := range workers {
+	worker := func() *process {
+		w := j.program("wake")
+		w.Env = append(w.Env, "RETRY_AFTER=5")
 		w.start()
+		return w
 	}
+	workers := []*process{worker(), worker()}
 	begin := j.handled()
 	j.push(many)
 	for kill := range kills {
 		mysqltest.Eventually(t, "jobs are handled", func() bool { return j.handled() >= begin+many*kill/kills })
 		i := random.IntN(len(workers))
+		require.False(t, workers[i].hasEnded())
 		workers[i].kill()
-		workers[i] = j.program("wake")
-		workers[i].start()
+		workers[i] = worker()
 	}
 	j.allHandled()
 	for _, w := range workers {

@@ -1,55 +1,35 @@
 <?php
-// The connection of Symfony Messenger's Doctrine transport, whose workers wake when a message is sent and do not sleep
-// between two looks.
-//
-// Once:  mqnotify init && mqnotify wake install messenger_messages
-// Register WakingTransportFactory with the tag messenger.transport_factory, and give the transport the DSN  waking://default
-// Run the workers with  php bin/console messenger:consume --sleep=0
+
+namespace App\Messenger;
 
 use Symfony\Component\Messenger\Bridge\Doctrine\Transport\Connection;
-use Symfony\Component\Messenger\Bridge\Doctrine\Transport\DoctrineTransport;
-use Symfony\Component\Messenger\Transport\Serialization\SerializerInterface;
-use Symfony\Component\Messenger\Transport\TransportFactoryInterface;
-use Symfony\Component\Messenger\Transport\TransportInterface;
 
+/** The connection of Symfony Messenger's Doctrine transport, whose worker wakes when a message is sent. */
 class WakingConnection extends Connection
 {
-    public function get(): ?array
+    public static int $longest = 40; // seconds; a worker that is told to end does so after them at the latest
+    public static bool $utc = true; // false before Symfony 6.3, which stored times in PHP's time zone
+
+    public function get(...$arguments): ?array
     {
-        return parent::get() ?? ($this->wait() ? parent::get() : null);
+        $message = parent::get(...$arguments);
+        if (!$message && $this->wait() && !($message = parent::get(...$arguments))) {
+            usleep(50000); // another worker has it, or it is delayed
+        }
+        return $message;
     }
 
-    /** Waits in the database until there is a message to take, or a delayed or abandoned one is due: for 60 s, or redeliver_timeout. True if there is one. */
+    /** Waits in the database until a message comes, or a delayed or abandoned one is due. True if there is one. */
     private function wait(): bool
     {
         ['table_name' => $table, 'queue_name' => $queue, 'redeliver_timeout' => $redeliver] = $this->configuration;
-        $now = $this->driverConnection->quote(date('Y-m-d H:i:s')); // Symfony stores the times of PHP's time zone
+        $now = $this->driverConnection->quote((self::$utc ? 'gmdate' : 'date')('Y-m-d H:i:s'));
         $messages = "FROM $table WHERE queue_name = " . $this->driverConnection->quote($queue);
         $due = $this->driverConnection->fetchOne("SELECT TIMESTAMPDIFF(SECOND, $now, MIN(IF(delivered_at IS NULL, available_at,
             delivered_at + INTERVAL $redeliver + 1 SECOND))) $messages AND COALESCE(delivered_at, 0) < '9999-12-31'");
-        $seconds = max(0, min(60, $redeliver, $due ?? 60));
+        $seconds = max(0, min(self::$longest, $redeliver, $due ?? PHP_INT_MAX));
+        // A delayed message that is due within this time wakes, too: the next wait ends when it is due.
         return null !== $this->driverConnection->fetchOne('CALL mqnotify_await(?, ?, ?)', [$table,
-            "SELECT MAX(id) $messages AND delivered_at IS NULL AND (available_at <= $now OR available_at <= created_at)", $seconds]);
-    }
-}
-
-class WakingTransportFactory implements TransportFactoryInterface
-{
-    private $connections;
-
-    public function __construct($registry) // Doctrine\Persistence\ConnectionRegistry
-    {
-        $this->connections = $registry;
-    }
-
-    public function createTransport(string $dsn, array $options, SerializerInterface $serializer): TransportInterface
-    {
-        $configuration = Connection::buildConfiguration($dsn, array_diff_key($options, ['transport_name' => 0]));
-        return new DoctrineTransport(new WakingConnection($configuration, $this->connections->getConnection($configuration['connection'])), $serializer);
-    }
-
-    public function supports(string $dsn, array $options): bool
-    {
-        return str_starts_with($dsn, 'waking://');
+            "SELECT MAX(id) $messages AND delivered_at IS NULL AND available_at < $now + INTERVAL $seconds SECOND", $seconds]);
     }
 }

@@ -3,7 +3,9 @@
 error_reporting(E_ALL & ~E_DEPRECATED);
 require 'Illuminate/Queue/autoload.php';
 require __DIR__ . '/../laravel/WakingQueue.php';
+require __DIR__ . '/../laravel/WakingConnector.php';
 
+use App\Queue\WakingConnector;
 use Illuminate\Container\Container;
 use Illuminate\Database\Capsule\Manager;
 use Illuminate\Queue\Connectors\DatabaseConnector;
@@ -24,7 +26,7 @@ $manager->addConnection(['driver' => 'mysql', 'host' => getenv('DB_HOST'), 'port
     'username' => getenv('DB_USER'), 'password' => getenv('DB_PASSWORD'), 'charset' => 'utf8mb4', 'collation' => 'utf8mb4_general_ci', 'prefix' => '']);
 $manager->setAsGlobal();
 $connector = $argv[1] === 'wake' ? new WakingConnector($manager->getDatabaseManager()) : new DatabaseConnector($manager->getDatabaseManager());
-$queue = $connector->connect(['table' => 'jobs', 'queue' => 'default', 'retry_after' => (int) (getenv('RETRY_AFTER') ?: 5)]);
+$queue = $connector->connect(['table' => 'jobs', 'queue' => 'default', 'retry_after' => (int) (getenv('RETRY_AFTER') ?: 90)]);
 $queue->setContainer($container);
 $queue->setConnectionName('database');
 switch ($argv[1]) {
@@ -34,7 +36,7 @@ switch ($argv[1]) {
         }
         exit;
     case 'later':
-        $queue->later(2, 'Mail', ['n' => (int) $argv[2], 'at' => microtime(true)]);
+        $queue->later(5, 'Mail', ['n' => (int) $argv[2], 'at' => microtime(true)]);
         exit;
 }
 while (true) {

@@ -5,7 +5,10 @@ require 'Symfony/Component/Messenger/autoload.php';
 require 'Symfony/Component/Messenger/Bridge/Doctrine/autoload.php';
 require 'Doctrine/DBAL/autoload.php';
 require __DIR__ . '/../symfony/WakingConnection.php';
+require __DIR__ . '/../symfony/WakingTransportFactory.php';
 
+use App\Messenger\WakingConnection;
+use App\Messenger\WakingTransportFactory;
 use Doctrine\DBAL\DriverManager;
 use Symfony\Component\Messenger\Bridge\Doctrine\Transport\Connection;
 use Symfony\Component\Messenger\Bridge\Doctrine\Transport\DoctrineTransport;
@@ -29,12 +32,14 @@ class Registry
     }
 }
 
+WakingConnection::$utc = false; // this is Symfony 5.4
+date_default_timezone_set('Asia/Tokyo'); // not the server's
 $registry = new Registry();
 $registry->connection = DriverManager::getConnection(['driver' => 'pdo_mysql', 'host' => getenv('DB_HOST'), 'port' => getenv('DB_PORT'),
     'dbname' => getenv('DB_NAME'), 'user' => getenv('DB_USER'), 'password' => getenv('DB_PASSWORD'), 'charset' => 'utf8mb4']);
 $transport = $argv[1] === 'wake'
-    ? (new WakingTransportFactory($registry))->createTransport('waking://default?auto_setup=0&redeliver_timeout=' . (getenv('RETRY_AFTER') ?: 5), [], new PhpSerializer())
-    : new DoctrineTransport(new Connection(['auto_setup' => false, 'redeliver_timeout' => (int) (getenv('RETRY_AFTER') ?: 5)], $registry->connection), new PhpSerializer());
+    ? (new WakingTransportFactory($registry))->createTransport('waking://default?auto_setup=0&redeliver_timeout=' . (getenv('RETRY_AFTER') ?: 90), [], new PhpSerializer())
+    : new DoctrineTransport(new Connection(['auto_setup' => false, 'redeliver_timeout' => (int) (getenv('RETRY_AFTER') ?: 90)], $registry->connection), new PhpSerializer());
 $send = function ($n, $stamps = []) use ($transport) {
     $mail = new Mail();
     $mail->n = (int) $n;
@@ -48,7 +53,7 @@ switch ($argv[1]) {
         }
         exit;
     case 'later':
-        $send($argv[2], [new DelayStamp(2000)]);
+        $send($argv[2], [new DelayStamp(5000)]);
         exit;
 }
 while (true) {

@@ -7,7 +7,7 @@ BEGIN
   IF topic IS NULL OR query IS NULL OR seconds IS NULL OR seconds < 0 THEN
     SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_await(topic, query, seconds): no argument may be NULL, and seconds not negative';
   END IF;
-  SET @mqnotify_read = CONCAT('SELECT (', query, ') INTO @mqnotify_id');
+  SET @mqnotify_read = CONCAT('SELECT (', query, CHAR(10), ') INTO @mqnotify_id');
   CALL mqnotify_wait_for(topic, UTC_TIMESTAMP(6) + INTERVAL seconds SECOND);
   SELECT @mqnotify_found AS value;
 END

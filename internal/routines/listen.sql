@@ -21,6 +21,7 @@ BEGIN
     DECLARE data VARBINARY(8000);
     DECLARE sent TIMESTAMP(6);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SELECT n.payload, n.created_at INTO data, sent FROM mqnotify_notification n WHERE n.id = @mqnotify_found;
     COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
     SELECT COALESCE(@mqnotify_found, after_id) AS id, data AS payload, sent AS created_at;

@@ -17,73 +17,79 @@ BEGIN
   DECLARE EXIT HANDLER FOR 1568
     SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'mqnotify: this session has an open transaction, which may not see later rows: COMMIT before you wait';
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED; -- fails in a transaction
-  PREPARE mqnotify_read FROM @mqnotify_read;
-  SET began_at = UTC_TIMESTAMP(6);
-  waiting: LOOP
-    -- First the phase to wait for. It must not be known for longer than 200 ms then: a leader takes its name again after 255.
-    SET leader = IF(triggers > 0, IS_USED_LOCK(CONCAT(gate, 'leader')), NULL);
-    IF leader IS NULL THEN
-      SET phase = NULL;
-    ELSEIF phase IS NULL OR leader <> leader_before OR known_at < UTC_TIMESTAMP(6) - INTERVAL 100000 MICROSECOND THEN
-      SET leader_before = leader, known_at = UTC_TIMESTAMP(6);
-      SET phase = (SELECT MIN(n) FROM {every} WHERE IS_USED_LOCK(CONCAT(gate, leader, ':', n)) = leader);
-      IF phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, leader, ':', (phase + {phases} - 1) % {phases})) <=> leader THEN
-        SET phase = (phase + {phases} - 1) % {phases};
+  BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+      COMMIT AND NO CHAIN NO RELEASE; -- and the isolation level is the session's again
+      RESIGNAL;
+    END;
+    PREPARE mqnotify_read FROM @mqnotify_read;
+    SET began_at = UTC_TIMESTAMP(6);
+    waiting: LOOP
+      -- First the phase to wait for. It must not be known for longer than 200 ms then: a leader takes its name again after 255.
+      SET leader = IF(triggers > 0, IS_USED_LOCK(CONCAT(gate, 'leader')), NULL);
+      IF leader IS NULL THEN
+        SET phase = NULL;
+      ELSEIF phase IS NULL OR leader <> leader_before OR NOT above AND known_at < UTC_TIMESTAMP(6) - INTERVAL 100000 MICROSECOND THEN
+        SET leader_before = leader, known_at = UTC_TIMESTAMP(6);
+        SET phase = (SELECT MIN(n) FROM {every} WHERE IS_USED_LOCK(CONCAT(gate, leader, ':', n)) = leader);
+        IF phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, leader, ':', (phase + {phases} - 1) % {phases})) <=> leader THEN
+          SET phase = (phase + {phases} - 1) % {phases};
+        END IF;
       END IF;
-    END IF;
-    SET wakeable = phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, 'wake')) <=> leader;
-    -- Then the rows: the committed ones, and after them those of open transactions.
-    EXECUTE mqnotify_read;
-    COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
-    SET @mqnotify_found = @mqnotify_id;
-    IF @mqnotify_found IS NOT NULL OR wakeable THEN
-      SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+      SET wakeable = phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, 'wake')) <=> leader;
+      -- Then the rows: the committed ones, and after them those of open transactions.
+      COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, a read has begun a transaction
+      SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       EXECUTE mqnotify_read;
       COMMIT AND NO CHAIN NO RELEASE;
-      IF @mqnotify_found <= @mqnotify_id THEN
+      SET @mqnotify_found = @mqnotify_id;
+      IF @mqnotify_found IS NOT NULL OR wakeable THEN
+        SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+        EXECUTE mqnotify_read;
+        COMMIT AND NO CHAIN NO RELEASE;
+        IF @mqnotify_found <= @mqnotify_id THEN
+          LEAVE waiting;
+        END IF;
+        SET above = @mqnotify_found IS NOT NULL OR @mqnotify_id IS NOT NULL, @mqnotify_found = NULL;
+      END IF;
+      SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) / 1000000;
+      IF remaining <= 0 THEN
         LEAVE waiting;
       END IF;
-      SET above = @mqnotify_id IS NOT NULL, @mqnotify_found = NULL;
-    END IF;
-    SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) / 1000000;
-    IF remaining <= 0 THEN
-      LEAVE waiting;
-    END IF;
-    IF triggers IS NULL OR doubted AND asked_at < UTC_TIMESTAMP(6) - INTERVAL 2 SECOND THEN
-      SET triggers = 0, doubted = FALSE, asked_at = UTC_TIMESTAMP(6);
-      BEGIN
-        DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END; -- the procedure is not there, or not for this account
-        CALL mqnotify_count_triggers(topic, triggers);
-      END;
-      COMMIT AND NO CHAIN NO RELEASE;
-      IF triggers > 0 THEN
+      IF triggers IS NULL OR doubted AND asked_at < UTC_TIMESTAMP(6) - INTERVAL 2 SECOND THEN
+        SET triggers = 0, doubted = FALSE, asked_at = UTC_TIMESTAMP(6);
+        BEGIN
+          DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END; -- the procedure is not there, or not for this account
+          CALL mqnotify_count_triggers(topic, triggers);
+        END;
         ITERATE waiting;
       END IF;
-    END IF;
-    -- Last the wait. A hint without a row may be the news that the trigger is gone.
-    IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
-      SET began_at = UTC_TIMESTAMP(6), longest = FLOOR(LEAST(remaining, IF(doubted, 2, {longest})));
-      BEGIN
-        DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1; -- a deadlock with the caller's own locks
-        -- One expression, so that no KILL comes between the two.
-        SET passed = CASE GET_LOCK(CONCAT(gate, leader, ':', phase), longest)
-          WHEN 1 THEN RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) WHEN 0 THEN 0 END;
-      END;
-      -- A KILL, or the client is gone. MySQL makes them errors; MariaDB returns NULL for a KILL, and 0, too early, for the other.
-      IF passed IS NULL OR passed = 0 AND TIMESTAMPDIFF(SECOND, began_at, UTC_TIMESTAMP(6)) < longest - 1 THEN
-        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
+      -- Last the wait. A hint without a row may be the news that the trigger is gone.
+      IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
+        SET began_at = UTC_TIMESTAMP(6), longest = FLOOR(LEAST(remaining, IF(doubted, 2, {longest})));
+        BEGIN
+          DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1; -- a deadlock with the caller's own locks
+          -- One expression, so that no KILL comes between the two.
+          SET passed = CASE GET_LOCK(CONCAT(gate, leader, ':', phase), longest)
+            WHEN 1 THEN RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) WHEN 0 THEN 0 END;
+        END;
+        -- A KILL, or the client is gone. MySQL makes them errors; MariaDB returns NULL for a KILL, and 0, too early, for the other.
+        IF passed IS NULL OR passed = 0 AND TIMESTAMPDIFF(SECOND, began_at, UTC_TIMESTAMP(6)) < longest - 1 OR passed = -1 AND SLEEP(0.1) <> 0 THEN
+          SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
+        END IF;
+        SET phase = IF(passed = 1, (phase + 1) % {phases}, NULL);
+        SET known_at = UTC_TIMESTAMP(6), began_at = known_at;
+        IF phase IS NOT NULL THEN
+          SET doubted = TRUE, phase = IF(IS_USED_LOCK(CONCAT(gate, leader, ':', phase)) <=> leader, phase, NULL);
+        END IF;
+      ELSE
+        SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
+        IF SLEEP(LEAST(remaining, IF(phase IS NULL OR elapsed > 4, 1, 0.1), GREATEST(0.0002, elapsed / 4))) <> 0 THEN -- a KILL; on MariaDB it is an error
+          SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
+        END IF;
       END IF;
-      SET phase = IF(passed = 1, (phase + 1) % {phases}, NULL);
-      SET known_at = UTC_TIMESTAMP(6), began_at = known_at;
-      IF phase IS NOT NULL THEN
-        SET doubted = TRUE, phase = IF(IS_USED_LOCK(CONCAT(gate, leader, ':', phase)) <=> leader, phase, NULL);
-      END IF;
-    ELSE
-      SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
-      IF SLEEP(LEAST(remaining, IF(phase IS NULL, 1, 0.1), GREATEST(0.0002, elapsed / 4))) <> 0 THEN -- a KILL; on MariaDB it is an error
-        SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
-      END IF;
-    END IF;
-  END LOOP;
-  DEALLOCATE PREPARE mqnotify_read;
+    END LOOP;
+    DEALLOCATE PREPARE mqnotify_read;
+  END;
 END
