@@ -25,6 +25,7 @@ var topicChecks = []check[*topic]{
 	{"engine", engine},
 	{"key", key},
 	{"privileges", privileges},
+	{"offsets", offsets},
 	{"flag", flagTriggers},
 	{"writers", writers},
 	{"transactions", transactions},
