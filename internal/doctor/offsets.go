@@ -11,7 +11,7 @@ import (
 )
 
 // offsets looks for groups that have done ids that the table has not given out yet: the table was restored from an older backup than
-// the offsets, or made again. They would pass over its next rows.
+// the offsets, or made again. Their consumers refuse to begin, until the table has grown past: then they pass over rows.
 func offsets(ctx context.Context, t *topic) (results []Result, err error) {
 	var next uint64
 	var known bool
@@ -38,7 +38,7 @@ func offsets(ctx context.Context, t *topic) (results []Result, err error) {
 	for _, g := range groups {
 		if g.Settled >= next {
 			results = append(results, warning("mqnotify consume "+t.table.Name+" --group "+g.Name+" --reset --from beginning",
-				"group %q has done all ids up to %d, and the table's next id is %d: it would pass over the rows up to there. Was the table restored, or made again?",
+				"group %q has done all ids up to %d, and the table's next id is %d: its consumer refuses to begin. Was the table restored, or made again?",
 				g.Name, g.Settled, next))
 		}
 	}
