@@ -2,11 +2,11 @@
 -- notification's id, payload and time. When the time is over, the payload is NULL. The id is for the next call. An after_id
 -- of NULL means the notifications that are sent from now on. They come in the order of their ids: one whose transaction is
 -- open holds up those after it.
-CREATE PROCEDURE mqnotify_listen(name VARCHAR(255) CHARACTER SET utf8mb4, after_id BIGINT UNSIGNED, seconds DECIMAL(12, 3))
+CREATE PROCEDURE mqnotify_listen(name TEXT CHARACTER SET utf8mb4, after_id DECIMAL(20), seconds DECIMAL(12, 3))
 SQL SECURITY INVOKER
 BEGIN
-  IF name IS NULL OR CHAR_LENGTH(name) = 0 OR seconds IS NULL OR seconds < 0 THEN
-    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_listen(name, after_id, seconds): the name may not be empty, nor seconds NULL or negative';
+  IF name IS NULL OR CHAR_LENGTH(name) = 0 OR CHAR_LENGTH(name) > 255 OR after_id < 0 OR seconds IS NULL OR seconds < 0 THEN
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_listen(name, after_id, seconds): the name has 1 to 255 characters, and none may be negative';
   END IF;
   IF after_id IS NULL THEN
     SET @mqnotify_read = 'SELECT MAX(id) INTO @mqnotify_id FROM mqnotify_notification';

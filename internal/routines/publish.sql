@@ -1,9 +1,9 @@
 -- Puts a message into the topic, inside the caller's transaction, and returns its id. headers is a JSON object of texts, or NULL.
-CREATE PROCEDURE mqnotify_publish(topic VARCHAR(64) CHARACTER SET utf8mb4, headers JSON, payload LONGBLOB)
+CREATE PROCEDURE mqnotify_publish(topic TEXT CHARACTER SET utf8mb4, headers JSON, payload LONGBLOB)
 SQL SECURITY INVOKER
 BEGIN
-  IF topic IS NULL OR payload IS NULL THEN
-    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_publish(topic, headers, payload): neither the topic nor the payload may be NULL';
+  IF topic IS NULL OR CHAR_LENGTH(topic) > 64 OR payload IS NULL THEN
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify_publish(topic, headers, payload): topic and payload may not be NULL, and the topic has 64 characters at most';
   END IF;
   SET @mqnotify_headers = headers, @mqnotify_payload = payload;
   SET @mqnotify_insert = CONCAT('INSERT INTO `', REPLACE(topic, '`', '``'), '` (headers, payload) VALUES (?, ?)');

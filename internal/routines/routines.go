@@ -31,19 +31,18 @@ const (
 //go:embed *.sql
 var files embed.FS
 
-// Public are the procedures that programs of other languages call, and those that these call.
+// Public are the procedures that programs of other languages call, and those that these call. Their parameters have wide types, and they check
+// the lengths: the server makes arguments fit under the caller's sql_mode, which may cut them without an error.
 func Public(database string) []waiting.Routine {
-	routine := func(name string, strict bool) waiting.Routine {
+	var all []waiting.Routine
+	for _, name := range []string{CountTriggers, WaitFor, Wait, Await, Publish, Listen, Notify} {
 		text, err := files.ReadFile(strings.TrimPrefix(name, "mqnotify_") + ".sql")
 		if err != nil {
 			panic(err) // a file named in this package is not embedded
 		}
-		return waiting.Routine{Name: name, Statement: waiting.Fill(database, string(text)), Strict: strict}
+		all = append(all, waiting.Routine{Name: name, Statement: waiting.Fill(database, string(text))})
 	}
-	return []waiting.Routine{
-		routine(CountTriggers, false), routine(WaitFor, false), // they get names that don't fit into ASCII
-		routine(Wait, true), routine(Await, true), routine(Publish, true), routine(Listen, true), routine(Notify, true),
-	}
+	return all
 }
 
 // All are the procedures that `mqnotify init` makes in a database.

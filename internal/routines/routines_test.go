@@ -209,16 +209,17 @@ func refused(t *testing.T, err error, state, word string) {
 func TestArguments(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := database(t, s, "orders")
+		callers := []session{connect(t, db, "SET sql_mode = 'STRICT_ALL_TABLES'"), connect(t, db, "SET sql_mode = ''")}
 		for _, c := range []struct{ call, state, word string }{
 			{"mqnotify_wait(NULL, 0, 0)", "22023", "topic"},
 			{"mqnotify_wait('orders', NULL, 0)", "22023", "after_id"},
 			{"mqnotify_wait('orders', 0, NULL)", "22023", "seconds"},
 			{"mqnotify_wait('orders', 0, -1)", "22023", "negative"},
-			{"mqnotify_wait('orders', -1, 0)", "22003", "after_id"},
+			{"mqnotify_wait('orders', -1, 0)", "22023", "after_id"},
 			{"mqnotify_wait('orders', 'x', 0)", "", "after_id"},
 			{"mqnotify_wait('absent', 0, 0)", "42S02", "absent"},
 			{"mqnotify_wait('', 0, 0)", "42000", ""},
-			{"mqnotify_wait(REPEAT('x', 65), 0, 0)", "22001", "topic"},
+			{"mqnotify_wait(REPEAT('x', 65), 0, 0)", "22023", "64 characters"},
 			{"mqnotify_wait('mqnotify_flag', 0, 0)", "42S22", "id"},
 			{"mqnotify_wait('or`ders', 0, 0)", "42S02", "or`ders"},
 			{"mqnotify_wait('or\\'ders', 0, 0)", "42S02", "or'ders"},
@@ -239,15 +240,23 @@ func TestArguments(t *testing.T) {
 			{"mqnotify_notify(NULL, 'x')", "22023", "name"},
 			{"mqnotify_notify('', 'x')", "22023", "name"},
 			{"mqnotify_notify('x', NULL)", "22023", "payload"},
-			{"mqnotify_notify('x', REPEAT('x', 8001))", "22001", "payload"},
+			{"mqnotify_notify('x', REPEAT('x', 8001))", "22023", "8000 bytes"},
+			{"mqnotify_notify(REPEAT('x', 256), '')", "22023", "255"},
+			{"mqnotify_listen(REPEAT('x', 256), 0, 0)", "22023", "255"},
+			{"mqnotify_publish(REPEAT('x', 65), NULL, '')", "22023", "64"},
+			{"mqnotify_await(REPEAT('x', 65), 'SELECT 1', 0)", "22023", "64"},
+			{"mqnotify_listen('x', -1, 0)", "22023", "negative"},
 		} {
-			_, err := db.Pool().ExecContext(t.Context(), "CALL "+c.call)
-			if c.state == "" { // each server has a state of its own
-				require.ErrorContains(t, err, c.word, c.call)
-				continue
+			for _, caller := range callers {
+				_, err := caller.ExecContext(t.Context(), "CALL "+c.call)
+				if c.state == "" && caller == callers[0] { // each server has a state of its own
+					require.ErrorContains(t, err, c.word, c.call)
+				}
+				if c.state != "" {
+					t.Log(c.call, err)
+					refused(t, err, c.state, c.word)
+				}
 			}
-			t.Log(c.call, err)
-			refused(t, err, c.state, c.word)
 		}
 		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"))
 		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_notification"))
@@ -303,6 +312,14 @@ func TestNothingIsLeftOpen(t *testing.T) {
 			require.False(t, head.Valid, set)
 		}
 		mysqltest.Exec(t, writer, "ROLLBACK")
+
+		caller := connect(t, db, "SET autocommit = 0")
+		_, err := caller.head(t.Context(), "absent", 0, 0)
+		require.Error(t, err)
+		count := func() int { return mysqltest.Value[int](t, caller, "SELECT COUNT(*) FROM orders") }
+		require.Equal(t, 1, count())
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
+		require.Equal(t, 1, count(), "REPEATABLE READ, as before")
 	})
 }
 

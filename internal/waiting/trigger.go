@@ -31,8 +31,6 @@ type Routine struct {
 	Name string
 	// Statement is the commented statement that makes it.
 	Statement string
-	// Strict says that an argument that does not fit is an error.
-	Strict bool
 }
 
 // Routines are the routines of a database.

@@ -181,7 +181,7 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
 			}
 		}
-		if err := i.make(ctx, r); err != nil && !server.Is(err, server.ErrRoutineExists) {
+		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
 			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
 		}
 	}
@@ -220,18 +220,6 @@ func Procedures(ctx context.Context, db *notify.DB) (seen, missing, outdated []s
 		}
 	}
 	return seen, missing, outdated, nil
-}
-
-// make makes a routine. Its sql_mode is kept with it.
-func (i *installer) make(ctx context.Context, r waiting.Routine) error {
-	if !r.Strict {
-		return i.exec(ctx, r.Statement)
-	}
-	if err := i.exec(ctx, "SET SESSION sql_mode = 'STRICT_ALL_TABLES'"); err != nil {
-		return err
-	}
-	err := i.exec(ctx, r.Statement)
-	return errors.Join(err, i.exec(ctx, "SET SESSION sql_mode = ''"))
 }
 
 // findDefiner finds the account that the triggers must be of, so that the trial of a leader, which is made with the
