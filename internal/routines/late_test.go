@@ -20,7 +20,7 @@ type sighting struct {
 	at time.Time
 }
 
-// Callers see each row soon after its commit, beside writers that take their time and roll back, while one leader follows another.
+// Callers see each row soon after its commit, while writers are slow or roll back and one leader follows another.
 func TestNoCallIsLate(t *testing.T) {
 	const writers, callers = 3, 2
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
