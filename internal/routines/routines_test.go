@@ -89,7 +89,8 @@ func (s session) waits(tb testing.TB, db *notify.DB, topic string, after uint64,
 // lead has a process listen on the database, whose session leads, and waits until it does.
 func lead(tb testing.TB, config *mysql.Config, topic string) (stop func()) {
 	tb.Helper()
-	db := open(tb, config)
+	db, err := notify.OpenConfig(config) // closed with the leader, because some tests have hundreds
+	require.NoError(tb, err)
 	c, err := consumer.New(db, topic, consumer.Options{Logger: mysqltest.Logger(tb, slog.LevelWarn)})
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(tb.Context())
@@ -99,6 +100,7 @@ func lead(tb testing.TB, config *mysql.Config, topic string) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(tb, mysqltest.Receive(tb, ended))
+		require.NoError(tb, db.Close())
 	})
 	tb.Cleanup(stop)
 	mysqltest.Eventually(tb, "a session leads", func() bool {
