@@ -22,7 +22,7 @@
 //
 // A message's or a task's value has a type of the user's. A []byte, a json.RawMessage or a string is the payload as it is.
 // Any other type is the payload's JSON. The rows of a table that mqnotify did not make are read into a struct by its db
-// tags, or, without such tags, from the row's JSON object (see docs/cli.md for its form). A value that can't be decoded is a
+// tags, or, without such tags, from the row's JSON object (see docs/reference/cli.md for its form). A value that can't be decoded is a
 // failure of the handler that is not tried again: the message goes to the group's dead letters.
 //
 // # More

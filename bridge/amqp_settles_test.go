@@ -13,7 +13,7 @@ import (
 )
 
 // What RabbitMQ still has of a queue when it is killed (kill -9) so long after the queue was
-// made: the figures in docs/bridge.md, for which amqpSettles is. A classic queue that is older
+// made: the figures in docs/guide/bridge.md, for which amqpSettles is. A classic queue that is older
 // than that must have what it confirmed.
 func TestRabbitMQNewQueues(t *testing.T) {
 	mysqltest.Once(t)

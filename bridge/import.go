@@ -58,7 +58,7 @@ type Import struct {
 // importPatience bounds one open, one transaction and one acknowledgement.
 const importPatience = 30 * time.Second
 
-// NewImport prepares an import of a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/bridge.md lists the parameters of
+// NewImport prepares an import of a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/guide/bridge.md lists the parameters of
 // each. It does not connect. The caller keeps and closes the DB. The error of a wrong URL is notify.ErrOptions and shows no credential.
 func NewImport(db *notify.DB, from, topic string, options ImportOptions) (*Import, error) {
 	o, err := parseOrigin(from, topic)

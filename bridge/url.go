@@ -32,7 +32,7 @@ var schemes = map[string]func(p *params) (*Destination, error){
 }
 
 // Parse makes a Destination of a URL for a topic: "stdout", "file:///path", "exec:program", or one with the scheme nats, redis, amqp,
-// mqtt, kafka or https. docs/bridge.md lists the parameters of each. It does not connect. Its error is notify.ErrOptions and shows no credential.
+// mqtt, kafka or https. docs/guide/bridge.md lists the parameters of each. It does not connect. Its error is notify.ErrOptions and shows no credential.
 func Parse(text, topic string) (*Destination, error) {
 	p, err := newParams(text, topic)
 	if err != nil {

@@ -5,7 +5,7 @@
 // A message is there if, and only if, the change is: both commit or neither does.
 // That is the outbox pattern for writers that can't be changed. It needs no binary
 // log, no REPLICATION privilege, and nothing that runs. What it costs is the writer's
-// time; docs/capture.md has figures. Prefer producer.PublishTx where the writer is
+// time; docs/guide/capture.md has figures. Prefer producer.PublishTx where the writer is
 // yours: the message is then what you mean, not what the table's columns are.
 //
 // # The message
@@ -16,7 +16,7 @@
 // old is null for an insert, new for a delete. A row is written as mqnotify tail writes
 // it, and every type comes out whole: integers, BIT and DECIMAL with every digit, times
 // in RFC 3339 and UTC whatever the writer's time zone, binary columns and geometry in
-// base64, JSON as it is. docs/capture.md has the table.
+// base64, JSON as it is. docs/guide/capture.md has the table.
 //
 // The key is the primary key: the text of a single column, the JSON array of several. An
 // UPDATE that changes it is a delete and an insert.

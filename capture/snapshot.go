@@ -93,7 +93,7 @@ func (s *snapshot) run(ctx context.Context) (Progress, error) {
 }
 
 const (
-	// manyRows is the most rows of a chunk: more make a snapshot hardly faster, and make writers wait longer (docs/capture.md).
+	// manyRows is the most rows of a chunk: more make a snapshot hardly faster, and make writers wait longer (docs/guide/capture.md).
 	manyRows = 500
 	// fewRows is how many rows the first chunk has. Every chunk has twice as many as the one before it, unless its rows are large.
 	fewRows = 32

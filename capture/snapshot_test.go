@@ -78,7 +78,7 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// replayOf applies the messages of a topic from an id on, as docs/capture.md says.
+// replayOf applies the messages of a topic from an id on, as docs/guide/capture.md says.
 func replayOf(tb testing.TB, db *notify.DB, topic string, from uint64) map[string]string {
 	tb.Helper()
 	var messages []struct{ Headers, Payload string }

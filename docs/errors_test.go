@@ -19,7 +19,7 @@ import (
 // The page of errors names each exported error of the public packages, each exit code
 // of the command and each remedy that it prints, and none that is not there.
 func TestErrors(t *testing.T) {
-	text, err := os.ReadFile("errors.md")
+	text, err := os.ReadFile(filepath.Join("reference", "errors.md"))
 	require.NoError(t, err)
 	page := string(text)
 

@@ -57,7 +57,7 @@ func (b block) at() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 func pages(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, folder := range []string{"docs", "docs/internals"} {
+	for _, folder := range []string{"docs", "docs/guide", "docs/reference", "docs/internals"} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.md"))
 		require.NoError(t, err)
 		require.NotEmpty(t, files)

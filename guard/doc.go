@@ -46,7 +46,7 @@
 // keep (a request that begins something and another that ends it), where a fencing
 // token is needed, behind a proxy that shares connections, and on Galera or a group with
 // several primaries, whose servers each have advisory locks of their own. One of kind row is
-// for work that must not go on before a human has looked. docs/choosing.md compares all
+// for work that must not go on before a human has looked. docs/guide/choosing.md compares all
 // of them in one table.
 //
 // # Time

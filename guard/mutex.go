@@ -20,7 +20,7 @@ const (
 
 // MutexOptions are the settings of a Mutex. The zero value is an advisory lock.
 type MutexOptions struct {
-	// Kind is how the mutex works; docs/choosing.md compares the four.
+	// Kind is how the mutex works; docs/guide/choosing.md compares the four.
 	//
 	//   - "advisory", or "", is GET_LOCK. It needs no table and no privilege. Each holder, and each waiter, has a connection of its
 	//     own. It is free as soon as the server sees its holder's end, and goes to the one that has waited longest. It has no

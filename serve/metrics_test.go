@@ -55,7 +55,7 @@ func TestMetricsInDocs(t *testing.T) {
 		}
 	}
 	named := func(page, from, to string) []string {
-		text, err := os.ReadFile("../docs/" + page)
+		text, err := os.ReadFile("../docs/guide/" + page)
 		require.NoError(t, err)
 		_, after, has := strings.Cut(string(text), from)
 		require.True(t, has, from)

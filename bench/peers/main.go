@@ -1,5 +1,5 @@
 // Peers runs the same work over mqnotify and what a user would pick instead, side by side on
-// private servers, and writes ../../docs/benchmarks.md and its plots:
+// private servers, and writes ../../docs/internals/benchmarks.md and its plots:
 //
 //	go -C bench/peers run .
 //
@@ -34,7 +34,7 @@ func main() {
 	flag.StringVar(&s.server, "server", defaultServer, "the `name` of the server, as the tests name it")
 	flag.StringVar(&s.only, "only", "", "peers with one of these `names` alone, or parts of them, with | between; prints, and writes no page")
 	flag.BoolVar(&s.latency, "latency", false, "the latency alone; prints, and writes no page")
-	flag.StringVar(&s.docs, "docs", filepath.Join("..", "..", "docs"), "the `folder` for the page and its plots")
+	flag.StringVar(&s.docs, "docs", filepath.Join("..", "..", "docs", "internals"), "the `folder` for the page and its plots")
 	flag.BoolVar(&s.short, "short", false, "a little of each, in seconds: the figures mean nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

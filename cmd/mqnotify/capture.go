@@ -22,7 +22,7 @@ func newCapture(a *app) *cobra.Command {
 		Long: `Makes, shows and removes triggers that write a message for every change of a table, in
 the writer's own transaction: {"op":"update","table":"orders","old":{...},"new":{...}}.
 
-It needs no binary log and nothing that runs. docs/capture.md says how each type is
+It needs no binary log and nothing that runs. docs/guide/capture.md says how each type is
 written, what it costs the writer, and what no trigger sees.`,
 		Example: `  mqnotify capture install orders
   mqnotify consume orders_changes

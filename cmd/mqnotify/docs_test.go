@@ -16,7 +16,7 @@ import (
 // splits it, and the real commands parse it.
 func TestCommandsInDocs(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	require.NoError(t, err)
 	pages = append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../docker-compose.yml", "../../packaging/mqnotify@.service")
 	commands := 0

@@ -44,7 +44,7 @@ func newServe(a *app) *cobra.Command {
 One reader reads each topic, however many clients there are. The file of --tokens has a
 line for each token: a name, the token or sha256: and its hash, and scopes such as
 read:orders,invoices publish:orders or admin:*; only its owner may read it (chmod 600).
-Without it the address must be one that this machine alone can reach. docs/serve.md has the rest.`,
+Without it the address must be one that this machine alone can reach. docs/guide/serve.md has the rest.`,
 		Example: `  mqnotify serve orders invoices
   curl -N http://127.0.0.1:8080/topics/orders/events
   mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,

@@ -1,5 +1,5 @@
 // Package routines holds the procedures by which programs in any language wait, publish, listen and notify in plain SQL.
-// `mqnotify init` makes them; docs/languages.md describes them for users.
+// `mqnotify init` makes them; docs/guide/languages.md describes them for users.
 //
 // They run with the rights of the account that calls them, so that they give nobody access to a table. mqnotify_count_triggers
 // alone runs with the rights of the account that made it: it counts triggers and shows nothing else.

@@ -13,7 +13,7 @@ import (
 
 const (
 	file = "../../docker-compose.yml"
-	page = "../../docs/docker-compose.md"
+	page = "../../docs/guide/docker-compose.md"
 )
 
 func load(t *testing.T) *types.Project {
