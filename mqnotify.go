@@ -41,6 +41,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/guard"
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/internal/wake"
@@ -97,7 +98,13 @@ func (db *DB) Close() error {
 // Where the account may not make triggers it logs a warning with the remedy, and consumers find rows of other programs up to
 // a second later. The account needs what `mqnotify grants --role admin` prints.
 func (db *DB) Init(ctx context.Context, topics ...string) error {
-	if err := schema.Init(ctx, db.core.Pool(), topics...); err != nil {
+	unchecked, err := core.Beside(db.core) // Init upgrades older tables
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unchecked.Close() }()
+	core.IgnoreVersion(unchecked)
+	if err := schema.Init(ctx, unchecked.Pool(), topics...); err != nil {
 		return err
 	}
 	var messages []string

@@ -21,6 +21,10 @@ var (
 	ErrNotTopic = table.ErrNotTopic
 	// ErrNoState means that the database lacks the tables that `mqnotify init` makes.
 	ErrNoState = errors.New("the tables of mqnotify are not in this database: make them with `mqnotify init`")
+	// ErrVersion means that the tables of mqnotify in the database are older or newer than the program: run `mqnotify init`, or
+	// update the program. A DB checks the version when it connects, until it is right. An account that may not read the table
+	// mqnotify_schema is not refused.
+	ErrVersion = core.ErrVersion
 	// ErrDenied means that the account lacks a privilege.
 	ErrDenied = errors.New("the account may not do this")
 	// ErrReadOnly means that the server takes no writes.

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/metrics"
@@ -144,6 +145,7 @@ func (a *app) awaitServer(parent context.Context) error {
 		return err
 	}
 	defer closeDB(db)
+	core.IgnoreVersion(db) // the command itself reports a wrong one
 	ctx, cancel := context.WithTimeoutCause(parent, a.connection.wait, fmt.Errorf("no answer within --wait=%v", a.connection.wait))
 	defer cancel()
 	waits := notify.Exponential(100*time.Millisecond, 2*time.Second)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/doctor"
 	"github.com/mqnotify/mqnotify/internal/dsn"
 	"github.com/mqnotify/mqnotify/internal/ident"
@@ -64,6 +65,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 		return err
 	}
 	defer closeDB(db)
+	core.IgnoreVersion(db)
 	show := showFinding
 	if o.json {
 		show = showJSON

@@ -23,7 +23,7 @@ func (a *app) explain(err error) error {
 	var remedy string
 	switch {
 	case errors.As(err, &open):
-	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly), errors.Is(err, notify.ErrNoState):
+	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly), errors.Is(err, notify.ErrNoState), errors.Is(err, notify.ErrVersion):
 	case errors.As(err, &dial) && dial.Op == "dial":
 		remedy = "is the server running there? --dsn, " + envDSN + " or a my.cnf says where it is"
 	case errors.As(err, &authority), errors.As(err, &name):

@@ -21,7 +21,9 @@ func TestGrantsPrint(t *testing.T) {
 		"-- wake). The account that made the triggers needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) to wake\n"+
 		"-- listeners of other accounts. Without these, rows are found by polling, up to a second later\n"+
 		"GRANT EXECUTE ON PROCEDURE `shop`.`mqnotify_wake` TO `o''app`@`10.%`;\n"+
-		"GRANT EXECUTE ON PROCEDURE `shop`.`mqnotify_wake_tables` TO `o''app`@`10.%`;\n", out)
+		"GRANT EXECUTE ON PROCEDURE `shop`.`mqnotify_wake_tables` TO `o''app`@`10.%`;\n"+
+		"\n-- all, besides: to refuse tables of an older or newer mqnotify\n"+
+		"GRANT SELECT ON `shop`.`mqnotify_schema` TO `o''app`@`10.%`;\n", out)
 	all := succeed(t, nil, "grants", "orders", "--dsn", "me@tcp(127.0.0.1:9)/shop", "--to", "app")
 	require.Contains(t, all, " TO `app`@`%`;\n")
 	for _, role := range roles {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -100,6 +101,7 @@ entry.`,
 				return err
 			}
 			defer closeDB(db)
+			core.IgnoreVersion(db)
 			messages, err := a.makeTopics(cmd.Context(), db, topics)
 			if err != nil {
 				return err
@@ -143,6 +145,7 @@ func (a *app) removeProcedures(ctx context.Context) error {
 		return err
 	}
 	defer closeDB(db)
+	core.IgnoreVersion(db)
 	removed, err := wake.RemovePublic(ctx, db)
 	for _, name := range removed {
 		a.log.InfoContext(ctx, "the procedure is dropped", "procedure", name)

@@ -242,6 +242,11 @@ var needs = []need{
 			{privileges: "EXECUTE", routine: wake.Routine},
 			{privileges: "EXECUTE", routine: wake.TablesRoutine},
 		}},
+	{[]string{
+		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus, roleDead, roleImporter, roleServe, roleGuard,
+		roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing, roleCapture,
+	}, "all, besides: to refuse tables of an older or newer mqnotify",
+		[]grant{{privileges: "SELECT", table: schema.VersionTable}}},
 	{[]string{roleAdmin}, "admin: mqnotify init",
 		[]grant{
 			{privileges: "CREATE"},

@@ -28,6 +28,8 @@ type DB struct {
 	pool   *sqlx.DB
 	closed atomic.Bool
 
+	versionKnown atomic.Bool // the version of the tables is right, or does not matter
+
 	packets *sql.DB // connections that take several statements in a packet, for producers
 
 	waiting *waiting.Waiting
@@ -82,8 +84,9 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("notify: %w", err)
 	}
-	db := &DB{config: config, pool: sqlx.NewDb(sql.OpenDB(connector), "mysql"), packets: sql.OpenDB(packets), waiting: waiting.New(config, slog.Default()),
-		slow: waiting.New(config, slog.Default())}
+	db := &DB{config: config, waiting: waiting.New(config, slog.Default()), slow: waiting.New(config, slog.Default())}
+	db.pool = sqlx.NewDb(sql.OpenDB(versionConnector{connector, db}), "mysql")
+	db.packets = sql.OpenDB(versionConnector{packets, db})
 	db.pool.SetMaxOpenConns(poolConns)
 	db.packets.SetMaxOpenConns(packetConns)
 	db.packets.SetMaxIdleConns(packetConns)

@@ -110,7 +110,7 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, connecting, errNoAnswer)
 	defer cancel()
-	pool := sqlx.NewDb(sql.OpenDB(connector), "mysql")
+	pool := sqlx.NewDb(sql.OpenDB(versionConnector{connector, db}), "mysql")
 	pool.SetMaxOpenConns(1)
 	conn, err := pool.Connx(ctx)
 	if err != nil {
