@@ -16,6 +16,7 @@ import (
 func TestDoctor(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
+		succeed(t, config, "init")
 		out := succeed(t, config, "doctor", "orders")
 		require.Contains(t, out, "ok       orders: table: `"+config.DBName+"`.`orders` is a message table\n")
 		require.Regexp(t, `\n\d+ ok, 0 warnings, 0 problems\n$`, out)

@@ -17,6 +17,8 @@ type exam struct {
 	options Options
 	session *core.Session // made by the first check
 	caps    *server.Capabilities
+
+	initialised bool // the database has the tables that `mqnotify init` makes, as far as the account sees
 }
 
 // The first that can't be answered truly through a multiplexing proxy comes
@@ -36,6 +38,7 @@ var serverChecks = []check[*exam]{
 	{"locks", locks},
 	{"state", state},
 	{"procedures", procedures},
+	{"triggers", ownWakes},
 }
 
 // open makes a session that lives for a few checks.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"database/sql/driver"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -44,6 +46,7 @@ func initialised(tb testing.TB, s *mysqltest.Server) (*mysql.Config, *notify.DB)
 	config := s.Database(tb)
 	db := open(tb, config)
 	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	require.NoError(tb, wake.InstallAll(tb.Context(), db, slog.New(slog.DiscardHandler)))
 	return config, db
 }
 

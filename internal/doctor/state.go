@@ -45,6 +45,7 @@ func state(ctx context.Context, e *exam) ([]Result, error) {
 		return nil, err
 	}
 	database := ident.Quote(e.db.Name())
+	e.initialised = known && has.Valid
 	switch {
 	case known && !has.Valid:
 		return []Result{warning("mqnotify init",

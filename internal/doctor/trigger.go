@@ -8,6 +8,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
 // flagTriggers looks at the triggers with which writers that can't be changed set
@@ -18,14 +20,24 @@ func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 		Name  string `db:"name"`
 		Event string `db:"event"`
 		Body  string `db:"body"`
+		By    string `db:"definer"`
 	}
-	err := t.all(ctx, &found, `SELECT TRIGGER_NAME AS name, EVENT_MANIPULATION AS event, ACTION_STATEMENT AS body
+	err := t.all(ctx, &found, `SELECT TRIGGER_NAME AS name, EVENT_MANIPULATION AS event, ACTION_STATEMENT AS body, DEFINER AS definer
 		FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = ? AND EVENT_OBJECT_TABLE = ? ORDER BY name`, t.table.Schema, t.table.Name)
 	if err != nil {
 		return nil, err
 	}
 	var results []Result
 	for _, trigger := range found {
+		if !strings.EqualFold(trigger.Name, waiting.TriggerName(t.table.Name, strings.ToLower(trigger.Event))) { // the check wake looks at that one
+			failure, err := wake.AccountProblem(ctx, t.db, trigger.By, t.table.Name)
+			if err != nil {
+				return nil, err
+			}
+			if failure != "" {
+				results = append(results, problem("make the account, or drop the trigger and make it again", "trigger %s: %s", ident.Quote(trigger.Name), failure))
+			}
+		}
 		if !slices.Contains(events, trigger.Event) || trigger.Name != schema.TriggerName(t.table.Name, trigger.Event) {
 			continue
 		}

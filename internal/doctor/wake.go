@@ -2,10 +2,57 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"strings"
 
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
+
+// seesTriggers asks whether the account may make triggers on all tables of the database, and so sees them.
+const seesTriggers = `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me)
+		+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
+	FROM ` + accountOfSession
+
+// ownWakes looks at the wake triggers on mqnotify's own tables, which `mqnotify init` makes. A restored database may lack them, or
+// name an account that does not exist.
+func ownWakes(ctx context.Context, e *exam) (results []Result, err error) {
+	if !e.initialised {
+		return nil, nil
+	}
+	states, err := wake.Status(ctx, e.db)
+	if err != nil {
+		return nil, err
+	}
+	var all bool
+	if err := e.get(ctx, &all, seesTriggers); err != nil {
+		return nil, err
+	}
+	own := []string{schema.NotificationTable, schema.TaskTable, schema.RingTable}
+	var missing []string
+	for _, table := range own {
+		i := slices.IndexFunc(states, func(s wake.State) bool { return s.Table == table })
+		switch {
+		case i < 0:
+			missing = append(missing, table)
+		case states[i].WritesFail:
+			results = append(results, problem("mqnotify init", "the wake trigger %s: %s", states[i].Trigger, states[i].Problem))
+		case states[i].Problem != "":
+			results = append(results, warning("mqnotify init", "the wake trigger %s wakes no listener: %s", states[i].Trigger, states[i].Problem))
+		}
+	}
+	switch {
+	case all && len(missing) > 0:
+		results = append(results, warning("mqnotify init", "no wake trigger on %s: rows of other programs are found by polling, up to a second later",
+			strings.Join(missing, ", ")))
+	case len(results) > 0:
+	case all:
+		results = append(results, ok("the wake triggers of mqnotify's own tables work"))
+	default:
+		results = append(results, ok("this account sees %d of the %d wake triggers of mqnotify's own tables", len(own)-len(missing), len(own)))
+	}
+	return results, nil
+}
 
 // wakes looks at the wake triggers of the table.
 func wakes(ctx context.Context, t *topic) (results []Result, err error) {

@@ -23,7 +23,8 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SELECT n.payload, n.created_at INTO data, sent FROM mqnotify_notification n WHERE n.id = @mqnotify_found;
-    COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, the read has begun a transaction
+    -- Without autocommit, the read has begun a transaction.
+    COMMIT AND NO CHAIN NO RELEASE;
     SELECT COALESCE(@mqnotify_found, after_id) AS id, data AS payload, sent AS created_at;
   END;
 END

@@ -16,11 +16,13 @@ BEGIN
   DECLARE remaining, elapsed DECIMAL(20, 6);
   DECLARE EXIT HANDLER FOR 1568
     SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'mqnotify: this session has an open transaction, which may not see later rows: COMMIT before you wait';
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED; -- fails in a transaction
+  -- It fails in a transaction.
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
-      COMMIT AND NO CHAIN NO RELEASE; -- and the isolation level is the session's again
+      -- Then the isolation level is the session's again.
+      COMMIT AND NO CHAIN NO RELEASE;
       RESIGNAL;
     END;
     PREPARE mqnotify_read FROM @mqnotify_read;
@@ -38,8 +40,9 @@ BEGIN
         END IF;
       END IF;
       SET wakeable = phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, 'wake')) <=> leader;
-      -- Then the rows: the committed ones, and after them those of open transactions.
-      COMMIT AND NO CHAIN NO RELEASE; -- without autocommit, a read has begun a transaction
+      -- Then the rows: the committed ones, and after them those of open transactions. Without autocommit, a read has begun a
+      -- transaction.
+      COMMIT AND NO CHAIN NO RELEASE;
       SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       EXECUTE mqnotify_read;
       COMMIT AND NO CHAIN NO RELEASE;
@@ -60,7 +63,8 @@ BEGIN
       IF triggers IS NULL OR doubted AND asked_at < UTC_TIMESTAMP(6) - INTERVAL 2 SECOND THEN
         SET triggers = 0, doubted = FALSE, asked_at = UTC_TIMESTAMP(6);
         BEGIN
-          DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END; -- the procedure is not there, or not for this account
+          -- The procedure is not there, or not for this account.
+          DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END;
           CALL mqnotify_count_triggers(topic, triggers);
         END;
         ITERATE waiting;
@@ -69,7 +73,8 @@ BEGIN
       IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
         SET began_at = UTC_TIMESTAMP(6), longest = FLOOR(LEAST(remaining, IF(doubted, 2, {longest})));
         BEGIN
-          DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1; -- a deadlock with the caller's own locks
+          -- A deadlock with the caller's own locks.
+          DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1;
           -- One expression, so that no KILL comes between the two.
           SET passed = CASE GET_LOCK(CONCAT(gate, leader, ':', phase), longest)
             WHEN 1 THEN RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) WHEN 0 THEN 0 END;
@@ -85,7 +90,8 @@ BEGIN
         END IF;
       ELSE
         SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
-        SET passed = SLEEP(LEAST(remaining, IF(phase IS NULL OR elapsed > 4, 1, 0.1), GREATEST(0.0002, elapsed / 4))); -- DO would ignore a KILL
+        -- DO would ignore a KILL.
+        SET passed = SLEEP(LEAST(remaining, IF(phase IS NULL OR elapsed > 4, 1, 0.1), GREATEST(0.0002, elapsed / 4)));
       END IF;
     END LOOP;
     DEALLOCATE PREPARE mqnotify_read;

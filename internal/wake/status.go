@@ -52,7 +52,7 @@ func status(ctx context.Context, db *notify.DB, condition string, args []any) (s
 			continue
 		}
 		s := State{Table: row.Table, Trigger: row.Trigger, Event: row.Event, Definer: row.Definer, text: row.Text}
-		broken, err := accountProblem(ctx, db, row.Definer, row.Table)
+		broken, err := AccountProblem(ctx, db, row.Definer, row.Table)
 		if err != nil {
 			return nil, err
 		}
@@ -87,9 +87,26 @@ func ofTable(ctx context.Context, db *notify.DB, table string) ([]State, error) 
 	return status(ctx, db, " AND t.EVENT_OBJECT_TABLE = ?", []any{table})
 }
 
-// accountProblem says why the triggers of an account make writes to a table fail. It is empty when they do not, and when
+// accountExists reports whether there is an account. It is true when the caller may not read about accounts.
+func accountExists(ctx context.Context, db *notify.DB, account string) (bool, error) {
+	at := strings.LastIndex(account, "@")
+	if at < 0 {
+		return true, nil
+	}
+	var n int
+	err := db.Pool().GetContext(ctx, &n, "SELECT COUNT(*) FROM mysql.user WHERE User = ? AND Host = ?", account[:at], account[at+1:])
+	switch {
+	case server.NoPrivilege(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("wake: read about the account %s: %w", account, err)
+	}
+	return n > 0, nil
+}
+
+// AccountProblem says why the triggers of an account make writes to a table fail. It is empty when they do not, and when
 // the caller may not read about accounts.
-func accountProblem(ctx context.Context, db *notify.DB, account, table string) (string, error) {
+func AccountProblem(ctx context.Context, db *notify.DB, account, table string) (string, error) {
 	at := strings.LastIndex(account, "@")
 	if at < 0 {
 		return "", nil
@@ -99,13 +116,11 @@ func accountProblem(ctx context.Context, db *notify.DB, account, table string) (
 		err = db.Pool().GetContext(ctx, &n, query, args...)
 		return n, err
 	}
-	n, err := count("SELECT COUNT(*) FROM mysql.user WHERE User = ? AND Host = ?", user, host)
+	exists, err := accountExists(ctx, db, account)
 	switch {
-	case server.NoPrivilege(err):
-		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("wake: read about the account %s: %w", account, err)
-	case n == 0:
+		return "", err
+	case !exists:
 		return "its account " + account + " does not exist: every write to the table fails with error 1449", nil
 	}
 	// An account with roles may have the privilege by one.
@@ -122,7 +137,7 @@ func accountProblem(ctx context.Context, db *notify.DB, account, table string) (
 		}
 	}
 	grantee := "'" + user + "'@'" + host + "'"
-	n, err = count(`SELECT
+	n, err := count(`SELECT
 		(SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER') +
 		(SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES
 			WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER' AND ? LIKE TABLE_SCHEMA) +

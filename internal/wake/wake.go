@@ -150,11 +150,12 @@ func warn(ctx context.Context, log *slog.Logger, err error) error {
 	return err
 }
 
-// words is a text without its comments, and with single spaces, to compare with what a server has stored.
+// words is a text without its lines of comments, and with single spaces, to compare with what a server has stored. MariaDB's
+// client removes comments when it restores a dump.
 func words(statement string) string {
 	var text strings.Builder
 	for line := range strings.Lines(statement) {
-		if !strings.HasPrefix(line, "--") {
+		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
 			text.WriteString(line)
 		}
 	}
@@ -168,7 +169,7 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		is, err := readRoutine(ctx, i.db, r)
 		broken := ""
 		if err == nil && len(tables) > 0 {
-			broken, err = accountProblem(ctx, i.db, is.Definer, tables[0])
+			broken, err = AccountProblem(ctx, i.db, is.Definer, tables[0])
 		}
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
@@ -203,23 +204,38 @@ func readRoutine(ctx context.Context, db *notify.DB, r waiting.Routine) (is rout
 	return is, err
 }
 
-// Procedures returns the procedures that `mqnotify init` makes and that this account sees, the names of those that are not there, or not
-// for this account to see, and of those that are of another version.
-func Procedures(ctx context.Context, db *notify.DB) (seen, missing, outdated []string, err error) {
+// ProcedureNames are the names of the procedures that `mqnotify init` makes.
+type ProcedureNames struct {
+	Seen     []string // the account sees these
+	Missing  []string // not there, or not visible to the account
+	Outdated []string // of another version
+	Broken   []string // the account that made them does not exist: calls fail
+}
+
+// Procedures reports which procedures are there.
+func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err error) {
 	for _, r := range routines.All(db.Name()) {
 		is, err := readRoutine(ctx, db, r)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			missing = append(missing, r.Name)
+			names.Missing = append(names.Missing, r.Name)
 			continue
 		case err != nil:
-			return nil, nil, nil, fmt.Errorf("wake: read routine %s: %w", r.Name, err)
+			return names, fmt.Errorf("wake: read routine %s: %w", r.Name, err)
 		}
-		if seen = append(seen, r.Name); !is.current {
-			outdated = append(outdated, r.Name)
+		names.Seen = append(names.Seen, r.Name)
+		if !is.current {
+			names.Outdated = append(names.Outdated, r.Name)
+		}
+		exists, err := accountExists(ctx, db, is.Definer)
+		if err != nil {
+			return names, err
+		}
+		if !exists {
+			names.Broken = append(names.Broken, r.Name)
 		}
 	}
-	return seen, missing, outdated, nil
+	return names, nil
 }
 
 // findDefiner finds the account that the triggers must be of, so that the trial of a leader, which is made with the

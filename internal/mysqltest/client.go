@@ -1,0 +1,45 @@
+package mysqltest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// DumpProgram returns the path of the server's mysqldump or mariadb-dump.
+func (s *Server) DumpProgram(tb testing.TB) string {
+	tb.Helper()
+	return s.program(tb, "dump", "mysqldump", "mariadb-dump")
+}
+
+// ClientProgram returns the path of the server's client, mysql or mariadb.
+func (s *Server) ClientProgram(tb testing.TB) string {
+	tb.Helper()
+	return s.program(tb, "client", "mysql", "mariadb")
+}
+
+// program returns a program that scripts/unpack-server has made for the server. A server that is installed has it in PATH, or
+// else one of the unpacked servers of the same kind serves.
+func (s *Server) program(tb testing.TB, name, mysql, mariadb string) string {
+	tb.Helper()
+	installed, kind := mysql, "mysql"
+	if s.mariadb {
+		installed, kind = mariadb, "mariadb"
+	}
+	if s.initScript() != "" {
+		return filepath.Join(filepath.Dir(s.binary), name)
+	}
+	if path, err := exec.LookPath(installed); err == nil {
+		return path
+	}
+	cache, err := cacheFolder()
+	if err == nil {
+		path := filepath.Join(cache, "servers", kind, name)
+		if _, err = os.Stat(path); err == nil {
+			return path
+		}
+	}
+	tb.Fatalf("needs %s: %s", installed, howToGetServers)
+	return ""
+}
