@@ -33,11 +33,11 @@ func (a *app) explain(err error) error {
 	case server.Is(err, server.ErrBadDatabase):
 		remedy = "make it with CREATE DATABASE, or name another with --database"
 	case server.Is(err, server.ErrUnknownVariable):
-		remedy = "check the parameters of the DSN: what the driver does not know, it sets as a variable of the server's"
+		remedy = "check the DSN: the driver sets parameters that it does not know as variables of the server"
 	case errors.Is(err, notify.ErrNoTable) && !server.Is(err, server.ErrNoSuchTable):
 		remedy = "`mqnotify init` makes a new topic"
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, notify.ErrNotTopic):
-		remedy = "check --where; if the error names a trigger, FLUSH TABLES mends it (MariaDB, after a KILL)"
+		remedy = "check --where; if the error names a trigger, FLUSH TABLES repairs it (MariaDB, after a KILL)"
 	case server.Is(err, server.ErrBinlogNeedsSuper):
 		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"
 	case server.NoPrivilege(err):
@@ -45,7 +45,7 @@ func (a *app) explain(err error) error {
 	case server.ReadOnly(err):
 		remedy = "connect to the primary"
 	case server.Is(err, server.ErrTooManyConnections, server.ErrTooManyUserConnections):
-		remedy = "try again later, or have max_connections raised"
+		remedy = "try again later, or raise max_connections"
 	case errors.Is(err, mysql.ErrInvalidConn):
 		remedy = "the server closed the connection"
 	}
