@@ -87,48 +87,44 @@ func page(s settings, a amounts, f *field, results []*result) string {
 	command = "<!-- not run: it measures for a long while -->\n```sh\n" + command + "\n```" // docs/run_test.go runs the pages
 	return fmt.Sprintf(`# Benchmarks
 
-mqnotify beside what a user would pick instead: the same work in one run, on private servers of one machine, over loopback. This page is
-written by
+This page compares mqnotify with other tools: the same work in one run, on private servers of one machine. It is written by
 
 %s
 
-on %s, on %s%s. Nobody waits for a disk: MySQL
-with innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off. What mqnotify costs above bare statements is in
-[measurements](measurements.md), and on your server in %s.
+on %s, on %s%s. No server waits for a disk
+(innodb_flush_log_at_trx_commit=2, fsync=off). [Measurements](measurements.md) compare mqnotify with bare statements, %s on your server.
 
 *wake trigger*: a trigger on the table wakes the consumer, whatever program inserts. *mqnotify_wake*: the table has no trigger, and the producer calls a procedure
-after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id, which one process remembers; *with the
-message*: what is sent while nobody listens is gone. watermill-sql has the driver's own settings, since its JSON column refuses what interpolateParams sends. River's
-driver for MySQL is missing: the Go module proxy has no version of it.
+after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id. *with the message*: a message
+that is sent while no process listens is lost. watermill-sql runs without interpolateParams, which its JSON column refuses. River's driver for MySQL
+has no released version.
 %s
 ## From the publish to the handler
 
-From the call of Publish, which commits, to the handler's, one message at a time. The peers take turns, the first second of which does not count; a message comes at a random time between two polls.
+From the call of Publish to the call of the handler, one message at a time, at random times between two polls.
 
 %s
 ![distributions, and latency against idle statements](benchmarks.svg)
 
 ## What waiting costs
 
-A publisher and its listeners wait, for %v, the others for %v; the server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements). Each further listener is of another group, with
-connections of its own. Without a trigger mqnotify polls, at most a second apart, for rows that no producer announces.
+The server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements) over %v for mqnotify, and over %v for the others. Each further listener has its own group and
+connections. Pings are not statements. Without a trigger mqnotify polls every second for rows that no producer announces.
 
 %s
 ## Rows a second
 
-Medians of three turns. Published in transactions of 100 for up to %v, then all read by a new group, a handler called for each. mqnotify and watermill-sql store the group's offset;
-plain polling and PostgreSQL's reader do not.
+Medians of three turns: published in hundreds for up to %v, then read by a new group. Only mqnotify and watermill-sql store an offset.
 
 %s
 ## Transactions that commit late
 
-One takes its row's id, another one with a larger id commits and is handled, if it is so soon, and then the first commits.
+A transaction takes an id, another one with a larger id commits, and then the first commits.
 
 %s
 ## Privileges
 
-Those that the accounts of this run had, on the table if nothing else is named; the tables were made before. With SELECT, INSERT, UPDATE on
-offsets and dead letters alone mqnotify works too, and finds late rows for a minute.
+On the table, if no other is named. Without performance_schema mqnotify finds late rows for a minute.
 
 %s
 %s`, command, time.Now().UTC().Format(time.DateOnly), strings.Join(append(machine(), f.versions...), ", "), load(), "`mqnotify bench`",
@@ -187,5 +183,5 @@ func load() string {
 	if err != nil || len(fields) < 2 {
 		return ""
 	}
-	return ", with a load of " + fields[1] + " at the end, the benchmark's own included"
+	return ", with a load of " + fields[1] + " at the end"
 }
