@@ -11,12 +11,9 @@ import (
 // The procedures work on servers with other settings: names in lower case, and a binary log of statements.
 func TestSettings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		flags := []string{"--log-bin", "--server-id=1", "--binlog-format=STATEMENT", "--log-bin-trust-function-creators=1"}
-		topic := "orders"
-		if s.IsMariaDB() { // MySQL wants it when the data folder is made
-			flags, topic = append(flags, "--lower-case-table-names=1"), "Orders"
-		}
-		config, db := database(t, s.Start(t, flags...), topic)
+		const topic = "Orders"
+		config, db := database(t, s.Start(t, "--lower-case-table-names=1", "--log-bin", "--server-id=1", "--binlog-format=STATEMENT",
+			"--log-bin-trust-function-creators=1"), topic)
 		lead(t, config, topic)
 		caller := connect(t, db, "SET autocommit = 0")
 		result := caller.waits(t, db, topic, 0, 60)
@@ -46,5 +43,42 @@ func TestReadOnly(t *testing.T) {
 		mysqltest.AwaitState(t, db.Pool(), caller.id, "User sleep")
 		mysqltest.Exec(t, admin, "INSERT INTO orders (payload) VALUES ('x')") // an administrator may, as replication does
 		require.Equal(t, value(1), mysqltest.Receive(t, result))
+	})
+}
+
+// On a replica the procedures of its source wait for the rows that replication brings, and those that write fail if it is
+// read-only. What the source's procedures write arrives there once.
+func TestReplica(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		source, replica := s.Replica(t)
+		config, db := database(t, source, "orders")
+		there := config.Clone()
+		there.Addr = replica.Addr()
+		admin := open(t, there)
+		mysqltest.Eventually(t, "the procedures are there", func() bool {
+			_, err := admin.Pool().ExecContext(t.Context(), "CALL mqnotify_wait('orders', 0, 0)")
+			return err == nil
+		})
+		mysqltest.Exec(t, admin.Pool(), "SET GLOBAL read_only = ON")
+		db2 := open(t, replica.User(t, there, "SELECT, INSERT, EXECUTE ON `"+config.DBName+"`.*"))
+		caller, listener := connect(t, db2), connect(t, db2)
+		for _, call := range []string{"mqnotify_publish('orders', NULL, 'x')", "mqnotify_notify('reload', 'x')"} {
+			_, err := caller.ExecContext(t.Context(), "CALL "+call)
+			refused(t, err, "HY000", "read-only")
+		}
+		row := caller.waits(t, db2, "orders", 0, 60)
+		heard := mysqltest.Result(func() any {
+			n, err := listener.listen(t.Context(), "reload", 0, 60)
+			if err != nil {
+				return err
+			}
+			return n
+		})
+		mysqltest.AwaitState(t, admin.Pool(), caller.id, "User sleep")
+		mysqltest.ExecAll(t, db.Pool(), "CALL mqnotify_publish('orders', NULL, 'x')", "CALL mqnotify_notify('reload', 'x')")
+		require.Equal(t, value(1), mysqltest.Receive(t, row))
+		require.Equal(t, notification{1, "x"}, mysqltest.Receive(t, heard))
+		require.Equal(t, 1, mysqltest.Value[int](t, admin.Pool(), "SELECT COUNT(*) FROM orders"))
+		require.Equal(t, 1, mysqltest.Value[int](t, admin.Pool(), "SELECT COUNT(*) FROM mqnotify_notification"))
 	})
 }
