@@ -65,16 +65,16 @@ func page(s settings, a amounts, f *field, results []*result) string {
 		l := r.latency50()
 		return []string{digits(l.Median), digits(l.P99), digits(l.Max), fmt.Sprint(len(l.Samples))}
 	})
-	idle := table(results, "statements a second when idle | one listener | each further one", func(r *result) []string {
+	idle := table(results, "statements a second, idle | one listener | each further one", func(r *result) []string {
 		return []string{digits(r.idle), digits(r.each)}
 	})
-	rates := table(results, "rows a second | published in hundreds | read from a backlog", func(r *result) []string {
+	rates := table(results, "rows a second | published in hundreds | backlog read by a new group", func(r *result) []string {
 		if !r.peer.keeps {
 			return []string{digits(rate(r.publish)), "nothing is kept"}
 		}
 		return []string{digits(rate(r.publish)), digits(rate(r.read))}
 	})
-	late := table(results, "transactions that commit late | lost | rows behind them waited", func(r *result) []string {
+	late := table(results, "late commits | lost | rows behind waited", func(r *result) []string {
 		return []string{fmt.Sprintf("%d of %d", r.lost, r.late), fmt.Sprintf("%d of %d", r.held, r.late)}
 	})
 	privileges := table(results, "privileges | publisher | consumer", func(r *result) []string {
@@ -92,34 +92,34 @@ This page compares mqnotify with other tools: the same work in one run, on priva
 %s
 
 on %s, on %s%s. No server waits for a disk
-(innodb_flush_log_at_trx_commit=2, fsync=off). [Measurements](measurements.md) compare mqnotify with bare statements, %s on your server.
+(innodb_flush_log_at_trx_commit=2, fsync=off). [Measurements](measurements.md) compare it with bare statements.
 
 *wake trigger*: a trigger on the table wakes the consumer, whatever program inserts. *mqnotify_wake*: the table has no trigger, and the producer calls a procedure
-after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id. *with the message*: a message
-that is sent while no process listens is lost. watermill-sql runs without interpolateParams, which its JSON column refuses. River's driver for MySQL
-has no released version.
+after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id. *with the message*: a message sent while no process
+listens is lost.
+watermill-sql runs without interpolateParams, which its JSON column refuses. River has no released driver for MySQL.
 %s
 ## From the publish to the handler
 
-From the call of Publish to the call of the handler, one message at a time, at random times between two polls.
+From the call of Publish to the call of the handler, at random times between two polls.
 
 %s
 ![distributions, and latency against idle statements](benchmarks.svg)
 
 ## What waiting costs
 
-The server's own count (MySQL: Questions, PostgreSQL: pg_stat_statements) over %v for mqnotify, and over %v for the others. Each further listener has its own group and
+The server's count (Questions, pg_stat_statements) over %v for mqnotify, and over %v for the others. Each further listener has its own group and
 connections. Pings are not statements. Without a trigger mqnotify polls every second for rows that no producer announces.
 
 %s
 ## Rows a second
 
-Medians of three turns: published in hundreds for up to %v, then read by a new group. Only mqnotify and watermill-sql store an offset.
+Medians of three turns, for up to %v. Only mqnotify and watermill-sql store an offset.
 
 %s
 ## Transactions that commit late
 
-A transaction takes an id, another one with a larger id commits, and then the first commits.
+A transaction with a larger id commits first.
 
 %s
 ## Privileges
@@ -127,7 +127,7 @@ A transaction takes an id, another one with a larger id commits, and then the fi
 On the table, if no other is named. Without performance_schema mqnotify finds late rows for a minute.
 
 %s
-%s`, command, time.Now().UTC().Format(time.DateOnly), strings.Join(append(machine(), f.versions...), ", "), load(), "`mqnotify bench`",
+%s`, command, time.Now().UTC().Format(time.DateOnly), strings.Join(append(machine(), f.versions...), ", "), load(),
 		notes(f), latency, a.sleep, a.window, idle, a.rates, rates, late, privileges, verdict(results))
 }
 
