@@ -18,12 +18,12 @@ type Message[T any] struct {
 	Value T
 }
 
-// ConsumeOptions are the settings of [Consume]. The zero value is recommended; From: "beginning" is for a new group that wants
-// every message that there is. Its Group stays empty.
+// ConsumeOptions are the settings of [Consume]. The zero value is recommended. A new group begins with every stored message if
+// From is "beginning". Leave the field Group empty, because Consume has an argument for it.
 type ConsumeOptions = consumer.Options
 
-// Publish stores the values as messages of the topic, all or none of them, in a transaction of its own. Its errors are those of
-// [producer.Producer.Publish]; after notify.ErrUnknown the messages may be stored or not.
+// Publish stores the values as messages of the topic, all or none of them, in a transaction of its own. It returns the errors of
+// [producer.Producer.Publish]. After notify.ErrUnknown the messages may be stored or not.
 func Publish[T any](ctx context.Context, db *DB, topic string, values ...T) error {
 	p, messages, err := publishing(db, topic, values)
 	if err != nil {
@@ -33,7 +33,7 @@ func Publish[T any](ctx context.Context, db *DB, topic string, values ...T) erro
 	return err
 }
 
-// PublishTx stores the values inside the caller's transaction. They are messages if it commits, and never were otherwise.
+// PublishTx stores the values inside the caller's transaction. They become messages when it commits, and vanish if it rolls back.
 // The topic's wake trigger wakes consumers at the commit. Without the trigger they find the messages within a second, or at
 // once if the caller calls db.Core().Wake after the commit.
 func PublishTx[T any](ctx context.Context, db *DB, tx notify.Tx, topic string, values ...T) error {
@@ -69,13 +69,16 @@ func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []
 // Consume calls handle with every message of the topic, one at a time, until ctx ends; then it returns nil. The topic may be any
 // table with an AUTO_INCREMENT key.
 //
-// The group's offset is stored. One process of a group handles messages; the others stand by, and one takes over when it
-// dies. An empty group stores nothing, has no dead letters, and Consume returns a [consumer.HandlerError] in their place. A new group, and an empty one, begins with what is committed from now on, unless
-// options say otherwise. A message is handled at least once: again if the process dies before the offset is stored. A handler
-// that fails is called again, five times in all, and then the message goes to the group's dead letters, at once with
-// [ErrDead]. [ErrStop] ends Consume.
+// The server stores the group's offset. One process of a group handles messages. The others stand by, and one of them takes over
+// when the first dies. A new group begins with what is committed from now on, unless options.From says otherwise. Consume handles a
+// message at least once: again if the process dies before the offset is stored. If handle fails, Consume calls it again, five
+// times in all, and then moves the message to the group's dead letters. An error that wraps [ErrDead] moves it there at once.
+// [ErrStop] ends Consume.
 //
-// There is at most one value of options.
+// With an empty group Consume stores nothing and begins with what is committed from now on. It then has no dead letters, and
+// returns a [consumer.HandlerError] in their place.
+//
+// Consume takes at most one value of options; more are a [notify.ErrOptions].
 func Consume[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
 		return consumer.Each(func(ctx context.Context, m consumer.Message) error {
@@ -88,9 +91,9 @@ func Consume[T any](ctx context.Context, db *DB, topic, group string, handle fun
 	})
 }
 
-// ConsumeTx is Consume whose handler works in a transaction that commits the group's offset, too. What the handler does in it
-// is done exactly once. It must neither commit nor roll back, and must return the error of every statement that fails. The
-// group is not empty.
+// ConsumeTx is Consume with a handler that works in a transaction. The commit of this transaction also stores the group's offset,
+// so the handler's statements in it take effect exactly once. The handler must neither commit nor roll back, and must return the
+// error of every statement that fails. The group must not be empty.
 func ConsumeTx[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, tx *sqlx.Tx, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
 		return consumer.EachTx(func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
@@ -123,7 +126,7 @@ func consume[T any](ctx context.Context, db *DB, topic, group string, options []
 	return c.Run(ctx, handler(d))
 }
 
-// one returns the only value of options, or what zero values mean.
+// one returns the only value of options, or the zero value if there is none.
 func one[O any](options []O) (o O, err error) {
 	switch len(options) {
 	case 0:

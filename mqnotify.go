@@ -1,5 +1,5 @@
-// Package mqnotify is publish and subscribe, LISTEN and NOTIFY, tasks and locks on a MySQL or MariaDB database, and needs
-// nothing else. A consumer sleeps inside the server and wakes at the commit of a row, whichever program inserted it. No
+// Package mqnotify provides publish and subscribe, LISTEN and NOTIFY, tasks and locks on a MySQL or MariaDB database, and needs
+// no other service. A consumer sleeps inside the server and wakes at the commit of a row, whichever program inserted it. No
 // committed row is lost, even when transactions commit out of order, connections drop and processes are killed.
 //
 //	db, err := mqnotify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -11,25 +11,25 @@
 //
 // # Which function does what
 //
-//   - [Publish] and [PublishTx] store messages for all who listen. [Consume] and [ConsumeTx] handle them, in order, and
-//     remember for each group how far it is. They read any table with an AUTO_INCREMENT key, too.
-//   - [DB.Notify] and [DB.Listen] pass on short texts under a name, as PostgreSQL's NOTIFY and LISTEN do.
-//   - [Await] is a SELECT that waits until it returns rows.
-//   - [Enqueue], [EnqueueTx] and [Work] share tasks among workers, each task for one of them.
-//   - [DB.Lock] does a thing on one machine at a time.
+//   - [Publish] and [PublishTx] store messages for all consumers. [Consume] and [ConsumeTx] handle them, in order, and store
+//     each group's offset. They also read any table with an AUTO_INCREMENT key.
+//   - [DB.Notify] and [DB.Listen] send and receive short texts under a name, as PostgreSQL's NOTIFY and LISTEN do.
+//   - [Await] runs a SELECT and waits until it returns rows.
+//   - [Enqueue], [EnqueueTx] and [Work] distribute tasks to workers; each task goes to one worker.
+//   - [DB.Lock] runs a function in one process at a time.
 //
 // # Values
 //
-// A message's or a task's value has a type of the user's. A []byte, a json.RawMessage or a string is the payload as it is.
-// Any other type is the payload's JSON. The rows of a table that mqnotify did not make are read into a struct by its db
-// tags, or, without such tags, from the row's JSON object (see docs/reference/cli.md for its form). A value that can't be decoded is a
-// failure of the handler that is not tried again: the message goes to the group's dead letters.
+// The value of a message or a task has a Go type that you choose. A []byte, a json.RawMessage or a string is the payload as it is.
+// Any other type is encoded as JSON. The rows of a table that mqnotify did not make are read into a struct by its db
+// tags or, without such tags, from the row's JSON object (docs/reference/cli.md describes its form). A value that can't be decoded
+// counts as a failure of the handler that another attempt would repeat: the message goes to the group's dead letters.
 //
 // # More
 //
-// The package only puts others together. They have more settings, and take the [DB.Core]: notify waits, producer and consumer
-// are for messages, queue is for tasks, guard for locks and for doing a thing once, capture makes messages of the changes of
-// a table, serve and bridge bring messages to browsers and brokers.
+// This package composes the others, which have more settings and take the [DB.Core]: notify waits, producer and consumer
+// handle messages, queue handles tasks, guard has locks and runs a thing once, capture makes messages of a table's changes,
+// and serve and bridge bring messages to browsers and brokers.
 package mqnotify
 
 import (
@@ -50,14 +50,14 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// ErrDead is for handlers of [Consume] and [Work] to return, alone or wrapped: the message or the task is not tried again. It
-// goes to the dead letters at once.
+// ErrDead is an error that handlers of [Consume] and [Work] return, alone or wrapped, when another attempt would fail as well. The
+// message or the task goes to the dead letters at once.
 var ErrDead = notify.ErrDead
 
-// ErrStop is for handlers of [Consume] to return, alone or wrapped: the message is handled, and Consume returns nil.
+// ErrStop is an error that handlers of [Consume] return, alone or wrapped: the message counts as handled, and Consume returns nil.
 var ErrStop = consumer.ErrStop
 
-// DB is a database of MySQL or MariaDB. It connects when it is used. Safe for concurrent use.
+// DB is a MySQL or MariaDB database. It connects when it is first used. Safe for concurrent use.
 type DB struct {
 	core *notify.DB
 
@@ -66,7 +66,7 @@ type DB struct {
 	queues    map[string]*queue.Queue
 }
 
-// Open returns access to the database that the data source names, as user:password@tcp(host:3306)/database or as
+// Open returns a DB for the database that dataSource names, as user:password@tcp(host:3306)/database or as
 // mysql://user:password@host/database. It does not connect. The caller closes the DB. No error shows the password.
 func Open(dataSource string) (*DB, error) {
 	core, err := notify.Open(dataSource)
@@ -76,11 +76,12 @@ func Open(dataSource string) (*DB, error) {
 	return &DB{core: core, producers: make(map[string]*producer.Producer), queues: make(map[string]*queue.Queue)}, nil
 }
 
-// Core returns the DB that the other packages take. The DB closes it. Its Pool begins transactions for [PublishTx] and
+// Core returns the DB that the other packages take. Close closes it, too. Its Pool begins transactions for [PublishTx] and
 // [EnqueueTx].
 func (db *DB) Core() *notify.DB { return db.core }
 
-// Close ends what the DB has begun. Call it when Consume, Work and the like have returned. It may be called twice.
+// Close closes the DB's producers, queues and connections. Call it after Consume, Work and the like have returned. It may be called
+// twice.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -94,9 +95,9 @@ func (db *DB) Close() error {
 	return errors.Join(append(errs, db.core.Close())...)
 }
 
-// Init makes the tables of the topics, those of mqnotify, and the triggers that wake consumers. What is there already stays.
-// Where the account may not make triggers it logs a warning with the remedy, and consumers find rows of other programs up to
-// a second later. The account needs what `mqnotify grants --role admin` prints.
+// Init creates the topics' tables, the tables of mqnotify, and the triggers that wake consumers. It keeps those that exist.
+// If the account may not create triggers, Init logs a warning with the remedy, and consumers find rows of other programs up to
+// a second later. The account needs the privileges that `mqnotify grants --role admin` prints.
 func (db *DB) Init(ctx context.Context, topics ...string) error {
 	unchecked, err := core.Beside(db.core) // Init upgrades older tables
 	if err != nil {
@@ -121,7 +122,7 @@ func (db *DB) Init(ctx context.Context, topics ...string) error {
 	return wake.InstallAll(ctx, db.core, slog.Default(), messages...)
 }
 
-// InitQueues makes queues of tasks. Those that are there already stay. Init has made their tables.
+// InitQueues creates queues of tasks and keeps those that exist. Call Init first, because it creates their tables.
 func (db *DB) InitQueues(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := queue.Create(ctx, db.core, name, queue.Options{}); err != nil {
@@ -131,10 +132,10 @@ func (db *DB) InitQueues(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Notification is what Listen gives: a name, a payload and when it was sent.
+// Notification is an element of the channel that Listen returns: a name, a payload and the time when it was sent.
 type Notification = notify.Notification
 
-// Notify sends a notification to all who listen to the name. The payload has at most 8,000 bytes. [notify.NotifyTx] sends one
+// Notify sends a notification to all listeners of the name. The payload has at most 8,000 bytes. [notify.NotifyTx] sends one
 // inside a transaction.
 func (db *DB) Notify(ctx context.Context, name, payload string) error {
 	return notify.Notify(ctx, db.core, name, payload)
@@ -146,14 +147,14 @@ func (db *DB) Listen(ctx context.Context, names ...string) (<-chan Notification,
 	return notify.Listen(ctx, db.core, names...)
 }
 
-// Await waits until a query returns rows, and returns them, each in a T: a struct with db tags, or the type of a single
-// column. table is the one whose changes can make it return rows. See [notify.Await].
+// Await runs the query until it returns rows, and returns them, each in a T: a struct with db tags, or the type of a single
+// column. The argument table names the table whose changes can make the query return rows. See [notify.Await].
 func Await[T any](ctx context.Context, db *DB, table, query string, args ...any) ([]T, error) {
 	return notify.Await[T](ctx, db.core, table, query, args...)
 }
 
-// Lock calls f while it holds the lock of the name, which one process of all that use the database has at a time. It waits
-// until the lock is free or ctx has ended; then the error is [notify.ErrNotAcquired]. The lock is lost with its connection:
+// Lock calls f while it holds the lock of the name, which one process of all that use the database can hold at a time. It waits
+// until the lock is free or ctx ends; in the latter case the error is [notify.ErrNotAcquired]. The lock is lost with its connection:
 // then f's context ends, and the error is [notify.ErrLockLost]. `mqnotify lock NAME` takes the same lock.
 func (db *DB) Lock(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	mutex, err := guard.NewMutex(db.core, name, guard.MutexOptions{})

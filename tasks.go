@@ -7,7 +7,7 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// Task is a task of a queue. [queue.FinishTx] takes its field Task.
+// Task is a task of a queue. Pass its field Task to [queue.FinishTx].
 type Task[T any] struct {
 	queue.Task
 	// Value is the payload.
@@ -17,8 +17,8 @@ type Task[T any] struct {
 // WorkOptions are the settings of [Work]. The zero value is recommended.
 type WorkOptions = queue.WorkerOptions
 
-// Enqueue enters the values as tasks into the queue, all or none of them, in a transaction of its own. For a delay, a
-// priority or a unique key use package queue. Its errors are those of [queue.Queue.Enqueue].
+// Enqueue stores the values as tasks of the queue, all or none of them, in a transaction of its own. For a delay, a
+// priority or a unique key use package queue. It returns the errors of [queue.Queue.Enqueue].
 func Enqueue[T any](ctx context.Context, db *DB, name string, values ...T) error {
 	q, entries, err := entering(db, name, values)
 	if err != nil {
@@ -28,7 +28,7 @@ func Enqueue[T any](ctx context.Context, db *DB, name string, values ...T) error
 	return err
 }
 
-// EnqueueTx enters the values inside the caller's transaction. They are tasks if it commits, and never were otherwise.
+// EnqueueTx stores the values inside the caller's transaction. They become tasks when it commits, and vanish if it rolls back.
 func EnqueueTx[T any](ctx context.Context, db *DB, tx notify.Tx, name string, values ...T) error {
 	q, entries, err := entering(db, name, values)
 	if err != nil {
@@ -64,11 +64,11 @@ func (db *DB) queue(name string) (*queue.Queue, error) {
 	return q, nil
 }
 
-// Work calls handle with the queue's tasks until ctx ends; then it waits for the handlers and returns nil. A task is with one
-// worker at a time, of all that work on the queue anywhere. nil means that the task is done. After an error it is tried
-// again, after a growing wait, five times, and is dead then, or at once with [ErrDead]. A task may be handled again if its
-// worker dies before that is written down: at least once. One task is handled at a time, unless options say otherwise; there
-// is at most one value of them.
+// Work calls handle with the queue's tasks until ctx ends; then it waits for the running handlers and returns nil. Of all workers
+// of the queue, in all processes, one has a task at a time. If handle returns nil, the task is done. After an error Work tries
+// the task again, five times in all, with growing waits, and then stores it as dead; an error that wraps [ErrDead] does so at once.
+// Work handles a task at least once: again if its worker dies before the outcome is stored. It handles one task at a time unless
+// options say otherwise. It takes at most one value of options.
 func Work[T any](ctx context.Context, db *DB, name string, handle func(ctx context.Context, t Task[T]) error, options ...WorkOptions) error {
 	o, err := one(options)
 	if err != nil {

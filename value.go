@@ -32,12 +32,12 @@ func encode(value any) ([]byte, error) {
 	}
 	payload, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("mqnotify: %w: a %T has no JSON: %w", notify.ErrOptions, value, err)
+		return nil, fmt.Errorf("mqnotify: %w: a %T can't be encoded as JSON: %w", notify.ErrOptions, value, err)
 	}
 	return payload, nil
 }
 
-// decode is the inverse of encode. Its error is an ErrDead: another attempt would fail as well.
+// decode is the inverse of encode. Its error wraps ErrDead, because another attempt would fail as well.
 func decode[T any](payload []byte) (value T, err error) {
 	switch v := any(&value).(type) {
 	case *[]byte:
@@ -54,7 +54,7 @@ func decode[T any](payload []byte) (value T, err error) {
 	return value, err
 }
 
-// dead makes consumers understand ErrDead.
+// dead makes an ErrDead of this package one of package notify, which consumers check.
 func dead(err error) error {
 	if errors.Is(err, ErrDead) && !errors.Is(err, notify.ErrDead) {
 		return fmt.Errorf("%w: %w", notify.ErrDead, err)
@@ -62,9 +62,9 @@ func dead(err error) error {
 	return err
 }
 
-// decoder makes values of messages and rows.
+// decoder decodes messages and rows.
 type decoder[T any] struct {
-	fields map[string][]int // of T by column; nil when T is not a struct with db tags, or a pointer to one
+	fields map[string][]int // the fields of T by column; nil unless T is a struct with db tags or a pointer to one
 }
 
 var tags = reflectx.NewMapper("db")
@@ -79,7 +79,7 @@ func newDecoder[T any]() *decoder[T] {
 		return d
 	}
 	for name, field := range tags.TypeMap(t).Names {
-		// With a dot it is a field of a field, which may be the JSON of a column.
+		// A name with a dot is a field of a field. Its column may hold the JSON of the outer field.
 		if _, tagged := field.Field.Tag.Lookup("db"); tagged && !strings.Contains(name, ".") {
 			if d.fields == nil {
 				d.fields = make(map[string][]int)
@@ -90,8 +90,8 @@ func newDecoder[T any]() *decoder[T] {
 	return d
 }
 
-// check returns an error when rows of the table, of these columns alone if there are any, lack one that T has in a db tag: all
-// of them would be dead letters.
+// check returns an error if a db tag of T names a column that the table, or the list of columns if it is not empty, lacks.
+// Otherwise every row would become a dead letter.
 func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, columns []string) error {
 	if d.fields == nil {
 		return nil
@@ -129,12 +129,12 @@ func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 	for column, index := range d.fields {
 		raw, ok := row[column]
 		isBytes := m.IsBase64(column)
-		if !ok { // a text that is not UTF-8
+		if !ok { // a text that is not UTF-8 is encoded in base64
 			raw, ok = row[column+"_base64"]
 			isBytes = true
 		}
 		null := string(raw) == "null"
-		if !ok { // the JSON value null
+		if !ok { // a JSON column that holds the JSON value null
 			if _, ok = row[column+"_json"]; ok {
 				raw = json.RawMessage("null")
 			}
@@ -142,7 +142,7 @@ func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 		if null {
 			raw = nil
 		}
-		if !ok { // the table is another one now, and may be mended
+		if !ok { // not ErrDead: the table changed after check, and may be repaired
 			return value, fmt.Errorf("mqnotify: row %d of %s has no column %q, which %T has in a db tag", m.ID, m.Topic, column, value)
 		}
 		if err := set(reflectx.FieldByIndexes(target, index), raw, isBytes); err != nil {
@@ -154,7 +154,7 @@ func (d *decoder[T]) message(m consumer.Message) (value T, err error) {
 
 var errNull = errors.New("it is NULL: make the field a pointer or a sql.Null")
 
-// set gives a field the value of a column; raw is nil if that is NULL.
+// set assigns the value of a column to a field; raw is nil if the value is NULL.
 func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 	null := raw == nil
 	switch t := field.Type(); {
@@ -220,7 +220,7 @@ func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 		return err
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
 		reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
-		return json.Unmarshal([]byte(text), field.Addr().Interface()) // a DECIMAL is a text
+		return json.Unmarshal([]byte(text), field.Addr().Interface()) // a DECIMAL is a JSON string
 	case reflect.Slice:
 		if field.Type().Elem().Kind() == reflect.Uint8 {
 			field.SetBytes([]byte(text))

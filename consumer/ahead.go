@@ -9,21 +9,21 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// ahead takes the row that the wait for its commit returns, which saves the reader a
-// statement. For message tables only: the text protocol would change a FLOAT.
+// ahead keeps the row that the commit wait returned, which saves the reader a statement. It is for message tables only, because
+// the text protocol of this wait would change a FLOAT.
 type ahead struct {
 	topic  string
-	wait   string // for the commit of a row
+	wait   string // the statement that waits for the commit of a row
 	shares *shares
 
 	mu   sync.Mutex
-	page *page  // one row; nil for none
-	from uint64 // the id before it
+	page *page  // one row, or nil
+	from uint64 // the id before the row's
 }
 
 var _ waiting.Carrier = (*ahead)(nil)
 
-// newAhead returns nil for rows that can't be taken in this way.
+// newAhead returns nil if the rows are not of a message table, or are filtered.
 func newAhead(r *rows) *ahead {
 	if !r.messages || r.where != "" {
 		return nil
@@ -36,7 +36,7 @@ func newAhead(r *rows) *ahead {
 	}
 }
 
-// scanner returns a function that reads a row into a page.
+// scanner returns a function that reads a result's row into a page.
 func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
 	columns := 4
 	if a.shares != nil {
@@ -62,8 +62,8 @@ func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
 // CommitWait implements [waiting.Carrier].
 func (a *ahead) CommitWait() string { return a.wait }
 
-// Row implements [waiting.Carrier]. It keeps a row that is the next after an id:
-// otherwise others may stand before it.
+// Row implements [waiting.Carrier]. It keeps only a row whose id follows after directly, because rows before another one may be
+// missing.
 func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err error) {
 	p := &page{}
 	m, err := a.scanner()(result, p)
@@ -85,7 +85,7 @@ func (a *ahead) Outdate() {
 	a.page = nil
 }
 
-// take returns the row that came with its commit if it is the next after id, otherwise nil.
+// take returns the kept row if its id follows id directly, otherwise nil.
 func (a *ahead) take(id uint64) *page {
 	if a == nil {
 		return nil

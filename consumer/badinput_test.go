@@ -62,7 +62,7 @@ func TestBadTables(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	for says, options := range map[string]Options{
 		"Group is longer":            {Group: strings.Repeat("ä", 129)},
-		"Group is no UTF-8":          {Group: "\xff"},
+		"Group is not UTF-8":          {Group: "\xff"},
 		"ends with a space":          {Group: "g "},
 		"Member is longer":           {Member: strings.Repeat("m", 256)},
 		"Reset needs a Group":        {Reset: true},

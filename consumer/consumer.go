@@ -20,8 +20,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Consumer reads a topic and gives its rows to a handler. Its methods but Run may be called at any time, by several goroutines at
-// once.
+// Consumer reads a topic and passes its rows to a handler. Its methods except Run are safe for concurrent use.
 type Consumer struct {
 	db      *notify.DB
 	topic   string
@@ -29,7 +28,7 @@ type Consumer struct {
 	log     *slog.Logger
 }
 
-// New prepares a consumer of a table of the database. It does not connect.
+// New returns a consumer of a table of the database. It does not connect.
 func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 	if err := ident.Check(topic); err != nil {
 		return nil, err
@@ -39,7 +38,7 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 		return nil, err
 	}
 	if options.Member == "" {
-		host, _ := os.Hostname() // a name for people: none is no harm
+		host, _ := os.Hostname() // the name is for people, so an empty one does no harm
 		options.Member = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	log := options.Logger.With("topic", topic)
@@ -50,19 +49,16 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 	return &Consumer{db, topic, options, log}, nil
 }
 
-// Run reads and handles rows until the context ends, the handler says ErrStop,
-// Options.Limit is reached, or with Options.StopAtEnd the end: then it returns nil,
-// with the offset stored. It reconnects after a loss of its connections, without a limit. It returns
-// the errors that another try can't mend: a first connection that fails, notify.ErrNoTable and the other
-// errors about the table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, a
-// HandlerError, and errors of the server such as a missing privilege.
+// Run reads and handles rows until ctx ends, the handler returns ErrStop, Options.Limit is reached, or, with Options.StopAtEnd, the
+// end is reached. It then stores the offset and returns nil. It reconnects after a lost connection, without a limit. It returns
+// errors that another attempt would repeat: of a first connection that fails, notify.ErrNoTable and the other errors about the
+// table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, a HandlerError, and errors of the server such as a missing
+// privilege.
 //
-// All the consumers of a DB share the connections that wait for new rows (see
-// package notify), four for reading, one for the locks of groups, and those of the DB's
-// pool. A consumer takes a connection of its own for reading with Options.Where,
-// Mode "poll", Flag "row", StopAtEnd or MembersShare, for a handshake, and while it waits for
-// a group's lock that another member holds. Run must not be called twice at the same
-// time.
+// All consumers of a DB share the connections that wait for new rows (see package notify), four for reading, one for the locks of
+// groups, and those of the DB's pool. A consumer opens a connection of its own for reading with Options.Where, Mode "poll", Flag
+// "row", StopAtEnd or MembersShare, for a handshake, and while it waits for a group's lock that another member holds. A second call
+// of Run must not begin before the first has returned.
 func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	if handler.handle == nil {
 		return fmt.Errorf("consumer: %w: no handler", notify.ErrOptions)
@@ -84,7 +80,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return nil
 		case permanent(err):
 			return err
-		case ctx.Err() != nil: // whatever it cut off
+		case ctx.Err() != nil: // the end of ctx probably caused err
 			return nil //nolint:nilerr // the end of the context is how Run is stopped
 		case !l.reached || !l.began && !l.stoodBy && (server.ReadOnly(err) || errors.Is(err, errReplica)):
 			return err
@@ -96,7 +92,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		if wait == backoff.Stop {
 			return err
 		}
-		c.log.WarnContext(ctx, "consumer lost its hold; it goes on by itself", "error", err, "wait", wait)
+		c.log.WarnContext(ctx, "the consumer lost its connection or its group; it continues by itself", "error", err, "wait", wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -105,7 +101,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	}
 }
 
-// permanent reports whether another try can't mend err.
+// permanent reports whether another attempt would fail with err again.
 func permanent(err error) bool {
 	for _, known := range []error{
 		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, position.ErrDamaged, errTxEnded,
@@ -118,24 +114,25 @@ func permanent(err error) bool {
 	if errors.As(err, &failed) {
 		return true
 	}
-	// If the table is gone, the next try describes it again and returns the clearer error, notify.ErrNoTable.
+	// If the table is gone, the next attempt describes it again and returns the clearer error, notify.ErrNoTable.
 	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
 		server.Busy(err) || server.Is(err, server.ErrNoSuchTable)
 	return server.Number(err) != 0 && !transient
 }
 
-// connection is what lasts as long as the connections of a Run do; a Run has one connection after another.
+// connection lasts as long as the connections of a Run do. A Run has one connection after another; some fields keep what an earlier
+// one found.
 type connection struct {
 	*Consumer
 	options Options
 	handler Handler
-	reached bool               // the server answered, once
-	began   bool               // it came as far as reading, once
-	stoodBy bool               // another member was active, once
-	warned  bool               // of a key that is not AUTO_INCREMENT
-	reading bool               // it began to read
+	reached bool               // the server has answered before
+	began   bool               // Run has begun to read before
+	stoodBy bool               // another member was active before
+	warned  bool               // the warning about a key that is not AUTO_INCREMENT was logged
+	reading bool               // this connection began to read
 	done    *position.Progress // without a group: where the connection before ended
-	origins origins            // of the table
+	origins origins            // the table's
 }
 
 func (l *connection) run(ctx context.Context) (err error) {
@@ -157,7 +154,7 @@ func (l *connection) run(ctx context.Context) (err error) {
 		var release context.CancelFunc
 		ctx, release = member.lock.Context(ctx)
 		defer release()
-		// Of its own: the lock may be lost after ctx has ended, with a message in hand.
+		// A context of its own, because the lock may be lost after ctx has ended, while the handler still runs.
 		handling, release = member.lock.Context(handling)
 		defer release()
 	}
@@ -184,7 +181,7 @@ func (l *connection) run(ctx context.Context) (err error) {
 	return l.read(ctx, handling, rows, stored, begun)
 }
 
-// start is where a group that is new begins, or one that is reset, or a reader without one.
+// start returns where a new or reset group begins, or a reader without a group.
 func (l *connection) start(ctx context.Context, rows *rows) (position.Progress, error) {
 	l.origins = origins{begins: true}
 	begun, err := l.options.begin.start(ctx, rows, l.options.TimeColumn)
@@ -194,11 +191,11 @@ func (l *connection) start(ctx context.Context, rows *rows) (position.Progress, 
 	return begun, err
 }
 
-// session returns a session to read with, and a function that leaves it.
+// session returns a session to read with, and a function that releases it.
 func (l *connection) session(ctx context.Context) (*core.Session, func(), error) {
-	// A condition of the user's may be slow, and a Poll uses the session all the time: others would wait.
+	// A condition of the user may be slow, and a Poll uses the session all the time: other consumers would wait.
 	if l.options.MembersShare || l.options.Where != "" || l.options.polls() {
-		// It may be idle for as long as a handler takes, and holds nothing.
+		// It may be idle for as long as a handler takes, and holds no lock.
 		session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: 8 * time.Hour})
 		if err != nil {
 			return nil, nil, err
@@ -208,7 +205,7 @@ func (l *connection) session(ctx context.Context) (*core.Session, func(), error)
 	return core.SharedSession(ctx, l.db)
 }
 
-// rows prepares to read. The caller closes them.
+// rows returns the rows to read. The caller closes them.
 func (l *connection) rows(ctx context.Context, t *table.Table, shares *shares) (*rows, error) {
 	session, release, err := l.session(ctx)
 	if err != nil {
@@ -237,7 +234,7 @@ func (l *connection) rows(ctx context.Context, t *table.Table, shares *shares) (
 	return rows, nil
 }
 
-// checkOrder returns the error for a key that is not AUTO_INCREMENT, unless the user accepts what that loses.
+// checkOrder returns the error for a key that is not AUTO_INCREMENT, unless AcceptAnyKey is set.
 func (l *connection) checkOrder(ctx context.Context, rows *rows) error {
 	key, err := rows.table.Column(rows.keyName)
 	if err == nil {
@@ -247,7 +244,7 @@ func (l *connection) checkOrder(ctx context.Context, rows *rows) error {
 		return nil
 	}
 	if !l.options.AcceptAnyKey {
-		return fmt.Errorf("consumer: %w; Options.AcceptAnyKey (--any-key) reads it all the same", err)
+		return fmt.Errorf("consumer: %w; Options.AcceptAnyKey (--any-key) reads it anyway", err)
 	}
 	if !l.warned && (l.options.Group != "" || !l.options.StopAtEnd) {
 		l.warned = true
@@ -256,7 +253,7 @@ func (l *connection) checkOrder(ctx context.Context, rows *rows) error {
 	return nil
 }
 
-// read runs the reader and the handler side by side.
+// read runs the reader and the delivery concurrently.
 func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledger, begun position.Progress) error {
 	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
@@ -277,8 +274,8 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	}
 	l.log.DebugContext(ctx, "reading", "settled", begun.Settled, "writers", source.name(), "grace", grace)
 	if !l.began && l.options.Writers == "" && source.name() == writersUnknown {
-		l.log.WarnContext(ctx, "this account can't see open transactions: a gap in the ids counts as settled after a time, for which in strict order "+
-			"all that follows waits, and a transaction that stays open for longer loses its rows (mqnotify doctor says which grant helps)", "time", grace)
+		l.log.WarnContext(ctx, "this account can't see open transactions, so a gap in the ids counts as settled after a time: in strict order "+
+			"the rows after it wait that long, and a transaction that stays open for longer loses its rows (mqnotify doctor names the missing privilege)", "time", grace)
 	}
 	if !l.began && rows.session.Capabilities().WritersElsewhere() {
 		warnReplica(ctx, l.log, l.options.Grace)
@@ -300,7 +297,7 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
 	}
 	l.origins.group, l.origins.wait, l.origins.next = l.options.Group, l.options.originWait, time.Time{}
-	l.origins.known = l.origins.known && l.options.Group == "" // of a group what is stored counts
+	l.origins.known = l.origins.known && l.options.Group == "" // a group reads them from the server, where they are stored
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		if err := reader.run(ctx); errors.Is(err, errDrained) {
@@ -345,8 +342,8 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll()), nil
 }
 
-// handlerContext returns the handler's context. It ends with handling, which the group's lock ends,
-// and StopTimeout after ctx, so that the message in hand can be finished.
+// handlerContext returns the handler's context. It ends with handling, which the loss of the group's lock ends, and StopTimeout
+// after ctx, so that the handler can finish the current messages.
 func (l *connection) handlerContext(ctx, handling context.Context) (context.Context, context.CancelFunc) {
 	handling, cancel := context.WithCancelCause(handling)
 	stop := context.AfterFunc(ctx, func() {

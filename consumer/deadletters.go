@@ -19,54 +19,55 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// errNoLetter says that another call was faster.
+// errNoLetter means that the dead letter was deleted before the transaction locked it.
 var errNoLetter = errors.New("there is no such dead letter")
 
 // previewBytes is how much of a payload DeadLetters reads.
 const previewBytes = 4 << 10
 
-// DeadLetter is a message that a group gave up.
+// DeadLetter is a message that a group stopped trying.
 type DeadLetter struct {
-	// ID is the dead letter's own, which stays when the message fails again.
+	// ID is the id of the dead letter itself. It stays the same when the message fails again.
 	ID uint64
 	// Topic is the table's name.
 	Topic string
-	// Group is the group that gave the message up.
+	// Group is the group whose handler failed.
 	Group string
-	// MessageID is the id that the message has in the topic.
+	// MessageID is the id of the message in the topic.
 	MessageID uint64
-	// Headers are nil when there are none.
+	// Headers is nil if there are none.
 	Headers map[string]string
-	// Payload is the message as it failed, a row as a JSON object: the first 4 KiB of it, unless DeadFilter.Whole is set.
+	// Payload is the payload, or the row as a JSON object, with which the handler failed: its first 4 KiB, or all of it if
+	// DeadFilter.Whole is set.
 	Payload []byte
 	// Size is the length of the whole payload, in bytes.
 	Size uint64
-	// Attempts is how often the handler failed.
+	// Attempts is how many times the handler failed.
 	Attempts int
 	// Error is the text of the handler's last error, of 8 KiB at most.
 	Error string
-	// FailedAt is when the group gave the message up, by the server's clock, in UTC.
+	// FailedAt is the time of the last failure, by the server's clock, in UTC.
 	FailedAt time.Time
-	// Retrying is set when the group's consumer is to try the row again, and has not yet.
+	// Retrying is true between RetryDead and the next attempt of the group's consumer.
 	Retrying bool
 }
 
-// DeadFilter chooses dead letters; the zero value chooses all.
+// DeadFilter selects dead letters; the zero value selects all.
 type DeadFilter struct {
-	// IDs are those of the dead letters; empty means all. An id that no dead letter has is passed over.
+	// IDs are ids of dead letters; empty means all. Ids that no dead letter has are ignored.
 	IDs []uint64
 	// Error is a part of the error's text, in capitals or not; empty means every error.
 	Error string
-	// After is the id after which the dead letters are chosen, for pages.
+	// After selects the dead letters with larger ids, for pages.
 	After uint64
-	// Limit is the most that are chosen, those with the smallest ids. 0 means 100 for DeadLetters, and no limit for
+	// Limit is the maximum number, counted from the smallest id. 0 means 100 for DeadLetters, and no limit for
 	// RetryDead and DeleteDead.
 	Limit int
-	// Whole makes DeadLetters read whole payloads, however large they are.
+	// Whole makes DeadLetters read whole payloads of any size.
 	Whole bool
 }
 
-// where is the filter as a condition on the dead letters, which are l.
+// where returns the filter as an SQL condition on the dead letters, which have the alias l.
 func (f DeadFilter) where(topic, group string) (where string, args []any, err error) {
 	if f.Limit < 0 {
 		return "", nil, fmt.Errorf("consumer: %w: Limit is negative", notify.ErrOptions)
@@ -87,8 +88,9 @@ func (f DeadFilter) where(topic, group string) (where string, args []any, err er
 	return where, args, nil
 }
 
-// DeadLetters returns the dead letters of the consumer's group, or of every group without Options.Group, that the filter chooses,
-// by their ids. The consumer need not run. The error is notify.ErrNoTable, notify.ErrNoState, notify.ErrOptions or the server's.
+// DeadLetters returns the dead letters that the filter selects, in the order of their ids. They are those of the consumer's group, or
+// of every group if Options.Group is empty. The consumer need not run. The error is notify.ErrNoTable, notify.ErrNoState,
+// notify.ErrOptions or the server's.
 func (c *Consumer) DeadLetters(ctx context.Context, f DeadFilter) (all []DeadLetter, err error) {
 	t, err := c.table(ctx)
 	if err != nil {
@@ -131,15 +133,15 @@ func (c *Consumer) table(ctx context.Context) (*table.Table, error) {
 	return table.Describe(ctx, c.db.Pool(), c.db.Name(), c.topic)
 }
 
-// RetryDead has the groups try again the messages of the dead letters that DeadLetters would return, each in a transaction of its
-// own: no other group gets them. messages are their ids, in the order of the dead letters. gone are the dead letters, by their
-// ids, whose rows are not in the table any more; they stay as they are. An error leaves the dead letters after it as they were;
-// what was done before is in the results.
+// RetryDead makes the groups try again the messages of the dead letters that DeadLetters would return, each in a transaction of its
+// own. No other group gets them. messages are the ids of the messages, in the order of the dead letters. gone are the ids of dead
+// letters whose rows are no longer in the table; these stay as they are. After an error the results contain what was done before;
+// the remaining dead letters stay as they were.
 //
 // A message of a message table is published again for its group alone, whole, with a new id and the header mqnotify-retry, and
-// its dead letter is deleted. Of any other table the group's consumer reads the row again, as it is then, at the latest 5 s later
-// if it runs. It handles the row, at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
-// letter with it; until then DeadLetter.Retrying is set. When the handler fails again, the dead letter has the new error.
+// its dead letter is deleted. In any other table the group's consumer reads the current row again, within 5 s
+// if it runs. It handles the row at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
+// letter with it. Until then DeadLetter.Retrying is true. If the handler fails again, the dead letter has the new error.
 //
 // The error is one of those of DeadLetters, or about the table's key.
 func (c *Consumer) RetryDead(ctx context.Context, f DeadFilter) (messages, gone []uint64, err error) {
@@ -160,7 +162,7 @@ func (c *Consumer) RetryDead(ctx context.Context, f DeadFilter) (messages, gone 
 	err = c.eachLetter(ctx, t, f, func(ctx context.Context, letter uint64) error {
 		id, err := c.retryLetter(ctx, t, letter, retry)
 		switch {
-		case errors.Is(err, errNoLetter): // another call was faster
+		case errors.Is(err, errNoLetter): // another call has done it
 			return nil
 		case errors.Is(err, errGone):
 			gone = append(gone, letter)
@@ -171,17 +173,17 @@ func (c *Consumer) RetryDead(ctx context.Context, f DeadFilter) (messages, gone 
 		return err
 	})
 	if len(messages) > 0 && t.IsMessageTable() {
-		if woken := c.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without it the group polls
+		if woken := c.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without the privilege the group polls
 			err = woken
 		}
 	}
 	return messages, gone, err
 }
 
-// errGone says that the row of a dead letter is not there.
+// errGone means that the row of a dead letter is no longer in the table.
 var errGone = errors.New("the row is gone")
 
-// retryLetter does with one dead letter what again does, in a transaction.
+// retryLetter locks a dead letter and calls again with it, in a transaction.
 func (c *Consumer) retryLetter(ctx context.Context, t *table.Table, letter uint64,
 	again func(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error),
 ) (id uint64, err error) {
@@ -212,8 +214,8 @@ func (c *Consumer) retryLetter(ctx context.Context, t *table.Table, letter uint6
 	return id, nil
 }
 
-// publishLetter publishes the message of a dead letter for its group, and deletes the dead letter. The payload, which may be as large
-// as a packet, does not leave the server.
+// publishLetter publishes the message of a dead letter for its group, and deletes the dead letter. The server copies the payload,
+// because it may be as large as a packet.
 func (c *Consumer) publishLetter(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
 	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
 		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), payload FROM "+schema.DeadLetterTable+" WHERE id = ?",
@@ -229,7 +231,7 @@ func (c *Consumer) publishLetter(ctx context.Context, tx *sqlx.Tx, t *table.Tabl
 	return uint64(id), err
 }
 
-// askForRow asks the group's consumer to read the row again.
+// askForRow stores that the group's consumer must read the row again.
 func (c *Consumer) askForRow(ctx context.Context, tx *sqlx.Tx, t *table.Table, key string, message uint64, group string) (uint64, error) {
 	var there int
 	err := tx.QueryRowxContext(ctx, "SELECT 1 FROM "+ident.Quote(t.Name)+" WHERE "+ident.Quote(key)+" = ?", message).Scan(&there)
@@ -244,7 +246,7 @@ func (c *Consumer) askForRow(ctx context.Context, tx *sqlx.Tx, t *table.Table, k
 }
 
 // DeleteDead deletes the dead letters that DeadLetters would return, each in a transaction of its own, and returns how many it
-// deleted. The messages stay in the topic. The error is one of those of DeadLetters; what was deleted before it stays deleted.
+// deleted. The messages stay in the topic. The error is one of those of DeadLetters; deletions before the error remain.
 func (c *Consumer) DeleteDead(ctx context.Context, f DeadFilter) (n int, err error) {
 	t, err := c.table(ctx)
 	if err != nil {
@@ -272,8 +274,8 @@ func (c *Consumer) DeleteDead(ctx context.Context, f DeadFilter) (n int, err err
 	return n, err
 }
 
-// eachLetter calls do with the dead letters that the filter chooses, and that are there now: a message that fails again meanwhile does
-// not come again.
+// eachLetter calls do with every dead letter that the filter selects and that exists when eachLetter begins, so that a message
+// that fails again is not retried twice.
 func (c *Consumer) eachLetter(ctx context.Context, t *table.Table, f DeadFilter, do func(ctx context.Context, letter uint64) error) error {
 	const page = 1000
 	if _, _, err := f.where(t.Name, c.options.Group); err != nil {

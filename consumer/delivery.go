@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// delivery gives messages to the handler and moves the group's offset.
+// delivery passes messages to the handler and moves the group's offset.
 type delivery struct {
 	handler  Handler
 	options  Options
@@ -26,27 +26,26 @@ type delivery struct {
 
 	unsaved bool
 	saved   time.Time
-	told    uint64 // the watermark that Options.Watch knows
+	told    uint64 // the watermark that Options.Watch was last called with
 
-	dead   int             // messages that went to the dead letters one after the other
-	pauses backoff.BackOff // the waits after such; nil before the first
+	dead   int             // consecutive messages that became dead letters
+	pauses backoff.BackOff // the waits after several dead letters in a row; nil before the first
 }
 
-// ownError is an error that is not the handler's: no retry of a message mends it.
+// ownError is an error of the delivery, not of the handler: to retry the message would not help.
 type ownError struct{ error }
 
 func (e ownError) Unwrap() error { return e.error }
 
 var (
-	// errUnsaved says that messages were handled and the offset does not tell.
-	errUnsaved = errors.New("what was handled could not be stored: it will be handled again")
-	// errTxEnded is a handler's fault that no retry mends.
-	errTxEnded = errors.New("the handler committed or rolled back the transaction that it was given: it must only use it")
+	// errUnsaved means that messages were handled and the offset could not be stored.
+	errUnsaved = errors.New("the progress could not be stored: handled messages will be handled again")
+	// errTxEnded is a mistake in the handler's code, so a retry would not help.
+	errTxEnded = errors.New("the handler committed or rolled back its transaction: it must do neither")
 )
 
-// run handles batches until the context ends, the reader closes in, or the
-// handler says ErrStop. What was handled is stored before it returns. handling is
-// the handler's context, which ends later than the delivery's own.
+// run handles batches until ctx ends, the reader closes in, or the handler returns ErrStop. It stores the progress before it
+// returns. handling is the handler's context, which ends later than ctx.
 func (d *delivery) run(ctx, handling context.Context, in <-chan batch) (err error) {
 	d.saved = time.Now()
 	if d.options.Watch != nil {
@@ -54,12 +53,12 @@ func (d *delivery) run(ctx, handling context.Context, in <-chan batch) (err erro
 		d.told = d.progress.Settled
 	}
 	defer func() {
-		// A context that ended must not make what was handled be handled again.
+		// Store the progress even after ctx ended, or these messages would be handled again.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if saved := d.save(last); saved != nil {
 			if errors.Is(err, errFenced) {
-				err = nil // said below
+				err = nil // the same error is in saved
 			}
 			err = errors.Join(err, fmt.Errorf("%w: %w", errUnsaved, saved))
 		}
@@ -90,9 +89,9 @@ func (d *delivery) run(ctx, handling context.Context, in <-chan batch) (err erro
 
 func (d *delivery) batch(ctx, handling context.Context, b batch) error {
 	if d.options.Limit > 0 && int(d.options.counted.Load()) >= d.options.Limit {
-		return ErrStop // reached over an earlier connection
+		return ErrStop // the limit was reached over an earlier connection
 	}
-	if !b.inOrder { // else they are below what is handled, or settled
+	if !b.inOrder { // in order, the watermark covers them
 		for _, id := range b.passed {
 			d.progress.Done.Add(id, id)
 		}
@@ -103,7 +102,7 @@ func (d *delivery) batch(ctx, handling context.Context, b batch) error {
 	}
 	for rest := b.messages; len(rest) > 0; rest = rest[size:] {
 		size = min(size, len(rest))
-		if rest[0].retry { // each with its own dead letter
+		if rest[0].retry { // every retried row has a dead letter of its own
 			size = 1
 		}
 		if d.options.Limit > 0 {
@@ -133,7 +132,7 @@ func (d *delivery) batch(ctx, handling context.Context, b batch) error {
 	return nil
 }
 
-// watched tells Options.Watch that the watermark has moved.
+// watched calls Options.Watch if the watermark has moved.
 func (d *delivery) watched() {
 	if d.options.Watch != nil && d.progress.Settled != d.told {
 		d.told = d.progress.Settled
@@ -141,7 +140,7 @@ func (d *delivery) watched() {
 	}
 }
 
-// deliver gives messages to the handler until they are handled or dead.
+// deliver calls the handler until the messages are handled or have become dead letters.
 func (d *delivery) deliver(ctx, handling context.Context, messages []Message, inOrder bool) error {
 	if err := d.pause(ctx); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	if errors.As(err, &ownError{}) {
 		return err
 	}
-	if len(messages) > 1 { // which of them is it?
+	if len(messages) > 1 { // find out which one fails
 		for i := range messages {
 			if err := d.deliver(ctx, handling, messages[i:i+1], inOrder); err != nil {
 				return err
@@ -166,8 +165,8 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	if d.offset == nil {
 		return &HandlerError{m.Topic, m.ID, attempts, err}
 	}
-	d.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "id", m.ID, "attempts", attempts, "error", err)
-	if !errors.Is(err, notify.ErrDead) { // which is about this message alone
+	d.options.Logger.ErrorContext(ctx, "the message becomes a dead letter", "id", m.ID, "attempts", attempts, "error", err)
+	if !errors.Is(err, notify.ErrDead) { // ErrDead concerns this message alone
 		d.dead++
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
@@ -184,8 +183,8 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	})
 }
 
-// pause waits when several messages in a row went to the dead letters: what the handler needs may be away, and the whole topic
-// would go there.
+// pause waits if the last two or more messages became dead letters. What the handler needs may be unavailable, and without the wait
+// the whole topic would become dead letters.
 func (d *delivery) pause(ctx context.Context) error {
 	if d.dead < 2 {
 		return nil
@@ -197,7 +196,7 @@ func (d *delivery) pause(ctx context.Context) error {
 	if wait == backoff.Stop {
 		wait = time.Second
 	}
-	d.options.Logger.WarnContext(ctx, "messages went to the dead letters one after the other: waiting before the next", "messages", d.dead, "wait", wait)
+	d.options.Logger.WarnContext(ctx, "several messages in a row became dead letters: waiting before the next one", "messages", d.dead, "wait", wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -208,11 +207,10 @@ func (d *delivery) pause(ctx context.Context) error {
 	}
 }
 
-// try calls the handler up to MaxAttempts times, with waits between. An error that
-// is no ownError is the handler's last. The rest are the messages that it has not
-// handled.
+// try calls the handler up to MaxAttempts times, with waits in between. An error that is not an ownError is the handler's last. rest
+// are the messages that the handler has not handled.
 func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrder bool) (rest []Message, attempts int, err error) {
-	var waits backoff.BackOff // made when it is needed: it costs as much as reading a row
+	var waits backoff.BackOff // created only after a failure, because creating it costs as much as reading a row
 	for attempts = 1; ; attempts++ {
 		if err = d.once(handling, messages, inOrder); err == nil || errors.Is(err, ErrStop) {
 			return nil, attempts, err
@@ -228,7 +226,7 @@ func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrde
 		if errors.As(err, &ownError{}) {
 			return messages, attempts, err
 		}
-		if ctx.Err() != nil || handling.Err() != nil { // no further attempt, and no verdict on the message
+		if ctx.Err() != nil || handling.Err() != nil { // stop without blaming the message
 			return messages, attempts, ownError{cmp.Or(context.Cause(ctx), context.Cause(handling))}
 		}
 		if errors.Is(err, notify.ErrDead) {
@@ -252,7 +250,7 @@ func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrde
 	}
 }
 
-// handledOf is how many messages of a page were handled although there is an error.
+// handledOf returns how many messages of a page the handler reported as handled in err.
 func (d *delivery) handledOf(err error, most int) int {
 	var part *partialError
 	if d.handler.tx || !errors.As(err, &part) {
@@ -261,7 +259,7 @@ func (d *delivery) handledOf(err error, most int) int {
 	return max(0, min(part.n, most))
 }
 
-// once calls the handler one time, and notes what it has done.
+// once calls the handler one time, and records the progress.
 func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) error {
 	if d.options.HandlerTimeout > 0 {
 		var cancel context.CancelFunc
@@ -313,19 +311,19 @@ func (d *delivery) note(p *position.Progress, messages []Message, inOrder bool) 
 	}
 }
 
-// transact runs f in a transaction that moves the offset past the messages too.
+// transact runs f in a transaction that also moves the offset past the messages.
 func (d *delivery) transact(ctx context.Context, messages []Message, inOrder bool, f func(tx *sqlx.Tx) error) error {
 	tx, err := d.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return ownError{fmt.Errorf("consumer: begin: %w", err)}
 	}
 	done := f(tx)
-	if ctx.Err() != nil { // and with it the transaction
+	if ctx.Err() != nil { // the transaction has ended with ctx
 		_ = tx.Rollback()
 		return context.Cause(ctx)
 	}
 	if done != nil && !errors.Is(done, ErrStop) {
-		if err := tx.Rollback(); err != nil { // the connection is gone, whatever f said
+		if err := tx.Rollback(); err != nil { // the connection is lost, so f's own error says nothing about the message
 			return ownError{fmt.Errorf("consumer: roll back: %w", errors.Join(ended(err), done))}
 		}
 		return done
@@ -338,8 +336,7 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 		return ownError{ended(err)}
 	}
 	if err := tx.Commit(); err != nil {
-		// Done or not: only the stored offset knows, and what is known here must not
-		// be stored over it.
+		// The commit may have happened. Only the stored offset knows, so the progress in memory must not overwrite it.
 		d.unsaved = false
 		return ownError{fmt.Errorf("consumer: commit: %w", err)}
 	}
@@ -350,7 +347,7 @@ func (d *delivery) transact(ctx context.Context, messages []Message, inOrder boo
 	return done
 }
 
-// ended tells the handler's fault from a lost connection.
+// ended returns errTxEnded if the handler ended the transaction, and err otherwise.
 func ended(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return errTxEnded
@@ -365,7 +362,7 @@ func (d *delivery) saveIfDue(ctx context.Context) error {
 	return d.save(ctx)
 }
 
-// save stores the progress, if there is any and a group.
+// save stores the progress if it has changed and there is a group.
 func (d *delivery) save(ctx context.Context) error {
 	if !d.unsaved || d.offset == nil {
 		return nil

@@ -1,86 +1,69 @@
-// Package consumer reads a MySQL table past the last id it has seen, and loses no
-// row.
+// Package consumer reads the rows of a table in the order of its key and loses none of them.
 //
-// # The trouble
+// # The problem
 //
-// AUTO_INCREMENT ids are given out before the commit, so rows become visible out
-// of order: a reader of "id > last" passes over whatever commits late. A missing
-// id may be in flight, rolled back, skipped, or belong to a statement that has
-// taken it and has not inserted the row yet; nothing in the table tells which.
+// MySQL assigns an AUTO_INCREMENT id when a statement runs, not when its transaction commits. Rows therefore become visible out of
+// order: a reader that asks for "id > last" skips every row that commits late. The table alone can't explain a missing id. Its
+// transaction may still be open, it may have rolled back, the server may have skipped the id, or a statement may have taken the id
+// and not inserted the row yet.
 //
 // # The settled watermark
 //
-// The reader hands out what is visible at once, and keeps the set of ids that it
-// has seen above the watermark: the id below which nothing can appear any more.
-// To move the watermark it
+// The reader hands out every row as soon as it is visible. It also keeps a watermark, the id up to which no further row can appear,
+// and the set of ids above it that it has read. A missing id above the watermark is a gap. The reader settles gaps in three steps:
 //
-//  1. reads the head, the largest visible id;
-//  2. then asks the server which transactions may be writing to the table. A
-//     transaction that will fill a gap below the head took that id before the head
-//     appeared, and its lock on the table before that, so the answer includes it;
-//  3. reads the gaps again when one of these transactions has ended, and moves the
-//     watermark to the head when all have ended.
+//  1. It reads the head, the largest visible id.
+//  2. It asks the server which transactions may be writing to the table. A transaction that will fill a gap below the head took its
+//     id, and before that its lock on the table, before the head became visible. The answer therefore includes it.
+//  3. When one of these transactions has ended, the reader reads the gaps again. When all of them have ended, it moves the
+//     watermark to the head.
 //
-// A transaction that stays open for an hour thus delays its own rows, and the
-// watermark, but no other row and no statement more than one poll a second. A
-// backlog needs none of this: what is below a head whose writers have ended is
-// read in pages, in order.
+// A transaction that stays open for an hour delays its own rows and the watermark. It delays no other row, and costs at most one
+// poll a second. A backlog needs none of this: below a head whose writers have ended, the reader reads pages in order.
 //
-// Who is writing is known exactly from performance_schema.metadata_locks (MySQL)
-// or information_schema.INNODB_TRX (both, with PROCESS), or not at all: then a
-// gap is given time. See Options.Writers.
+// The reader sees the open writers exactly in performance_schema.metadata_locks (MySQL) or information_schema.INNODB_TRX (both
+// servers, with PROCESS). If it can read neither, a gap counts as settled after a time. See Options.Writers.
 //
 // # Delivery
 //
-// One goroutine reads ahead, one calls the handler, a message at a time or a page.
-// With a group, the watermark and the ids above it that were handled are stored,
-// so that a restart, or another member, goes on where the group was, gaps
-// included. A handler made by Each or Batch gets every row at least once; one made
-// by EachTx or BatchTx commits the offset in its own transaction, and what it does
-// there is done exactly once.
+// One goroutine reads ahead. Another calls the handler with one message or with a page. With a group, the server stores the watermark
+// and the handled ids above it, so that a restarted process or another member continues where the group was, gaps
+// included. A handler made by Each or Batch gets every row at least once. A handler made by EachTx or BatchTx commits the offset in
+// its own transaction, so its statements there take effect exactly once.
 //
-// A group has one active member, by an advisory lock; the others wait for the
-// lock in the server and have it as soon as the member's session ends. The members
-// of a DB that are active have their locks on one session; a member that waits has a
-// session of its own. A member
-// that was cut off and does not know it yet can't move the offset: each member
-// sets a fence when it begins, and an offset moves only under the fence of the
-// one who moves it.
+// A group has one active member, which holds an advisory lock. The others wait for the lock in the server and get it as soon as the
+// active member's session ends. The active members of a DB hold their locks on one session; a member that waits has a session of its
+// own. A member that was cut off and does not know it yet can't move the offset: every member sets a fence when it begins, and only
+// the member that knows the current fence can move the offset.
 //
 // # Connections
 //
-// The consumers of a DB share a handful of connections, however many topics they read; see
-// [Consumer.Run]. The DB's pool opens more while many handlers run at the same time, up to
-// its limit (50; db.Pool().SetMaxOpenConns changes it). A consumer uses one connection of the
-// pool at a time.
+// The consumers of a DB share a few connections, however many topics they read; see [Consumer.Run]. The DB's pool opens more
+// while many handlers run at the same time, up to its limit (50; db.Pool().SetMaxOpenConns changes it). A consumer uses one
+// connection of the pool at a time.
 //
 // # Members that share a group
 //
-// With Options.MembersShare all members are active. A message belongs to a partition by the
-// hash of its key; each partition has an advisory lock, and an offset and a fence of its
-// own. A member's session holds the locks of its partitions, so that they are free as soon
-// as it ends, and a lock of its place: who is a member is known by that. Each member has its
-// fair share, and lets partitions go, or takes free ones, when members come and go; before
-// it lets one go the handler finishes what it has in hand, and the offset is stored. One
-// member, the coordinator, checks this once a second, and wakes the others when there
-// is something to do; when it dies another one is.
+// With Options.MembersShare all members are active. The hash of a message's key determines its partition. Every partition has an
+// advisory lock, and an offset and a fence of its own. A member's session holds the locks of its partitions, so that they are free as
+// soon as it ends, and the lock of a slot, which shows that it is a member. Every member has its fair share of the partitions. It
+// releases some, or takes free ones, when members join and leave. Before it releases one, the handler finishes its current messages
+// and the offset is stored. One member, the coordinator, checks the shares once a second and wakes the others when they must
+// change; when it dies, another member becomes the coordinator.
 //
-// The messages of a key are handled in the order in which they were published: what was
-// published after another message's commit comes after it, however their ids became
-// visible.
+// The messages of a key are handled in the order in which they were published: a message that was published after another one's
+// commit comes after it, in whatever order their ids became visible.
 //
-// What dies, and what then holds:
+// # Failures
 //
-//   - the reader's connection: the row in hand is finished, then the reader goes
-//     on from the stored offset, over a new one;
-//   - the connection that holds the group's lock: the handler's context is
-//     cancelled with notify.ErrLockLost, and the next member that waits gets the group;
-//   - the process: its sessions and so its lock end with it; rows that were handled
-//     and not stored (Options.FlushInterval) come again, but to a handler in a
-//     transaction, which stored them or did not happen;
-//   - the host, without a word: the server gives the lock away 45 s later, and the
-//     member, if it lives, counts it as lost before that. What a handler's
-//     transaction holds stays locked until the server finds out, by TCP keepalive or
-//     the wait_timeout of the pool's connections; that may be the offset's row;
-//   - the server: all wait for it to come back.
+//   - The reader's connection is lost: the handler finishes its current row. The reader then continues from the stored offset, over
+//     a new connection.
+//   - The connection that holds the group's lock is lost: the handler's context is cancelled with notify.ErrLockLost, and the next
+//     member that waits gets the group.
+//   - The process dies: its sessions, and so its lock, end with it. Rows that were handled but not stored (Options.FlushInterval) are
+//     delivered again, except to a handler in a transaction, which has either stored them or had no effect.
+//   - The host dies or is cut off: the server gives the lock away after 45 s. If the member still lives, it counts the lock as lost
+//     before that. The locks of a handler's transaction, perhaps on the offset's row, remain until the server notices, by TCP
+//     keepalive or the wait_timeout of the pool's connections.
+//   - The server stops: all members wait until it is back.
 package consumer

@@ -16,16 +16,14 @@ import (
 )
 
 const (
-	// maxRanges is how many gaps one statement reads again; past it, the ids alone
-	// are read first.
+	// maxRanges is how many gaps one statement reads again. If there are more, the reader reads the ids alone first.
 	maxRanges = 100
-	// maxProbes bounds the rows that are probed for a lock before a gap is given up
-	// by time alone.
+	// maxProbes bounds the rows that are probed for a lock before a gap is settled by time alone.
 	maxProbes = 64
 )
 
-// pollWriters asks which writers are open, and reads again the gaps that a writer which has ended
-// may have filled. The caller has read the head before.
+// pollWriters asks which writers are open, and reads the gaps again that may have been filled by a writer that has ended. The caller
+// must have read the head before.
 func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err error) {
 	if time.Now().Before(r.nextPoll) {
 		return false, nil
@@ -33,7 +31,7 @@ func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err e
 	open, err := r.source.open(ctx)
 	now := time.Now()
 	r.nextPoll = now.Add(r.source.pace())
-	if errors.Is(err, errStale) && !r.waits() { // nothing is settled, but new rows need not wait
+	if errors.Is(err, errStale) && !r.waits() { // no gap settles, but new rows need not wait
 		n, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier})
 		return n > 0, err
 	}
@@ -59,9 +57,9 @@ func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err e
 		}
 	}
 	if r.keyed {
-		again.Lo = r.wm.settled + 1 // who has not ended may have committed since
+		again.Lo = r.wm.settled + 1 // a writer that seems to be open may have committed since the poll
 	}
-	if r.waits() { // the gaps below what was handed out in another order
+	if r.waits() { // read only gaps that settle now, so that rows come in order
 		again = position.Span{Lo: r.wm.settled + 1, Hi: ended}
 	}
 	n, err := r.reread(ctx, again)
@@ -76,12 +74,12 @@ func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err e
 }
 
 const (
-	// waitSaid is how long rows wait for a gap before the log says so, and waitSaidAgain is when it says so again.
+	// The log says what rows wait for after waitSaid, and then every waitSaidAgain.
 	waitSaid      = 2 * time.Second
 	waitSaidAgain = 10 * time.Second
 )
 
-// sayWait says, to the log and to Options.Waiting, which id the rows wait for that are held back, and for how long at most.
+// sayWait reports to the log and to Options.Waiting which id holds rows back, and for how long at most.
 func (r *reader) sayWait(ctx context.Context) {
 	now := time.Now()
 	switch {
@@ -106,7 +104,7 @@ func (r *reader) sayWait(ctx context.Context) {
 	r.log.InfoContext(ctx, "waiting for an id that an open transaction may still write: the rows after it are held back", attributes...)
 }
 
-// besides is how long a gap is kept open in addition to what the source knows.
+// besides returns how long a gap stays open in addition to the writers that the source reports.
 func (r *reader) besides(ctx context.Context) (time.Duration, error) {
 	if r.source.name() == writersUnknown {
 		return r.grace, nil
@@ -130,7 +128,7 @@ func warnReplica(ctx context.Context, log *slog.Logger, grace time.Duration) {
 		"a row whose transaction takes longer than this time, the replication's delay included, is lost", "time", grace)
 }
 
-// reread reads the gaps of a span again and hands out what is there now.
+// reread reads the gaps of a span again and hands out the rows that are visible now.
 func (r *reader) reread(ctx context.Context, s position.Span) (n int, err error) {
 	for {
 		gaps, whole, err := r.gaps(ctx, s.Lo-1, min(s.Hi, r.wm.frontier))
@@ -154,9 +152,8 @@ func (r *reader) reread(ctx context.Context, s position.Span) (n int, err error)
 	}
 }
 
-// gaps are the ranges of (after, upTo] to be read again, maxRanges at most; whole
-// tells that these are all. Where there are more, the ids that are there are read
-// first, and the ranges are those of ids that were not there before.
+// gaps returns the ranges of (after, upTo] to read again, at most maxRanges; whole means that these are all. If there are more gaps,
+// it reads the visible ids first, and returns only ranges of ids that were not visible before.
 func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.Span, whole bool, err error) {
 	for gap := range r.wm.seen.Missing(max(after, r.wm.settled), upTo) {
 		if gaps = append(gaps, gap); len(gaps) > maxRanges {
@@ -188,9 +185,8 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.
 	}
 }
 
-// locked reports whether a row of a gap up to id is there but locked, so that its writer
-// has not ended. It asks for at most the newest maxProbes ids, one by one, because
-// for a range both servers report locks of rows that were not asked for.
+// locked reports whether a row in a gap up to id exists but is locked, so that its writer has not ended. It probes at most the newest
+// maxProbes ids, one by one, because for a range both servers also report locks of rows that were not asked for.
 func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 	mode := "FOR SHARE NOWAIT"
 	if r.rows.session.Capabilities().MariaDB {

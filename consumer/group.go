@@ -12,28 +12,28 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// standby is how long one wait for the group's lock lasts.
+// standby bounds one wait for the group's lock; another follows.
 const standby = 30 * time.Second
 
-// lockIdle is the IdleTimeout of a session of a member's own.
+// lockIdle is the IdleTimeout of a session that one member uses alone.
 const lockIdle = 45 * time.Second
 
-// groupLease is how long a member that dies keeps its group where several servers take writes.
+// groupLease is how long a dead member keeps its group if several servers take writes.
 const groupLease = 15 * time.Second
 
-// appliesWithin is how long a member watches a server that may be a replica before it joins a group there.
+// appliesWithin is how long a member observes a server that may be a replica before it joins a group there.
 const appliesWithin = time.Second
 
 // errReplica ends the first attempt to join a group; later ones wait for a failover.
 var errReplica = errors.New("this server is a replica of another: connect to the one that takes the writes, or read without a group")
 
 // membership is the right to read for a group: its advisory lock, or a lease. It decides which
-// member works; the fence ensures that no other member moves the offset.
+// member is active; the fence ensures that no other member moves the offset.
 type membership struct {
 	lock interface {
 		Context(parent context.Context) (context.Context, context.CancelFunc)
 	}
-	// leave lets the next member in.
+	// leave releases the membership.
 	leave func() error
 }
 
@@ -42,8 +42,8 @@ func groupLock(database, topic, group string) string {
 	return core.LockName("group", database, topic, group)
 }
 
-// join returns when this process is the group's active member. The locks of many groups are on one session. A member that
-// has to wait for the lock takes a session of its own, because the wait keeps the session busy.
+// join returns when this process is the group's active member. One session holds the locks of many groups. A member that
+// must wait for the lock uses a session of its own, because the wait keeps the session busy.
 func (l *connection) join(ctx context.Context, topic *table.Table) (*membership, error) {
 	name := groupLock(topic.Schema, topic.Name, l.options.Group)
 	caps, err := core.Discover(ctx, l.db)
@@ -56,7 +56,7 @@ func (l *connection) join(ctx context.Context, topic *table.Table) (*membership,
 		return nil, err
 	case replica:
 		return nil, errReplica
-	case caps.Galera || caps.MultiPrimary: // each server has advisory locks of its own
+	case caps.Galera || caps.MultiPrimary: // advisory locks are local to each server
 		return l.lease(ctx, name)
 	}
 	if l.options.lockIdle == lockIdle {

@@ -9,42 +9,38 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// ErrStop is returned by a handler, alone or wrapped, to end Run once the messages
-// in hand are done: they count as handled, and Run returns nil.
+// ErrStop is an error that a handler returns, alone or wrapped, to end Run: the current messages count as handled, and Run returns
+// nil.
 var ErrStop = errors.New("stop consuming")
 
-// Handler is what is done with messages: made by Each, Batch, EachTx or BatchTx.
-// It is called by one goroutine at a time. An error, or a panic, means that the
-// messages were not handled: they are tried again.
+// Handler handles messages. Make one with Each, Batch, EachTx or BatchTx. One goroutine at a time calls it. An error, or a panic,
+// means that the messages were not handled; they are tried again.
 //
-// Its context ends when the group's lock is lost, when Options.HandlerTimeout has
-// passed, or Options.StopTimeout after the end of Run's own context. A handler
-// that goes on after that is waited for.
+// Its context ends when the group's lock is lost, when Options.HandlerTimeout has passed, or Options.StopTimeout after the end of
+// Run's own context. Run waits for a handler that continues after that.
 type Handler struct {
 	handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) error
 	each   bool
 	tx     bool
 }
 
-// Each handles one message, at least once.
+// Each returns a handler of one message, which handles it at least once.
 func Each(handle func(ctx context.Context, m Message) error) Handler {
 	return Handler{each: true, handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
 		return handle(ctx, messages[0])
 	}}
 }
 
-// Batch handles a page of messages, Options.PageRows of them at most, at least once.
+// Batch returns a handler of a page of at most Options.PageRows messages, which handles them at least once.
 func Batch(handle func(ctx context.Context, messages []Message) error) Handler {
 	return Handler{handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
 		return handle(ctx, messages)
 	}}
 }
 
-// EachTx handles one message in a transaction that commits the offset too: what
-// it does in tx is done exactly once. It must neither commit nor roll back, and it
-// must return the error of every statement that fails: after some (a deadlock) the
-// server has rolled back what was done before, and would commit the rest without
-// it. It needs a group.
+// EachTx returns a handler of one message in a transaction that also commits the offset, so that its statements in tx take effect
+// exactly once. It must neither commit nor roll back. It must return the error of every statement that fails, because after some
+// errors (a deadlock) the server has rolled back the earlier statements and would commit only the rest. It needs a group.
 func EachTx(handle func(ctx context.Context, tx *sqlx.Tx, m Message) error) Handler {
 	return Handler{each: true, tx: true, handle: func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
 		return handle(ctx, tx, messages[0])
@@ -56,9 +52,8 @@ func BatchTx(handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) e
 	return Handler{tx: true, handle: handle}
 }
 
-// Handled is what a handler made by Batch returns when it has done the first n messages
-// of its page and err kept it from the next one: those n count as handled, and the
-// rest is tried again. For other handlers it is err.
+// Handled returns an error for a handler made by Batch that has handled the first n messages of its page and failed with err at the
+// next one. Those n count as handled, and the rest is tried again. With other handlers it means err. It returns nil if err is nil.
 func Handled(n int, err error) error {
 	if err == nil {
 		return nil
@@ -66,7 +61,7 @@ func Handled(n int, err error) error {
 	return &partialError{n, err}
 }
 
-// partialError is a page of which the first messages were handled.
+// partialError is the error of a page of which the handler has handled the first messages.
 type partialError struct {
 	n   int
 	err error
@@ -75,9 +70,8 @@ type partialError struct {
 func (e *partialError) Error() string { return e.err.Error() }
 func (e *partialError) Unwrap() error { return e.err }
 
-// HandlerError is a handler's last failure with a message, when it was tried
-// Options.MaxAttempts times, or failed with notify.ErrDead, and there is no group whose dead
-// letters could take it.
+// HandlerError is a handler's last failure with a message that was tried Options.MaxAttempts times, or that failed with
+// notify.ErrDead. Run returns it if there is no group with dead letters.
 type HandlerError struct {
 	Topic    string
 	ID       uint64

@@ -13,14 +13,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// ErrBelowOffset is what an error is when a table's ids end below the offset: the
-// table was truncated, or a counter was set back, or the offset is another
-// table's. What is inserted now would be taken for done. It is also returned for a
-// table that was truncated and has more rows since, if the account has PROCESS.
-// Start again with Options.Reset (consume --reset).
+// ErrBelowOffset means that the table's ids end below the offset: the table was truncated, a counter was set back, or the offset
+// belongs to another table. New rows would count as handled already. If the account has PROCESS, Run also returns it for a table that
+// was truncated and has since got more rows. Start again with Options.Reset (consume --reset).
 var ErrBelowOffset = errors.New("the table's ids end below the offset")
 
-// head is the largest id that is visible; 0 when there is none.
+// head returns the largest visible id, or 0 if there is none.
 func (r *reader) head(ctx context.Context) (uint64, error) {
 	head, _, err := largest(ctx, r.rows)
 	return head, err
@@ -38,15 +36,14 @@ func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error)
 	return id.V, id.Valid, nil
 }
 
-// checkHead returns ErrBelowOffset for a table that was truncated. One that was
-// emptied goes on counting where it was.
+// checkHead returns ErrBelowOffset if the table was truncated. After a DELETE of all rows the ids continue, which is no error.
 func (r *reader) checkHead(ctx context.Context) error {
 	r.checked = time.Now()
 	return checkHead(ctx, r.rows, r.wm.settled)
 }
 
-// checkLeast returns notify.ErrNotTopic for a table with a row that no consumer reads, because ids are counted from 1 on: an id below
-// that is a program's mistake, or was inserted with NO_AUTO_VALUE_ON_ZERO. With AcceptAnyKey it only warns.
+// checkLeast returns notify.ErrNotTopic if the table has a row with an id below 1, because no consumer reads it. Such a row is
+// a program's mistake, or was inserted with NO_AUTO_VALUE_ON_ZERO. With AcceptAnyKey checkLeast only warns.
 func (r *reader) checkLeast(ctx context.Context) error {
 	var below bool
 	err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
@@ -85,6 +82,6 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	if known && next > settled || !known && !exists {
 		return nil
 	}
-	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start anew with --reset (Options.Reset): %w",
+	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start again with --reset (Options.Reset): %w",
 		r.table, head, settled, ErrBelowOffset)
 }

@@ -17,40 +17,37 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// innodbTrx reads the writers from information_schema.INNODB_TRX. The view is a
-// cache, which the server refreshes only if no session has read it for 100 ms. So
-// every query carries a number of its own in its text, and the view shows the texts
-// of the running statements: a view that shows this number was made while this
-// very statement ran, later than the head was read.
+// innodbTrx reads the writers from information_schema.INNODB_TRX. The view is a cache, which the server refreshes only if no session
+// has read it for 100 ms. Every query therefore carries a number of its own in its text. The view shows the texts of the running
+// statements, so a view that shows this number was refreshed while this statement ran, which is later than the head was read.
 type innodbTrx struct {
 	session *core.Session
-	way     string // reads the view itself, or has the routine read it
-	last    []trx  // what was open at the last question
-	names   uint64 // how many writers were given a name
-	stale   int    // how often the view was stale of late
+	way     string // reads the view itself, or calls the routine that reads it
+	last    []trx  // the transactions at the last query
+	names   uint64 // how many writers have a name
+	stale   int    // how often the view was stale recently
 }
 
 const (
-	// trxMark begins the comment that tells a question from the others.
+	// trxMark begins the comment that contains the number of a query.
 	trxMark = "/* mqnotify "
 	// maxStale bounds the waits for a view that stays stale, to 7 s.
 	maxStale = 6
 )
 
-// nonces numbers the questions of the process: consumers may share a session.
+// nonces numbers the queries of the process, because consumers may share a session.
 var nonces atomic.Uint64
 
 // trx is a transaction as the view shows it.
 type trx struct {
 	name    writer
-	id      uint64 // 0 or a made-up one until it writes
+	id      uint64 // 0 or an invented one until the transaction writes
 	thread  uint64 // 0 when its session is gone, as a prepared XA transaction's is
 	started string // in whole seconds
 	writes  bool
 }
 
-// newInnoDBTrx tries the view. Others may be reading it too, so that it is stale
-// for now: no reason to do without it.
+// newInnoDBTrx tries the view. A stale view is no error, because other readers may be the cause.
 func newInnoDBTrx(ctx context.Context, session *core.Session, way string) (*innodbTrx, error) {
 	i := &innodbTrx{session: session, way: way}
 	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
@@ -88,9 +85,8 @@ func (i *innodbTrx) open(ctx context.Context) (open, error) {
 	return writers, nil
 }
 
-// same reports whether two sightings, of which t is the earlier, may be of one
-// transaction. In doubt it returns true: the reader then waits for a writer that seems to
-// go on a second longer, until its session's next transaction has another start.
+// same reports whether t and later may be the same transaction. In doubt it returns true: the reader then waits up to a second
+// longer for a writer that seems to go on, until the next transaction of its session has another start time.
 func (t trx) same(later trx) bool {
 	if t.id == later.id && t.assigned() {
 		return true
@@ -105,8 +101,8 @@ func (t trx) same(later trx) bool {
 // writes, MariaDB shows 0, and MySQL a number made from an address.
 func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 
-// read reads the view over a transaction of the session's own, without which it
-// would not be in the view. It returns nil when the view was made earlier.
+// read reads the view inside a transaction of the session, because the view shows a session only if it has one. It returns nil if
+// the view was refreshed before this statement.
 func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	nonce := nonces.Add(1)
 	mark := fmt.Sprintf("%s%d %d */", trxMark, i.session.ID(), nonce)
@@ -142,7 +138,7 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 			t.thread = thread.V
 			if t.thread == i.session.ID() {
 				if strings.HasPrefix(statement, "SELECT ") && !strings.Contains(statement, trxMark) {
-					return noSourceError("something between here and the server takes the comments out of statements")
+					return noSourceError("something between this program and the server removes the comments from statements")
 				}
 				fresh = fresh || strings.Contains(statement, mark)
 				continue
@@ -157,9 +153,8 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	return all, nil
 }
 
-// pace leaves the view the 100 ms after which the server refreshes it. Every query
-// restarts them, so several readers that ask in step could keep the view stale without
-// end: while the view is stale, every reader waits longer, for a random time.
+// pace leaves the view unread for the 100 ms after which the server refreshes it. Every query restarts this time, so several
+// readers in step could keep the view stale forever. While the view is stale, every reader therefore waits longer, for a random time.
 func (i *innodbTrx) pace() time.Duration {
 	const rest = 110 * time.Millisecond
 	if i.stale == 0 {
@@ -168,8 +163,8 @@ func (i *innodbTrx) pace() time.Duration {
 	return rest + rand.N(rest<<i.stale)
 }
 
-// late: InnoDB gives the first id of a transaction out before it starts the
-// transaction (ha_innobase::write_row), which the view shows from its start on.
+// late returns true because InnoDB assigns the first id of a transaction before it starts the transaction
+// (ha_innobase::write_row), and the view shows only started transactions.
 func (i *innodbTrx) late() bool { return true }
 
 func (i *innodbTrx) name() string { return i.way }

@@ -1,7 +1,7 @@
 package consumer
 
-// waits reports whether a row that fills a gap is held until the gap settles: always in strict order;
-// by key while there are more gaps than one statement can read, because only one statement reads them all at one time.
+// waits reports whether a row that fills a gap is held until the gap settles. In strict order this is always so; with a key
+// it is so while there are more gaps than one statement can read, because only a single statement reads all of them at one time.
 func (r *reader) waits() bool {
 	if r.strict || !r.keyed {
 		return r.strict
@@ -15,7 +15,7 @@ func (r *reader) waits() bool {
 	return false
 }
 
-// own takes the messages apart that are passed over.
+// own separates the member's messages from the ids of those that it passes over.
 func own(messages []Message) (own []Message, passedIDs []uint64) {
 	own = messages[:0:0]
 	for _, m := range messages {

@@ -81,7 +81,7 @@ func TestDeadLettersInARowPause(t *testing.T) {
 			return errors.New("broken")
 		})))
 		// Before the third, the fourth and the good one.
-		require.Equal(t, 3, strings.Count(log.String(), "one after the other"), log.String())
+		require.Equal(t, 3, strings.Count(log.String(), "messages in a row became dead letters"), log.String())
 		require.Equal(t, 7, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 	})
 }

@@ -21,25 +21,24 @@ import (
 // snapshotTime bounds the statement that reads which sessions hold a group's locks.
 const snapshotTime = 10 * time.Second
 
-// member is one of those who share a group: its session and the locks that it holds. A member
-// has one of as many slots as there are partitions, and a lock for each of its partitions.
-// One of the members is the coordinator: it reads the holders of all these locks, and while they are not
-// shared fairly it wakes the others, who wait for its lock, by a turn. It decides nothing:
-// each takes what is its own by the same rule, and the end of the coordinator wakes all.
+// member is a member of a shared group: its session and the locks that it holds. There are as many slots as partitions. A member
+// holds the lock of one slot, and of each of its partitions. One member is the coordinator. It reads which sessions hold these locks.
+// While the partitions are not shared fairly, it wakes the others, which wait for the coordinator's lock, by passing the lock once
+// around. It decides nothing: every member takes its share by the same rule. The end of the coordinator wakes all members.
 type member struct {
 	sharing
 	options Options
 	session *core.Session
-	prefix  string // of the locks' names
+	prefix  string // the beginning of the locks' names
 
 	slot        *core.Lock
-	coordinator *core.Lock // nil but for the coordinator
+	coordinator *core.Lock // nil unless this member is the coordinator
 	granted     *core.Lock // the coordinator's lock, until a snapshot shows whether its old holder wants it back
 	parts       map[int]*core.Lock
 
-	polls backoff.BackOff // the waits between two snapshots of the coordinator
+	polls backoff.BackOff // the coordinator's waits between two snapshots
 	last  snapshot        // the coordinator's last one
-	least uint64          // the watermark that it stored for the group
+	least uint64          // the watermark that the coordinator last stored for the group
 }
 
 func newMember(s sharing, session *core.Session, database string, options Options) *member {
@@ -50,8 +49,8 @@ func newMember(s sharing, session *core.Session, database string, options Option
 	}
 }
 
-// sharePrefix is what the names of a group's locks begin with: a hash leaves room for what
-// follows, whatever the group's name.
+// sharePrefix returns the beginning of the names of a group's locks. It contains a hash, because names are limited and the group's
+// name may be long.
 func sharePrefix(database, topic, group string) string {
 	sum := sha256.Sum256([]byte(groupLock(database, topic, group)))
 	return core.LockName("share", hex.EncodeToString(sum[:10])) + ":"
@@ -63,12 +62,12 @@ const (
 	coordinatorLock = "coordinator"
 )
 
-// snapshot is which sessions hold the group's locks; 0 where none does.
+// snapshot is the sessions that hold the group's locks; 0 means that none holds the lock.
 type snapshot struct {
 	coordinator uint64
 	slots       []uint64
 	owners      []uint64 // of the partitions
-	settled     uint64   // the least of the partitions'
+	settled     uint64   // the smallest watermark of the partitions
 }
 
 // snapshot reads which sessions hold the locks, in one statement.
@@ -112,8 +111,7 @@ func readSnapshot(ctx context.Context, db sqlx.QueryerContext, of sharing, prefi
 	return s, nil
 }
 
-// fair is how many partitions are due to each member: as many as to any other, or one more
-// for those in the first slots.
+// fair returns how many partitions each member should have: all the same number, or one more for the members in the first slots.
 func (s snapshot) fair() map[uint64]int {
 	members := slices.DeleteFunc(slices.Clone(s.slots), func(session uint64) bool { return session == 0 })
 	fair := make(map[uint64]int, len(members))
@@ -140,7 +138,7 @@ func (s snapshot) shared() bool {
 	return true
 }
 
-// enter returns when the member has a slot. While all are taken it stands by.
+// enter returns when the member has a slot. While all slots are taken it stands by.
 func (m *member) enter(ctx context.Context) error {
 	for told := false; ; told = true {
 		s, err := m.snapshot(ctx)
@@ -173,7 +171,7 @@ func (m *member) enter(ctx context.Context) error {
 	}
 }
 
-// settleCoordinator keeps the coordinator's lock, or gives it back to who only turned it.
+// settleCoordinator keeps the coordinator's lock, or releases it if its old holder is alive and only passed it to wake the others.
 func (m *member) settleCoordinator(ctx context.Context, s snapshot) error {
 	lock := m.granted
 	if lock == nil {
@@ -197,7 +195,7 @@ func (m *member) take(ctx context.Context, s snapshot) (taken bool, err error) {
 			continue
 		}
 		lock, err := m.session.TryLock(context.WithoutCancel(ctx), m.prefix+partitionLock+strconv.Itoa(part))
-		if errors.Is(err, notify.ErrNotAcquired) { // another was faster
+		if errors.Is(err, notify.ErrNotAcquired) { // another member was faster
 			continue
 		}
 		if err != nil {
@@ -208,7 +206,7 @@ func (m *member) take(ctx context.Context, s snapshot) (taken bool, err error) {
 	return taken, nil
 }
 
-// surplus are the partitions that are not due to the member.
+// surplus returns the partitions above the member's fair share.
 func (m *member) surplus(s snapshot) []int {
 	own := m.own()
 	return own[min(len(own), s.fair()[m.session.ID()]):]
@@ -223,7 +221,7 @@ func (m *member) own() []int {
 	return own
 }
 
-// release lets partitions go whose handler has ended and whose offset is stored.
+// release releases partitions. Their handler has ended, and their offset is stored.
 func (m *member) release(ctx context.Context, parts []int) error {
 	for _, part := range parts {
 		if err := m.parts[part].Release(ctx); err != nil {
@@ -234,8 +232,7 @@ func (m *member) release(ctx context.Context, parts []int) error {
 	return nil
 }
 
-// coordinate wakes the members while partitions are not shared as they should be, and keeps
-// the group's watermark.
+// coordinate wakes the members while the partitions are not shared fairly, and stores the group's watermark.
 func (m *member) coordinate(ctx context.Context, db *notify.DB, s snapshot) error {
 	if m.coordinator == nil {
 		return nil
@@ -262,8 +259,7 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s snapshot) erro
 	return err
 }
 
-// wait returns when it is time for the next snapshot: for the coordinator soon, for others when it
-// wakes them, or is gone.
+// wait returns when the next snapshot is due: for the coordinator soon, for other members when it wakes them or is gone.
 func (m *member) wait(ctx context.Context) error {
 	if m.coordinator != nil {
 		timer := time.NewTimer(m.polls.NextBackOff())

@@ -17,34 +17,31 @@ type Message struct {
 	ID uint64
 	// Topic is the table's name.
 	Topic string
-	// CreatedAt is when the row was inserted, by the server's clock, in UTC; zero
-	// for a table that is no message table.
+	// CreatedAt is when the row was inserted, by the server's clock, in UTC. It is zero unless the table is a message table.
 	CreatedAt time.Time
-	// Headers are nil when there are none.
+	// Headers is nil if there are none.
 	Headers map[string]string
-	// Payload is never nil. For a table that is no message table it is the whole
-	// row as a JSON object. It may be kept, and changed once it was handled: another
-	// attempt, and the dead letters, get it as it is.
+	// Payload is never nil. If the table is not a message table, it is the whole row as a JSON object. The handler may keep it.
+	// It may change it only after the message was handled, because another attempt and the dead letters use the same bytes.
 	Payload []byte
-	// IsRow tells that the table is no message table.
+	// IsRow means that the table is not a message table.
 	IsRow bool
 
 	binary map[string]bool // the columns whose values are base64 in Payload; never changed
 
-	// part is the partition, of those that a group's members share; passed for a message
-	// that is another member's, or was handled.
+	// part is the message's partition in a shared group, or passed if the message belongs to another member or was handled.
 	part int
-	// retry is set for a row whose dead letter is tried again: it is done already, as the offset goes.
+	// retry is true for a row that is tried again after it was a dead letter. The offset counts it as done.
 	retry bool
 }
 
 const passed = -1
 
-// IsBase64 reports whether the value of the row's column is base64 in Payload, as those of BLOB and its kind are.
+// IsBase64 reports whether the value of the row's column is base64 in Payload, as those of BLOB and similar types are.
 func (m Message) IsBase64(column string) bool { return m.binary[column] }
 
-// MarshalJSON is the message on one line; a payload that is no UTF-8 is base64
-// under "payload_base64". A row of a table that is no message table is its object.
+// MarshalJSON returns the message as JSON on one line. A payload that is not UTF-8 is base64 under "payload_base64". A row of a
+// table that is not a message table is its JSON object.
 func (m Message) MarshalJSON() ([]byte, error) {
 	if m.IsRow {
 		return m.Payload, nil
@@ -74,9 +71,8 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return append(line, '}'), nil
 }
 
-// headers reads a headers column. Values that are no strings stay as their JSON
-// text, and something that is no object is one header without a name: what other
-// programs wrote is shown, not refused.
+// headers decodes a headers column. Values that are not strings stay as their JSON text. A column that is not an object becomes
+// one header without a name, so that a message of any program can be read.
 func headers(text []byte) map[string]string {
 	if len(text) == 0 || string(text) == "null" || string(text) == "{}" {
 		return nil
@@ -96,8 +92,8 @@ func headers(text []byte) map[string]string {
 	return all
 }
 
-// parseTime reads "2026-11-21 13:36:28.123456", as a session in UTC shows a
-// TIMESTAMP(6); a zero time for anything else, such as MySQL's zero date.
+// parseTime parses "2026-11-21 13:36:28.123456", as a session in UTC shows a TIMESTAMP(6). It returns the zero time for anything
+// else, such as MySQL's zero date.
 func parseTime(text []byte) time.Time {
 	if len(text) != len("2006-01-02 15:04:05.000000") {
 		return time.Time{}

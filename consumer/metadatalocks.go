@@ -14,38 +14,35 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// metadataLocks knows the writers by their metadata locks on the table, which a
-// transaction takes before its first id and holds until it ends. MySQL only:
-// MariaDB lets go of the locks of a prepared XA transaction whose session leaves.
+// metadataLocks reads the writers from the metadata locks on the table. A transaction takes its lock before its first id and holds
+// it until it ends. MySQL only: MariaDB releases the locks of a prepared XA transaction whose session leaves.
 type metadataLocks struct {
 	session *core.Session
 	query   string
 	schema  string
 	table   string
-	last    []metadataLock // what was held at the last question
-	names   uint64         // how many writers were given a name
+	last    []metadataLock // the locks at the last query
+	names   uint64         // how many writers have a name
 }
 
-// metadataLock is a lock as the view shows it: its owner is the session's thread,
-// and the event in which it was taken, since a busy session is never without one.
+// metadataLock is a lock as the view shows it. Its owner is the session's thread and the event in which it was taken, because a
+// busy session has the lock of one transaction after another.
 //
 // At XA PREPARE a lock moves to a context without a session, which keeps the
-// thread but not the event. So a lock that is new keeps alive the names of those
-// that its thread had before: it may be the same transaction. A writer whose
-// session is busy counts as ended one transaction late.
+// thread but not the event. A new lock therefore keeps the names of the earlier locks of its thread alive, because it may belong to
+// the same transaction. The transaction of a busy session counts as ended one transaction late.
 type metadataLock struct {
 	thread, event uint64
 	name          writer
 	before        []writer
 }
 
-// A lock of any other type permits writing, or is a DDL statement's, for which to
-// wait does no harm.
+// Locks of all other types permit writing, or belong to a DDL statement; to wait for that does no harm.
 const readLocks = "('SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY')"
 
-// openByLocks returns the statement that reads the locks. It names the table, so it has a lock of its own, which must be among
-// them. That shows each time that locks are shown at all, and under the name that is asked for: a lock that was taken while
-// the instrument wait/lock/metadata/sql/mdl was off is not shown.
+// openByLocks returns the statement that reads the locks. The statement itself reads the table, so it has a lock of its own, which
+// must be in the result. This proves every time that the view shows locks, and under the name that is asked for. The view does not
+// show a lock that was taken while the instrument wait/lock/metadata/sql/mdl was off.
 func openByLocks(table string) string {
 	return `SELECT OWNER_THREAD_ID, OWNER_EVENT_ID, LOCK_TYPE IN ` + readLocks + ` FROM performance_schema.metadata_locks
 		WHERE OBJECT_TYPE = 'TABLE' AND OBJECT_SCHEMA = ? AND OBJECT_NAME = ?
@@ -53,7 +50,7 @@ func openByLocks(table string) string {
 		AND NOT EXISTS (SELECT 1 FROM ` + ident.Quote(table) + ` WHERE FALSE)`
 }
 
-// locksLost counts the locks that the server could not show for want of memory.
+// locksLost reads how many locks the server could not show because it lacked memory.
 const locksLost = `SHOW GLOBAL STATUS LIKE 'Performance_schema_metadata_lock_lost'`
 
 func newMetadataLocks(ctx context.Context, session *core.Session, t *table.Table) (*metadataLocks, error) {
@@ -74,8 +71,7 @@ func newMetadataLocks(ctx context.Context, session *core.Session, t *table.Table
 func (m *metadataLocks) open(ctx context.Context) (open, error) {
 	now, err := m.read(ctx, nil)
 	if err == nil && m.anyGone(now) {
-		// The view is no snapshot: a lock on its way to another owner may be missed
-		// once, not twice.
+		// The view is not a snapshot: one query may miss a lock that moves to another owner, two in a row can't.
 		now, err = m.read(ctx, now)
 	}
 	if err != nil {
@@ -94,7 +90,7 @@ func (m *metadataLocks) open(ctx context.Context) (open, error) {
 	return writers, nil
 }
 
-// identify gives a lock its names.
+// identify sets a lock's names: a known lock keeps them, a new one gets one and those of its thread's earlier locks.
 func (m *metadataLocks) identify(lock *metadataLock) {
 	for _, before := range m.last {
 		if before.thread != lock.thread {
@@ -118,7 +114,7 @@ func (m *metadataLocks) anyGone(now []metadataLock) bool {
 	return slices.ContainsFunc(m.last, func(before metadataLock) bool { return !held(now, before) })
 }
 
-// read adds the locks that are held now to those given.
+// read appends the locks that are held now to those in now.
 func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadataLock, error) {
 	err := m.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		rows, err := conn.QueryContext(ctx, m.query, m.schema, m.table)
@@ -126,7 +122,7 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 			return err
 		}
 		defer rows.Close()
-		shown := false // this session's own
+		shown := false // the view shows this session's own lock
 		for rows.Next() {
 			var lock metadataLock
 			var reads bool
@@ -160,15 +156,15 @@ func (m *metadataLocks) pace() time.Duration { return 10 * time.Millisecond }
 func (m *metadataLocks) late() bool          { return false }
 func (m *metadataLocks) name() string        { return writersMetadataLocks }
 
-// olderWriters is metadataLocks and, besides, the transactions that were open when it began. Those may have taken their locks
+// olderWriters is metadataLocks and the transactions that were open when it began. Those may have taken their locks
 // while the instrument was off.
 type olderWriters struct {
 	*metadataLocks
 	view  *innodbTrx // nil once they have ended
-	there open       // those that may write, as view names them; nil before view has shown them
+	there open       // the older transactions that may write, by view's names; nil before the first query of view
 }
 
-// byView is added to the names of view, which are not to be those of metadataLocks.
+// byView is added to the names of view, so that they differ from those of metadataLocks.
 const byView writer = 1 << 48
 
 func (b *olderWriters) open(ctx context.Context) (open, error) {

@@ -12,29 +12,26 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// errFenced is returned when another member took the group over: this one can't
-// move the offset any more. Run goes back to standing by.
+// errFenced means that another member took the group over, so this one can't move the offset any more. Run then stands by again.
 var errFenced = errors.New("another member took the group over")
 
-// ledger is where a member stores its progress, until another member sets the fence.
+// ledger stores a member's progress, until another member sets the fence.
 type ledger interface {
-	// store writes the progress, unless another member has set the fence since: errFenced.
+	// store writes the progress. It returns errFenced if another member has set the fence since.
 	store(ctx context.Context, db notify.Tx, p position.Progress) error
-	// storeOf is store of as much as these messages being handled needs; whole tells that
-	// this was all.
+	// storeOf writes at least the part of the progress that these messages concern; whole means that it wrote all of it.
 	storeOf(ctx context.Context, db notify.Tx, p position.Progress, messages []Message) (whole bool, err error)
 }
 
-// offset is a group's row, of which this member holds the fence.
+// offset is a group's row under the fence that this member has set.
 type offset struct {
 	topic, group string
 	fence        uint64
 }
 
-// store writes the progress, unless another member has set the fence since.
+// store implements ledger.
 func (o *offset) store(ctx context.Context, db notify.Tx, p position.Progress) error {
-	// The version changes at each store, so that a row that was found always counts
-	// as affected, whatever the driver was told to count.
+	// The version changes at every store, so that the row always counts as affected, even if the driver counts only changed rows.
 	result, err := db.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
 		" SET settled = ?, delivered = ?, version = version + 1 WHERE topic = ? AND group_name = ? AND fence = ?",
 		p.Settled, p.Done.Encode(p.Settled), o.topic, o.group, o.fence)
@@ -55,7 +52,7 @@ func (o *offset) storeOf(ctx context.Context, db notify.Tx, p position.Progress,
 	return true, o.store(ctx, db, p)
 }
 
-// stateError wraps an error from a statement on mqnotify's own tables.
+// stateError wraps the error of a statement on mqnotify's own tables.
 func stateError(verb string, err error) error {
 	switch {
 	case server.Is(err, server.ErrNoSuchTable):
@@ -68,9 +65,8 @@ func stateError(verb string, err error) error {
 	return fmt.Errorf("consumer: %s: %w", verb, err)
 }
 
-// claim makes the group's row with the progress that start returns if there is no row, or
-// overwrites the row with that progress when reset is set. It sets the fence and
-// returns the progress.
+// claim inserts the group's row with the progress that start returns, or overwrites the row with it if reset is set. An existing row
+// stays otherwise. claim then sets the fence and returns the stored progress.
 func claim(ctx context.Context, db *notify.DB, topic, group, member string, reset bool, start func() (position.Progress, error)) (*offset, position.Progress, error) {
 	row, err := readGroup(ctx, db.Pool(), topic, group)
 	if err != nil {
@@ -84,7 +80,7 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 		if err != nil {
 			return nil, position.Progress{}, err
 		}
-		onDuplicate := "version = version" // another member was faster
+		onDuplicate := "version = version" // another member has inserted it
 		if reset {
 			onDuplicate = "settled = VALUES(settled), delivered = VALUES(delivered), version = version + 1"
 		}
@@ -99,15 +95,14 @@ func claim(ctx context.Context, db *notify.DB, topic, group, member string, rese
 	return takeFence(ctx, db, topic, group, member)
 }
 
-// takeFence sets a fence that no member had before, and reads the progress that
-// no member with an older one can change any more.
+// takeFence sets a fence that no member had before, and then reads the progress, which no member with an older fence can change.
 func takeFence(ctx context.Context, db *notify.DB, topic, group, member string) (_ *offset, p position.Progress, err error) {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return nil, p, stateError("take fence", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	// Not a count: after the row was deleted it would come to the same number again.
+	// UUID_SHORT and not a counter, which would reach the same number again after the row was deleted.
 	_, err = tx.ExecContext(ctx, "UPDATE "+schema.OffsetTable+
 		" SET fence = UUID_SHORT(), version = version + 1, member = ? WHERE topic = ? AND group_name = ?", member, topic, group)
 	if err != nil {

@@ -15,29 +15,29 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// originWait is how often a reader that reads something asks whether the table is the one that it was.
+// originWait is how often a reader that finds rows checks whether the table was truncated.
 const originWait = time.Minute
 
-// originAge is how old a table must be, in seconds: its time of creation has no fractions, and must tell a table that is altered
-// later from it.
+// originAge is the minimum age of a table, in seconds. Its time of creation has no fractions, and must differ from that of a table
+// that is altered later.
 const originAge = 2
 
-// origin tells a table that was truncated from one that was altered, dropped and made again, or restored. TRUNCATE gives the
-// table a new number in InnoDB and keeps the time of its creation; ALTER, OPTIMIZE and CREATE change the time, too. Another server
-// has numbers of its own. Both servers do so, TestOrigin shows it.
+// origin distinguishes a table that was truncated from one that was altered, dropped and created again, or restored. TRUNCATE gives
+// the table a new number in InnoDB and keeps the time of its creation; ALTER, OPTIMIZE and CREATE also change the time. Numbers of
+// different servers are not comparable. TestOrigin shows that MySQL and MariaDB both do so.
 type origin struct {
 	Server  string
 	TableID uint64 `db:"table_id"`
 	Created uint64 // in seconds since 1970
 }
 
-// truncated reports whether the table of o is that of before, truncated since.
+// truncated reports whether o is the table of before, truncated since.
 func (o origin) truncated(before origin) bool {
 	return o.Server == before.Server && o.Created == before.Created && o.TableID != before.TableID
 }
 
-// readOrigin reads a table's origin. It is not known to an account without PROCESS, of a table that has partitions, is not
-// InnoDB's, is younger than originAge, or has a name with letters that are not ASCII, and where tables come from other servers.
+// readOrigin reads a table's origin. The origin is not known if the account lacks PROCESS, if the table has partitions, is not
+// InnoDB's, is younger than originAge or has a name with letters outside ASCII, and if tables come from other servers.
 func readOrigin(ctx context.Context, r *rows) (o origin, known bool, err error) {
 	caps := r.session.Capabilities()
 	name, plain := innodbName(r.table)
@@ -63,7 +63,7 @@ func readOrigin(ctx context.Context, r *rows) (o origin, known bool, err error) 
 	return o, true, nil
 }
 
-// innodbName is the table's name as InnoDB writes it; plain is false where that is not known here.
+// innodbName returns the table's name in InnoDB's spelling; plain is false if the name has letters outside ASCII.
 func innodbName(t *table.Table) (name string, plain bool) {
 	var out strings.Builder
 	for i, part := range []string{t.Schema, t.Name} {
@@ -84,17 +84,17 @@ func innodbName(t *table.Table) (name string, plain bool) {
 	return out.String(), true
 }
 
-// origins is what a reader knows of its table's origin.
+// origins is what a reader knows about its table's origin.
 type origins struct {
 	wait   time.Duration
 	group  string // empty means that nothing is stored
-	begins bool   // the group begins, or begins again: what is stored is of before
+	begins bool   // the group is new or reset: the stored origin does not apply
 	known  bool
 	before origin
-	next   time.Time // no check before
+	next   time.Time // no check before this time
 }
 
-// checkOrigin returns ErrBelowOffset for a table that was truncated since the group's offset began, whatever ids it has now.
+// checkOrigin returns ErrBelowOffset if the table was truncated since the group's offset began, even if its ids are larger now.
 func (r *reader) checkOrigin(ctx context.Context) error {
 	o := r.origins
 	if o == nil || time.Now().Before(o.next) {
@@ -109,7 +109,7 @@ func (r *reader) checkOrigin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A thousandth of the time at most: the server reads the numbers of all its tables.
+	// Take at most a thousandth of the time, because the server reads the numbers of all its tables.
 	o.next = time.Now().Add(max(o.wait, 1000*time.Since(began)))
 	if !known && !o.begins {
 		return nil
@@ -121,7 +121,7 @@ func (r *reader) checkOrigin(ctx context.Context) error {
 	}
 	read := r.wm.settled > 0 || len(r.wm.seen.Spans) > 0
 	if o.known && !o.begins && read && now.truncated(o.before) {
-		return fmt.Errorf("consumer: %s was truncated after its ids up to %d were read: start anew with --reset (Options.Reset): %w",
+		return fmt.Errorf("consumer: %s was truncated after its ids up to %d were read: start again with --reset (Options.Reset): %w",
 			r.rows.table, r.wm.settled, ErrBelowOffset)
 	}
 	if o.known && !o.begins && o.before == now {
@@ -139,7 +139,7 @@ func (o *origins) load(ctx context.Context, r *rows) error {
 		return conn.GetContext(ctx, &o.before, "SELECT server, table_id, created FROM "+schema.OriginTable+" WHERE topic = ? AND group_name = ?",
 			r.table.Name, o.group)
 	})
-	o.known = err == nil && o.before.TableID > 0 // it is 0 where a group began and the origin was not known
+	o.known = err == nil && o.before.TableID > 0 // 0 means that the origin was not known when the group began
 	return o.kept(err)
 }
 
@@ -155,7 +155,7 @@ func (o *origins) save(ctx context.Context, r *rows) error {
 	}))
 }
 
-// kept is the error, unless it says that the origin can't be kept: then it is known as long as the consumer runs.
+// kept returns nil for an error that only means that the origin can't be stored. It is then known as long as the consumer runs.
 func (o *origins) kept(err error) error {
 	if err == nil || errors.Is(err, sql.ErrNoRows) || server.NoPrivilege(err) || server.Is(err, server.ErrNoSuchTable) {
 		return nil

@@ -2,19 +2,19 @@ package consumer
 
 import "errors"
 
-// page is a reading's result. What its messages hold shares its memory.
+// page is the result of one read. Its messages share its memory.
 type page struct {
 	messages []Message
-	full     bool // there may be more
+	full     bool // there may be more rows
 	bytes    int
 	arena    []byte
-	doubtful bool // a value looks otherwise if its column became JSON, or ceased to be, which the result does not show
+	doubtful bool // the encoding of a value depends on whether its column is JSON, which may have changed and is not in the result
 }
 
-// errEnough ends the reading of a result.
+// errEnough ends the reading of a result because the page is full.
 var errEnough = errors.New("enough")
 
-// keep copies what belongs to the driver until the next row.
+// keep copies a value that the driver overwrites at the next row.
 func (p *page) keep(value []byte) []byte {
 	p.bytes += len(value)
 	if p.arena == nil || len(p.arena)+len(value) > cap(p.arena) {

@@ -25,22 +25,22 @@ const (
 	defaultPartitions = 64
 )
 
-// sharing is how a group is shared, the same for all its members.
+// sharing is the definition of a shared group, the same for all its members.
 type sharing struct {
 	topic, group string
 	parts        int
 	by           string // "column C", "header H", or empty for the row's id
 }
 
-// The group's row has this instead of its ids: sharedVersion, the number of partitions (a
-// varint), and by. A member that does not share the group can't read it as ids.
+// A shared group's row contains this in place of ids: sharedVersion, the number of partitions (a
+// varint), and by. A member that does not share the group fails to read it as ids.
 const sharedVersion = 2
 
 func (s sharing) encode() []byte {
 	return append(binary.AppendUvarint([]byte{sharedVersion}, uint64(s.parts)), s.by...)
 }
 
-// decodeSharing reads what encode wrote; shared is false for a group that is not.
+// decodeSharing decodes what encode wrote; shared is false for a group that is not shared.
 func decodeSharing(topic, group string, stored []byte) (s sharing, shared bool, err error) {
 	if len(stored) == 0 || stored[0] != sharedVersion {
 		return s, false, nil
@@ -52,7 +52,7 @@ func decodeSharing(topic, group string, stored []byte) (s sharing, shared bool, 
 	return sharing{topic, group, int(parts), string(stored[1+n:])}, true, nil
 }
 
-// asked is how the options want a group to be shared, if it is made now.
+// asked returns the sharing that the options ask for in a new group.
 func asked(t *table.Table, options Options) sharing {
 	s := sharing{topic: t.Name, group: options.Group, parts: options.Partitions}
 	if s.parts == 0 {
@@ -72,15 +72,15 @@ func asked(t *table.Table, options Options) sharing {
 
 const byColumn, byHeader = "column ", "header "
 
-// agrees returns notify.ErrOptions for options that want the group to be shared in another way.
+// agrees returns notify.ErrOptions if the options contradict the group's sharing.
 func (s sharing) agrees(t *table.Table, options Options) error {
 	want := asked(t, options)
 	switch {
 	case options.Partitions != 0 && options.Partitions != s.parts:
-		return fmt.Errorf("consumer: group %q has %d partitions, not %d: leave the number out, or begin anew with Reset (--reset): %w",
+		return fmt.Errorf("consumer: group %q has %d partitions, not %d: omit the number, or begin again with Reset (--reset): %w",
 			s.group, s.parts, options.Partitions, notify.ErrOptions)
 	case options.PartitionBy != "" && want.by != s.by:
-		return fmt.Errorf("consumer: group %q is partitioned by %s, not by %s: leave it out, or begin anew with Reset (--reset): %w",
+		return fmt.Errorf("consumer: group %q is partitioned by %s, not by %s: omit it, or begin again with Reset (--reset): %w",
 			s.group, byText(s.by), byText(want.by), notify.ErrOptions)
 	}
 	return nil
@@ -93,8 +93,8 @@ func byText(by string) string {
 	return by
 }
 
-// expression is a row's partition, in SQL. CRC32 is the same on every server and in every
-// program, and is no secret: a client that chooses the keys can put all messages into one partition.
+// expression returns SQL for a row's partition. CRC32 gives the same result on every server and in every program. It is not secret: a
+// client that chooses the keys can put all messages into one partition.
 func (s sharing) expression(t *table.Table, key string) (string, error) {
 	value := key
 	if name, ok := strings.CutPrefix(s.by, byColumn); ok {
@@ -112,19 +112,18 @@ func (s sharing) expression(t *table.Table, key string) (string, error) {
 	return "CRC32(" + value + ") % " + strconv.Itoa(s.parts), nil
 }
 
-// shares are the partitions that a member owns, and the fence by which it stores their
-// progress. What the member has read stands for each of them: of other partitions' ids it
-// is of no concern to them whether they are done.
+// shares are the partitions that a member owns, and the fence under which it stores their progress. The member stores the ids that
+// it has read as the progress of each of its partitions. This is right because whether IDs of other partitions are done is
+// irrelevant to a partition.
 type shares struct {
 	sharing
 	fence uint64
-	own   []int                      // in order
-	mine  map[int]bool               // the same
-	base  map[int]*position.Progress // what was done of a partition, where that is more than the member's progress
+	own   []int                      // sorted
+	mine  map[int]bool               // the same partitions
+	base  map[int]*position.Progress // a partition's stored progress, if it is ahead of begun
 }
 
-// claim sets a fence on the partitions and reads their progress. begun is what is done of all
-// of them.
+// claim sets a fence on the partitions and reads their progress. begun is the progress that they have in common.
 func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member string) (_ *shares, begun position.Progress, err error) {
 	claimed := &shares{sharing: s, own: own, mine: make(map[int]bool), base: make(map[int]*position.Progress)}
 	for _, part := range own {
@@ -151,7 +150,7 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 	if err != nil {
 		return nil, begun, stateError("read partitions", err)
 	}
-	// Only now, with the rows locked: another member may have reset the group before.
+	// Check after the rows are locked, because another member may have reset the group before.
 	if now, err := readGroup(ctx, tx, s.topic, s.group); err != nil || string(now.Delivered) != string(s.encode()) {
 		return nil, begun, errors.Join(err, fmt.Errorf("consumer: group %q has changed: %w", s.group, errFenced))
 	}
@@ -170,7 +169,7 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 			begun = begun.Common(p)
 		}
 	}
-	for part, p := range claimed.base { // most have the same
+	for part, p := range claimed.base { // most partitions have exactly the common progress
 		if p.Settled == begun.Settled && slices.Equal(p.Done.Spans, begun.Done.Spans) {
 			delete(claimed.base, part)
 		}
@@ -178,8 +177,7 @@ func (s sharing) claim(ctx context.Context, db *notify.DB, own []int, member str
 	return claimed, begun, nil
 }
 
-// partOf is the partition that a row's last column tells, or passed for a row that is not to
-// be handled here.
+// partOf returns the partition in a row's last column, or passed if the member must not handle the row.
 func (s *shares) partOf(id uint64, column []driver.Value) (int, error) {
 	if s == nil {
 		return 0, nil
@@ -213,8 +211,8 @@ func (s *shares) storeOf(ctx context.Context, db notify.Tx, p position.Progress,
 	return len(parts) == len(s.own), s.storeParts(ctx, db, p, parts)
 }
 
-// storeParts stores with one statement what is the same for all, once the member has come as
-// far as any of them was.
+// storeParts stores the progress. A partition whose base the progress does not cover yet needs a statement of its own; one statement
+// stores all others.
 func (s *shares) storeParts(ctx context.Context, db notify.Tx, p position.Progress, parts []int) error {
 	var together []int
 	for _, part := range parts {
@@ -237,8 +235,8 @@ func (s *shares) storeSame(ctx context.Context, db notify.Tx, p position.Progres
 	return s.update(ctx, db, "settled = ?, delivered = ?", "fence = "+strconv.FormatUint(s.fence, 10), parts, p.Settled, p.Done.Encode(p.Settled))
 }
 
-// update changes rows of partitions, all of them or it is errFenced. They are named, so that
-// no other is locked.
+// update changes the rows of the partitions. It returns errFenced if it did not change all of them. The statement names the partitions,
+// so that it locks no other row.
 func (s *shares) update(ctx context.Context, db notify.Tx, set, condition string, parts []int, args ...any) error {
 	result, err := db.ExecContext(ctx, "UPDATE "+schema.PartitionTable+" SET "+set+", version = version + 1 WHERE topic = ? AND group_name = ?"+
 		" AND part IN ("+list(parts)+") AND "+condition, append(args, s.topic, s.group)...)
@@ -266,13 +264,13 @@ func list(numbers []int) string {
 	return string(text)
 }
 
-// groupRow is a group's row of the offsets.
+// groupRow is the offset's row of a group.
 type groupRow struct {
 	Settled   uint64
 	Delivered []byte
 }
 
-// readGroup returns a row without Delivered, which can't be empty, when there is none.
+// readGroup reads the row. If there is none, Delivered is empty, which it never is in a row.
 func readGroup(ctx context.Context, db sqlx.QueryerContext, topic, group string) (row groupRow, err error) {
 	err = sqlx.GetContext(ctx, db, &row, "SELECT settled, delivered FROM "+schema.OffsetTable+" WHERE topic = ? AND group_name = ?", topic, group)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -284,7 +282,7 @@ func readGroup(ctx context.Context, db sqlx.QueryerContext, topic, group string)
 	return row, nil
 }
 
-// make makes the group's partitions, from where the group was or where start says.
+// make creates the group's partitions, all with the progress p.
 func (s sharing) make(ctx context.Context, db *notify.DB, p position.Progress, member string) (err error) {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {

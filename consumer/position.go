@@ -17,16 +17,16 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// beginning is Options.From, read.
+// beginning is Options.From, parsed.
 type beginning struct{ position.From }
 
-// endWindow is how many of the newest rows End tells from gaps.
+// endWindow is how many of the newest rows a reader that begins at the end reads, to find the gaps among them.
 const endWindow = 10_000
 
-// disorder is how far apart rows next to each other may be in time the wrong way.
+// disorder is how much later a row's time may be than that of the next row.
 const disorder = 10 * time.Minute
 
-// start finds the progress to begin with.
+// start returns the progress to begin with.
 func (p beginning) start(ctx context.Context, r *rows, timeColumn string) (position.Progress, error) {
 	switch p.Kind {
 	case position.ID:
@@ -54,8 +54,7 @@ func (p beginning) start(ctx context.Context, r *rows, timeColumn string) (posit
 	}
 }
 
-// fromEnd counts the newest rows up to an id, but the last ones, as done; what is
-// missing among them may still come.
+// fromEnd counts the newest rows up to an id as done, except the last p.Last ones. Missing ids among them stay gaps.
 func (p beginning) fromEnd(ctx context.Context, r *rows, upTo uint64) (start position.Progress, err error) {
 	var newest, last []uint64
 	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
@@ -64,7 +63,7 @@ func (p beginning) fromEnd(ctx context.Context, r *rows, upTo uint64) (start pos
 		if err := conn.SelectContext(ctx, &newest, from+order, upTo, endWindow+p.Last); err != nil || len(newest) == 0 {
 			return err
 		}
-		// Later than the newest, or a row that comes in between would count as done.
+		// Read this after newest, or a row that is inserted in between would count as done.
 		return conn.SelectContext(ctx, &last, from+r.where+order, newest[0], p.Last)
 	})
 	if err != nil {
@@ -85,16 +84,15 @@ func (p beginning) fromEnd(ctx context.Context, r *rows, upTo uint64) (start pos
 	return start, nil
 }
 
-// search finds the id before the first row of the time or later, the largest number if
-// there is none: by halving down to rows that are older by the disorder, then by looking
-// at each from there on.
+// search returns the id before the first row of the time or later, or the largest number if there is no such row. It finds by bisection
+// a row that is older by the disorder, and reads row by row from there.
 func (p beginning) search(ctx context.Context, r *rows, timeColumn string) (uint64, error) {
 	column, err := r.table.Column(timeColumn)
 	if err != nil {
 		return 0, err
 	}
 	if column.DataType != "timestamp" && column.DataType != "datetime" {
-		return 0, fmt.Errorf("consumer: column %s of %s is no TIMESTAMP or DATETIME: begin at an id instead: %w",
+		return 0, fmt.Errorf("consumer: column %s of %s is not a TIMESTAMP or DATETIME: begin at an id instead: %w",
 			ident.Quote(column.Name), r.table, table.ErrNoColumn)
 	}
 	name, of := ident.Quote(column.Name), " FROM "+ident.Quote(r.table.Name)
@@ -104,7 +102,7 @@ func (p beginning) search(ctx context.Context, r *rows, timeColumn string) (uint
 		return 0, err
 	}
 	err = r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		for low < high { // the first row past low and up to high is early enough, or not
+		for low < high { // decide whether the first row between middle and high is old enough
 			middle := low + (high-low)/2
 			var row struct {
 				ID    uint64

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// pageBytes is about how much of payload a page holds.
+	// pageBytes is the approximate maximum of a page's payload.
 	pageBytes = 4 << 20
 	// maxWait bounds every wait for a hint.
 	maxWait = 2 * time.Minute
 	// checkWait is how often a reader that finds nothing checks whether the table's ids
-	// have gone back, where nothing moves.
+	// have gone back, even if the head does not move.
 	checkWait = 5 * time.Minute
 	// maxGapWait is the longest time between two polls of the writers while gaps are open.
 	maxGapWait = time.Second
@@ -28,29 +28,29 @@ const (
 	backlogWait = 200 * time.Millisecond
 )
 
-// batch is what the reader hands out at once.
+// batch is what the reader hands out at one time.
 type batch struct {
 	messages []Message
-	passed   []uint64 // the ids of messages that are none of this member's
-	// settled is the watermark once these messages and all before are handled.
+	passed   []uint64 // the ids of messages of other members
+	// settled is the watermark once these messages and all earlier ones are handled.
 	settled uint64
-	// inOrder tells that nothing with a lower id is outstanding or can come, so that
+	// inOrder means that every row with a lower id was handed out or can't appear any more, so that
 	// each message moves the watermark to itself.
 	inOrder bool
-	// handled, if not nil, is closed when everything so far was handled.
+	// handled, if not nil, is closed when this batch and all earlier ones were handled.
 	handled chan struct{}
 }
 
-// errDrained ends a reader that was to stop at the table's end.
+// errDrained ends a reader with StopAtEnd at the table's end.
 var errDrained = errors.New("the end of the table")
 
-// reader reads the rows over one connection, each once, and hands them out.
+// reader reads every row once over one connection, and hands the rows out.
 type reader struct {
 	rows        *rows
-	origins     *origins // nil for a test
-	retries     *retries // nil where no dead letter is tried again by reading its row
+	origins     *origins // nil in some tests
+	retries     *retries // nil unless dead letters are retried by reading their rows
 	source      source
-	grace       time.Duration // how long a gap stays open after its writers' end, where writers may not be seen
+	grace       time.Duration // how long a gap stays open after its writers have ended, if some writers can't be seen
 	replication *replication
 	waiter      core.Waiter
 	woken       func(string) // may be nil
@@ -61,26 +61,26 @@ type reader struct {
 
 	pageRows  int
 	strict    bool
-	grouped   bool // its offset is a group's
-	keyed     bool // what commits late comes before what was published after it
+	grouped   bool // the offset belongs to a group
+	keyed     bool // a row that commits late is handed out before messages that were published after it
 	stopAtEnd bool
-	alternate bool // the waiter wants everything handled before it waits
-	forget    bool // no gaps: for the test that shows what is lost without them
+	alternate bool // the waiter requires that everything is handled before it waits
+	forget    bool // without gaps: for the test that shows what is lost then
 
 	limit     int // rows of the next page
 	gapWaits  notify.Fibonacci
-	nextPoll  time.Time     // no poll of the writers before
+	nextPoll  time.Time     // no poll of the writers before this time
 	handed    uint64        // the watermark that was handed out last
-	withheld  bool          // rows wait for a gap before them to close
+	withheld  bool          // rows wait until a gap before them closes
 	sayNext   time.Time     // when the log says so; zero while nothing is withheld
 	given     time.Duration // the grace of the last poll
-	end       uint64        // the head at the beginning
-	unchecked bool          // rows came since the table's origin was checked
+	end       uint64        // the head when reading began
+	unchecked bool          // rows were read since the table's origin was checked
 	checked   time.Time     // when the head was compared with the watermark
-	warned    bool          // of rows that are not read
+	warned    bool          // the warning about rows that are not read was logged
 }
 
-// run reads until the context ends or something is lost.
+// run reads until ctx ends or an error occurs.
 func (r *reader) run(ctx context.Context) error {
 	r.limit = min(100, r.pageRows)
 	r.wm.late = r.source.late()
@@ -91,7 +91,7 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.retry(ctx); err != nil {
 		return err
 	}
-	// What is there needs no waiter, which may have to wait for others before it can begin.
+	// Existing rows need no waiter, which may have to wait for other sessions before it can begin.
 	if _, err := r.drain(ctx); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (r *reader) run(ctx context.Context) error {
 		if r.stopAtEnd && (!r.withheld || r.wm.settled >= r.end) {
 			return errDrained
 		}
-		if !found && (moved || time.Since(r.checked) > checkWait) { // moved to where nothing is: back, perhaps
+		if !found && (moved || time.Since(r.checked) > checkWait) { // the head moved and there is no new row: it may have gone back
 			if err := errors.Join(r.checkHead(ctx), r.checkLeast(ctx)); err != nil {
 				return err
 			}
@@ -140,7 +140,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// wokenBy tells what ended a wait.
+// wokenBy returns the cause that ended a wait, for Options.Woken.
 func wokenBy(waiter core.Waiter, moved bool) string {
 	if !moved {
 		return wakeTimeout
@@ -157,8 +157,7 @@ func wokenBy(waiter core.Waiter, moved bool) string {
 	return wakePoll
 }
 
-// begin finds out what is settled already, so that a backlog is read without
-// keeping its gaps in mind.
+// begin polls the writers before the first page, so that below the resulting horizon the reader need not track gaps.
 func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkHead(ctx); err != nil {
 		return err
@@ -166,7 +165,7 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := r.checkOrigin(ctx); err != nil {
 		return err
 	}
-	if !r.waits() { // the stored gaps may have been filled meanwhile, and more rows may still fill them
+	if !r.waits() { // the stored gaps may have been filled in the meantime, and more rows may still fill them
 		if _, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier}); err != nil {
 			return err
 		}
@@ -180,7 +179,7 @@ func (r *reader) begin(ctx context.Context) error {
 	return err
 }
 
-// bound is how long the next wait may be.
+// bound returns the longest time of the next wait.
 func (r *reader) bound(found bool) time.Duration {
 	if !r.wm.waiting() && !r.withheld {
 		r.gapWaits.Reset()
@@ -195,14 +194,13 @@ func (r *reader) bound(found bool) time.Duration {
 	return r.gapWaits.NextBackOff()
 }
 
-// drain reads pages until there is no more, and polls the writers if there are gaps. It tells
-// whether anything came.
+// drain reads pages until there are no more, and polls the writers if there are gaps. It reports whether it found rows.
 func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	for {
 		p, err := r.readPage(ctx)
 		if err != nil {
-			if server.Retryable(err) && !r.stopAtEnd { // behind an ALTER TABLE that waits, say
-				r.log.DebugContext(ctx, "read put off", "error", err)
+			if server.Retryable(err) && !r.stopAtEnd { // for example a statement that waits behind an ALTER TABLE
+				r.log.DebugContext(ctx, "read deferred", "error", err)
 				return found, nil
 			}
 			return found, err
@@ -211,7 +209,7 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 		r.withheld = p.withheld
 		if (r.wm.waiting() || p.head > r.wm.settled) && (!p.more || r.due()) {
 			head := p.head
-			if p.full { // what is settled up to the end is read without keeping gaps in mind
+			if p.full { // poll up to the end, because below the settled head gaps need not be tracked
 				end, err := r.head(ctx)
 				if err != nil {
 					return found, err
@@ -231,8 +229,8 @@ func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	}
 }
 
-// due reports whether to poll the writers while there are pages to read. Below the horizon no row waits for a
-// poll: it only keeps the horizon ahead, and takes the server as long as a fifth of a page.
+// due reports whether to poll the writers while there are more pages to read. Below the horizon no row waits for a
+// poll. The poll only keeps the horizon ahead, and takes the server as long as a fifth of a page.
 func (r *reader) due() bool {
 	next := r.nextPoll
 	if r.wm.frontier < r.wm.horizon {
@@ -243,14 +241,14 @@ func (r *reader) due() bool {
 
 // reading is the outcome of reading a page.
 type reading struct {
-	head     uint64 // the largest id known
-	handed   bool   // something was handed out
-	more     bool   // there may be more to read
-	full     bool   // the page is full: the table's end is further on, perhaps
-	withheld bool   // rows wait for a gap before them to close
+	head     uint64 // the largest known id
+	handed   bool   // rows were handed out
+	more     bool   // there may be more rows to read
+	full     bool   // the page is full, so the table may have rows after it
+	withheld bool   // rows wait until a gap before them closes
 }
 
-// readPage reads what is past the frontier and hands it out.
+// readPage reads the rows after the frontier and hands them out.
 func (r *reader) readPage(ctx context.Context) (reading, error) {
 	if r.wm.full() {
 		r.log.WarnContext(ctx, "reading waits until a writer ends: too many gaps are open", "gaps", maxSpans)
@@ -259,14 +257,14 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 	var head uint64
 	var err error
 	if r.rows.where != "" {
-		// The reader passes over the rows that the condition leaves out once, not at every reading.
+		// With the head the reader skips rows that the condition excludes only once.
 		if head, err = r.head(ctx); err != nil {
 			return reading{}, err
 		}
 	}
 	limit := r.limit
-	// Below the horizon gaps are not kept in mind: what was read before it was known may lack
-	// rows that came since.
+	// Below the horizon gaps are not tracked. A row that was read ahead, before the horizon was known, may come after rows that
+	// were committed since.
 	page, err := r.rows.after(ctx, r.wm.frontier, limit, r.wm.frontier < r.wm.horizon)
 	if err != nil {
 		return reading{}, fmt.Errorf("consumer: read page: %w", err)
@@ -276,8 +274,8 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		if r.waits() {
 			return reading{head: r.wm.frontier, withheld: true}, nil
 		}
-		// The gaps are read after the page and handed out before it: a row that was committed before
-		// a row of the page was published is then visible, and may be in a gap below the page.
+		// Read the gaps after the page and hand them out before it. If a row was committed before a row of the page was
+		// published, it is visible by now, and may fill a gap below the page.
 		if _, err := r.reread(ctx, position.Span{Lo: r.wm.settled + 1, Hi: r.wm.frontier}); err != nil {
 			return reading{}, err
 		}
@@ -315,7 +313,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 	return done, r.hand(ctx, batch{messages: messages, inOrder: r.wm.settled >= ids[len(ids)-1]})
 }
 
-// hand gives a batch to the handler's side.
+// hand sends a batch to the delivery.
 func (r *reader) hand(ctx context.Context, b batch) error {
 	b.settled = r.wm.settled
 	r.handed = r.wm.settled
@@ -324,14 +322,14 @@ func (r *reader) hand(ctx context.Context, b batch) error {
 	}
 	select {
 	case r.out <- b:
-		runtime.Gosched() // the handler first, then what the reader asks next
+		runtime.Gosched() // let the handler run before the reader's next statement
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// await hands out messages, and returns when all that was handed out is handled.
+// await hands out messages, and returns when these and all earlier ones are handled.
 func (r *reader) await(ctx context.Context, messages []Message) error {
 	handled := make(chan struct{})
 	if err := r.hand(ctx, batch{messages: messages, handled: handled}); err != nil {

@@ -16,18 +16,18 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// retryWait is how often the reader of a group asks for requests to try dead letters of rows again.
+// retryWait is how often a group's reader polls for requests to retry dead letters of rows.
 const retryWait = 5 * time.Second
 
 // gone is the error of a dead letter whose retry was requested and whose row no longer exists.
-const gone = "tried again, but the row is gone, or the consumer's condition leaves it out"
+const gone = "tried again, but the row is gone, or the consumer's condition excludes it"
 
-// retries is the dead letters of a group whose retry was requested. Messages are published again for the group; for rows
-// there are requests in RetryTable, which end when the row is handled or is a dead letter again.
+// retries are the requests to retry a group's dead letters. Messages of a message table are published again for the group; for rows
+// there are requests in RetryTable, which end when the row is handled or becomes a dead letter again.
 type retries struct {
 	topic, group string
-	next         time.Time // no poll before
-	allowed      bool      // the account may delete what was tried again
+	next         time.Time // no poll before this time
+	allowed      bool      // the account may delete requests and dead letters
 }
 
 // retry hands out the rows whose retry was requested, and returns when they are handled.
@@ -52,7 +52,7 @@ func (r *reader) retry(ctx context.Context) error {
 	}
 }
 
-// retryRows hands out the rows of the ids, as many as a page holds, and returns the last id that it has seen to.
+// retryRows hands out the rows of the ids, as many as fit into a page, and returns the last id that it has processed.
 func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err error) {
 	spans := make([]position.Span, len(ids))
 	for i, id := range ids {
@@ -75,10 +75,10 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 		missing := Message{Topic: r.retries.topic, ID: id}
 		switch {
 		case at < 0:
-			r.log.WarnContext(ctx, "a dead letter can't be tried again: its row is gone, or the consumer's condition leaves it out", "id", id)
+			r.log.WarnContext(ctx, "a dead letter can't be tried again: its row is gone, or the consumer's condition excludes it", "id", id)
 			err = r.retries.end(ctx, r.rows.session, missing, gone)
-		case page.messages[at].part == passed: // another member's
-		case id > r.wm.settled && !r.wm.seen.Contains(id): // it comes by itself: the group was reset
+		case page.messages[at].part == passed: // another member owns it
+		case id > r.wm.settled && !r.wm.seen.Contains(id): // the group was reset, so the reader reads the row anyway
 			err = r.retries.end(ctx, r.rows.session, missing, "")
 		default:
 			m := page.messages[at]
@@ -105,7 +105,7 @@ func (t *retries) asked(ctx context.Context, session *core.Session, after uint64
 		if err != nil || len(ids) == 0 || t.allowed {
 			return err
 		}
-		// Before the first row is handled: what can't be deleted would be handled again and again. The id 0 is no row's.
+		// Check this before a row is handled, because a request that can't be deleted would be handled forever. No row has the id 0.
 		for _, table := range []string{schema.DeadLetterTable + " WHERE id = 0", schema.RetryTable + " WHERE topic = '' AND group_name = '' AND message_id = 0"} {
 			if _, err := conn.ExecContext(ctx, "DELETE FROM "+table); err != nil {
 				return err
@@ -120,7 +120,7 @@ func (t *retries) asked(ctx context.Context, session *core.Session, after uint64
 	return ids, nil
 }
 
-// off says why no dead letter is tried again. Without the table there can be no request.
+// off logs why dead letters are not retried. A missing table is no warning, because then there are no requests.
 func (t *retries) off(ctx context.Context, log *slog.Logger, err error) {
 	level := slog.LevelWarn
 	if server.Is(err, server.ErrNoSuchTable) {
@@ -129,14 +129,14 @@ func (t *retries) off(ctx context.Context, log *slog.Logger, err error) {
 	log.Log(ctx, level, "dead letters are not tried again by this consumer (mqnotify grants prints the privileges)", "error", err)
 }
 
-// end ends the request for a row that is not handed out, and notes why in the dead letter, if reason is not empty.
+// end ends the request for a row that is not handed out. It stores the reason in the dead letter, unless reason is empty.
 func (t *retries) end(ctx context.Context, session *core.Session, m Message, reason string) error {
 	return session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		if reason != "" {
 			_, err := conn.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+
 				" SET error = ? WHERE topic = ? AND group_name = ? AND message_id = ?", reason, t.topic, t.group, m.ID)
 			if err != nil {
-				return stateError("note a dead letter's end", err)
+				return stateError("store why a dead letter was not tried again", err)
 			}
 		}
 		return endRetry(ctx, conn, t.group, m)
@@ -152,8 +152,8 @@ func endRetry(ctx context.Context, db notify.Tx, group string, m Message) error 
 	return nil
 }
 
-// retried deletes the dead letter of a message that was handled after all, and the request. Its error is an ownError: no fault
-// of the handler's.
+// retried deletes the dead letter and the request of a message that was handled after all. Its error is an ownError, because the
+// handler did not fail.
 func (d *delivery) retried(ctx context.Context, tx *sqlx.Tx, m Message) error {
 	err := endRetry(ctx, tx, d.options.Group, m)
 	if err == nil {

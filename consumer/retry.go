@@ -9,9 +9,9 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// retryHeader is the header of a message that is published again for the one group that
-// had given it up: "GROUP/ID", the group and the id that it had. Every other group counts
-// it as handled and gives it to no handler; a consumer without a group gets it.
+// retryHeader is the header of a message that was published again for the group that had made it a dead letter. Its value is
+// "GROUP/ID", with the id that the message had. All other groups count the message as handled without calling the handler; a consumer
+// without a group handles it.
 const retryHeader = "mqnotify-retry"
 
 // isFor reports whether a message is for the group.
@@ -20,11 +20,11 @@ func (m Message) isFor(group string) bool {
 	if !is {
 		return true
 	}
-	at := strings.LastIndexByte(retry, '/') // a group's name may have one
+	at := strings.LastIndexByte(retry, '/') // the group's name may contain a slash, too
 	return at < 0 || retry[:at] == group
 }
 
-// of is the handler, which gets no message that is not for the group.
+// of returns a handler that skips messages that are not for the group.
 func (h Handler) of(group string) Handler {
 	if group == "" {
 		return h

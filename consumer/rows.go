@@ -22,30 +22,30 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// rows reads a table's rows over a session, with the driver's own interface: a
-// row costs a third less than through database/sql.
+// rows reads a table's rows over a session, with the driver's own interface, because a
+// row then costs a third less than through database/sql.
 type rows struct {
 	session  *core.Session
-	release  func() // leaves the session to the others that share it, or closes it
+	release  func() // returns the shared session, or closes the session
 	table    *table.Table
 	keyName  string
 	key      string   // quoted
-	where    string   // " AND (...)", or nothing
-	columns  string   // the key first
-	names    []string // theirs, where they are all of the table's
-	anyKey   bool     // the user accepts a key that loses rows
-	messages bool     // it is a message table
+	where    string   // " AND (...)", or empty
+	columns  string   // the selected columns, the key first
+	names    []string // the names of columns; nil unless they are all columns of the table
+	anyKey   bool     // Options.AcceptAnyKey
+	messages bool     // the table is a message table
 	shares   *shares  // nil unless members share the group
 	decode   func(values []driver.Value, page *page) (Message, error)
-	next     driver.Stmt // the page after an id
-	ahead    *ahead      // nil where nothing is read ahead
-	types    []string    // the columns', as the first page had them
+	next     driver.Stmt // reads the page after an id
+	ahead    *ahead      // nil if no row is read ahead
+	types    []string    // the types of the columns in the first page
 }
 
-// errAltered says that the table is not what it was when it was described.
+// errAltered means that the table has changed since it was described.
 var errAltered = errors.New("the table was altered")
 
-// newRows checks the key and the columns, and tells messages from other rows.
+// newRows checks the key and the columns, and decides how rows are decoded.
 func newRows(session *core.Session, t *table.Table, options Options) (*rows, error) {
 	key, err := t.KeyColumn(options.Key)
 	if err != nil {
@@ -57,7 +57,7 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	}
 	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name), anyKey: options.AcceptAnyKey}
 	if options.Where != "" {
-		// On lines of its own: a comment in it must not swallow what follows.
+		// Line breaks around the condition keep a comment in it from swallowing what follows.
 		r.where = " AND (\n" + options.Where + "\n)"
 	}
 	if t.IsMessageTable() && len(options.Columns) == 0 {
@@ -128,8 +128,7 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	return r, nil
 }
 
-// message reads a row of a message table: id, created_at, headers, payload, and the partition
-// where there are any.
+// message decodes a row of a message table: id, created_at, headers, payload, and the partition in a shared group.
 func message(topic string, values []driver.Value, p *page, shares *shares) (Message, error) {
 	id, err := toID(values[0])
 	if err != nil {
@@ -158,7 +157,7 @@ func message(topic string, values []driver.Value, p *page, shares *shares) (Mess
 	return m, nil
 }
 
-// toID reads a key as the driver gives it.
+// toID converts a key from the driver's type.
 func toID(value driver.Value) (uint64, error) {
 	switch id := value.(type) {
 	case int64:
@@ -170,11 +169,11 @@ func toID(value driver.Value) (uint64, error) {
 	case []byte:
 		return strconv.ParseUint(string(id), 10, 64)
 	}
-	return 0, fmt.Errorf("consumer: key %v is no positive integer", value)
+	return 0, fmt.Errorf("consumer: key %v is not a positive integer", value)
 }
 
-// share makes the rows tell their partitions, and keeps the contents of foreign messages on the
-// server. Of other tables all columns come: a column's type would be lost on the way.
+// share adds the partition to the columns, and keeps the contents of foreign messages on the server. It does so only for message
+// tables, because in other tables an IF would lose a column's type.
 func (r *rows) share(s *shares) error {
 	part, err := s.expression(r.table, r.key)
 	if err != nil {
@@ -189,8 +188,8 @@ func (r *rows) share(s *shares) error {
 	return nil
 }
 
-// all asks for all columns as *, by which the reading sees one that is added, where that gives
-// what was described: an account may be allowed to read some of them alone.
+// all selects all columns as *, which shows a column that is added later. It does so only if * returns the described columns,
+// because the account may be allowed to read only some.
 func (r *rows) all(ctx context.Context) error {
 	if r.names == nil {
 		return nil
@@ -219,7 +218,7 @@ func (r *rows) all(ctx context.Context) error {
 	return nil
 }
 
-// prepare prepares the statement that reads pages, and so checks the condition.
+// prepare prepares the statement that reads pages, which also checks the condition.
 func (r *rows) prepare(ctx context.Context) error {
 	err := r.raw(ctx, func(ctx context.Context, conn driver.ConnPrepareContext) (err error) {
 		r.next, err = conn.PrepareContext(ctx, "SELECT "+r.columns+" FROM "+ident.Quote(r.table.Name)+
@@ -230,13 +229,13 @@ func (r *rows) prepare(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("consumer: prepare to read %s: %w", r.table, err)
 	case r.next.NumInput() != 2:
-		return fmt.Errorf("consumer: %w: Where has a ? that nothing is given for", notify.ErrOptions)
+		return fmt.Errorf("consumer: %w: Where contains a ?, for which there is no value", notify.ErrOptions)
 	}
 	return nil
 }
 
-// close closes what the rows have on the session, and leaves it. The session may be shared: what is not closed would stay
-// as long as the other consumers do. It does not wait long for a session that is busy.
+// close closes the prepared statement and releases the session. A shared session lives on, so the statement would too. close waits
+// at most a second for a busy session.
 func (r *rows) close() {
 	if r.next != nil && r.session.Err() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -246,8 +245,7 @@ func (r *rows) close() {
 	r.release()
 }
 
-// after reads the rows past an id, in order, limit at most. One that must be read from now on
-// is not one that came ahead.
+// after reads at most limit rows with larger ids, in order. With now it reads from the server even if a row was read ahead.
 func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page, error) {
 	if p := r.ahead.take(id); p != nil && !now {
 		return p, nil
@@ -261,7 +259,7 @@ func (r *rows) after(ctx context.Context, id uint64, limit int, now bool) (*page
 	return p, r.certain(ctx, p, err)
 }
 
-// within reads the rows of the spans, in order, limit at most.
+// within reads at most limit rows of the spans, in order.
 func (r *rows) within(ctx context.Context, spans []position.Span, limit int) (*page, error) {
 	ranges := strings.TrimSuffix(strings.Repeat(r.key+" BETWEEN ? AND ? OR ", len(spans)), " OR ")
 	query := "SELECT " + r.columns + " FROM " + ident.Quote(r.table.Name) +
@@ -277,7 +275,8 @@ func (r *rows) within(ctx context.Context, spans []position.Span, limit int) (*p
 	return p, r.certain(ctx, p, err)
 }
 
-// certain returns errAltered for a page whose JSON may not be what it was when the table was described, or the error.
+// certain returns err, or errAltered if the page is doubtful and a column has become JSON, or is no longer, since the table was
+// described.
 func (r *rows) certain(ctx context.Context, p *page, err error) error {
 	if err != nil || !p.doubtful {
 		return err
@@ -291,7 +290,7 @@ func (r *rows) certain(ctx context.Context, p *page, err error) error {
 	})
 }
 
-// add takes a row into the page, and ends it when it holds enough.
+// add appends a row to the page. It returns errEnough when the page is full.
 func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	m, err := r.decode(values, p)
 	if err != nil {
@@ -300,7 +299,7 @@ func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	return p.add(m, limit)
 }
 
-// ids reads the keys of (after, upTo], in order, limit at most.
+// ids reads at most limit keys of (after, upTo], in order.
 func (r *rows) ids(ctx context.Context, after, upTo uint64, limit int) (ids []uint64, err error) {
 	query := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) +
 		" WHERE " + r.key + " > ? AND " + r.key + " <= ?" + r.where + " ORDER BY " + r.key + " LIMIT ?"
@@ -312,7 +311,7 @@ func (r *rows) ids(ctx context.Context, after, upTo uint64, limit int) (ids []ui
 	return ids, err
 }
 
-// once runs a statement that is not kept.
+// once prepares, runs and closes a statement.
 func (r *rows) once(ctx context.Context, query string, args []uint64, each func([]driver.Value) error) error {
 	return r.raw(ctx, func(ctx context.Context, conn driver.ConnPrepareContext) error {
 		stmt, err := conn.PrepareContext(ctx, query)
@@ -328,13 +327,12 @@ func (r *rows) raw(ctx context.Context, f func(ctx context.Context, conn driver.
 		return conn.Raw(func(c any) error { return f(ctx, c.(driver.ConnPrepareContext)) })
 	})
 	if server.Is(err, server.ErrBadField) && r.types != nil {
-		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // no fault of the options': it was there
+		err = fmt.Errorf("%w: %v", errAltered, err) //nolint:errorlint // the column existed before, so the options are not wrong
 	}
 	return err
 }
 
-// scan runs a prepared statement: its binary protocol keeps every type's value
-// as it is, which the text protocol does not for FLOAT.
+// scan runs a prepared statement, because the binary protocol preserves every type's value, while the text protocol changes a FLOAT.
 func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each func([]driver.Value) error) (err error) {
 	named := make([]driver.NamedValue, len(args))
 	for i, arg := range args {
@@ -359,7 +357,7 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 			return nil
 		case err != nil:
 			return err
-		case enough: // read to its end here: Close would do so without the context
+		case enough: // read the result to its end here, because Close would do so without the context
 			continue
 		}
 		err := each(values)
@@ -369,12 +367,12 @@ func (r *rows) scan(ctx context.Context, stmt driver.Stmt, args []uint64, each f
 	}
 }
 
-// unaltered checks that a result's columns are those that were described, and have the same
-// types: a number that became a text would be written as a number still.
+// unaltered returns errAltered if a result's columns or their types have changed. Without this check a number column that became a
+// text column would still be encoded as a number.
 func (r *rows) unaltered(result driver.Rows) error {
 	columns := result.Columns()
 	named, ok := result.(driver.RowsColumnTypeDatabaseTypeName)
-	if !ok || len(columns) == 1 { // the ids alone
+	if !ok || len(columns) == 1 { // the result has only ids
 		return nil
 	}
 	described := len(columns)

@@ -12,11 +12,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// errRebalance ends an assignment whose partitions change.
-var errRebalance = errors.New("the group's partitions are shared again")
+// errRebalance ends an assignment because the member's partitions change.
+var errRebalance = errors.New("the group's partitions are redistributed")
 
-// share is run for a group whose members share it. It reads and handles in assignments, each
-// with the partitions that the member has then, and checks meanwhile which member has which partition.
+// share is run for a shared group. It reads and handles the member's partitions in one assignment after another, and meanwhile checks
+// which member has which partition.
 func (l *connection) share(ctx context.Context, t *table.Table) error {
 	session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: l.options.lockIdle})
 	if err != nil {
@@ -42,7 +42,7 @@ func (l *connection) share(ctx context.Context, t *table.Table) error {
 	if err := m.enter(ctx); err != nil {
 		return err
 	}
-	// A handler's context ends with the lock, also after ctx has ended.
+	// The handler's context ends with the lock's loss, even after ctx has ended.
 	handling, release := m.slot.Context(context.WithoutCancel(ctx))
 	defer release()
 	ctx, releaseCtx := m.slot.Context(ctx)
@@ -63,7 +63,7 @@ func (l *connection) share(ctx context.Context, t *table.Table) error {
 			return err
 		}
 		if now.over() {
-			if now.err != errRebalance { //nolint:errorlint // with another error it is not only the end of an assignment
+			if now.err != errRebalance { //nolint:errorlint // a joined error is more than the end of an assignment
 				return now.err
 			}
 			now = nil
@@ -92,7 +92,7 @@ func (l *connection) share(ctx context.Context, t *table.Table) error {
 			return err
 		}
 		m.last = s
-		if change { // the handler finishes what it has in hand, however long: others are not to wait for that
+		if change { // poll while the handler finishes, however long it takes, so that other members need not wait for it
 			now.pause(m.polls.NextBackOff())
 		} else if err := now.during(ctx, m.wait); err != nil {
 			return err
@@ -100,8 +100,7 @@ func (l *connection) share(ctx context.Context, t *table.Table) error {
 	}
 }
 
-// sharing returns how the group is shared. It makes the partitions if the group has none yet, or
-// if Options.Reset is set.
+// sharing returns the group's sharing. It creates the partitions if the group has none yet, or if Options.Reset is set.
 func (l *connection) sharing(ctx context.Context, session *core.Session, t *table.Table) (sharing, error) {
 	row, err := readGroup(ctx, l.db.Pool(), t.Name, l.options.Group)
 	if err != nil {
@@ -114,7 +113,7 @@ func (l *connection) sharing(ctx context.Context, session *core.Session, t *tabl
 	if shared && !l.options.Reset {
 		return s, s.agrees(t, l.options)
 	}
-	// The group's lock excludes a member that reads for the group alone, and one that makes the partitions too.
+	// The group's lock excludes a member that reads for the group alone, and another one that creates the partitions.
 	lock, err := l.standBy(ctx, session, groupLock(t.Schema, t.Name, l.options.Group))
 	if err != nil {
 		return s, err
@@ -147,7 +146,7 @@ func (l *connection) sharing(ctx context.Context, session *core.Session, t *tabl
 	return s, s.make(ctx, l.db, p, l.options.Member)
 }
 
-// deserted returns nil when the group has no active member. It bears one that is just leaving.
+// deserted returns nil when the group has no active member. It waits up to 5 s for members that are leaving.
 func (l *connection) deserted(ctx context.Context, s sharing, prefix string) error {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	for until := time.Now().Add(5 * time.Second); ; {
@@ -166,7 +165,7 @@ func (l *connection) deserted(ctx context.Context, s sharing, prefix string) err
 	}
 }
 
-// startShared is where the group was as long as it had one reader, or where it is to begin.
+// startShared returns the offset of the group from the time before it was shared, or where a new group begins.
 func (l *connection) startShared(ctx context.Context, t *table.Table, row groupRow) (position.Progress, error) {
 	if len(row.Delivered) > 0 && !l.options.Reset {
 		done, err := position.Decode(row.Delivered, row.Settled)
@@ -187,10 +186,10 @@ func (l *connection) startShared(ctx context.Context, t *table.Table, row groupR
 type assignment struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
-	err    error // once done
+	err    error // valid once done is closed
 }
 
-// begin reads and handles the partitions that the member has.
+// begin starts an assignment with the member's current partitions.
 func (l *connection) begin(ctx, handling context.Context, t *table.Table, m *member) *assignment {
 	own := m.own()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -215,12 +214,12 @@ func (l *connection) readAssigned(ctx, handling context.Context, t *table.Table,
 	case err == nil:
 		return errDrained
 	case errors.Is(context.Cause(ctx), errRebalance) && !errors.Is(err, errUnsaved) && !errors.Is(err, ErrStop) && !permanent(err):
-		return errRebalance // whatever it cut off
+		return errRebalance // err is an effect of the cancellation
 	}
 	return err
 }
 
-// end lets the handler finish what it has in hand and stores the offset; then it returns.
+// end ends the assignment: the handler finishes its current messages and the offset is stored.
 func (n *assignment) end() error {
 	n.cancel(errRebalance)
 	<-n.done
@@ -239,7 +238,7 @@ func (n *assignment) over() bool {
 	}
 }
 
-// pause returns when the assignment has ended, or the time has passed.
+// pause returns when the assignment has ended or d has passed.
 func (n *assignment) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -249,12 +248,12 @@ func (n *assignment) pause(d time.Duration) {
 	}
 }
 
-// during calls wait, whose context ends with the assignment, or with ctx where there is none, and
-// returns the assignment's error once it has ended.
+// during calls wait with a context that ends with the assignment, or with ctx if there is no assignment (n is nil). It returns the
+// assignment's error if that has ended, otherwise wait's.
 func (n *assignment) during(ctx context.Context, wait func(ctx context.Context) error) error {
 	until := ctx.Done()
 	if n != nil {
-		until = n.done // it ends after ctx, with the message in hand done
+		until = n.done // it closes after ctx has ended, when the handler has finished
 	}
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -13,30 +13,30 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// MemberStatus is a member of a group whose members share it.
+// MemberStatus is the status of a member of a shared group.
 type MemberStatus struct {
-	// Member is its name; empty when it has no partition, and for the partitions that are free.
+	// Member is its name; empty for a member without partitions, and for the free partitions.
 	Member string
-	// Session is the connection that holds its locks; 0 for the partitions that are free.
+	// Session is the connection that holds its locks; 0 for the free partitions.
 	Session uint64
-	// Partitions are those that it has, by number.
+	// Partitions are the numbers of its partitions.
 	Partitions []int
-	// Settled is the least of their offsets.
+	// Settled is the smallest of their offsets.
 	Settled uint64
-	// Waiting is how many rows of them are not done.
+	// Waiting is how many of their rows are not done.
 	Waiting int
-	// MoreWaiting is set when there are, or may be, more than Waiting.
+	// MoreWaiting is true if there are, or may be, more than Waiting.
 	MoreWaiting bool
 }
 
-// part is a partition as it is stored, and who has it.
+// part is a partition's stored progress and its owner.
 type part struct {
 	position.Progress
 	member string
 	owner  uint64
 }
 
-// sharedStatus is the status of a group whose members share it.
+// sharedStatus returns the status of a shared group.
 func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, head uint64) (s GroupStatus, err error) {
 	now, parts, err := readParts(ctx, r, of)
 	if err != nil {
@@ -84,12 +84,12 @@ func (g *storedGroup) sharedStatus(ctx context.Context, r *rows, of sharing, hea
 	}
 	s.Partitions, s.PartitionBy = of.parts, byText(of.by)
 	if s.Session == 0 && len(members) > 0 {
-		s.Session = members[0].Session // one of them will coordinate
+		s.Session = members[0].Session // a coordinator is missing for a moment, and one of the members becomes it
 	}
 	return s, nil
 }
 
-// readParts reads the partitions' rows, and who has them.
+// readParts reads the partitions' rows and the sessions that hold their locks.
 func readParts(ctx context.Context, r *rows, of sharing) (now snapshot, parts []part, err error) {
 	var stored []struct {
 		Settled   uint64
@@ -121,8 +121,8 @@ func readParts(ctx context.Context, r *rows, of sharing) (now snapshot, parts []
 	return now, parts, nil
 }
 
-// countParts counts the rows of each partition that are not done, among the first of those
-// that are not done in all; more tells that there may be others.
+// countParts counts the rows of each partition that are not done. It reads at most countLimit rows that not all partitions have done;
+// more means that there may be others.
 func (r *rows) countParts(ctx context.Context, of sharing, parts []part, common position.Progress, head uint64) (waiting map[int]int, more bool, err error) {
 	expression, err := of.expression(r.table, r.key)
 	if err != nil {

@@ -19,68 +19,61 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// countLimit bounds what counting costs the server.
+// countLimit bounds the rows that a count reads, and so its cost.
 const countLimit = 10_000
 
-// Status is how far the groups of a topic are.
+// Status is the progress of a topic's groups.
 type Status struct {
 	Topic  string        // the table's name, as the server has it
 	Head   uint64        // the largest id; 0 for an empty table
 	Groups []GroupStatus // by name
 }
 
-// GroupStatus is how far a group is, by its stored offset, which is a moment
-// behind its handler (Options.FlushInterval).
+// GroupStatus is the progress of a group by its stored offset, which lags a little behind its handler (Options.FlushInterval).
 type GroupStatus struct {
 	Group  string
 	Member string // the name of the member that was active last
-	// Session is the connection that holds the group's lock, the active member's; 0
-	// when no member is active.
+	// Session is the connection of the active member, which holds the group's lock; 0 if no member is active.
 	Session uint64
-	// Leased is set where several servers take writes, and a member holds the group's lease, which takes the lock's place.
+	// Leased is true if a member holds the group's lease, which replaces the lock if several servers take writes.
 	Leased bool
-	// Settled is the offset: what there is up to this id is done, and nothing can
-	// appear there any more.
+	// Settled is the offset's watermark: every row up to this id is done, and no further row can appear there.
 	Settled uint64
-	// Done is how many ids above Settled are done too.
+	// Done is how many ids above Settled are done.
 	Done uint64
-	// Gaps are the ranges of ids above Settled and below the largest that is done
-	// which are not: rows that wait for another attempt or a transaction's end, and
-	// ids that may never be rows.
+	// Gaps is the number of ranges of ids above Settled and below the largest done id that are not done: rows that wait for
+	// another attempt or a transaction's end, and ids that may never be rows.
 	Gaps int
-	// Behind is how many ids up to the head are not done; there are no more rows
-	// than that to come now.
+	// Behind is how many ids up to the head are not done. At most as many rows are waiting now.
 	Behind uint64
-	// Waiting is how many rows that are not done are there, any condition of the
-	// consumer's (Options.Where) left aside.
+	// Waiting is how many existing rows are not done, whether or not they meet the consumer's condition (Options.Where).
 	Waiting int
-	// MoreWaiting is set when there are, or may be, more than Waiting: rows are counted up to 10,000.
+	// MoreWaiting is true if there are, or may be, more than Waiting: rows are counted up to 10,000.
 	MoreWaiting bool
-	// Moved is how long ago the offset was stored, by the server's clock.
+	// Moved is the time since the offset was stored, by the server's clock.
 	Moved time.Duration
-	// DeadLetters is how many messages the group gave up, counted up to 10,000.
+	// DeadLetters is the number of the group's dead letters, counted up to 10,000.
 	DeadLetters int
-	// MoreDeadLetters is set when there are more than DeadLetters.
+	// MoreDeadLetters is true if there are more than DeadLetters.
 	MoreDeadLetters bool
-	// BelowOffset says that the table's ids end below the offset: a consumer of the
-	// group fails with ErrBelowOffset.
+	// BelowOffset means that the table's ids end below the offset: a consumer of the group fails with ErrBelowOffset.
 	BelowOffset bool
 
-	// Partitions is how many there are when the members share the group, 0 else. Member and
-	// Session are then the coordinator's, Settled is the least offset of all partitions, and
-	// Done, Gaps and Behind are of what is done in all.
+	// Partitions is the number of partitions of a shared group, 0 for any other. In a shared group Member and Session are the
+	// coordinator's, Settled is the smallest offset of all partitions, and Done, Gaps and Behind count the ids that are done in
+	// all of them.
 	Partitions int
-	// PartitionBy is what they go by: "header key", "column customer", or "the rows' ids".
+	// PartitionBy is the key of the partitions: "header key", "column customer", or "the rows' ids".
 	PartitionBy string
-	// Members are those that share the group; the last has no session where partitions are
-	// free.
+	// Members are the members of a shared group. If some partitions are free, the last element has no session and contains
+	// these.
 	Members []MemberStatus
 }
 
-// Status reads how far the consumer's group is, or all groups of the topic without Options.Group. The consumer need not run.
-// Status takes a connection of its own for a moment and writes nothing; it counts 10,000 rows a group at most. Its errors are
+// Status reads the progress of the consumer's group, or of all groups of the topic if Options.Group is empty. The consumer need not
+// run. Status uses a connection of its own for a moment and writes nothing; it counts at most 10,000 rows a group. Its errors are
 // notify.ErrNoTable and the other errors about the table, errors of the server such as a missing privilege, and
-// notify.ErrNoState, with which it returns what it knows without those tables.
+// notify.ErrNoState, with which it returns what it can read without those tables.
 func (c *Consumer) Status(ctx context.Context) (_ *Status, err error) {
 	t, err := c.table(ctx)
 	if err != nil {
@@ -95,7 +88,7 @@ func (c *Consumer) Status(ctx context.Context) (_ *Status, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The offsets first, so that none is ahead of the head for having moved since.
+	// Read the offsets before the head, so that no offset is ahead of the head.
 	stored, missing := storedGroups(ctx, session, t, c.options.Group)
 	if missing != nil && !errors.Is(missing, notify.ErrNoState) {
 		return nil, missing
@@ -121,7 +114,7 @@ func (c *Consumer) Status(ctx context.Context) (_ *Status, err error) {
 	return status, missing
 }
 
-// storedGroup is a row of the offsets, with the session that holds the group's lock.
+// storedGroup is an offset's row, with the session that holds the group's lock.
 type storedGroup struct {
 	Name      string `db:"group_name"`
 	Settled   uint64
@@ -132,7 +125,7 @@ type storedGroup struct {
 	Leased    bool
 }
 
-// storedGroups reads the offsets of the group, or of all without a name.
+// storedGroups reads the offset of the group, or of all groups if group is empty.
 func storedGroups(ctx context.Context, session *core.Session, t *table.Table, group string) (groups []storedGroup, err error) {
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
 		err := conn.SelectContext(ctx, &groups, "SELECT group_name, settled, delivered, member,"+
@@ -152,7 +145,7 @@ func storedGroups(ctx context.Context, session *core.Session, t *table.Table, gr
 	return groups, err
 }
 
-// lookForLease reads whether a member has the group's lease.
+// lookForLease reads whether a member holds the group's lease.
 func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.Table) error {
 	err := db.Pool().GetContext(ctx, &g.Leased, "SELECT EXISTS (SELECT 1 FROM "+schema.LeaseTable+" WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))",
 		groupLock(t.Schema, t.Name, g.Name))
@@ -162,7 +155,7 @@ func (g *storedGroup) lookForLease(ctx context.Context, db *notify.DB, t *table.
 	return nil
 }
 
-// status looks at what the group has before it.
+// status returns the group's status.
 func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupStatus, error) {
 	of, shared, err := decodeSharing(r.table.Name, g.Name, g.Delivered)
 	if err != nil {
@@ -178,7 +171,7 @@ func (g *storedGroup) status(ctx context.Context, r *rows, head uint64) (GroupSt
 	return g.of(ctx, r, position.Progress{Settled: g.Settled, Done: done}, head)
 }
 
-// of is the status of a group that has done p.
+// of returns the status of a group with the progress p.
 func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head uint64) (_ GroupStatus, err error) {
 	done := p.Done
 	s := GroupStatus{
@@ -187,7 +180,7 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 	}
 	gaps := slices.Collect(done.Missing(s.Settled, done.Max()))
 	s.Gaps = len(gaps)
-	ahead := max(s.Settled, done.Max()) // of all that was done
+	ahead := max(s.Settled, done.Max()) // the largest done id
 	s.Done = ahead - s.Settled
 	for _, gap := range gaps {
 		s.Done -= gap.Hi - gap.Lo + 1
@@ -212,7 +205,7 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 	return s, nil
 }
 
-// count counts the rows of the first of the spans.
+// count counts the rows of the first maxRanges spans, up to countLimit.
 func (r *rows) count(ctx context.Context, spans []position.Span) (n int, more bool, err error) {
 	if len(spans) == 0 {
 		return 0, false, nil

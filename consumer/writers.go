@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The values of Options.Writers: the ways of knowing which transactions may still fill a gap.
+// The values of Options.Writers: the ways to find out which transactions may still fill a gap.
 const (
 	writersMetadataLocks = "metadata-locks"
 	writersInnoDBTrx     = "innodb-trx"
@@ -22,26 +22,26 @@ const (
 	writersUnknown       = "unknown"
 )
 
-// errStale says that what was read may be older than the head: try again later.
+// errStale means that what was read may be older than the head; the reader tries again later.
 var errStale = errors.New("the server's view of the transactions is stale")
 
-// source tells which transactions are open now. It uses one session.
+// source reports which transactions are open. It uses one session.
 type source interface {
-	// open returns errStale when it can't tell of now. Any other error means that
+	// open returns errStale if its answer may be older than the call. Any other error means that
 	// the source does not work here.
 	open(ctx context.Context) (open, error)
-	// pace is the least time between two questions.
+	// pace is the minimum time between two calls of open.
 	pace() time.Duration
-	// late tells that a writer may have taken its first id a moment before it shows.
+	// late reports whether a writer may take its first id a moment before open can report it.
 	late() bool
 	name() string
 }
 
-// openSource finds a source that works, and tells how long gaps must be given
-// grace besides. Each is tried, not believed.
+// openSource returns a source that works, and the grace period that gaps need in addition. It tries every source, because privileges
+// and settings do not show whether one works.
 func openSource(ctx context.Context, session *core.Session, t *table.Table, want string, grace time.Duration) (source, time.Duration, error) {
 	exact := time.Duration(0)
-	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // the writers' transactions hold no lock here
+	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // writers on other servers hold no lock here
 		exact = grace
 	}
 	if want == "" || want == writersMetadataLocks {
@@ -77,7 +77,7 @@ func openSource(ctx context.Context, session *core.Session, t *table.Table, want
 	return unknown{}, grace, nil
 }
 
-// refuse returns nil for an error that makes the next way be tried.
+// refuse returns nil if the next way may be tried after err. asked means that the user has chosen this way.
 func refuse(asked bool, err error) error {
 	switch {
 	case unfit(err) != nil:
@@ -88,8 +88,7 @@ func refuse(asked bool, err error) error {
 	return nil
 }
 
-// unfit returns nil for an error by which a server says that it can't do a thing,
-// the error itself for any other.
+// unfit returns nil if err means that the server can't do this, and err otherwise.
 func unfit(err error) error {
 	var no noSourceError
 	if errors.As(err, &no) || server.NoPrivilege(err) ||
@@ -101,15 +100,14 @@ func unfit(err error) error {
 	return err
 }
 
-// noSourceError says why a source does not work here.
+// noSourceError is the reason why a source does not work here.
 type noSourceError string
 
 func (n noSourceError) Error() string { return string(n) }
 
-// Writers tells which way of knowing the topic's open writers Run takes here, by
-// trying it over a connection of its own, and how long gaps are given grace
-// besides: 0 where what is known is all there is. With Options.Writers set, the
-// error says why that way does not work.
+// Writers returns the way by which Run finds the topic's open writers here, and the grace period that gaps get in addition: 0 if all
+// writers can be seen. It tries the ways over a connection of its own. If Options.Writers is set and does not work, the error says
+// why.
 func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration, err error) {
 	t, err := c.table(ctx)
 	if err != nil {
@@ -127,13 +125,13 @@ func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration
 	return source.name(), grace, nil
 }
 
-// replication notices that the server is a replica, by what it has applied of other servers' transactions since the last
-// poll. Those who write there are not seen here.
+// replication detects that the server is a replica, by the transactions of other servers that it has applied since the last
+// poll. Their writers can't be seen here.
 type replication struct {
 	session *core.Session
 	growth  *server.Growth
 	certain bool
-	doubted time.Time // until then it counts as a replica, for want of a privilege to see
+	doubted time.Time // until then it counts as a replica, because the account lacks the privilege to check
 }
 
 func newReplication(session *core.Session, grace time.Duration) *replication {
@@ -157,14 +155,14 @@ func (r *replication) applies(ctx context.Context) (bool, error) {
 	return r.certain || time.Now().Before(r.doubted), err
 }
 
-// unknown is the source that knows of no writer.
+// unknown is the source that sees no writers.
 type unknown struct{}
 
 func (unknown) open(context.Context) (open, error) { return nil, nil }
-func (unknown) pace() time.Duration                { return 100 * time.Millisecond } // it reads every open gap again
+func (unknown) pace() time.Duration                { return 100 * time.Millisecond } // every poll reads all open gaps again
 func (unknown) late() bool                         { return false }
 func (unknown) name() string                       { return writersUnknown }
 
 func sourceError(name string, err error) error {
-	return fmt.Errorf("consumer: know the writers by %s: %w", name, err)
+	return fmt.Errorf("consumer: find the open writers by %s: %w", name, err)
 }

@@ -11,19 +11,18 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// awaitBound is how often Await runs its query when it gets no hint.
+// awaitBound is the longest wait of Await between two runs of its query.
 const awaitBound = 10 * time.Second
 
 // Await blocks until the query returns rows, and returns them, each in a T. T is a struct with db tags or the type of a
 // single column (see sqlx.Select). The topic is the name of the table whose changes can make the query return rows.
 //
-// Await asks whether there are rows, SELECT EXISTS(query), at every change of the table if the table has wake triggers
-// for insert, update and delete. Otherwise it asks when the server commits (MySQL with GTIDs), when a program calls
-// mqnotify_wake, and at least once a second. A query that can't stand in EXISTS is run itself instead, with waits from
-// 10 ms to 1 s.
+// If the table has wake triggers for insert, update and delete, Await runs SELECT EXISTS(query) at every change of the table.
+// Otherwise it runs it when the server commits (MySQL with GTIDs), when a program calls mqnotify_wake, and at least once a
+// second. If EXISTS can't contain the query, Await runs the query itself instead, with waits from 10 ms to 1 s.
 //
-// The query runs on the DB's pool, outside a transaction, as often as needed. Await ends with the cause of ctx, or with an
-// error of the query. It goes on after a lost connection.
+// The query runs on the DB's pool, outside a transaction, as often as needed. Await returns the cause of ctx when ctx ends, or an
+// error of the query. After a lost connection it continues.
 func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any) ([]T, error) {
 	auto := core.NewAuto(db, core.Query("SELECT EXISTS("+query+"\n)", args...).Of(topic, waiting.Insert|waiting.Update|waiting.Delete),
 		core.AutoOptions{Logger: slog.New(slog.DiscardHandler), Slow: true})
@@ -42,11 +41,12 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 		case len(rows) > 0:
 			return rows, nil
 		}
-		if exists, _ := head.Value(); failed != nil || exists > 0 { // the rows were there and are gone: others may come before the next hint
+		// EXISTS found rows that the query did not return: others may come before the next hint.
+		if exists, _ := head.Value(); failed != nil || exists > 0 {
 			core.Pause(ctx, polls.NextBackOff())
 			continue
 		}
 		polls.Reset()
-		_, _ = auto.Wait(ctx, head, awaitBound) // the query tells what became of it
+		_, _ = auto.Wait(ctx, head, awaitBound) // the next run of the query shows whether this failed
 	}
 }

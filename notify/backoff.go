@@ -8,13 +8,13 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Fibonacci is a backoff.BackOff whose waits grow by Fibonacci's numbers, 1, 1,
-// 2, 3, 5 ... times Min, up to Max: gentler than doubling. Not for concurrent use.
+// Fibonacci is a backoff.BackOff whose waits grow by the Fibonacci numbers, 1, 1, 2, 3, 5 ... times Min, up to Max. They grow
+// more slowly than waits that double. Not safe for concurrent use.
 type Fibonacci struct {
 	// Min is the first wait, and Max the longest; 0 means 10 ms and 1 s.
 	Min, Max time.Duration
-	// Jitter is the share of a wait by which it may be shorter, at random, so that
-	// many who wait do not ask together. 0 is none, 1 or more the whole wait.
+	// Jitter is the fraction of a wait by which it may be shorter, at random, so that many waiters do not poll at the same
+	// time. 0 means none, 1 or more the whole wait.
 	Jitter float64
 
 	previous, current time.Duration
@@ -22,19 +22,18 @@ type Fibonacci struct {
 
 var _ backoff.BackOff = (*Fibonacci)(nil)
 
-// NextBackOff is the next wait. It never ends (backoff.Stop).
+// NextBackOff returns the next wait. It never returns backoff.Stop.
 func (f *Fibonacci) NextBackOff() time.Duration {
 	least, most := cmp.Or(f.Min, 10*time.Millisecond), cmp.Or(f.Max, time.Second)
 	f.previous, f.current = f.current, min(most, max(least, f.previous+f.current))
 	return f.current - time.Duration(min(1, f.Jitter)*rand.Float64()*float64(f.current))
 }
 
-// Reset falls back to Min.
+// Reset makes Min the next wait.
 func (f *Fibonacci) Reset() { f.previous, f.current = 0, 0 }
 
-// Exponential is a backoff.BackOff whose waits double from least to most, each up
-// to a fifth longer or shorter at random. It never ends: 15 minutes, the library's
-// default, is no reason to stop reconnecting.
+// Exponential returns a backoff.BackOff whose waits double from least to most, each up to a fifth longer or shorter at random. It
+// never stops, unlike the library's default of 15 minutes, because a reconnect must not give up.
 func Exponential(least, most time.Duration) backoff.BackOff {
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(least),

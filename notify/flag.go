@@ -9,14 +9,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// Flag is a topic's one-row flag, a counter that producers or a trigger set.
+// Flag is a topic's one-row flag: a counter that producers or a trigger increment. Safe for concurrent use.
 type Flag struct {
 	Topic string
 }
 
-// Set counts one more change. Call it after the commit of the change and outside
-// its transaction, in which the flag's row would be locked, and writers of the
-// topic would commit one at a time.
+// Set increments the counter. Call it after the commit of a change and outside its transaction. Inside, the flag's row would stay
+// locked until the commit, so the topic's writers would commit one at a time.
 func (f Flag) Set(ctx context.Context, db Tx) error {
 	_, err := db.ExecContext(ctx, "INSERT INTO "+schema.FlagTable+
 		" (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", f.Topic)
@@ -26,7 +25,7 @@ func (f Flag) Set(ctx context.Context, db Tx) error {
 	return nil
 }
 
-// Read is the counter; 0 means that the flag is not set.
+// Read returns the counter; 0 means that the flag is not set.
 func (f Flag) Read(ctx context.Context, db interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) (counter uint64, err error) {
@@ -37,8 +36,7 @@ func (f Flag) Read(ctx context.Context, db interface {
 	return counter, nil
 }
 
-// Reset deletes the flag's row, and reports whether the flag was set. A flag that is
-// reset serves one reader only.
+// Reset deletes the flag's row, and reports whether the flag was set. With Reset a flag can have only one reader.
 func (f Flag) Reset(ctx context.Context, db Tx) (was bool, err error) {
 	result, err := db.ExecContext(ctx, "DELETE FROM "+schema.FlagTable+" WHERE topic = ?", f.Topic)
 	if err != nil {

@@ -18,19 +18,19 @@ const (
 	maxPayload = 8000
 	// maxNotificationName is the most characters of a notification's name.
 	maxNotificationName = 255
-	// notificationsKept is how long notifications stay in their table. A process that could not read them for longer has
+	// notificationsKept is how long notifications stay in their table. A process that could not read them for longer may have
 	// missed some.
 	notificationsKept = time.Hour
-	// maxUnread is how many notifications wait for a receiver that is slow. When more come, it misses the oldest.
+	// maxUnread is how many notifications wait for a slow receiver. When more come, it misses the oldest.
 	maxUnread = 10_000
 	// notificationPage is how many notifications are read at once.
 	notificationPage = 1000
-	// allocated is how long an INSERT may take, from the moment it has its id until its row is in the table. A row that
-	// comes later, below others, is not found.
+	// allocated is the longest time from the moment when an INSERT gets its id until its row is in the table. A row that
+	// appears later below a larger id is missed.
 	allocated = time.Minute
-	// triggerKnown is how long it is believed that the table has a wake trigger, or that it has none.
+	// triggerKnown is how long the answer whether the table has a wake trigger is cached.
 	triggerKnown = time.Minute
-	// maxGaps bounds the ids that are missing and that the reader looks for: those below are given up.
+	// maxGaps bounds the missing ids that the reader keeps. It gives up the smallest ones.
 	maxGaps = 10_000
 )
 
@@ -40,14 +40,14 @@ type Notification struct {
 	Name    string
 	Payload []byte
 	Time    time.Time // of the INSERT, by the server's clock
-	// Missed says that the receiver missed notifications of its names before this one: it was more than 10,000
-	// notifications behind, or the process could not read the table for longer than an hour. A Notification
-	// without an ID brings nothing but this news.
+	// Missed means that the receiver missed notifications of its names before this one, because it was more than 10,000
+	// notifications behind, or because the process could not read the table for longer than an hour. A Notification
+	// without an ID carries no other information.
 	Missed bool
 }
 
 // Notify sends a notification to the processes that listen to the name, in a transaction of its own. The payload has at
-// most 8,000 bytes. Its errors are ErrOptions and the server's.
+// most 8,000 bytes. Notify returns ErrOptions and the server's errors.
 //
 // Any program can do the same with INSERT INTO mqnotify_notification (name, payload) VALUES (...).
 func Notify(ctx context.Context, db *DB, name, payload string) error {
@@ -63,15 +63,15 @@ func Notify(ctx context.Context, db *DB, name, payload string) error {
 	return nil
 }
 
-// NotifyTx sends a notification inside the caller's transaction, so that it is received if the transaction commits, after
-// the commit, and never was otherwise. Where the table mqnotify_notification has no wake trigger, the receivers find it by
-// polling within a second, or at once when the caller calls [DB.Wake] for that table after the commit.
+// NotifyTx sends a notification inside the caller's transaction. Listeners receive it after the commit, and never if the
+// transaction rolls back. If the table mqnotify_notification has no wake trigger, they find it by polling within a second, or
+// at once if the caller calls [DB.Wake] for that table after the commit.
 func NotifyTx(ctx context.Context, tx Tx, name, payload string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	if len(payload) > maxPayload {
-		return fmt.Errorf("notify: %w: the payload has %d bytes, and %d is the most: store it in a table, and send its key",
+		return fmt.Errorf("notify: %w: the payload has %d bytes, and the limit is %d: store it in a table, and send its key",
 			ErrOptions, len(payload), maxPayload)
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+schema.NotificationTable+" (name, payload) VALUES (?, ?)", name, []byte(payload))
@@ -88,7 +88,7 @@ func checkName(name string) error {
 	case !utf8.ValidString(name):
 		return fmt.Errorf("notify: %w: the name %q is not UTF-8", ErrOptions, name)
 	case utf8.RuneCountInString(name) > maxNotificationName:
-		return fmt.Errorf("notify: %w: the name has %d characters, and %d is the most", ErrOptions,
+		return fmt.Errorf("notify: %w: the name has %d characters, and the limit is %d", ErrOptions,
 			utf8.RuneCountInString(name), maxNotificationName)
 	}
 	return nil
@@ -101,13 +101,13 @@ func notificationError(what string, err error) error {
 	return fmt.Errorf("notify: %s: %w", what, err)
 }
 
-// Listen returns a channel that gets the notifications of the names. It returns when every notification that commits
-// afterwards will be received. The channel is closed after ctx ends. It gets each notification once, and after a lost
-// connection those that came meanwhile; see [Notification.Missed] for the exceptions. Notifications come in the order of
+// Listen returns a channel of the notifications of the names. Every notification that commits after Listen has returned will be
+// received. The channel is closed after ctx ends. It receives each notification once, and after a lost connection also those
+// that were committed in the meantime; see [Notification.Missed] for the exceptions. Notifications come in the order of
 // their ids, except that one whose transaction commits late comes late.
 //
-// All Listens of a DB share a few connections. Its errors are ErrOptions, the cause of ctx, and that of a first
-// connection that fails.
+// All Listens of a DB share a few connections. Listen returns ErrOptions, the cause of ctx, or the error of a failed first
+// connection.
 func Listen(ctx context.Context, db *DB, names ...string) (<-chan Notification, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("notify: %w: no name to listen to", ErrOptions)
@@ -131,11 +131,11 @@ func Listen(ctx context.Context, db *DB, names ...string) (<-chan Notification, 
 	return out, nil
 }
 
-// receiver is one Listen.
+// receiver is the state of one call of Listen.
 type receiver struct {
 	names  []string
 	reader *notificationReader
-	news   chan struct{} // one slot
+	news   chan struct{} // has a value when there is something to take; capacity 1
 
 	mu     sync.Mutex
 	unread []Notification
@@ -174,7 +174,7 @@ func (r *receiver) take() (n Notification, ok bool) {
 	return n, true
 }
 
-// forward gives the channel what was added, until ctx ends.
+// forward sends to the channel what was added, until ctx ends.
 func (r *receiver) forward(ctx context.Context, out chan<- Notification) {
 	for {
 		n, ok := r.take()
@@ -194,22 +194,22 @@ func (r *receiver) forward(ctx context.Context, out chan<- Notification) {
 	}
 }
 
-// listening returns the DB's notifications.
+// listening returns the DB's notifications, which all its Listens share.
 func listening(db *DB) *notifications {
 	return core.Kept(db, func() *notifications { return &notifications{db: db} })
 }
 
-// notifications are the receivers of a DB.
+// notifications starts the reader of a DB with its first receiver and stops it with the last.
 type notifications struct {
 	db *DB
 
 	mu        sync.Mutex
 	reader    *notificationReader // nil while there is no receiver
-	checked   time.Time           // when triggered was found out
+	checked   time.Time           // when triggered was read
 	triggered bool                // the table has a wake trigger
 }
 
-// woken reports whether a wake trigger tells the receivers of every notification.
+// woken reports whether a wake trigger wakes the receivers at every notification.
 func (l *notifications) woken(ctx context.Context) bool {
 	l.mu.Lock()
 	triggered, recent := l.triggered, time.Since(l.checked) < triggerKnown
@@ -217,14 +217,14 @@ func (l *notifications) woken(ctx context.Context) bool {
 	if recent {
 		return triggered
 	}
-	triggers, err := waiting.ReadTriggers(ctx, l.db.Pool()) // an error: a call too many does no harm
+	triggers, err := waiting.ReadTriggers(ctx, l.db.Pool()) // after an error Notify also calls mqnotify_wake, which does no harm
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.triggered, l.checked = err == nil && triggers[schema.NotificationTable]&waiting.Insert != 0, time.Now()
 	return l.triggered
 }
 
-// join returns when r gets what commits from then on.
+// join adds r, and returns when r will receive everything that commits from then on.
 func (l *notifications) join(ctx context.Context, r *receiver) error {
 	l.mu.Lock()
 	if l.reader == nil {
@@ -246,7 +246,7 @@ func (l *notifications) join(ctx context.Context, r *receiver) error {
 	return err
 }
 
-// leave returns when the reader has ended, if r was its last receiver.
+// leave removes r. If r was the last receiver, leave returns when the reader has ended.
 func (l *notifications) leave(r *receiver) {
 	l.mu.Lock()
 	last := r.reader.remove(r)

@@ -15,15 +15,15 @@ import (
 
 // notificationReader reads every notification once.
 //
-// A notification whose transaction commits late has an id below others. The reader looks for every id that is missing: in
-// READ UNCOMMITTED it sees whether the row is in the table and not committed yet. An id without a row is given up after
-// the time that an INSERT may take.
+// A notification whose transaction commits late has an id below others that were read before. The reader polls every missing id
+// in READ UNCOMMITTED, which shows whether the row is in the table and not committed yet. It gives up an id without a row after
+// the longest time that an INSERT may take (allocated).
 type notificationReader struct {
 	db     *DB
 	auto   *core.Auto
 	cancel context.CancelFunc
 	ended  chan struct{}
-	ready  chan struct{} // closed when it has begun, or has failed to
+	ready  chan struct{} // closed when it has begun or failed to begin
 	failed error
 
 	mu        sync.Mutex
@@ -31,8 +31,8 @@ type notificationReader struct {
 	users     int
 
 	last uint64               // the largest id that was read
-	gaps map[uint64]time.Time // ids below that are missing, and since when no row has had them
-	read time.Time            // when the table was read
+	gaps map[uint64]time.Time // the missing ids below last, and when a poll last saw a row, or first saw none
+	read time.Time            // when the table was last read
 }
 
 func newNotificationReader(db *DB) *notificationReader {
@@ -76,7 +76,7 @@ func (r *notificationReader) add(one *receiver) {
 	}
 }
 
-// remove reports whether the receiver was the last one.
+// remove reports whether the receiver was the last one of the reader.
 func (r *notificationReader) remove(one *receiver) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +89,7 @@ func (r *notificationReader) remove(one *receiver) (last bool) {
 	return r.users == 0
 }
 
-// give hands a notification to the receivers of its name.
+// give adds a notification to the receivers of its name.
 func (r *notificationReader) give(n Notification) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +140,7 @@ func (r *notificationReader) run(ctx context.Context) {
 			core.Pause(ctx, waits.NextBackOff())
 		}
 		largest, some := head.Value()
-		if some && largest < highest { // the ids begin again, after a TRUNCATE for one
+		if some && largest < highest { // the ids began again, for example after a TRUNCATE
 			r.last, highest = 0, 0
 			clear(r.gaps)
 			r.misses()
@@ -149,7 +149,7 @@ func (r *notificationReader) run(ctx context.Context) {
 	}
 }
 
-// begin finds out where to begin. The ids that are missing then may be those of transactions that commit later.
+// begin reads where to begin. It keeps the ids that are missing then, because transactions that commit later may have them.
 func (r *notificationReader) begin(ctx context.Context) error {
 	if err := r.db.Pool().GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (r *notificationReader) begin(ctx context.Context) error {
 	return err
 }
 
-// missing notes that the ids between two others are missing. It reports whether it can look for all of them.
+// missing records the ids from after+1 to before as missing. It reports false if maxGaps made it give up some.
 func (r *notificationReader) missing(after, before uint64) (all bool) {
 	now, all := time.Now(), true
 	if before-after > maxGaps {
@@ -179,7 +179,7 @@ func (r *notificationReader) missing(after, before uint64) (all bool) {
 	return all
 }
 
-// ids reads which of the ids from the first missing one up to the last have a row.
+// ids reads which ids from the smallest missing one up to the last have a row.
 func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) (ids []uint64, err error) {
 	first := r.last
 	for id := range r.gaps {
@@ -194,7 +194,7 @@ func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) 
 	return ids, err
 }
 
-// round reads what is new, and reports whether anything was.
+// round reads new rows, and reports whether there were any.
 func (r *notificationReader) round(ctx context.Context) (found bool, err error) {
 	if !r.read.IsZero() && time.Since(r.read) > notificationsKept {
 		r.misses()
@@ -217,7 +217,7 @@ func (r *notificationReader) round(ctx context.Context) (found bool, err error) 
 	}
 }
 
-// late reads the rows with missing ids that have been committed.
+// late reads the rows of missing ids that were committed since the last poll.
 func (r *notificationReader) late(ctx context.Context) (found bool, err error) {
 	ids, err := r.ids(ctx, sql.LevelReadUncommitted)
 	if err != nil {
@@ -249,7 +249,7 @@ func (r *notificationReader) late(ctx context.Context) (found bool, err error) {
 	return found, nil
 }
 
-// deliver reads a page of rows and gives them to their receivers.
+// deliver reads a page of rows and adds them to their receivers.
 func (r *notificationReader) deliver(ctx context.Context, where string, args ...any) (n int, err error) {
 	var page []struct {
 		ID      uint64
@@ -272,8 +272,8 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	return len(page), err
 }
 
-// prune deletes old notifications, if the account may: another listening process does, otherwise. It finds them without a
-// lock, because a DELETE of a range waits for the transaction whose row is the next one.
+// prune deletes old notifications. If the account may not, another listening process does. It selects the ids first, without a
+// lock, because a DELETE of a range would wait for the transaction that holds the next row.
 func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// Tx is a transaction of the caller's: *sql.Tx, or a *sql.Conn on which one has begun, or their sqlx twins. All its
-// statements go over one connection: a pool, such as *sql.DB, is refused. The caller commits, and after an error rolls back.
+// Tx is a transaction of the caller: a *sql.Tx, a *sql.Conn on which one has begun, or their sqlx equivalents. All its statements
+// must use one connection, so a pool such as *sql.DB is refused. The caller commits, or rolls back after an error.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)

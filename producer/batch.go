@@ -11,30 +11,30 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// row is a message as it is stored.
+// row is a message in its stored form.
 type row struct {
 	headers string // JSON; empty for NULL
 	payload []byte // not nil
 }
 
-// encode checks the messages and makes rows of them.
+// encode checks the messages and returns their rows.
 func encode(messages []Message) ([]row, error) {
 	rows := make([]row, len(messages))
 	for i, m := range messages {
 		rows[i].payload = m.Payload
 		if m.Payload == nil {
-			rows[i].payload = []byte{} // the driver would make a NULL of nil
+			rows[i].payload = []byte{} // the driver would store nil as NULL
 		}
 		if len(m.Headers) == 0 {
 			continue
 		}
 		for name, value := range m.Headers {
-			if !utf8.ValidString(name) || !utf8.ValidString(value) { // Marshal would change it without a word
+			if !utf8.ValidString(name) || !utf8.ValidString(value) { // Marshal would replace the bytes without an error
 				return nil, fmt.Errorf("message %d of %d: header %q is not UTF-8: move it into the payload",
 					i+1, len(messages), name)
 			}
 			if header.Reserved(name) {
-				return nil, fmt.Errorf("message %d of %d: header %q: %w: names that begin with %s are mqnotify's; take another",
+				return nil, fmt.Errorf("message %d of %d: header %q: %w: names that begin with %s are reserved: use another",
 					i+1, len(messages), name, notify.ErrOptions, header.Prefix)
 			}
 		}
@@ -47,31 +47,29 @@ func encode(messages []Message) ([]row, error) {
 	return rows, nil
 }
 
-// around is more than what a row's values have around them in a statement (quotes,
-// a character set, parentheses, commas), and than what a packet has around those.
+// around is an upper bound for the bytes that surround the values of one row in a statement (quotes, a character set, parentheses,
+// commas), and for the bytes that surround the statement in a packet.
 const around = 64
 
-// size is how many bytes of a packet the row takes in a prepared statement.
+// size returns how many bytes of a packet the row takes in a prepared statement.
 func (r row) size() int { return len(r.headers) + len(r.payload) + around }
 
-// escaped is how many bytes of a statement the row takes at the worst, when the
-// driver must put a backslash before each.
+// escaped returns the most bytes that the row takes in a statement: the driver may put a backslash before each of its bytes.
 func (r row) escaped() int { return 2*(len(r.headers)+len(r.payload)) + around }
 
 const (
 	defaultBatchRows  = 1000
 	defaultBatchBytes = 4 << 20
-	// The driver prepares what it can't write into the statement, and a prepared
-	// statement takes 65,535 parameters.
+	// The driver prepares a statement whose values it can't write into the text, and a prepared statement takes at most 65,535
+	// parameters.
 	maxBatchRows = 32_000
 )
 
-// batchLimits are the most rows of a statement, and its most bytes as it is sent.
+// batchLimits are the maximum rows and bytes of one statement.
 type batchLimits struct{ rows, bytes int }
 
-// newBatchLimits are those of the options, and no more than the driver sends (0:
-// whatever the server takes). It would prepare a longer statement, whose parameters
-// then may not fit either.
+// newBatchLimits returns the limits of the options, with bytes bounded by the driver's maxAllowedPacket; 0 means that the driver uses
+// the server's. The driver would prepare a longer statement, whose parameters might not fit either.
 func newBatchLimits(o Options, driver int) (batchLimits, error) {
 	limits := batchLimits{o.BatchRows, o.BatchBytes}
 	if limits.rows == 0 {
@@ -81,7 +79,7 @@ func newBatchLimits(o Options, driver int) (batchLimits, error) {
 		limits.bytes = defaultBatchBytes
 	}
 	if limits.rows < 0 || limits.rows > maxBatchRows {
-		return limits, fmt.Errorf("BatchRows of %d: 1 to %d, or 0 for %d", o.BatchRows, maxBatchRows, defaultBatchRows)
+		return limits, fmt.Errorf("BatchRows is %d: it must be 1 to %d, or 0 for %d", o.BatchRows, maxBatchRows, defaultBatchRows)
 	}
 	if limits.bytes < 0 {
 		return limits, errors.New("BatchBytes is negative: 0 means 4 MiB")
@@ -95,12 +93,12 @@ func newBatchLimits(o Options, driver int) (batchLimits, error) {
 // statement is one INSERT.
 type statement struct {
 	rows []row
-	// prepared sends the values apart from the statement, unescaped, and in parts where
-	// one packet can't hold them: three round trips instead of one.
+	// prepared sends the values apart from the statement, unescaped, and in several packets if one can't hold them. This costs
+	// three round trips instead of one.
 	prepared bool
 }
 
-// fit returns an error when a row fits into no packet.
+// fit returns an error if a row does not fit into a packet.
 func fit(rows []row, packet int) error {
 	for i, r := range rows {
 		if r.size() >= packet {
@@ -110,8 +108,8 @@ func fit(rows []row, packet int) error {
 	return nil
 }
 
-// split makes statements of rows that fit, in their order, each of which fits into
-// a packet whatever its payloads are.
+// split makes statements of the rows, in their order. Each statement fits into a packet even if every byte must be escaped; a row
+// that does not is sent prepared.
 func split(into string, rows []row, batch batchLimits, packet int) []statement {
 	var statements []statement
 	room := min(batch.bytes, packet) - around - len(into)
@@ -132,7 +130,7 @@ func split(into string, rows []row, batch batchLimits, packet int) []statement {
 	return statements
 }
 
-// sql is the statement's text and its values.
+// sql returns the statement's text and its values.
 func (s statement) sql(into string) (string, []any) {
 	var query strings.Builder
 	query.Grow(len(into) + len(s.rows)*len("(NULL,?),"))
@@ -147,7 +145,7 @@ func (s statement) sql(into string) (string, []any) {
 			args = append(args, r.payload)
 		} else {
 			query.WriteString("(?,?)")
-			args = append(args, r.headers, r.payload) // a string: servers take no binary JSON
+			args = append(args, r.headers, r.payload) // headers as a string, because servers accept no binary JSON
 		}
 	}
 	return query.String(), args

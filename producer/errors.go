@@ -12,31 +12,30 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ErrNoID means that the rows were inserted and got no id, since the table has no AUTO_INCREMENT column. They may be stored.
+// ErrNoID means that the INSERT returned no id because the table has no AUTO_INCREMENT column. The rows may be stored.
 var ErrNoID = errors.New("no id was given out: the table has no AUTO_INCREMENT column")
 
-// errNotRunning means that Run has failed to begin, or has ended.
-var errNotRunning = fmt.Errorf("%w: the handshake does not run any more: call Run again", notify.ErrClosed)
+// errNotRunning means that Run failed to begin, or has ended.
+var errNotRunning = fmt.Errorf("%w: the handshake no longer runs: call Run again", notify.ErrClosed)
 
-// SafeToRetry reports whether an error of this package guarantees that nothing was
-// stored, so that publishing again makes no duplicate. It does not say that another
-// try would succeed.
+// SafeToRetry reports whether an error of this package guarantees that nothing was stored, so that publishing again makes no
+// duplicate. It does not predict whether another attempt succeeds.
 func SafeToRetry(err error) bool {
 	return err != nil && !errors.Is(err, notify.ErrUnknown) && !errors.Is(err, ErrNoID)
 }
 
-// doubt makes a notify.ErrUnknown of an error that answers no commit.
+// doubt returns a notify.ErrUnknown for an error that leaves open whether the commit happened.
 func (p *Producer) doubt(err error) error {
 	if errors.Is(err, ErrNoID) {
 		return err
 	}
 	if err = dberror.Unknown(err); errors.Is(err, notify.ErrUnknown) {
-		p.caps.Store(nil) // the next connection may be to another server
+		p.caps.Store(nil) // the next connection may reach another server
 	}
 	return err
 }
 
-// explain names the topic in an error, and what to do about it.
+// explain adds the topic and the remedy to an error.
 func (p *Producer) explain(err error) error {
 	topic := ident.Quote(p.topic)
 	switch {
@@ -50,7 +49,7 @@ func (p *Producer) explain(err error) error {
 	case server.ReadOnly(err):
 		err = fmt.Errorf("%w: connect to the primary: %w", notify.ErrReadOnly, err)
 	case server.Is(err, server.ErrPacketTooLarge), errors.Is(err, mysql.ErrPktTooLarge):
-		p.caps.Store(nil) // it was lowered, or the driver has a lower one of its own
+		p.caps.Store(nil) // the server's limit was lowered, or the driver has a lower one of its own
 		err = fmt.Errorf("%w: %w", &notify.TooLargeError{What: "message"}, err)
 	}
 	return fmt.Errorf("producer: publish to %s: %w", topic, err)

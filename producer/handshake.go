@@ -19,19 +19,19 @@ import (
 type handshake struct {
 	producer *Producer
 	requests chan request
-	ready    chan struct{} // closed when Run has begun, or has failed to
-	once     sync.Once     // of ready
-	rests    time.Duration // the longest wait before it turns again: againLast
-	taken    []request     // by the Run under way, and not answered yet
+	ready    chan struct{} // closed when Run has begun or failed to begin
+	once     sync.Once     // closes ready
+	rests    time.Duration // the longest wait between two repeated turns: againLast
+	taken    []request     // taken by the current Run and not answered yet
 
 	mu    sync.Mutex
-	ended chan struct{} // closed when the Run under way ends; nil when there is none
+	ended chan struct{} // closed when the current Run ends; nil if none runs
 }
 
-// request is a Publish that waits for its turn.
+// request is a call of Publish that waits for its turn.
 type request struct {
 	rows   []row
-	answer chan answer // has room for the one answer, so that Run never waits for its reader
+	answer chan answer // has capacity 1, so that Run never waits for the caller
 }
 
 type answer struct {
@@ -40,11 +40,11 @@ type answer struct {
 }
 
 const (
-	// turnPatience bounds one wait for the lock; another follows.
+	// turnPatience bounds one attempt to get the lock; another attempt follows.
 	turnPatience = 30 * time.Second
-	// A turn that no consumer took has woken none. A consumer that was about to wait for
-	// the lock would miss the new rows, so the producer turns again, after waits that
-	// double from againFirst to againLast, and then rests.
+	// A turn wakes no consumer if none waits for the lock. A consumer that was about to wait for
+	// it would miss the new rows. The producer therefore repeats the turn, after waits that
+	// double from againFirst to againLast, and then stops.
 	againFirst, againLast = time.Millisecond, 4096 * time.Millisecond
 	// insertPatience bounds the inserts of a turn. A server that takes longer
 	// counts as lost.
@@ -55,25 +55,25 @@ func newHandshake(p *Producer) *handshake {
 	return &handshake{producer: p, requests: make(chan request), ready: make(chan struct{}), rests: againLast}
 }
 
-// errTurns says that a transaction of the caller's has no turn.
-var errTurns = fmt.Errorf("%w: PublishTx and Transact are not for the Mode %q: use a Producer without it", notify.ErrOptions, modeHandshake)
+// errTurns refuses a transaction of the caller, because Run does not control when it commits.
+var errTurns = fmt.Errorf("%w: PublishTx and Transact do not work with the Mode %q: use a Producer without it", notify.ErrOptions, modeHandshake)
 
-// Run is the producer's side of the handshake, the protocol as published in 2007, on the lock where a consumer with the Mode
-// "handshake" is the other side: one producer and one consumer of a topic alternate. The producer holds the lock while it has
-// nothing to say. With messages, which Publish gives it, it inserts them, lets the lock go, which wakes the consumer, and takes it
-// again at once, which makes it wait until the consumer is done. What is published meanwhile is inserted together in the
-// producer's next turn.
+// Run is the producer's side of the handshake, a protocol published in 2007. The other side is a consumer with the Mode "handshake".
+// One producer and one consumer of a topic alternate on a lock. The producer holds the lock while it has no messages. When Publish
+// hands it messages, it inserts them and releases the lock, which wakes the consumer. It asks for the lock again at once,
+// and so waits until the consumer is done. Messages that are published in the meantime are inserted together in the producer's next
+// turn.
 //
-// A side that dies loses the lock with its session. Without a consumer the producer's turns follow one another, because rows are
-// durable. A second producer waits as a consumer would, and takes turns too. Rows are inserted over the session that holds the
-// lock, so that a producer that lost it inserts none unseen.
+// A side that dies loses the lock with its session. Without a consumer the producer's turns follow one another, because the rows are
+// durable. A second producer waits as a consumer would, and takes turns too. The session that holds the lock inserts the rows, so a
+// producer that has lost the lock can't insert unnoticed.
 //
-// Run ends with ctx, and returns its cause; a turn under way is finished first. A first connection that fails ends it too; after
-// that, it connects again by itself whenever the session is lost. Only one Run at a time. Without the Mode "handshake" the error is
+// Run returns the cause of ctx when ctx ends; it finishes the current turn first. A failed first connection also ends it. Later, it
+// reconnects by itself whenever the session is lost. Only one Run of a Producer at a time. Without the Mode "handshake" the error is
 // notify.ErrOptions.
 func (p *Producer) Run(ctx context.Context) error {
 	if p.handshake == nil {
-		return fmt.Errorf("producer: %w: Run is for the Mode %q", notify.ErrOptions, modeHandshake)
+		return fmt.Errorf("producer: %w: Run needs the Mode %q", notify.ErrOptions, modeHandshake)
 	}
 	return p.handshake.run(ctx)
 }
@@ -114,7 +114,7 @@ func (h *handshake) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		wait := waits.NextBackOff()
-		h.producer.log.WarnContext(ctx, "the handshake lost its session and connects again", "in", wait, "error", err)
+		h.producer.log.WarnContext(ctx, "the handshake lost its session and reconnects", "in", wait, "error", err)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -126,8 +126,7 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 }
 
-// serve takes turns over the session until it is lost or ctx ends; begun is called
-// with the first of them.
+// serve takes turns over the session until it is lost or ctx ends. It calls begun when it has the lock for the first time.
 func (h *handshake) serve(ctx context.Context, session *core.Session, begun func()) error {
 	lock, err := h.acquire(ctx, session)
 	if err == nil {
@@ -159,7 +158,7 @@ func (h *handshake) serve(ctx context.Context, session *core.Session, begun func
 		}
 		var woke bool
 		if woke, err = lock.Pass(ctx, turnPatience); errors.Is(err, notify.ErrNotAcquired) {
-			woke = true // a consumer that takes its time
+			woke = true // a slow consumer has the lock
 			lock, err = h.acquire(ctx, session)
 		}
 		again = nil
@@ -171,7 +170,7 @@ func (h *handshake) serve(ctx context.Context, session *core.Session, begun func
 	return err
 }
 
-// acquire waits for the lock, however long a consumer takes.
+// acquire waits for the lock without a bound, because a consumer may take long.
 func (h *handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
 	name := core.HandshakeName(h.producer.db.Name(), h.producer.topic)
 	for {
@@ -182,7 +181,7 @@ func (h *handshake) acquire(ctx context.Context, session *core.Session) (*core.L
 	}
 }
 
-// gather takes the requests that wait by now, as many as one statement takes.
+// gather takes the requests that wait now, up to the limit of rows of a statement.
 func (h *handshake) gather(first request) {
 	h.taken = append(h.taken, first)
 	for rows := len(first.rows); rows < h.producer.batch.rows; {
@@ -196,13 +195,13 @@ func (h *handshake) gather(first request) {
 	}
 }
 
-// insert commits what was taken, all together, and answers. An error means that
-// the session was lost with nothing stored, and leaves it to the next one.
+// insert commits the taken requests together, and answers them. An error means that the session was lost and nothing was stored;
+// the requests then stay for the next session.
 func (h *handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
-	// A turn that has begun is finished: cut off, it would leave its callers in doubt.
+	// A turn that has begun is finished even if ctx ends. Its callers would otherwise get ErrUnknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
 	defer cancel()
-	// One message that no packet holds must not fail its neighbours.
+	// A message that fits into no packet must not fail the other requests.
 	packet := session.Capabilities().MaxAllowedPacket
 	h.taken = slices.DeleteFunc(h.taken, func(r request) bool {
 		err := fit(r.rows, packet)
@@ -239,7 +238,7 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 	}
 	h.taken = nil
 	if err != nil {
-		return false, nil // told to the callers
+		return false, nil // the callers have the error
 	}
 	h.producer.Notify(ctx)
 	return true, nil

@@ -1,19 +1,17 @@
 // Package producer writes messages into a topic, which is a table.
 //
-// A message is a row that is committed; whatever else is done about it is a hint.
-// Publish writes and commits, PublishTx writes inside a transaction of the
-// caller's (the outbox pattern), Transact runs such a transaction. With the Mode
+// A committed row is a message; everything else that a producer does is a hint. Publish inserts and commits, PublishTx inserts
+// inside a transaction of the caller (the outbox pattern), and Transact runs such a transaction. With the Mode
 // "handshake" a producer takes turns with one consumer.
 //
 //	p, err := producer.New(db, "orders", producer.Options{})
 //	ids, err := p.Publish(ctx, producer.Message{Payload: payload})
 //
-// Publish wakes the topic's listeners: the table's wake trigger does, or a call of
-// mqnotify_wake after the commit where there is none.
+// The table's wake trigger wakes the topic's listeners. Without one, Publish calls mqnotify_wake after the commit.
 //
-// Publish never stores a message twice on its own account: when a connection ends
-// between a commit and its answer, the error is notify.ErrUnknown, and only the caller
-// can decide whether to risk a duplicate by trying again. SafeToRetry reports when
+// Publish itself never stores a message twice. When a connection ends between a commit and its answer, the error is
+// notify.ErrUnknown, and only the caller can decide whether to risk a duplicate by publishing again. SafeToRetry reports when
+// publishing again makes no duplicate.
 // another try makes none.
 package producer
 
@@ -31,35 +29,33 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Message is what a producer writes: any bytes, and headers with them.
+// Message is what a producer writes: a payload of any bytes, and headers.
 type Message struct {
-	// Headers are stored as a JSON object, NULL when there are none. Names and
-	// values are UTF-8: other bytes belong into the payload. Names that begin with "mqnotify-", in capitals or
-	// not, are reserved: notify.ErrOptions.
+	// Headers are stored as a JSON object, or as NULL when there are none. Names and values must be UTF-8: put other bytes into
+	// the payload. Names that begin with "mqnotify-", in capitals or not, are reserved: notify.ErrOptions.
 	Headers map[string]string
-	// Payload may be any bytes. nil and empty are the same: an empty payload.
+	// Payload may be any bytes. nil and empty both mean an empty payload.
 	Payload []byte
 }
 
 // Options of a Producer. The zero value is ready for use.
 type Options struct {
-	// Mode is how Publish works. Empty, the default, is in the caller's goroutine, over the pool of the DB. "handshake" hands the
-	// messages to Run, which takes turns with a consumer of the same Mode; PublishTx and Transact are not for it.
+	// Mode is how Publish works. Empty, the default, publishes in the caller's goroutine, over the pool of the DB. "handshake" hands
+	// the messages to Run, which takes turns with a consumer of the same Mode; PublishTx and Transact then return an error.
 	Mode string
-	// Flag counts up the topic's one-row flag (notify.Flag) after every commit, for consumers that poll it, and outside the
-	// transaction. A failure is logged: it costs latency, never a message.
+	// Flag increments the topic's one-row flag (notify.Flag) after every commit and outside the transaction, for consumers that
+	// poll it. A failure is logged: it costs latency, never a message.
 	Flag bool
-	// Logger gets what no caller is told: flags that were not set, connections that
+	// Logger gets the failures that no caller gets as an error: flags that were not set, connections that
 	// Run lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
-	// BatchRows and BatchBytes are where Publish begins another statement: the
-	// most rows in one, and its most bytes as it is sent. 0 means 1000 rows and
-	// 4 MiB. The max_allowed_packet of server and driver bounds both anyway; more
-	// than 32,000 rows are refused.
+	// BatchRows and BatchBytes are the maximum rows and bytes of one INSERT statement; Publish begins another one after that. 0
+	// means 1000 rows and 4 MiB. The max_allowed_packet of server and driver are a bound as well. New refuses more than 32,000
+	// rows.
 	BatchRows, BatchBytes int
 }
 
-// flagPatience is how long a publish waits for the flag at most.
+// flagPatience is the longest time that a publish waits for the flag.
 const flagPatience = 5 * time.Second
 
 // Producer publishes to one topic, in its callers' goroutines and over the pool of
@@ -67,23 +63,23 @@ const flagPatience = 5 * time.Second
 type Producer struct {
 	db     *notify.DB
 	topic  string
-	into   string                          // the beginning of each INSERT
-	hint   func(ctx context.Context) error // sets the flag; nil for none
+	into   string                          // the beginning of every INSERT
+	hint   func(ctx context.Context) error // sets the flag; nil without Options.Flag
 	log    *slog.Logger
 	batch  batchLimits
-	caps   atomic.Pointer[server.Capabilities] // nil until asked for, and after a doubt
+	caps   atomic.Pointer[server.Capabilities] // nil until read, and after an error that may mean another server
 	last   atomic.Pointer[step]
 	closed atomic.Bool
 	waker  *core.Waker
 
-	handshake *handshake // nil without the Mode
+	handshake *handshake // nil without the Mode "handshake"
 }
 
 // modeHandshake is the value of Options.Mode.
 const modeHandshake = "handshake"
 
-// New is a producer for the topic, which must be the name of a table in the DB's
-// database. It does not connect; the caller keeps and closes the DB.
+// New returns a producer for the topic, which must be the name of a table in the DB's database. It does not connect. The caller
+// closes the producer, and the DB after it.
 func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	if err := ident.Check(topic); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
@@ -115,18 +111,17 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 	return p, nil
 }
 
-// Publish stores the messages, all or none of them, and returns their ids in
-// their order once they are committed. One message is one statement; many are one
-// statement with many rows, or a transaction of several when they are too many or
-// too large for one. No message is no statement.
+// Publish stores the messages, all or none of them, and returns their ids in the order of the messages once they are committed. It
+// inserts all messages with one statement, or with a transaction of several statements if they are too many or too large for one.
+// Without messages it sends nothing.
 //
-// A deadlock or a lock that took too long is tried again a few times. A lost
-// connection is not: see notify.ErrUnknown and SafeToRetry. Other errors are notify.ErrNoTable,
-// notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, notify.ErrClosed, or the server's.
+// Publish tries again a few times after a deadlock or a lock wait timeout, but not after a lost connection: see notify.ErrUnknown and
+// SafeToRetry. Other errors are notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a
+// *notify.TooLargeError, notify.ErrClosed, or the server's.
 //
-// With the Mode "handshake" Publish waits for Run to begin, and for the producer's turn, as long as ctx lives; messages whose turn
-// has not come by then are never stored. After Run has ended the error is notify.ErrClosed. After a notify.ErrUnknown Run may
-// still read the payloads.
+// With the Mode "handshake" Publish waits until Run has begun and the producer has its turn. If ctx ends before the turn, the
+// messages are never stored. After Run has ended the error is notify.ErrClosed. After a notify.ErrUnknown Run may still read the
+// payloads.
 func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -149,7 +144,7 @@ func (p *Producer) Publish(ctx context.Context, messages ...Message) ([]uint64, 
 	return ids, nil
 }
 
-// publish stores the messages, and reports whether that has woken the listeners.
+// publish stores the messages, and reports whether it has woken the listeners with the same packet.
 func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint64, woken bool, err error) {
 	if p.closed.Load() {
 		return nil, false, notify.ErrClosed
@@ -159,10 +154,10 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 		return nil, false, err
 	}
 	err = server.Again(ctx, server.Retryable, func() error {
-		// A connection first, in a step of its own: what fails here has sent nothing.
+		// Get the connection in a step of its own, because an error here means that nothing was sent.
 		conn, err := p.waker.Conn(ctx)
 		packets := conn != nil
-		if conn == nil { // none is needed, or the server gives no more
+		if conn == nil { // a trigger wakes the listeners, or the server accepts no more connections
 			conn, err = p.db.Pool().Conn(ctx)
 		}
 		if err != nil {
@@ -175,13 +170,12 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 	return ids, woken, err
 }
 
-// closeConn hands a connection back to its pool, which drops it if it is bad.
+// closeConn returns a connection to its pool, which discards it if it is bad.
 func closeConn(conn *sql.Conn) { _ = conn.Close() }
 
-// Notify wakes the topic's listeners where no wake trigger does, and sets the flag.
-// Call it after the commit of a transaction in which PublishTx stored messages;
-// Publish and Transact call it themselves. It does not wait until the listeners are
-// woken. A flag that can't be set is logged.
+// Notify wakes the topic's listeners if the table has no wake trigger, and sets the flag. Call it after the commit of a
+// transaction in which PublishTx stored messages; Publish and Transact call it themselves. It does not wait until the listeners
+// are woken. It logs a failure to set the flag.
 func (p *Producer) Notify(ctx context.Context) {
 	p.waker.Wake()
 	p.setFlag(ctx)
@@ -198,9 +192,8 @@ func (p *Producer) setFlag(ctx context.Context) {
 	}
 }
 
-// Close makes further publishes fail with notify.ErrClosed, and returns when the listeners
-// of what was published have been woken. A publish under way ends with its caller.
-// Close may be called twice, and leaves the DB open.
+// Close makes later publishes fail with notify.ErrClosed, and returns when the listeners of earlier ones have been woken. It does not
+// interrupt a publish that is running. It may be called twice, and leaves the DB open.
 func (p *Producer) Close() error {
 	p.closed.Store(true)
 	return p.waker.Close()

@@ -14,10 +14,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// plan is what rows become in a session.
+// plan is how a session stores rows.
 type plan struct {
 	statements []statement
-	step       uint64 // from one id to the next
+	step       uint64 // the difference between the ids of two rows
 	autocommit bool
 }
 
@@ -42,19 +42,19 @@ func (p *Producer) plan(ctx context.Context, tx notify.Tx, rows []row) (plan, er
 
 // step is the auto_increment_increment of a connection.
 type step struct {
-	conn any // the driver's
+	conn any // the driver's connection
 	size uint64
 }
 
-// step asks the session of tx how far one id is from the next, unless it did when
-// it had the same connection last: one publisher at a time always gets the same.
+// step reads the auto_increment_increment of tx's session. It keeps the value of the last connection, because a single publisher
+// gets the same connection every time.
 func (p *Producer) step(ctx context.Context, tx notify.Tx, caps *server.Capabilities) (uint64, error) {
 	var now step
 	if c, ok := tx.(interface{ Raw(f func(any) error) error }); ok {
 		if err := c.Raw(func(conn any) error { now.conn = conn; return nil }); err != nil {
 			return 0, fmt.Errorf("connect: %w", err)
 		}
-		// A Galera cluster changes the step of every session with its own size.
+		// A Galera cluster changes the increment of every session with its own size.
 		if last := p.last.Load(); last != nil && last.conn == now.conn && !caps.Galera {
 			return last.size, nil
 		}
@@ -69,8 +69,8 @@ func (p *Producer) step(ctx context.Context, tx notify.Tx, caps *server.Capabili
 	return now.size, nil
 }
 
-// commit stores the rows, all or none, over a connection that is in no transaction. packets says that the connection takes
-// several statements in a packet: then the listeners may be woken in the same one.
+// commit stores the rows, all or none, over a connection that is in no transaction. packets means that the connection accepts
+// several statements in a packet, so that the same packet can also wake the listeners.
 func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packets bool) (ids []uint64, woken bool, err error) {
 	plan, err := p.plan(ctx, conn, rows)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packe
 		rollback(ctx, conn)
 		return nil, false, err
 	}
-	// A statement rather than sql.Tx.Commit, which would not heed ctx.
+	// A statement and not sql.Tx.Commit, which ignores ctx.
 	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
 		rollback(ctx, conn)
 		return nil, false, p.doubt(fmt.Errorf("commit: %w", err))
@@ -99,8 +99,8 @@ func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packe
 	return ids, false, nil
 }
 
-// What stands around an INSERT whose packet wakes the listeners. The first statement forgets the id of an earlier INSERT, for
-// a table that gives out none. It is a SET, because the engine of the demo has no DO.
+// The statements around an INSERT whose packet wakes the listeners. The first clears the id of an earlier INSERT, in case the table
+// assigns none. It is a SET, because the engine of the demo has no DO.
 const (
 	beforeInsert = "SET @mqnotify_id = LAST_INSERT_ID(0); "
 	afterInsert  = "; SELECT LAST_INSERT_ID(); CALL " + waiting.WakeRoutine + "(?)"
@@ -119,15 +119,15 @@ func (p *Producer) fitsWithCall(s statement) bool {
 	return !s.prepared && caps != nil && size <= caps.MaxAllowedPacket
 }
 
-// insertAndWake is insert for an INSERT that commits by itself, and wakes the listeners after it in the same packet.
+// insertAndWake is insert for an INSERT that commits by itself, with a call that wakes the listeners in the same packet.
 func (p *Producer) insertAndWake(ctx context.Context, conn *sql.Conn, plan plan) (ids []uint64, woken bool, err error) {
 	s := plan.statements[0]
 	query, args := s.sql(p.into)
-	// The driver goes on to the first statement that returns rows.
+	// The driver skips to the first statement that returns rows.
 	rows, err := conn.QueryContext(ctx, beforeInsert+query+afterInsert, append(args, p.topic)...)
 	if server.Is(err, server.ErrQueryInterrupted, server.ErrStatementTime, server.ErrExecutionTime,
 		server.ErrServerShutdown, server.ErrConnectionKilled, server.ErrNotPrepared) {
-		return nil, false, fmt.Errorf("insert: %v", err) //nolint:errorlint // it may have been met after the commit
+		return nil, false, fmt.Errorf("insert: %v", err) //nolint:errorlint // it may have happened after the commit
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("insert: %w", err)
@@ -148,24 +148,22 @@ func (p *Producer) insertAndWake(ctx context.Context, conn *sql.Conn, plan plan)
 	return s.ids(first, plan.step), rows.Err() == nil, nil
 }
 
-// rollbackPatience is how long a connection may take to roll back before it is
-// thrown away, which rolls back too.
+// rollbackPatience is how long a connection may take to roll back. After that it is discarded, which rolls back too.
 const rollbackPatience = 5 * time.Second
 
-// rollback leaves conn in no transaction. A ctx that has ended is often why.
+// rollback ends the transaction of conn. It ignores the end of ctx, which is often the reason for the rollback.
 func rollback(ctx context.Context, conn *sql.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
 	defer cancel()
 	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // or its next user would be in the transaction
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // discard it: its next user would be in the transaction
 	}
 }
 
 // insert runs the statements and returns the ids of their rows.
 //
-// A statement's first id is its LAST_INSERT_ID. The others follow by the session's
-// auto_increment_increment: an INSERT whose number of rows is known beforehand (a
-// "simple insert" in the manual's words) gets all its ids at once, in every
+// LAST_INSERT_ID is the first id of a statement. The others follow at the session's auto_increment_increment. An INSERT whose
+// number of rows is known beforehand (a "simple insert" in the manual) gets all its ids at once, in every
 // innodb_autoinc_lock_mode, even if other sessions insert at the same time.
 func (p *Producer) insert(ctx context.Context, tx notify.Tx, plan plan) ([]uint64, error) {
 	var ids []uint64
@@ -179,7 +177,7 @@ func (p *Producer) insert(ctx context.Context, tx notify.Tx, plan plan) ([]uint6
 	return ids, nil
 }
 
-// ids are those of the statement's rows.
+// ids returns the ids of the statement's rows.
 func (s statement) ids(first, step uint64) []uint64 {
 	ids := make([]uint64, len(s.rows))
 	for i := range ids {
@@ -211,5 +209,5 @@ func (s statement) exec(ctx context.Context, tx notify.Tx, into string) (uint64,
 	if first == 0 {
 		return 0, ErrNoID
 	}
-	return uint64(first), nil // the driver made a signed number of an unsigned one
+	return uint64(first), nil // the driver converted an unsigned number to a signed one
 }

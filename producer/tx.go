@@ -11,12 +11,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// PublishTx stores the messages inside the caller's transaction, so that they are
-// published if it commits and never were if it does not. The caller commits, and
-// calls Notify after it. After an error the caller rolls back: some of the
-// messages may be in the transaction already.
+// PublishTx stores the messages inside the caller's transaction. They are published when it commits, and vanish if it rolls back.
+// The caller commits, and calls Notify afterwards. After an error the caller rolls back, because the transaction may already
+// contain some of the messages.
 //
-// The transaction's database must be the topic's, and its connection in UTF-8.
+// The transaction's database must be the topic's, and its connection must use UTF-8.
 func (p *Producer) PublishTx(ctx context.Context, tx notify.Tx, messages ...Message) ([]uint64, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -50,16 +49,14 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 	return p.insert(ctx, tx, plan)
 }
 
-// Transact runs f in a transaction, commits it, and then wakes the listeners, as Notify
-// does. When f returns an error or panics, the transaction is rolled back.
+// Transact runs f in a transaction, commits it, and then wakes the listeners as Notify does. If f returns an error or panics,
+// Transact rolls back.
 //
-// After a deadlock or a lock that took too long the transaction is run again from
-// its start, a few times at most, so f may run more than once: what it does
-// outside the transaction must bear that. f passes such errors on, wrapped or not,
-// and neither commits nor rolls back itself.
+// After a deadlock or a lock wait timeout Transact runs the transaction again from its start, a few times at most. f may therefore
+// run more than once, and its effects outside the transaction must tolerate that. f must return such errors, wrapped or not, and
+// must neither commit nor roll back.
 //
-// notify.ErrUnknown says that the connection was lost during the commit. The commit does
-// not heed ctx; the DSN's readTimeout bounds it.
+// notify.ErrUnknown means that the connection was lost during the commit. The commit ignores ctx; the DSN's readTimeout bounds it.
 func (p *Producer) Transact(ctx context.Context, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	if p.handshake != nil {
 		return p.explain(errTurns)

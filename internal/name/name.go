@@ -20,7 +20,7 @@ func Problem(name string, most int) string {
 	case strings.TrimSpace(name) != name:
 		return "it begins or ends with a space; remove it"
 	case utf8.RuneCountInString(name) > most:
-		return fmt.Sprintf("it has %d characters, and %d is the most; shorten it, or use a hash of it", utf8.RuneCountInString(name), most)
+		return fmt.Sprintf("it has %d characters, and the limit is %d: shorten it, or use a hash of it", utf8.RuneCountInString(name), most)
 	}
 	return ""
 }
