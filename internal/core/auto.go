@@ -11,14 +11,14 @@ import (
 
 // AutoOptions are the settings of an Auto.
 type AutoOptions struct {
-	// Logger gets a line when the way of waiting is known, and when it changes. nil means slog.Default().
+	// Logger gets a line when the mode of waiting is known, and when it changes. nil means slog.Default().
 	Logger *slog.Logger
-	// Slow says that the source is a query that may be slow. It then shares no session with those that are not.
+	// Slow means that the source is a query that may be slow. It then shares no session with faster sources.
 	Slow bool
 }
 
-// Auto is the recommended Waiter. A wake trigger of the table, or a call of mqnotify_wake, ends its Wait at once. Where
-// there is no trigger that works, it follows the server's GTIDs, and it polls with waits from 10 ms to 1 s.
+// Auto is the recommended Waiter. A wake trigger of the table, or a call of mqnotify_wake, ends its Wait at once. If no
+// trigger works, it follows the server's GTIDs and polls with waits from 10 ms to 1 s.
 //
 // All Autos of a DB share a few sessions, however many topics they wait for. Safe for concurrent use.
 type Auto struct {
@@ -29,7 +29,7 @@ type Auto struct {
 	said string
 }
 
-// NewAuto returns a waiter for the source, which is not a FlagRow. It connects in the background. The caller closes it.
+// NewAuto returns a waiter for the source, which must not be a FlagRow. It connects in the background. The caller closes it.
 func NewAuto(db *DB, source Source, options AutoOptions) *Auto {
 	w := db.waiting
 	if options.Slow {
@@ -43,8 +43,8 @@ func NewAuto(db *DB, source Source, options AutoOptions) *Auto {
 	})}
 }
 
-// Mode returns how the waiter learns of commits, and why not from the table's wake trigger. mode is trigger, gtid (every
-// commit on the server ends a wait), poll, or empty as long as it is not known.
+// Mode returns how the waiter learns of commits, and why it does not learn of them from the table's wake trigger. mode is trigger,
+// gtid (every commit on the server ends a wait), poll, or empty as long as it is not known.
 func (a *Auto) Mode() (mode, why string) {
 	mode, err := a.listener.State()
 	if err != nil {
@@ -75,10 +75,10 @@ func (a *Auto) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	}
 }
 
-// sayAfter is how late a new way of waiting may be logged.
+// sayAfter is the longest delay before a new mode is logged.
 const sayAfter = 5 * time.Second
 
-// say logs the way of waiting when it is new.
+// say logs the mode when it has changed.
 func (a *Auto) say(ctx context.Context) {
 	mode, why := a.Mode()
 	a.mu.Lock()
@@ -94,7 +94,7 @@ func (a *Auto) say(ctx context.Context) {
 	a.log.InfoContext(ctx, "waiting", attributes...)
 }
 
-// Carry gives the carrier the rows that were read while waiting for their commit, until Close.
+// Carry passes the rows that commit waits have read to the carrier, until Close.
 func (a *Auto) Carry(c waiting.Carrier) { a.listener.Carry(c) }
 
 // Close implements [Waiter].

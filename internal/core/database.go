@@ -21,28 +21,27 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// DB is a MySQL or MariaDB database that topics live in: a pool of connections
-// for short statements, and pinned sessions next to it. Safe for concurrent use.
+// DB is a MySQL or MariaDB database that topics live in. It has a pool of connections for short statements; sessions are separate
+// connections. Safe for concurrent use.
 type DB struct {
 	config *mysql.Config
 	pool   *sqlx.DB
 	closed atomic.Bool
 
-	versionKnown atomic.Bool // the version of the tables is right, or does not matter
+	versionKnown atomic.Bool // the version of the tables is right, or is ignored
 
-	packets *sql.DB // connections that take several statements in a packet, for producers
+	packets *sql.DB // connections that accept several statements in a packet, for producers
 
 	waiting *waiting.Waiting
-	slow    *waiting.Waiting // for queries that may be slow, and must not hold others up
+	slow    *waiting.Waiting // for queries that may be slow, so that they do not delay the others
 	sharing sharing
 
 	keeping sync.Once
-	kept    any // of package notify
+	kept    any // shared by the listeners of package notify
 }
 
-// Open prepares access to the database that dataSource names, in the driver's form
-// ("user:pass@tcp(host:3306)/db") or as a URL ("mysql://user:pass@host/db"). It
-// does not connect. No error ever shows the DSN's password.
+// Open prepares access to the database that dataSource names, in the driver's form ("user:pass@tcp(host:3306)/db") or as a URL
+// ("mysql://user:pass@host/db"). It does not connect. No error shows the DSN's password.
 func Open(dataSource string) (*DB, error) {
 	config, err := dsn.Parse(dataSource)
 	if err != nil {
@@ -51,7 +50,7 @@ func Open(dataSource string) (*DB, error) {
 	return OpenConfig(config)
 }
 
-// OpenConfig is Open for a configuration of the driver, which it copies.
+// OpenConfig is Open with a configuration of the driver instead of a DSN. It copies the configuration.
 func OpenConfig(config *mysql.Config) (*DB, error) {
 	if config.DBName == "" {
 		return nil, fmt.Errorf("notify: %w: no database in the DSN: end it with /DATABASE", ErrOptions)
@@ -67,7 +66,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 		config.ConnectionAttributes = "program_name:mqnotify"
 	}
 	if config.Logger == nil || config.Logger == mysql.NewConfig().Logger {
-		// What the driver would print on stderr, it returns as errors too.
+		// The driver also returns as errors what it would print on stderr.
 		config.Logger = &mysql.NopLogger{}
 	}
 	connector, err := server.NewConnector(config)
@@ -77,7 +76,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	several := config.Clone()
 	several.MultiStatements = true
 	if several.ReadTimeout == 0 {
-		// After a KILL between two statements of a packet the server sends no further answer. Longer than an INSERT waits.
+		// After a KILL between two statements of a packet the server sends no further answer. An INSERT waits less than this.
 		several.ReadTimeout = 2 * time.Minute
 	}
 	packets, err := server.NewConnector(several)
@@ -93,12 +92,12 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	return db, nil
 }
 
-// Beside opens the same database again, with a pool of its own: for what must not wait for a connection of db's, because all
-// may be in transactions that wait for it. The caller closes it.
+// Beside opens the database of db again, with a pool of its own, for statements that must not wait for a connection of db: all of
+// these may be in transactions that wait for such a statement. The caller closes it.
 func Beside(db *DB) (*DB, error) { return OpenConfig(db.config) }
 
 // setSession adds session variables that every connection sets, whatever the server's globals and its init_connect say. The
-// user's stay, but for those that messages depend on.
+// user's variables stay, except those that messages depend on.
 func setSession(params map[string]string) {
 	for name := range params {
 		switch strings.ToLower(name) {
@@ -106,13 +105,13 @@ func setSession(params map[string]string) {
 			delete(params, name)
 		}
 	}
-	params["autocommit"] = "1" // a statement of the pool's is a transaction
-	// Text would be damaged on its way, and the driver escapes values for UTF-8. The collation stays if it is one of utf8mb4.
+	params["autocommit"] = "1" // every statement of the pool is a transaction
+	// Another character set would damage text, and the driver escapes values for UTF-8. A collation of utf8mb4 stays.
 	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
 	params["collation_connection"] = "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
 		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))"
-	// No statement is cut short, and with MariaDB an empty string is no NULL. Each comment is for one kind of server alone.
-	// LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
+	// Without these the server could cut a statement short, and MariaDB could treat an empty string as NULL. Each version comment
+	// addresses one kind of server. LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
 	first := ""
 	for _, s := range [][2]string{
 		{"max_execution_time", "/*!80000 max_execution_time = 0, */ "},
@@ -123,39 +122,38 @@ func setSession(params map[string]string) {
 			first += s[1]
 		}
 	}
-	params[first+"sql_select_limit"] = "9223372036854775807" // none
+	params[first+"sql_select_limit"] = "9223372036854775807" // no limit
 }
 
-// poolConns is a third of the 151 connections that a server accepts by default, so that one busy process leaves
-// other applications theirs.
+// poolConns is a third of the 151 connections that a server accepts by default, so that one busy process leaves enough
+// for other applications.
 const poolConns = 50
 
-// Pool is the pool for short statements and for transactions. It holds no lock
-// and nothing waits on it. It has at most 50 connections, and callers wait for a free one until
-// their context ends; Pool().SetMaxOpenConns changes that, 0 means no limit. A program in which 50
-// transactions at the same time each need a second connection must raise it. Producers whose topics have no
+// Pool returns the pool for short statements and for transactions. No advisory lock and no wait for a commit uses it. It has at most
+// 50 connections, and callers wait for a free one until their context ends. Pool().SetMaxOpenConns changes the limit; 0 means none.
+// A program in which 50 transactions at the same time each need a second connection must raise it. Producers whose topics have no
 // wake trigger use up to four connections outside the pool.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 
-// Name is the database's name.
+// Name returns the database's name.
 func (db *DB) Name() string { return db.config.DBName }
 
-// MaxAllowedPacket is the largest packet that the DB's driver sends, in bytes; 0 means
-// that it asks the server at each connect.
+// MaxAllowedPacket returns the size of the largest packet that the DB's driver sends, in bytes; 0 means
+// that the driver asks the server at every connect.
 func MaxAllowedPacket(db *DB) int { return db.config.MaxAllowedPacket }
 
-// Discover asks the server what it can do, over the pool.
+// Discover reads what the server can do, over the pool.
 func Discover(ctx context.Context, db *DB) (*server.Capabilities, error) {
 	return server.Discover(ctx, db.pool)
 }
 
-// Kept returns what create returned in the first call for the DB: what package notify shares among the listeners of a DB.
+// Kept returns the value that create returned in the first call for the DB. Package notify shares it among the DB's listeners.
 func Kept[T any](db *DB, create func() T) T {
 	db.keeping.Do(func() { db.kept = create() })
-	return db.kept.(T) //nolint:forcetypeassert // there is one caller
+	return db.kept.(T) //nolint:forcetypeassert // there is only one caller
 }
 
-// Close closes the pools. Sessions live on until they are closed themselves.
+// Close closes the pools. Sessions stay open until they are closed themselves.
 func (db *DB) Close() error {
 	db.closed.Store(true)
 	return errors.Join(db.packets.Close(), db.pool.Close())

@@ -3,10 +3,10 @@ package core
 import "errors"
 
 var (
-	// ErrOptions is the error for an option or an argument that makes no sense.
+	// ErrOptions means that an option or an argument is invalid.
 	ErrOptions = errors.New("wrong option")
-	// ErrNotAcquired is returned when a lock's timeout passed and another session still holds it.
+	// ErrNotAcquired means that a lock's timeout has passed and another session still holds the lock.
 	ErrNotAcquired = errors.New("the lock is held by another session")
-	// ErrLockLost is returned, and is the cause of a context given by Lock.Context, when the session no longer holds the lock.
+	// ErrLockLost means that the session no longer holds the lock. It is also in the cause of the contexts of Lock.Context.
 	ErrLockLost = errors.New("the lock was lost")
 )

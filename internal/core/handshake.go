@@ -8,22 +8,18 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// HandshakeName is the name of the lock on which a topic's producer and consumer
-// alternate.
+// HandshakeName returns the name of the lock on which a topic's producer and consumer alternate.
 func HandshakeName(database, topic string) string {
 	return LockName("handshake", database, topic)
 }
 
-// Handshake is the consumer's side of the protocol as published in 2007: one
-// producer and one consumer alternate on one lock. The producer holds the lock
-// while time passes, inserts, lets it go and takes it again at once, which makes
-// it wait for the consumer; the consumer, woken by the release, reads and
-// processes while it holds the lock. So the lock is held from one Wait to the
-// next, and the caller must be done with what it read before it waits again.
+// Handshake is the consumer's side of a protocol published in 2007: one producer and one consumer alternate on one lock. The
+// producer holds the lock while it has nothing to insert. After an insert it releases the lock and asks for it again at once,
+// and so waits for the consumer. The release wakes the consumer, which reads and processes while it holds the lock. A Handshake
+// therefore holds the lock from one Wait to the next, and the caller must have processed what it read before it waits again.
 //
-// A consumer that has the lock and finds nothing, since its producer is dead or
-// not there yet, keeps the lock while it sleeps: nothing can be inserted unseen,
-// and a producer that comes gets its turn at the sleep's end.
+// If a consumer gets the lock and finds nothing, its producer is dead or has not started. It keeps the lock while it sleeps, so that
+// no row can be inserted unnoticed. A producer that starts gets its turn at the end of the sleep.
 type Handshake struct {
 	session *Session
 	name    string
@@ -34,9 +30,8 @@ type Handshake struct {
 
 var _ Waiter = (*Handshake)(nil)
 
-// NewHandshake is the consumer's side on the lock of the name; the session
-// becomes the waiter's and is closed with it. waits is how long it sleeps while
-// there is no producer, which is also how long a producer that comes may wait.
+// NewHandshake returns the consumer's side on the lock of the name. The session becomes the waiter's and is closed with it. waits
+// are the sleeps while there is no producer, and so also the longest time that a starting producer waits.
 func NewHandshake(session *Session, name string, source Source, waits backoff.BackOff) *Handshake {
 	return &Handshake{session: session, name: name, source: source, waits: waits}
 }
@@ -46,13 +41,13 @@ func (h *Handshake) Head(ctx context.Context) (Head, error) {
 	return h.source.read(ctx, h.session)
 }
 
-// Wait implements [Waiter], but for a bound of less than a second, while the producer has
-// the lock: the server counts in seconds.
+// Wait implements [Waiter], except that a bound of less than a second lasts a second while the producer has the lock, because the
+// server counts in seconds.
 func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	deadline := time.Now().Add(bound)
 	for {
 		err := h.pass(ctx, time.Until(deadline))
-		if errors.Is(err, ErrNotAcquired) { // the producer lives and has nothing to say
+		if errors.Is(err, ErrNotAcquired) { // the producer lives and has nothing to insert
 			if time.Now().Before(deadline) {
 				continue
 			}
@@ -78,7 +73,7 @@ func (h *Handshake) Wait(ctx context.Context, seen Head, bound time.Duration) (H
 	}
 }
 
-// turn gives the producer its turn and returns when it is the consumer's again.
+// pass gives the producer its turn and returns when it is the consumer's again.
 func (h *Handshake) pass(ctx context.Context, timeout time.Duration) error {
 	timeout = max(time.Second, min(timeout, 30*time.Second))
 	if h.lock != nil {
@@ -96,5 +91,5 @@ func (h *Handshake) pass(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
-// Close implements [Waiter]: it closes the session, and so lets the lock go.
+// Close implements [Waiter]: it closes the session, which releases the lock.
 func (h *Handshake) Close() error { return h.session.Close() }

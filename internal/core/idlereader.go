@@ -8,44 +8,44 @@ import (
 	"time"
 )
 
-// calm is for how long a connection is not used before it is read ahead: that pays for no statement that
-// others follow.
+// calm is how long a connection must be unused before an idleReader reads from it. A shorter time would cost more than it gains
+// for statements that follow one another.
 const calm = 20 * time.Millisecond
 
-// idleReader is a session's connection, which is read ahead while no statement uses it. A MySQL server
-// sends nothing unasked, so what arrives then is the connection's end: the session learns of it at
-// once, without a statement. If a statement has begun meanwhile, what arrives is its answer, and the
-// driver gets it: no statement has to end a watch first. The server of net/http reads ahead in the same way.
+// idleReader is a session's connection. While no statement uses the connection, it reads from it. A MySQL server
+// sends nothing unasked, so this read ends only with the connection: the session learns of the end at
+// once, without a statement. If a statement has begun in the meantime, the read returns its answer, which the
+// driver then gets, so that no statement must end the read first. The server of net/http reads ahead in the same way.
 type idleReader struct {
-	net.Conn               // nil when the driver dialled by other means: nothing is known then
-	gone     chan struct{} // closed when the end has come
-	calm     *time.Timer   // begins to read ahead
+	net.Conn               // nil if the driver dialled by other means; then no end is noticed
+	gone     chan struct{} // closed when the connection has ended
+	calm     *time.Timer   // calls readAhead
 
 	mu    sync.Mutex
-	users int           // who use the connection, or wait to
-	ahead chan struct{} // closed when the read ahead has ended; nil when there is none that the driver has not had
-	data  []byte        // what it got
+	users int           // the callers that use the connection, or wait to
+	ahead chan struct{} // closed when the read has ended; nil if there is no read whose result the driver has not had
+	data  []byte        // the result of the read
 	err   error
 	page  [4 << 10]byte
 }
 
 func newIdleReader(conn net.Conn) *idleReader {
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAlive(true) // as the driver does for what it knows to be TCP
+		_ = tcp.SetKeepAlive(true) // as the driver does with connections whose type it knows
 	}
-	q := &idleReader{Conn: conn, gone: make(chan struct{}), users: 1} // until the session is set up
+	q := &idleReader{Conn: conn, gone: make(chan struct{}), users: 1} // the set-up of the session is a user
 	q.calm = time.AfterFunc(calm, q.readAhead)
 	return q
 }
 
-// enter says that the caller uses the connection, or waits to.
+// enter adds a caller that uses the connection, or waits to.
 func (q *idleReader) enter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.users++
 }
 
-// leave takes an enter back.
+// leave removes a caller that entered.
 func (q *idleReader) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -57,7 +57,7 @@ func (q *idleReader) leave() {
 		return
 	}
 	select {
-	case <-q.ahead: // it came while nothing was asked
+	case <-q.ahead: // the read ended while no statement ran
 		q.end()
 	default:
 	}
@@ -85,7 +85,7 @@ func (q *idleReader) readAhead() {
 		defer q.mu.Unlock()
 		defer close(ahead)
 		switch {
-		case n == 0 && errors.Is(err, os.ErrDeadlineExceeded): // one of the connection's own, which is no end
+		case n == 0 && errors.Is(err, os.ErrDeadlineExceeded): // a deadline of an earlier statement, which is not the connection's end
 			q.ahead = nil
 			if q.users == 0 {
 				q.calm.Reset(calm)
@@ -98,7 +98,7 @@ func (q *idleReader) readAhead() {
 	}()
 }
 
-// Read is the driver's.
+// Read is called by the driver.
 func (q *idleReader) Read(p []byte) (int, error) {
 	q.mu.Lock()
 	ahead := q.ahead
@@ -121,21 +121,21 @@ func (q *idleReader) Read(p []byte) (int, error) {
 	return n, q.err
 }
 
-// cut ends every read, for good. It may be called twice.
+// cut closes the connection, which ends every read. It may be called twice.
 func (q *idleReader) cut() {
 	if q.Conn != nil {
 		_ = q.Conn.Close()
 	}
 }
 
-// Close is the driver's.
+// Close is called by the driver.
 func (q *idleReader) Close() error {
 	q.cut()
 	return nil
 }
 
-// close returns when nothing of it runs any more, of which the connection's end takes care; a Read that this does not end is
-// not waited for.
+// close returns when the goroutine of readAhead has ended. The connection must have ended before. It waits at most a second for a
+// Read that this does not end.
 func (q *idleReader) close() {
 	q.enter()
 	if q.calm == nil {

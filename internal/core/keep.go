@@ -11,18 +11,18 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// askAgain is how often a session asks for its locks that is kept by pings: a proxy may
-// have dealt a statement out, which nothing else tells.
+// askAgain is how often a session that is kept by pings also asks for its locks. A proxy may have sent a statement to another
+// session, and only this question would show it.
 const askAgain = time.Minute
 
 var (
 	errEnded   = errors.New("the server closed the connection")
 	errTooLong = errors.New("a statement kept the session from asking for its locks")
-	errNotOurs = errors.New("the server says that it is not this session's any more")
+	errNotOurs = errors.New("the server says that this session no longer holds the lock")
 )
 
-// keep looks after the session until it is closed or lost: it waits for the end of the idle
-// connection, which costs no statement, and touches it well inside wait_timeout.
+// keep watches the session until it is closed or lost. It waits for the end of the idle
+// connection, which needs no statement, and touches the session well before wait_timeout.
 func (s *Session) keep() {
 	for s.Err() == nil {
 		due, _ := s.schedule()
@@ -38,8 +38,8 @@ func (s *Session) keep() {
 	}
 }
 
-// touchIfFree touches the session when no statement uses it, if a touch is due then. A session with locks that
-// does not come to it in time is lost.
+// touchIfFree touches the session if a touch is due and no statement runs. A session with locks that
+// can't be touched in time is lost.
 func (s *Session) touchIfFree() {
 	s.socket.enter()
 	defer s.socket.leave()
@@ -53,7 +53,7 @@ func (s *Session) touchIfFree() {
 		}
 		<-s.permit
 	case <-late.C:
-		// Asked again: the statement under way may be the one that took the lock.
+		// Read the schedule again, because the running statement may be the one that took the lock.
 		if _, trusted := s.schedule(); !time.Now().Before(trusted) {
 			s.fail(errTooLong)
 		}
@@ -61,10 +61,9 @@ func (s *Session) touchIfFree() {
 	}
 }
 
-// schedule is when the next touch is due, and until when the session may believe
-// that it holds its locks: counted from the start of the statement that showed it,
-// less a margin, so that it ends before the server gives them to others. Without
-// locks there is nothing to believe, and trusted is merely some time ahead.
+// schedule returns when the next touch is due, and until when the session may trust that it holds its locks. Both count from the
+// start of the statement that last showed the locks. trusted is earlier by a margin, so that it ends before the server gives the
+// locks to other sessions. Without locks trusted is only some time ahead.
 func (s *Session) schedule() (due, trusted time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,9 +74,8 @@ func (s *Session) schedule() (due, trusted time.Time) {
 	return due, s.checked.Add(s.idle - s.idle/6)
 }
 
-// touch keeps the server from closing the session and checks that its locks are
-// still its own: an answered ping of the session does both, unless the connection was
-// used since the locks were asked for. The caller holds the permit.
+// touch keeps the server from closing the session, and checks that the session still holds its locks. A ping that the session
+// answers does both, unless the connection was used since the session last asked for the locks. The caller holds the permit.
 func (s *Session) touch() {
 	deadline := time.Now().Add(answer)
 	if _, trusted := s.schedule(); len(s.held()) > 0 && trusted.Before(deadline) {
@@ -94,7 +92,7 @@ func (s *Session) touch() {
 		}
 		return s.tryPing(ctx, conn)
 	})
-	if err != nil { // a session that can't answer this is in doubt, whatever the error
+	if err != nil { // after any error here the session can't be trusted
 		s.fail(err)
 	}
 }
@@ -105,12 +103,12 @@ func (s *Session) sinceAsked() time.Duration {
 	return time.Since(s.asked)
 }
 
-// What is known of a session's pings. A proxy may answer them itself, while the server
-// closes the session behind it and gives its locks away.
+// The values of Session.pings. A proxy may answer pings itself, while the server closes the session behind it and gives its locks
+// away.
 const (
 	pingsUntried = iota
-	pingsArrive
-	pingsInVain
+	pingsArrive  // the session on the server counts the pings
+	pingsLost    // it does not
 )
 
 func (s *Session) ping(ctx context.Context, conn *sqlx.Conn) error {
@@ -124,14 +122,14 @@ func (s *Session) ping(ctx context.Context, conn *sqlx.Conn) error {
 	return nil
 }
 
-// tryPing finds out once whether the session itself gets the pings: it counts them. Some
-// of them, since a proxy may send one of its own. A session without locks that is touched is
-// one that waits, and has used the connection by its next touch.
+// tryPing checks once whether the session on the server counts the pings. It sends several, because a proxy may send one of its own.
+// It does nothing for a session without locks: if such a session is touched, it waits for a lock, and has used the connection by its
+// next touch.
 func (s *Session) tryPing(ctx context.Context, conn *sqlx.Conn) error {
 	if s.pings != pingsUntried || len(s.held()) == 0 {
 		return nil
 	}
-	s.pings = pingsInVain
+	s.pings = pingsLost
 	const tries = 3
 	before, err := s.commands(ctx, conn)
 	for i := 0; i < tries && err == nil; i++ {
@@ -147,13 +145,13 @@ func (s *Session) tryPing(ctx context.Context, conn *sqlx.Conn) error {
 	if err == nil && after == before+tries {
 		s.pings = pingsArrive
 	}
-	return nil // of a proxy that knows no pings, say
+	return nil // the error may come from a proxy that does not know pings
 }
 
-// otherCommands counts those of a session that are no statements.
+// otherCommands reads how many commands of a session were not statements.
 const otherCommands = "SHOW SESSION STATUS LIKE 'Com_admin_commands'"
 
-// commands counts them, if it is this session that answers.
+// commands returns the session's count. It fails if another session answers.
 func (s *Session) commands(ctx context.Context, conn *sqlx.Conn) (n uint64, err error) {
 	rows, err := conn.QueryContext(ctx, otherCommands+"; SELECT CONNECTION_ID()")
 	if err != nil {
@@ -175,7 +173,7 @@ func (s *Session) commands(ctx context.Context, conn *sqlx.Conn) (n uint64, err 
 	return n, nil
 }
 
-// check asks whether the locks are still the session's. The caller holds the permit.
+// check asks the server whether the session still holds its locks. The caller holds the permit.
 func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
 	start, names := time.Now(), s.held()
 	held, err := owned(ctx, conn, names...)
@@ -186,7 +184,7 @@ func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = start
-	s.checked = start // later would trust the server for the time the answer took
+	s.checked = start // a later time would also trust the server for the time that the answer took
 	for i, name := range names {
 		if lock := s.locks[name]; !held[i] && lock != nil {
 			delete(s.locks, name)
@@ -196,14 +194,14 @@ func (s *Session) check(ctx context.Context, conn *sqlx.Conn) error {
 	return nil
 }
 
-// held are the names of the locks that the session holds, for all it knows.
+// held returns the names of the locks that the session believes to hold.
 func (s *Session) held() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.locks))
 }
 
-// owned asks which of the locks are the session's.
+// owned asks the server which of the locks the session holds.
 func owned(ctx context.Context, conn *sqlx.Conn, names ...string) ([]bool, error) {
 	query, args := "SELECT 1", []any{}
 	held := make([]bool, len(names)+1)

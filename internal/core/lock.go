@@ -12,11 +12,10 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// longest is the longest wait for a lock; what is more would overflow somewhere.
+// longest is the longest wait for a lock; a longer one would overflow a number.
 const longest = 365 * 24 * time.Hour
 
-// Lock is an advisory lock (GET_LOCK) that a session holds. It is lost with the
-// session, at the latest. Safe for concurrent use.
+// Lock is an advisory lock (GET_LOCK) that a session holds. It ends with the session, if not before. Safe for concurrent use.
 type Lock struct {
 	session *Session
 	name    string
@@ -25,14 +24,12 @@ type Lock struct {
 	cause   error
 }
 
-// Lock waits until the session holds the advisory lock of the name, for at most
-// timeout (rounded up to whole seconds, as MySQL counts; 0 or less: a try that
-// does not wait). ErrNotAcquired says that another session holds it still. The
-// session must not hold the name already.
+// Lock waits until the session holds the advisory lock of the name, at most for timeout, which is rounded up to whole seconds because
+// the server counts in seconds; 0 or less means one attempt that does not wait. ErrNotAcquired means that another session still holds
+// the lock. The session must not hold the name already.
 //
-// Names come from [LockName]. A context that ends in the middle of the wait costs
-// the session, whose connection is then closed. A session that holds other locks
-// must look after them: it waits for a third of IdleTimeout at a time, and then
+// Names come from [LockName]. If ctx ends during the wait, the driver closes the connection and the session is lost. A session that
+// holds other locks must check them in between. It therefore waits for a third of IdleTimeout at a time, and each time it
 // goes to the end of the queue.
 func (s *Session) Lock(ctx context.Context, name string, timeout time.Duration) (*Lock, error) {
 	if err := checkLockName(name); err != nil {
@@ -50,15 +47,14 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 	return s.Lock(ctx, name, 0)
 }
 
-// acquire asks for the lock, which the session does not hold, until it is granted
-// or timeout has passed.
+// acquire asks for the lock, which the session does not hold, until it is granted or timeout has passed.
 func (s *Session) acquire(ctx context.Context, lock *Lock, timeout time.Duration) error {
 	return await(timeout, func(timeout time.Duration) error {
 		return s.ask(ctx, timeout+answer, func(ctx context.Context, conn *sqlx.Conn) error {
 			s.mu.Lock()
 			_, held := s.locks[lock.name]
 			s.mu.Unlock()
-			if held { // the server would count it twice, and a release would free it once
+			if held { // the server would count it twice, and one release would not free it
 				return errHeld
 			}
 			return s.get(ctx, conn, lock, timeout, "")
@@ -66,7 +62,7 @@ func (s *Session) acquire(ctx context.Context, lock *Lock, timeout time.Duration
 	})
 }
 
-// await asks until the lock is granted, something fails, or timeout has passed.
+// await calls ask until the lock is granted, an error occurs, or timeout has passed.
 func await(timeout time.Duration, ask func(timeout time.Duration) error) error {
 	timeout = min(max(0, timeout), longest)
 	for deadline := time.Now().Add(timeout); ; timeout = time.Until(deadline) {
@@ -78,11 +74,11 @@ func await(timeout time.Duration, ask func(timeout time.Duration) error) error {
 
 var (
 	errNull = errors.New("the server gave up the wait (a kill, a statement timeout, or an error)")
-	errHeld = errors.New("the session holds it already")
+	errHeld = errors.New("the session already holds it")
 )
 
-// get asks for the lock once, after the given columns, each of which takes the
-// lock's name, and notes it when it is granted. The caller holds the permit.
+// get asks for the lock once, and records it when it is granted. The statement first reads the columns, each of which takes the
+// lock's name. The caller holds the permit.
 func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout time.Duration, columns string, into ...any) error {
 	args := []any{lock.name, seconds(s.slice(timeout))}
 	for range into {
@@ -95,7 +91,7 @@ func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout 
 		err = grant(granted)
 	}
 	if err == nil && time.Since(start) > s.idle/6 {
-		// For all we know the answer is that old, and the session ended since.
+		// The answer may be as old as the statement, and the session may have ended since.
 		start = time.Now()
 		var held []bool
 		if held, err = owned(ctx, conn, lock.name); err == nil && !held[0] {
@@ -108,7 +104,7 @@ func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout 
 	case errors.Is(err, ErrNotAcquired) || !s.sound():
 		return err
 	}
-	// A wait that was killed just as the server granted the lock would leave a lock that the session does not know of.
+	// If the wait was killed just as the server granted the lock, the session would hold a lock that it does not know of.
 	var released sql.NullInt64
 	if err := conn.QueryRowxContext(ctx, "SELECT RELEASE_LOCK(?)", lock.name).Scan(&released); err != nil {
 		s.fail(err)
@@ -116,7 +112,7 @@ func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout 
 	return err
 }
 
-// grant reads GET_LOCK's answer: only 1 is a grant.
+// grant interprets GET_LOCK's answer: only 1 is a grant.
 func grant(answer sql.NullInt64) error {
 	switch {
 	case !answer.Valid:
@@ -128,8 +124,7 @@ func grant(answer sql.NullInt64) error {
 	}
 }
 
-// slice is how much of a wait the session can afford at a time, during which it
-// can't look after the locks that it holds.
+// slice returns how long a session with locks may wait at a time, because it can't check its locks during the wait.
 func (s *Session) slice(timeout time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,21 +136,21 @@ func (s *Session) slice(timeout time.Duration) time.Duration {
 
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-// hold notes a lock that the session held when start had come.
+// hold records a lock that the session held at the time start.
 func (s *Session) hold(lock *Lock, start time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
 		return s.cause
 	}
-	if len(s.locks) == 0 { // the others were asked for before
+	if len(s.locks) == 0 { // with other locks, checked is the time at which those were checked
 		s.checked = start
 	}
 	s.locks[lock.name] = lock
 	return nil
 }
 
-// drop forgets a lock, and reports whether it was held.
+// drop removes a lock, and reports whether the session held it.
 func (s *Session) drop(lock *Lock) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +161,7 @@ func (s *Session) drop(lock *Lock) bool {
 	return true
 }
 
-// lose tells everybody that the lock is gone.
+// lose marks the lock as lost and closes its channel.
 func (l *Lock) lose(cause error) {
 	l.once.Do(func() {
 		l.cause = fmt.Errorf("notify: lock %s: %w: %w", l.name, ErrLockLost, cause)
@@ -174,13 +169,13 @@ func (l *Lock) lose(cause error) {
 	})
 }
 
-// Name is the lock's name on the server.
+// Name returns the lock's name on the server.
 func (l *Lock) Name() string { return l.name }
 
-// Lost is closed when the lock is lost, not when it is released.
+// Lost returns a channel that is closed when the lock is lost, but not when it is released.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Err is ErrLockLost with its reason once the lock is lost, nil before.
+// Err returns ErrLockLost with its reason when the lock is lost, and nil before.
 func (l *Lock) Err() error {
 	select {
 	case <-l.lost:
@@ -190,8 +185,8 @@ func (l *Lock) Err() error {
 	}
 }
 
-// Context returns a copy of parent that is cancelled, with ErrLockLost in its
-// cause, when the lock is lost. The caller calls cancel when done with it.
+// Context returns a copy of parent that is cancelled, with ErrLockLost in its cause, when the lock is lost. The caller must call
+// cancel when it no longer needs the context.
 func (l *Lock) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancelCause := context.WithCancelCause(parent)
 	done := make(chan struct{})
@@ -209,8 +204,7 @@ func (l *Lock) Context(parent context.Context) (ctx context.Context, cancel cont
 	}
 }
 
-// Held asks the server whether the session still holds the lock. An answer of no
-// makes the lock count as lost.
+// Held asks the server whether the session still holds the lock. If the answer is no, the lock counts as lost.
 func (l *Lock) Held(ctx context.Context) (bool, error) {
 	select {
 	case <-l.lost:
@@ -235,15 +229,13 @@ func (l *Lock) Held(ctx context.Context) (bool, error) {
 	return held, nil
 }
 
-// Release lets the lock go, after a statement under way. ErrLockLost says that it
-// was not held any more. Another error costs the session, so that the lock is free
-// in any case.
+// Release releases the lock, after a statement that is running. ErrLockLost means that the session no longer held it. Any other
+// error also closes the session, so that the lock is free in any case.
 func (l *Lock) Release(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	// A caller on its way out still wants the lock released, and an interrupted
-	// statement would cost the session.
+	// A caller whose context has ended still wants the lock released, and an interrupted statement would close the session.
 	err := l.session.ask(context.WithoutCancel(ctx), answer, func(ctx context.Context, conn *sqlx.Conn) error {
 		if !l.session.drop(l) {
 			return nil // released before
@@ -267,15 +259,14 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// Pass lets the lock go and takes it again in one statement. The sessions that wait
-// for it hold it in between: the server hands a lock to its waiters in the order in
-// which they came. taken is false when no session waited: the release woke none, and a
-// session that begins to wait an instant later has missed it. taken is also false when
-// all waiters had released the lock before the statement read the holder.
+// Pass releases the lock and takes it again in one statement. The sessions that wait for it hold it in between, because the server
+// hands a lock to its waiters in the order in which they came. taken is false if no session waited: then the release woke none, and
+// a session that begins to wait a moment later has missed it. taken is also false if all waiters had released the lock before the
+// statement read the holder.
 //
 // ErrNotAcquired means that another session still holds the lock after timeout and this
 // session does not. ErrLockLost means that this session did not hold the lock before, or
-// lost it in between, for instance because the context ended.
+// lost it in between, for example because ctx ended.
 func (l *Lock) Pass(ctx context.Context, timeout time.Duration) (taken bool, err error) {
 	if err := l.Err(); err != nil {
 		return false, err
@@ -291,8 +282,8 @@ func (l *Lock) Pass(ctx context.Context, timeout time.Duration) (taken bool, err
 			}
 			released = true
 			var was, holder sql.NullInt64
-			// The server hands the lock over as it is released, so its holder is known here,
-			// unless a busy machine gives it all its turns in between.
+			// The server has handed the lock over when RELEASE_LOCK returns, so IS_USED_LOCK finds the next holder, unless
+			// on a busy machine all waiters hold and release it before.
 			err := s.get(ctx, conn, l, timeout, "RELEASE_LOCK(?), IS_USED_LOCK(?), ", &was, &holder)
 			taken = holder.Valid
 			if was.Int64 != 1 && (err == nil || errors.Is(err, ErrNotAcquired)) {

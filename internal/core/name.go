@@ -6,13 +6,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/lockname"
 )
 
-// LockName makes a lock's name out of parts, such as a purpose, a database and a
-// topic. The name space of advisory locks is the server's, so the database
-// belongs into the name.
+// LockName returns a lock's name for parts such as a purpose, a database and a topic. All databases of a server share one name space
+// of advisory locks, so the database must be a part.
 //
-// Names are in lower case, which MySQL folds to and MariaDB tells from capitals.
-// What can't be said so, or in 64 characters, is cut and told apart by a hash of
-// the parts: different parts make different names, on both.
+// Names are in lower case, because MySQL folds them and MariaDB distinguishes capitals. A name that can't be written so, or in 64
+// characters, is shortened and gets a hash of the parts, so that different parts make different names on both servers.
 func LockName(parts ...string) string { return lockname.Make(lockname.Max, parts...) }
 
 func checkLockName(name string) error {

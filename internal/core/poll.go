@@ -9,8 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Poll is the waiter that looks again and again, with waits that grow while
-// nothing happens and fall back when something does.
+// Poll is a waiter that reads the source repeatedly, with waits that grow as long as the head stays and fall back when it changes.
 type Poll struct {
 	session *Session
 	source  Source
@@ -23,8 +22,8 @@ var _ Waiter = (*Poll)(nil)
 
 var errClosed = errors.New("the waiter was closed")
 
-// NewPoll looks at source over session, which stays the caller's and may be used
-// for other statements, with the waits of the policy.
+// NewPoll returns a waiter that reads the source over session, with the waits of the policy. The session stays the caller's, which may
+// use it for other statements.
 func NewPoll(session *Session, source Source, waits backoff.BackOff) *Poll {
 	return &Poll{session: session, source: source, waits: waits, closed: make(chan struct{})}
 }
@@ -55,7 +54,7 @@ func (p *Poll) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, 
 	}
 }
 
-// Close implements [Waiter]: it ends a Wait and leaves the session open.
+// Close implements [Waiter]. It ends a Wait and leaves the session open.
 func (p *Poll) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil

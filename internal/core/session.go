@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// ErrSessionClosed is the cause of a loss that Close brought about.
+// ErrSessionClosed is the cause of a loss after Close.
 var ErrSessionClosed = errors.New("the session was closed")
 
 var errNoAnswer = errors.New("the server did not answer in time")
@@ -25,31 +25,26 @@ const (
 	// answer is how long a statement that does not wait may take before its
 	// connection counts as lost.
 	answer = 10 * time.Second
-	// connecting bounds the dial and the setting up of a session.
+	// connecting bounds the dial and the set-up of a session.
 	connecting = 30 * time.Second
-	// parting is how long Close lets a statement under way run on.
+	// parting is how long Close lets a running statement continue.
 	parting = 100 * time.Millisecond
 )
 
 // SessionOptions are the settings of a pinned session.
 type SessionOptions struct {
-	// IdleTimeout is the session's wait_timeout, in whole seconds: how long the
-	// server keeps it, and the locks it holds, when its host vanishes without
-	// closing the connection. The session is touched when two fifths of it have
-	// passed, and counts its locks as lost when nothing was heard for five sixths.
-	// A touch is a ping where pings are seen to reach the session, and once a minute, or
-	// after other statements, a question for its locks; behind a proxy that answers pings
-	// itself always that.
-	// 0 means 30 s, 3 s is the least.
+	// IdleTimeout is the session's wait_timeout, in whole seconds: how long the server keeps the session and its locks when its
+	// host vanishes without closing the connection. The session touches the connection after two fifths of it, and counts its
+	// locks as lost after five sixths without an answer. A touch is a ping if pings reach the session. Once a minute, after
+	// other statements, and behind a proxy that answers pings itself, the touch asks for the locks instead.
+	// 0 means 30 s; the minimum is 3 s.
 	IdleTimeout time.Duration
 }
 
-// Session is one connection of its own, outside any pool, for what lives and
-// dies with a connection: advisory locks, and statements that wait. It never
-// reconnects: what it held is lost with it, and Lost tells, at once when the
-// connection ends.
+// Session is a connection outside the pool, for what ends with a connection: advisory locks, and statements that wait. It never
+// reconnects. When the connection ends, the session and its locks are lost, and Lost reports it at once.
 //
-// Its methods may be called at the same time; statements run one after the other.
+// Its methods are safe for concurrent use; its statements run one after the other.
 type Session struct {
 	db   *sqlx.DB
 	conn *sqlx.Conn
@@ -59,12 +54,12 @@ type Session struct {
 
 	shared bool // several callers use it, and none closes it
 
-	permit chan struct{} // one slot: the goroutine that fills it may use the connection
+	permit chan struct{} // capacity 1: the goroutine that fills it may use the connection
 	socket *idleReader   // the connection
 
-	// These belong to the holder of the permit.
-	used  bool // since asked, and not by a touch: a lock may have been let go
-	pings int  // whether they reach the session
+	// The holder of the permit owns these.
+	used  bool // a statement that was not a touch ran since asked, and may have released a lock
+	pings int  // whether they reach the session: pingsUntried and so on
 
 	kept    sync.WaitGroup // the goroutine of keep
 	closing sync.Once
@@ -72,21 +67,20 @@ type Session struct {
 
 	mu      sync.Mutex
 	locks   map[string]*Lock
-	checked time.Time // when the newest statement or ping began that showed the locks to be held
-	asked   time.Time // when the newest statement began that asked the server for the locks, over whichever session
+	checked time.Time // when the latest statement or ping began that showed that the session holds its locks
+	asked   time.Time // when the latest statement began that asked the server for the locks; a proxy may have used another session
 	lost    chan struct{}
 	cause   error
 }
 
-// NewSession connects and returns a pinned session, set up for waiting: autocommit,
-// READ COMMITTED, UTC, no statement timeout, lock waits of 2 s at most, no entry
-// in the slow log for a wait. The caller closes it. ctx is for connecting alone.
+// NewSession connects and returns a session that is set up for waiting: autocommit, READ COMMITTED, UTC, no statement timeout, lock
+// waits of at most 2 s, and no entries in the slow log for waits. The caller closes it. ctx bounds only the connecting.
 func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, error) {
 	if options.IdleTimeout == 0 {
 		options.IdleTimeout = 30 * time.Second
 	}
 	if options.IdleTimeout < 3*time.Second {
-		return nil, fmt.Errorf("notify: IdleTimeout of %v: 3s or more", options.IdleTimeout)
+		return nil, fmt.Errorf("notify: IdleTimeout is %v: it must be 3s or more", options.IdleTimeout)
 	}
 	config := db.config.Clone()
 	config.MultiStatements = true
@@ -137,7 +131,7 @@ func (s *Session) setUp(ctx context.Context) error {
 	}
 	s.caps = caps
 	settings := caps.Settings(append(server.ForWaits(),
-		"lock_wait_timeout", "2", // a year on MySQL: a read would queue behind an ALTER that waits
+		"lock_wait_timeout", "2", // MySQL's default is a year: a read would wait behind an ALTER that waits itself
 		"innodb_lock_wait_timeout", "2",
 		"idle_transaction_timeout", "0",
 		"wait_timeout", strconv.Itoa(int(s.idle.Seconds())),
@@ -153,28 +147,27 @@ func (s *Session) setUp(ctx context.Context) error {
 	return nil
 }
 
-// ID is the server's number of the session, CONNECTION_ID().
+// ID returns CONNECTION_ID(), the server's number of the session.
 func (s *Session) ID() uint64 { return s.id }
 
-// Capabilities is what the session's server can do.
+// Capabilities returns what the session's server can do.
 func (s *Session) Capabilities() *server.Capabilities { return s.caps }
 
-// Lost is closed when the connection, and with it every lock, is gone.
+// Lost returns a channel that is closed when the connection, and with it every lock, is lost.
 func (s *Session) Lost() <-chan struct{} { return s.lost }
 
-// Err is why the session was lost, nil while it lives.
+// Err returns why the session was lost, or nil while it lives.
 func (s *Session) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cause
 }
 
-// Do runs f with the connection, which no other caller uses meanwhile. f must neither
-// keep it nor call the session's other methods. A context that ends while a
-// statement runs costs the session: the driver closes the connection.
+// Do runs f with the connection. No other caller uses the connection meanwhile. f must neither keep the connection nor call the
+// session's other methods. If ctx ends while a statement runs, the driver closes the connection and the session is lost.
 //
-// While the session holds locks, f must take less than two fifths of IdleTimeout, or the
-// session counts as lost, because it can't ask the server for its locks meanwhile.
+// While the session holds locks, f must take less than two fifths of IdleTimeout. Otherwise the session counts as lost, because it
+// can't ask the server for its locks meanwhile.
 func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -193,21 +186,19 @@ func (s *Session) Do(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	return s.use(ctx, f)
 }
 
-// ask is Do with a limit to the time that f takes, which does not count the time
-// until f gets the permit.
+// ask is Do with a limit to the time that f takes. The time until f gets the permit does not count.
 func (s *Session) ask(ctx context.Context, limit time.Duration, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
 		return s.Within(ctx, limit, func(ctx context.Context) error { return f(ctx, conn) })
 	})
 }
 
-// Within runs f, whose statements, over the connection that Do gave, may take at most limit
-// together. A session that takes longer counts as lost, and Err says so; the same holds when ctx
-// ends meanwhile. The context that f gets is for these statements alone, and does not end: for a context
+// Within runs f inside Do. All statements of f together may take at most limit. If they take longer, or if ctx ends meanwhile, the
+// session is lost, and Err returns the reason. The context that f gets is for these statements alone, and does not end. With a context
 // that can end, database/sql and the driver each wake a goroutine at every statement, which is a
 // quarter of the cost of a short one.
 func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
-	if s.socket.Conn == nil { // which only the driver can cut off
+	if s.socket.Conn == nil { // only the driver can interrupt a read of this connection
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
 		err := f(ctx)
@@ -233,11 +224,11 @@ func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx co
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
-		return fmt.Errorf("%w: %w", s.Err(), err) // which says whether anything was sent
+		return fmt.Errorf("%w: %w", s.Err(), err) // err shows whether anything was sent
 	}
 }
 
-// use runs f; the caller holds the permit.
+// use runs f. The caller holds the permit.
 func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -263,14 +254,14 @@ func (s *Session) sound() bool {
 	return err == nil && valid
 }
 
-// fail marks the session as lost and cuts its connection: a server that still has
-// it would keep the locks from others.
+// fail marks the session as lost and closes its connection, because a server that still has the session would keep its locks from
+// other sessions.
 func (s *Session) fail(cause error) {
 	s.end(cause)
 	s.socket.cut()
 }
 
-// end marks the session, and every lock it held, as lost.
+// end marks the session, and every lock that it held, as lost.
 func (s *Session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,18 +276,17 @@ func (s *Session) end(cause error) {
 	}
 }
 
-// Close ends the connection, and with it every lock that the session holds. It
-// returns when nothing of the session runs any more; it may be called twice. A
-// statement under way in Do is cut off.
+// Close ends the connection, and with it every lock that the session holds. It interrupts a statement that runs in Do. It returns
+// when no goroutine of the session runs any more. It may be called twice.
 func (s *Session) Close() error {
 	s.closing.Do(func() {
 		s.end(ErrSessionClosed)
-		// A server that is told of the end, not cut off, logs nothing.
+		// The server logs nothing if it is told of the end, but an error if the connection is cut.
 		cut := time.AfterFunc(parting, s.socket.cut)
 		defer cut.Stop()
-		s.permit <- struct{}{} // the last caller of Do has left, and no other enters
+		s.permit <- struct{}{} // the last caller of Do has left, and no other can enter
 		s.kept.Wait()
-		// Discarded, not handed back: Conn.Close would leave it to the pool.
+		// Discard the connection, because Conn.Close would return it to the pool.
 		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
 		if err := s.db.Close(); err != nil {
 			s.closed = fmt.Errorf("notify: close the session: %w", err)

@@ -12,18 +12,18 @@ import (
 const (
 	// sharedSessions is the largest number of sessions that SharedSession opens.
 	sharedSessions = 4
-	// sharedLimit bounds the time that a caller of Ask may keep others from a shared session.
+	// sharedLimit bounds the time for which a caller of Ask may use a shared session.
 	sharedLimit = time.Minute
 	// sharedIdle is the IdleTimeout of shared sessions, which hold no locks.
 	sharedIdle = 8 * time.Hour
-	// sharedLockIdle is the IdleTimeout of the session of SharedLock: how long a host that vanishes keeps the locks.
+	// sharedLockIdle is the IdleTimeout of the session of SharedLock: how long the server keeps the locks of a host that vanishes.
 	sharedLockIdle = 45 * time.Second
 )
 
 // shared is a session that several callers use.
 type shared struct {
 	options SessionOptions
-	opening chan struct{} // one slot: the caller that has it may open the session
+	opening chan struct{} // capacity 1: the caller that fills it may open the session
 
 	mu      sync.Mutex
 	users   int
@@ -34,7 +34,7 @@ func newShared(options SessionOptions) *shared {
 	return &shared{options: options, opening: make(chan struct{}, 1)}
 }
 
-// sharing is the shared sessions of a DB.
+// sharing has the shared sessions of a DB.
 type sharing struct {
 	mu      sync.Mutex
 	readers [sharedSessions]*shared
@@ -83,7 +83,7 @@ func (s *shared) join() {
 	s.users++
 }
 
-// leave takes a join back. The last user closes the session.
+// leave removes a user. After the last one it closes the session.
 func (s *shared) leave() {
 	s.mu.Lock()
 	s.users--
@@ -97,7 +97,7 @@ func (s *shared) leave() {
 	}
 }
 
-// open returns the session, and opens it if there is none or it was lost. The caller is a user.
+// open returns the session, and opens it if there is none or if it was lost. The caller must be a user.
 func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 	select {
 	case s.opening <- struct{}{}:
@@ -125,10 +125,10 @@ func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 	return session, nil
 }
 
-// SharedSession returns a session for short statements that leave nothing behind in the session. A DB has at most four of
+// SharedSession returns a session for short statements that leave no state in the session. A DB has at most four of
 // them, however many callers there are. The caller runs its statements with Ask, does not close the session, and calls
-// release once when it is done with it. The last release closes the session. After a loss every caller gets the session's
-// error, and asks for a session again.
+// release once when it no longer needs the session. The last release closes the session. After a loss every caller gets the
+// session's error, and calls SharedSession again.
 func SharedSession(ctx context.Context, db *DB) (session *Session, release func(), err error) {
 	reader := db.sharing.reader()
 	session, err = reader.open(ctx, db)
@@ -140,13 +140,13 @@ func SharedSession(ctx context.Context, db *DB) (session *Session, release func(
 }
 
 // SharedLock takes the advisory lock of the name without a wait, on a session that holds the locks of all its callers.
-// Its error is ErrNotAcquired if any session holds the lock, this one included. The caller calls release once, which lets
-// the lock go. The loss of the session loses the locks of all.
+// ErrNotAcquired means that a session holds the lock, perhaps this one. The caller calls release once, which releases
+// the lock. If the session is lost, so are the locks of all callers.
 func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release func() error, err error) {
 	locker := db.sharing.locker()
 	session, err := locker.open(ctx, db)
 	if err == nil {
-		// A context that ends in the middle of the statement would lose the locks of all. The statement is bounded.
+		// The end of ctx during the statement would lose the locks of all callers. The statement is bounded.
 		lock, err = session.TryLock(context.WithoutCancel(ctx), name)
 	}
 	if errors.Is(err, errHeld) {
@@ -166,10 +166,10 @@ func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release f
 	}), nil
 }
 
-// Ask runs f with the connection, like Do, on a session that others may use. A context that ends in the middle of a
-// statement makes the driver close the connection, and the other callers would lose their session. So the context that f
-// gets for its statements does not end with ctx, and Ask waits for f: at most a minute, and at most 10 s after the end of
-// ctx. A session that takes longer counts as lost. On a session that is not shared, Ask is Do.
+// Ask runs f with the connection, like Do, on a session that other callers may use. If a context ends during a
+// statement, the driver closes the connection, and the other callers would lose their session. The context that f
+// gets therefore does not end with ctx, and Ask waits for f: at most a minute, and at most 10 s after the end of
+// ctx. A session that takes longer is lost. On a session that is not shared, Ask is Do.
 func (s *Session) Ask(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
 		if !s.shared {

@@ -20,7 +20,7 @@ var ErrVersion = errors.New("the tables of mqnotify have another version")
 func IgnoreVersion(db *DB) { db.versionKnown.Store(true) }
 
 // A versionConnector refuses connections to a database whose tables have another version. Every new connection reads the
-// version until one found it right. So a program refuses wrong tables when it starts, and not when another program upgrades
+// version until it was right once. A program therefore refuses wrong tables when it starts, but continues if another program upgrades
 // them while it runs.
 type versionConnector struct {
 	driver.Connector
@@ -40,18 +40,18 @@ func (c versionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // checkVersion returns an ErrVersion if the tables have another version. A database without tables of mqnotify is no error,
-// because a consumer without a group needs none. An account that may not read the version is not refused.
+// because a consumer without a group needs none. An account that may not read the version is accepted.
 func (db *DB) checkVersion(ctx context.Context, conn driver.Conn) error {
 	has, err := readVersion(ctx, conn)
 	switch {
 	case server.NoPrivilege(err):
 		db.versionKnown.Store(true)
 		return nil
-	case server.Number(err) != 0 && !server.ConnectionLost(err): // no such table, or a server that does not serve tables now
+	case server.Number(err) != 0 && !server.ConnectionLost(err): // the table does not exist, or the server serves no tables now
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the version of the tables of mqnotify: %w", err)
-	case !has.Valid: // init has begun
+	case !has.Valid: // `mqnotify init` runs just now
 		return nil
 	}
 	newest, err := schema.Newest()

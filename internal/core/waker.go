@@ -14,14 +14,14 @@ import (
 const (
 	// wakePatience bounds a call of mqnotify_wake.
 	wakePatience = 5 * time.Second
-	// wakeRest is the least time between two calls of a Waker: a leader can't be woken more often.
+	// wakeRest is the minimum time between two calls of a Waker, because a leader can't be woken more often.
 	wakeRest = time.Second / waiting.SlotsPerSecond
-	// wakeKnown is how long a Waker believes that a table has a wake trigger, or that it has none.
+	// wakeKnown is how long a Waker caches whether a table has a wake trigger.
 	wakeKnown = time.Minute
 )
 
-// Wake wakes the processes that listen to the table. Call it after a commit, where the table has no wake trigger. Its error
-// is the server's. Where the database has no procedure mqnotify_wake, it does nothing: the processes poll.
+// Wake wakes the processes that listen to the table. Call it after a commit if the table has no wake trigger. It returns the
+// server's errors. If the database has no procedure mqnotify_wake, Wake does nothing, and the processes poll.
 func (db *DB) Wake(ctx context.Context, table string) error {
 	_, err := db.pool.ExecContext(ctx, "CALL "+waiting.WakeRoutine+"(?)", table)
 	if err != nil && !waiting.NoRoutine(err) {
@@ -41,8 +41,8 @@ type Waker struct {
 	wanted  bool
 	runs    bool
 	closed  bool
-	useless bool      // a trigger does it, or there is no mqnotify_wake
-	asked   time.Time // when useless was found out
+	useless bool      // a trigger wakes the listeners, or there is no mqnotify_wake
+	asked   time.Time // when useless was last read
 	calls   sync.WaitGroup
 }
 
@@ -51,8 +51,8 @@ func NewWaker(db *DB, table string, log *slog.Logger) *Waker {
 	return &Waker{db: db, table: table, log: log}
 }
 
-// Wake makes a call of mqnotify_wake begin after it, and does not wait for it. Several Wakes may make one call. A call that
-// fails is logged: it costs the listeners time, and no row.
+// Wake starts a call of mqnotify_wake and does not wait for it. Several Wakes may share one call, which begins after all of them. A
+// call that fails is logged: it costs the listeners time, and no row.
 func (w *Waker) Wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *Waker) Wake() {
 	}
 }
 
-// WakeAlways is Wake for a change that is not an INSERT: it calls whether the table has a wake trigger or not.
+// WakeAlways is Wake for a change that is not an INSERT: it calls mqnotify_wake even if the table has a wake trigger.
 func (w *Waker) WakeAlways() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,29 +94,29 @@ func (w *Waker) run() {
 			said = time.Now()
 			w.log.Warn("the listeners were not woken: they find the rows by polling", "error", err)
 		}
-		Pause(context.Background(), wakeRest-time.Since(begun)) // Close waits for it
+		Pause(context.Background(), wakeRest-time.Since(begun)) // not long: Close waits for it
 	}
 }
 
-// packetConns is the largest number of connections that take several statements in a packet.
+// packetConns is the largest number of connections that accept several statements in a packet.
 const packetConns = 4
 
-// Conn returns a connection that takes several statements in one packet, so that the caller can send an INSERT and a CALL of
-// mqnotify_wake together, which saves a round trip. It returns nil when a wake trigger makes the call needless, when that is
-// not known yet, or when none of the DB's four such connections is free. Then use the DB's pool, and call Wake after the
-// commit. The caller closes the connection. Its error is that of connecting. Values must be parameters, here above all: the
-// server runs what stands behind a semicolon.
+// Conn returns a connection that accepts several statements in one packet, so that the caller can send an INSERT and a CALL of
+// mqnotify_wake together, which saves a round trip. It returns nil if a wake trigger makes the call needless, if that is
+// not known yet, or if none of the DB's four such connections is free. The caller then uses the DB's pool, and calls Wake after the
+// commit. The caller closes the connection. Conn returns errors of connecting. Pass all values as parameters: the
+// server would run any statement after a semicolon.
 func (w *Waker) Conn(ctx context.Context) (*sql.Conn, error) {
 	w.mu.Lock()
 	calls := !w.useless && !w.closed && time.Since(w.asked) < wakeKnown
 	w.mu.Unlock()
 	if !calls || w.db.packets.Stats().InUse >= packetConns {
-		return nil, nil //nolint:nilnil // none is needed
+		return nil, nil //nolint:nilnil // the caller needs none
 	}
 	return w.db.packets.Conn(ctx)
 }
 
-// takes reports whether a call is wanted, and takes it.
+// takes reports whether a call is wanted, and clears the request.
 func (w *Waker) takes() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (w *Waker) takes() bool {
 	return w.runs
 }
 
-// ask finds out whether a call is of any use.
+// ask reads whether calls are useful.
 func (w *Waker) ask(ctx context.Context) error {
 	triggers, err := waiting.ReadTriggers(ctx, w.db.pool)
 	if err != nil && !waiting.NoRoutine(err) {
@@ -136,7 +136,7 @@ func (w *Waker) ask(ctx context.Context) error {
 	return nil
 }
 
-// Close returns when no call is under way. A call that is wanted is made before. It may be called twice.
+// Close returns when no call is running and every wanted call was made. It may be called twice.
 func (w *Waker) Close() error {
 	w.mu.Lock()
 	w.closed = true

@@ -1,4 +1,4 @@
-// Package waiting tells the processes that wait for rows of a table when to read it. Every writer wakes them in the
+// Package waiting wakes the processes that wait for rows of a table when they should read it. Every writer wakes them in the
 // same way: our own producer, PHP, the mysql client, a transaction that commits seconds later.
 //
 // # The idea
@@ -10,7 +10,7 @@
 //
 // # Words
 //
-//   - A hint is the news that rows of a topic may have changed. It carries no data. It may come for nothing, and it may
+//   - A hint is a sign that rows of a topic may have changed. It carries no data. It may come without a change, and it may
 //     come before the commit.
 //   - A gate is the set of advisory locks that the listening processes of some topics share.
 //   - The leader is the session that holds the gate's leader lock. The other sessions of the gate are followers. Each
@@ -35,33 +35,33 @@
 //	COMMIT                2 release phase p          -->  phase p is free -->  hint: read; wait for the commit
 //	                        p = p+1, and 3 again          wait for phase p+1   check, and sleep again
 //
-// The leader sends two statements in turn. The first one is the broadcast, steps 1 and 2, and is sent again until no
-// KILL interrupts it. The second one is the wait, steps 4 to 6. It mends what a KILL in its middle left undone, because
-// it takes only what the session does not hold.
+// The leader sends two statements in turn. The first one is the broadcast, steps 1 and 2, which it repeats until no
+// KILL interrupts it. The second one is the wait, steps 4 to 6. It takes only the locks that the session does not hold, and so
+// completes what a KILL in the middle of the previous wait left undone.
 //
-// A poller sleeps only after a round of two checks, in this order: the wake lock is held (and, in the leader's own
-// process, the phase p+1 that the leader's last statement takes), and then no row, committed or not, is above the head.
-// Until then it reads again after growing waits.
+// A poller sleeps only after a round of two checks in this order: first, the wake lock is held (and, in the leader's own
+// process, the phase p+1 that the leader's last statement takes); then, no row, committed or not, is above the head.
+// Until a round passes both checks it reads again after growing waits.
 //
 // # Why no row is late
 //
 // A row's trigger runs after the row is in the table and before its commit. If the wake lock is held then, the KILL of
 // this writer, or of the writer that has the slot's token, ends the leader's wait. If it is not held, or if the KILL
-// meets the leader between two statements, then no process sleeps before it has seen the wake lock held and after that
-// no row above the head. A row that was in the table is seen by that check. A row that comes later finds the wake lock.
-// A writer that is refused the token may rely on the other writer's KILL, because the leader's rest is no shorter than a
+// arrives between two statements of the leader, then every process first sees the wake lock held, and after that
+// no row above the head, before it sleeps. That check sees a row that was in the table; the writer of a later row finds the wake lock.
+// A writer that does not get the token may rely on the other writer's KILL, because the leader's rest is no shorter than a
 // slot: within one slot the wake lock is not taken a second time.
 //
-// # Who dies, and what happens then
+// # Failures
 //
-//   - A follower: the server ends its wait, and no other session waits for a follower.
-//   - The leader: the server releases its locks, every follower's wait ends, and one of them becomes the leader. The
+//   - A follower dies: the server ends its wait, and no other session waits for a follower.
+//   - The leader dies: the server releases its locks, every follower's wait ends, and one of them becomes the leader. The
 //     start of a process, a new connection and an election count as hints.
-//   - A writer: its row is rolled back, or its KILL was sent. A hint that comes for nothing costs a read.
+//   - A writer dies: its row is rolled back, or its KILL was sent. A hint without a change costs a read.
 //
-// # How it is known
+// # Evidence
 //
 // TestModel walks through every interleaving of the steps of a leader, followers and two writers, up to a bound. It
-// finds a late row as soon as one of the rules is taken out: the wake lock, the check of the phase, the order of the
+// finds a late row if any one of the rules is removed: the wake lock, the check of the phase, the order of the
 // checks, the repeated broadcast, start and election as hints, and a rest that is no shorter than a slot.
 package waiting

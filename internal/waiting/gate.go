@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// leaderWait is how long the leader's statement waits for a KILL. Each of its ends makes all processes poll once. A
-	// follower's wait is longer by answer: it passes only when the leader is stuck.
+	// leaderWait is how long the leader's statement waits for a KILL. Whenever it ends, all processes poll once. A
+	// follower's wait is longer by answer, so that it times out only if the leader is stuck.
 	leaderWait = 70 * time.Second
 	// least is the shortest rest of a leader, a slot.
 	least = time.Second / SlotsPerSecond
-	// most is its longest rest, under writers that wake it all the time.
+	// most is its longest rest, while writers wake it all the time.
 	most = 50 * time.Millisecond
-	// atOnce: a leader's wait that is shorter means that many writers are active. A statement alone takes half of it.
+	// atOnce is the wait of a leader below which it counts writers as many. A statement alone takes half of it.
 	atOnce = 500 * time.Microsecond
-	// fresh is how old the knowledge of a phase may be when a follower begins to wait for it. A leader takes a phase of
-	// the same name after at least 255 rests, which is 255 ms.
+	// fresh is the maximum age of the information that a phase is held when a follower begins to wait for it. A leader takes a
+	// phase of the same name again after at least 255 rests, which is 255 ms.
 	fresh = 200 * time.Millisecond
 	// onTrial is how long a session waits for the KILL that shows that it may lead.
 	onTrial = 2 * time.Second
@@ -40,19 +40,19 @@ var (
 	errDenied      error = lasting("mqnotify_wake does not end the wait of this account's session")
 )
 
-// gate is the part that the process takes in a gate: one session, which leads or follows.
+// gate is this process's session in a gate, which leads or follows.
 type gate struct {
 	process *process
 	number  int
 	names   lockNames
-	table   string // one of those that the gate is for
+	table   string // one of the gate's tables
 	place   atomic.Pointer[place]
-	why     atomic.Pointer[error]  // the process has no place
-	again   chan struct{}          // one slot: what kept the process away may be over
-	before  atomic.Pointer[func()] // a test's, nil otherwise: called before the leader sends a statement
+	why     atomic.Pointer[error]  // why the process has no place
+	again   chan struct{}          // has a value when it is worth joining again; capacity 1
+	before  atomic.Pointer[func()] // nil, or a test's function that is called before the leader sends a statement
 }
 
-// place is what the poller has to know about the gate before it may sleep.
+// place is what the poller must know about the gate before it may sleep.
 type place struct {
 	leader uint64 // the id of its session
 	// phase is, in the leader's own process, the phase that the leader's last statement takes.
@@ -62,7 +62,7 @@ type place struct {
 // stay keeps a session in the gate until ctx ends.
 func (g *gate) stay(ctx context.Context) {
 	keep(ctx, g.again, func() error {
-		err := errNoRoutine // without it no session leads, and the others need not try
+		err := errNoRoutine // without the routine no session can lead, so the others need not try
 		if !g.process.noRoutine.Load() {
 			err = g.join(ctx)
 		}
@@ -74,7 +74,7 @@ func (g *gate) stay(ctx context.Context) {
 	})
 }
 
-// retry ends the pause of a gate that found no routine.
+// retry ends the pause of a gate that left because the routine was missing.
 func (g *gate) retry() {
 	if why := g.why.Load(); why != nil && (errors.Is(*why, errNoRoutine) || NoRoutine(*why)) {
 		poke(g.again)
@@ -86,7 +86,7 @@ func (g *gate) hint() { g.process.hint(g.number) }
 // join connects, and leads or follows until the connection is lost or ctx ends.
 func (g *gate) join(ctx context.Context) error {
 	s, err := connect(ctx, g.process.config, readCommitted,
-		"wait_timeout", "3", // it ends the leader of a process that is stopped
+		"wait_timeout", "3", // the server ends the session of a leader whose process is stopped
 	)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (g *gate) join(ctx context.Context) error {
 	if s.caps.WritersElsewhere() {
 		return errElsewhere
 	}
-	// Such a session would wait for KILLs that never come. It follows others.
+	// A session with SYSTEM_USER would wait for KILLs that never come, so it only follows.
 	isSystemUser, err := s.isSystemUser()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (g *gate) join(ctx context.Context) error {
 		if followed {
 			tries = 0
 		}
-		if tries > 0 { // the leader is about to begin, or it is no leader of ours
+		if tries > 0 { // the leader is about to begin, or another program holds the lock
 			if tries == 20 { // after about a second
 				g.why.Store(&alone)
 				g.hint()
@@ -156,7 +156,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 		if !got.Valid {
 			return true, errors.New("waiting: a KILL ended the wait")
 		}
-		if got.Int64 == 2 { // too late: the phase may be held for another time
+		if got.Int64 == 2 { // seen has passed: a phase of this name may already be a later one
 			return true, nil
 		}
 		g.hint()
@@ -171,7 +171,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	return true, nil
 }
 
-// every is a table of the numbers of all phases, 16 by 16.
+// every is an SQL table of the numbers of all phases, 16 by 16.
 var every = func() string {
 	digits := "(SELECT 0 AS n"
 	for i := 1; i*i < phases; i++ {
@@ -181,7 +181,7 @@ var every = func() string {
 	return "(SELECT high.n * 16 + low.n AS n FROM " + digits + " high, " + digits + " low) phases"
 }()
 
-// find returns the leader and its first phase, or -1, and until when the phase may be waited for.
+// find returns the leader and its first phase, or -1, and the server's time until which a follower may begin to wait for the phase.
 func (g *gate) find(s *session) (leader uint64, phase int, until string, err error) {
 	var id sql.Null[uint64]
 	var held sql.NullString
@@ -198,8 +198,8 @@ func (g *gate) find(s *session) (leader uint64, phase int, until string, err err
 	if phase, err = strconv.Atoi(first); err != nil {
 		return 0, -1, "", fmt.Errorf("waiting: %w", err)
 	}
-	// The phase before it may be held, too: it has the last number, or was not yet taken when it was looked for. If
-	// neither is held any more, the leader has moved on, and a wait for this one ends at once.
+	// The phase before it may also be held: it may have the last number, or may have been taken after the query had read its
+	// number. If neither is held any more, the leader has moved on, and a wait for this one ends at once.
 	var before sql.Null[uint64]
 	err = s.ask(answer, "SELECT NOW(6) + INTERVAL ? MICROSECOND, IS_USED_LOCK(?)",
 		[]any{fresh.Microseconds(), g.names.phase(leader, phase-1)}, &until, &before)
@@ -212,20 +212,20 @@ func (g *gate) find(s *session) (leader uint64, phase int, until string, err err
 	return leader, phase, until, nil
 }
 
-// lead waits for KILLs and passes each on, until something fails or ctx ends.
+// lead waits for KILLs and broadcasts each one, until an error occurs or ctx ends.
 func (g *gate) lead(ctx context.Context, s *session) error {
 	if err := g.trial(ctx, s); err != nil {
 		return err
 	}
 	rest := least
 	for phase := 0; ctx.Err() == nil; phase++ {
-		// Before the statement is sent, and before the hint: the poller relies on it.
+		// Set the place before the statement is sent and before the hint, because the poller relies on it.
 		g.why.Store(nil)
 		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
 		g.hint()
-		runtime.Gosched() // the poller first: what it waits for is on a message's way
+		runtime.Gosched() // let the poller run first, because a message waits for it
 		g.delay()
-		// The broadcast. A KILL must not keep it from anything, and so it is sent until no KILL meets it.
+		// The broadcast. It is repeated until no KILL interrupts it, because a KILL must not prevent any part of it.
 		for phase > 0 {
 			err := s.askAs(answer, "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)",
 				[]any{g.names.wake(), g.names.phase(s.id, phase-1)}, new(sql.NullInt64), new(sql.NullInt64))
@@ -236,14 +236,14 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 				return err
 			}
 		}
-		// The leader rests here and not in the statement, so that what a message waits for has the server for itself.
+		// The leader rests here and not in the statement, so that the poller's statements do not compete with it.
 		pause(ctx, rest)
 		g.delay()
 		sent := time.Now()
 		if err := g.wait(s, phase); err != nil {
 			return err
 		}
-		// Writers that end each wait at once are many: let them be for longer.
+		// If a writer ends the wait at once, writers are many: rest longer.
 		if time.Since(sent) < atOnce {
 			rest = min(2*rest, most)
 		} else {
@@ -259,8 +259,8 @@ func (g *gate) delay() {
 	}
 }
 
-// wait is the leader's statement that a KILL ends. It mends what a KILL in the middle of the last one left undone,
-// because it takes only what the session does not hold.
+// wait sends the leader's statement that a KILL ends. The statement takes only the locks that the session does not hold, and so
+// completes what a KILL in the middle of the last one left undone.
 func (g *gate) wait(s *session, phase int) error {
 	const take = "IF(IS_USED_LOCK(?) <=> CONNECTION_ID(), 1, GET_LOCK(?, 0))"
 	first, second := g.names.phase(s.id, phase), g.names.phase(s.id, phase+1)
@@ -282,7 +282,7 @@ func (g *gate) wait(s *session, phase int) error {
 	return nil
 }
 
-// trial finds out whether a KILL of the account that the triggers run under ends a wait of this session.
+// trial checks that a KILL by the account of the triggers ends a wait of this session.
 func (g *gate) trial(ctx context.Context, s *session) error {
 	select {
 	case <-g.process.pinned:

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// gtidWait is the longest wait for a commit. MySQL refuses gtid_mode=OFF while a session waits for a GTID, and ends no
-	// wait for it.
+	// gtidWait is the longest wait for a commit. It is bounded because MySQL refuses gtid_mode=OFF while a session waits for a
+	// GTID, and does not end the wait.
 	gtidWait = time.Minute
 	// gtidTrial is the longest wait for a commit of an origin that was not seen to grow.
 	gtidTrial = time.Second
@@ -21,7 +21,7 @@ const (
 
 var errNoGTID error = lasting("the server has no GTIDs to wait for")
 
-// follow makes every commit on the server a hint for all topics, while there is a topic whose writers give none: its table
+// follow makes every commit on the server a hint for all topics as long as some topic gets no hints from its writers: its table
 // has no trigger, or its writers are on another server. It needs MySQL with gtid_mode=ON and a binary log.
 func (p *process) follow(ctx context.Context) {
 	keep(ctx, nil, func() error {
@@ -37,10 +37,10 @@ func (p *process) follow(ctx context.Context) {
 	})
 }
 
-// followCommits waits for one commit after the other, until no topic needs that.
+// followCommits waits for one commit after another, until no topic needs that.
 //
-// A server makes a change visible before it counts its transaction as executed. So a poll that did not see a change began
-// before the GTID of that change was executed, and the wait that follows ends with it.
+// A server makes a change visible before it counts its transaction as executed. If a poll did not see a change, it began
+// before the GTID of that change was executed, so the wait that follows ends with that GTID.
 func (p *process) followCommits(ctx context.Context) error {
 	s, err := connect(ctx, p.config, readCommitted, "wait_timeout", "180")
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *process) followCommits(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Under many commits the hints are for several at once.
+		// Many commits share one hint.
 		if rest = max(rest/2, least); time.Since(begun) < time.Millisecond {
 			rest = min(4*rest, most)
 		}
@@ -90,24 +90,24 @@ func (p *process) followCommits(ctx context.Context) error {
 	return nil
 }
 
-// gtidNext is the transaction that is expected next.
+// gtidNext predicts the next transaction.
 //
-// A server gives its own commits the least number that is free. Where other origins grow, on a replica, in a group, with
-// tagged GTIDs, the one that grew last is expected to grow again.
+// A server gives its own commits the smallest free number. If other origins grow, on a replica, in a group, with
+// tagged GTIDs, gtidNext predicts that the origin that grew last grows again.
 type gtidNext struct {
 	session  *session
 	server   string // its UUID
 	gtid     string
-	sure     bool   // the origin was seen to grow, or should be the one
-	executed string // the transactions that it was found from
-	own      string // the server's next one
+	sure     bool   // the origin was seen to grow, or is expected to
+	executed string // the gtid_executed of the prediction
+	own      string // the server's own next transaction
 }
 
 func newGTIDNext(s *session) gtidNext {
 	return gtidNext{session: s, server: strings.ToLower(s.caps.ServerUUID), sure: !s.caps.ReadOnly && !s.caps.GroupReplication}
 }
 
-// see takes gtid_executed as it is now, and reports whether it changed since the last time.
+// see reads the prediction from the current gtid_executed, and reports whether that has changed since the last call.
 func (n *gtidNext) see(executed string) (changed bool, err error) {
 	first := n.gtid == ""
 	if executed == n.executed && !first {
@@ -137,13 +137,13 @@ func (n *gtidNext) see(executed string) (changed bool, err error) {
 	return !first, nil
 }
 
-// following is the transaction after the last one of a set such as "uuid:1-5:7:tag:1-3, uuid:1".
+// following returns the transaction after the last one of a set such as "uuid:1-5:7:tag:1-3, uuid:1".
 func following(set string) (string, error) {
 	last := strings.TrimSpace(set[strings.LastIndex(set, ",")+1:])
 	uuid, items, _ := strings.Cut(last, ":")
 	origin, number := uuid, ""
 	for item := range strings.SplitSeq(items, ":") {
-		if number = item[strings.LastIndex(item, "-")+1:]; item != "" && (item[0] < '0' || item[0] > '9') { // a tag, for what follows
+		if number = item[strings.LastIndex(item, "-")+1:]; item != "" && (item[0] < '0' || item[0] > '9') { // a tag of the numbers after it
 			origin = uuid + ":" + item
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// heads reads the heads of topics, of what is committed, and returns the topics whose head is new. If the helper's
-// connection fails it returns none: no topic is known to be quiet then, and the next round reads again.
+// heads reads the committed heads of topics, and returns the topics whose head is new. If the helper's
+// connection fails it returns none. It then marks no topic as unchanged, so the next round reads again.
 func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 	if len(topics) == 0 {
 		return nil
@@ -32,7 +32,7 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 		delete(p.failing, t)
 		t.noWait = false
 		if carrier := t.carrier(); carrier != nil && heads[i] != t.seen() {
-			carrier.Outdate() // before anybody learns of the head
+			carrier.Outdate() // before a listener can see the new head
 		}
 		if t.set(heads[i], nil) {
 			news = append(news, t)
@@ -41,7 +41,7 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 	return news
 }
 
-// unknown tells those who wait for a topic's first head why it does not come.
+// unknown gives the error to the listeners that wait for a topic's first head.
 func (p *poller) unknown(ctx context.Context, topics []*topic, err error) {
 	for _, t := range topics {
 		if ctx.Err() == nil && !t.now().known {
@@ -50,7 +50,7 @@ func (p *poller) unknown(ctx context.Context, topics []*topic, err error) {
 	}
 }
 
-// fails notes that the query of a topic has failed. The topic leaves the rounds until the query succeeds.
+// fails records that the query of a topic has failed. The topic leaves the rounds until the query succeeds.
 func (p *poller) fails(ctx context.Context, t *topic, err error) {
 	if server.Retryable(err) {
 		p.setAside(ctx, t)
@@ -60,7 +60,7 @@ func (p *poller) fails(ctx context.Context, t *topic, err error) {
 	t.set(Head{}, err)
 }
 
-// ask reads the heads of topics, one by one where a statement for many fails.
+// ask reads the heads of topics together, or one by one if the common statement fails.
 func (p *poller) ask(ctx context.Context, s *session, topics []*topic) (heads []Head, failed map[*topic]error, err error) {
 	heads = make([]Head, len(topics))
 	for begin := 0; begin < len(topics); begin += together {
@@ -102,8 +102,8 @@ func ask(s *session, topics []*topic, heads []Head) error {
 	return s.ask(answer, "SELECT "+strings.Join(queries, ", "), args, into...)
 }
 
-// setAside reads the head of a topic whose table is locked over a connection of its own, so that the topic does not
-// hold up the others, until it can be read again.
+// setAside reads the head of a topic whose table is locked over a connection of its own, until that succeeds, so that the topic does
+// not delay the others.
 func (p *poller) setAside(ctx context.Context, t *topic) {
 	if p.aside[t] {
 		return

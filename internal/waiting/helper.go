@@ -11,12 +11,12 @@ import (
 // Unused is how long the helper stays connected while nothing needs it. Tests make it shorter before they connect.
 var Unused = time.Minute
 
-// helper is the session of a process for short statements that the others can't send: committed heads, and KILLs of
+// helper is the session of a process for short statements that the other sessions can't send: reads of committed heads, and KILLs of
 // waits. It connects when it is needed. Safe for concurrent use.
 type helper struct {
 	config *mysql.Config
 
-	permit  chan struct{} // one slot; its holder may use what follows
+	permit  chan struct{} // capacity 1: its holder may use the fields below
 	session *session
 	used    time.Time
 
@@ -30,7 +30,7 @@ func newHelper(config *mysql.Config) *helper {
 	return h
 }
 
-// rest ends a session that nothing has used for a while.
+// rest ends the session if nothing has used it for a while.
 func (h *helper) rest() {
 	select {
 	case h.permit <- struct{}{}:
@@ -38,11 +38,11 @@ func (h *helper) rest() {
 			h.disconnect()
 		}
 		<-h.permit
-	default: // it is in use: the end of that sets the timer again
+	default: // it is in use; the user sets the timer again
 	}
 }
 
-// with calls f with the session, and connects before if that is needed. The end of ctx cuts f off.
+// with calls f with the session, and connects if that is needed. The end of ctx interrupts f.
 func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 	select {
 	case h.permit <- struct{}{}:
@@ -87,7 +87,7 @@ func (h *helper) disconnect() {
 	}
 }
 
-// close ends the session. The contexts of all callers have ended.
+// close ends the session. The contexts of all callers must have ended.
 func (h *helper) close() {
 	h.opening.Wait()
 	h.idle.Stop()

@@ -15,22 +15,22 @@ type Listener struct {
 	topic   *topic
 	once    sync.Once
 	closed  chan struct{}
-	carries *Carrier // of the topic, if it is this listener's
+	carries *Carrier // the topic's carrier, if this listener set it
 }
 
-// Carrier takes the rows that commit waits return, which saves a listener the reading of a row that it is woken for.
-// Its methods are called by a goroutine of the package and must not block.
+// Carrier keeps the rows that commit waits return, so that a listener need not read them again.
+// A goroutine of the package calls its methods, which must not block.
 type Carrier interface {
 	// CommitWait is the topic's CommitWait with the carrier's columns.
 	CommitWait() string
 	// Row reads a row. It returns the row's id, and a function that hands the row over, or nil if there may be rows
-	// between after and the row. The function is called before anybody learns of the new head.
+	// between after and the row. The function is called before a listener can see the new head.
 	Row(after uint64, rows *sql.Rows) (id uint64, keep func(), err error)
-	// Outdate forgets what was handed over: the head has moved without it.
+	// Outdate discards the row that was handed over, because the head has moved without it.
 	Outdate()
 }
 
-// await returns the topic's state as soon as done says so, or time is over.
+// await returns the topic's state as soon as done returns true for it, or when over fires.
 func (l *Listener) await(ctx context.Context, over <-chan time.Time, done func(*state) bool) (*state, error) {
 	for {
 		s := l.topic.now()
@@ -54,16 +54,16 @@ func (l *Listener) await(ctx context.Context, over <-chan time.Time, done func(*
 	}
 }
 
-// Head returns the head that the process has seen. It waits for the first one. Read it before the rows: what comes
-// between the two ends the next Wait at once.
+// Head returns the head that the process last saw. It waits for the first one. Read it before the rows: a change between
+// the two reads ends the next Wait at once.
 func (l *Listener) Head(ctx context.Context) (Head, error) {
 	s, err := l.await(ctx, nil, func(s *state) bool { return s.known || s.err != nil })
 	return s.head, cmp.Or(err, s.err)
 }
 
-// State reports how the listener learns of commits. by is trigger when every commit brings a hint, gtid when every commit
-// on the server does, poll when the head is polled, at most once a second, and empty as long as this is not known. why says
-// why the table's trigger brings no hint, and is nil when it does.
+// State reports how the listener learns of commits. by is trigger if every commit brings a hint, gtid if every commit
+// on the server does, poll if the head is polled, at most once a second, and empty as long as this is not known. why is the reason
+// why the table's trigger brings no hint, and nil if it does.
 func (l *Listener) State() (by string, why error) {
 	s := l.topic.now()
 	switch {
@@ -87,13 +87,13 @@ func (l *Listener) Known(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil when every commit brings a hint, or why it does not. Until that is known it waits.
+// Ready waits until it is known whether every commit brings a hint. It returns nil if so, and the reason if not.
 func (l *Listener) Ready(ctx context.Context) error {
 	s, err := l.await(ctx, nil, func(s *state) bool { return s.woken || s.why != nil })
 	return cmp.Or(err, s.why)
 }
 
-// Wait returns when the head is another than seen, or after bound, with the head that the process saw last. Its error is
+// Wait returns when the head differs from seen, or after bound, with the head that the process saw last. Its error is
 // that of a query that fails, ErrClosed, or the cause of ctx.
 func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	timer := time.NewTimer(bound)
@@ -105,14 +105,14 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 	return s.head, s.err
 }
 
-// Carry gives the rows of commit waits to the carrier, unless the topic has one already.
+// Carry passes the rows of commit waits to the carrier, unless the topic already has a carrier.
 func (l *Listener) Carry(c Carrier) {
 	if l.topic.carries.CompareAndSwap(nil, &c) {
 		l.carries = &c
 	}
 }
 
-// Close ends a Wait. The last listener's Close returns when nothing of the package runs any more. It may be called
+// Close ends a Wait. The last listener's Close returns when no goroutine of the package runs any more. It may be called
 // twice.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
@@ -125,12 +125,12 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// topic is what the listeners of a process for a topic share.
+// topic is the state that the listeners of a process share for a topic.
 type topic struct {
 	Topic
 	gate  *gate
 	users int // under poller.mu
-	// The poller's own.
+	// The poller owns these.
 	noWait bool // the last commit wait failed
 	above  bool // the last dirty read saw a row above the head
 
@@ -138,14 +138,14 @@ type topic struct {
 	state   atomic.Pointer[state] // the poller changes it
 }
 
-// state is what the poller knows of a topic. It never changes in place.
+// state is what the poller knows of a topic. It is immutable.
 type state struct {
 	head    Head
 	known   bool
 	err     error         // of the last read
 	woken   bool          // every commit brings a hint
-	why     error         // it does not; nil while that is not known
-	changed chan struct{} // closed when there is another state
+	why     error         // why not; nil while that is not known
+	changed chan struct{} // closed when there is a newer state
 }
 
 func (t *topic) now() *state { return t.state.Load() }
@@ -157,7 +157,7 @@ func (t *topic) become(s state) {
 	}
 }
 
-// tell notes whether every commit brings a hint, or why not.
+// tell records whether every commit brings a hint, or why not.
 func (t *topic) tell(woken bool, why error) {
 	s := *t.now()
 	if s.woken != woken || s.why != why { //nolint:errorlint // the same one
@@ -166,7 +166,7 @@ func (t *topic) tell(woken bool, why error) {
 	}
 }
 
-// set notes what a read found, and reports whether the head is new.
+// set records the result of a read, and reports whether the head is new.
 func (t *topic) set(head Head, err error) (news bool) {
 	s := *t.now()
 	news = err == nil && (!s.known || head != s.head)
@@ -179,7 +179,7 @@ func (t *topic) set(head Head, err error) (news bool) {
 	return news
 }
 
-// commitWait reports whether the topic's next row can be waited for.
+// commitWait reports whether the poller can wait for the commit of the topic's next row.
 func (t *topic) commitWait() bool { return t.now().known && t.CommitWait != "" && !t.noWait }
 
 func (t *topic) carrier() Carrier {

@@ -9,28 +9,28 @@ import (
 )
 
 const (
-	// Gates is the number of gates that the tables of a database share. The notification table has one more for itself.
+	// Gates is the number of gates that the tables of a database share. The notification table has a gate of its own.
 	Gates = 8
-	// NotificationTable is the table of which every row is a NOTIFY.
+	// NotificationTable is the table whose rows are notifications.
 	NotificationTable = "mqnotify_notification"
-	// SlotsPerSecond is how many slots a second has, and so how often at most the leader is killed in one.
+	// SlotsPerSecond is the number of slots in a second, and so the maximum number of KILLs of a leader in a second.
 	SlotsPerSecond = 1000
 
 	allGates = Gates + 1
-	// maxPrefix leaves room for what follows in a lock's name: the gate, a connection id and a phase.
+	// maxPrefix bounds the prefix of a lock's name, which is followed by the gate, a connection id and a phase.
 	maxPrefix = 40
-	// phases is the number of names that a leader uses one after the other.
+	// phases is the number of names that a leader uses in a cycle.
 	phases = 256
 )
 
-// Prefix is how the names of all the locks of a database's gates begin.
+// Prefix returns the prefix of the names of all locks of a database's gates.
 func Prefix(database string) string { return lockname.Make(maxPrefix, "wait", database) }
 
-// Gate is the number of the gate of a table. Routines in the database compute the same number:
+// Gate returns the number of a table's gate. Routines in the database compute the same number:
 //
 //	IF(LOWER(name) = 'mqnotify_notification', 8, CRC32(LOWER(CONVERT(name USING ascii))) % 8)
 //
-// The case of letters makes no difference, because on some servers it makes none for the names of tables.
+// It ignores the case of letters, because some servers do so in the names of tables.
 func Gate(table string) int {
 	ascii := strings.Map(func(r rune) rune {
 		switch {
@@ -47,7 +47,7 @@ func Gate(table string) int {
 	return int(crc32.ChecksumIEEE([]byte(ascii)) % Gates)
 }
 
-// WokenLocks are the names of the locks of the session that mqnotify_wake wakes: it holds the first of them that is held.
+// WokenLocks returns the names of two locks. mqnotify_wake wakes the session that holds the first of them that is held.
 func WokenLocks(database, table string) []string {
 	names := namesOf(database, Gate(table))
 	return []string{names.wake(), names.test()}
@@ -63,10 +63,10 @@ func namesOf(database string, gate int) lockNames {
 func (n lockNames) leader() string { return string(n) + ":leader" }
 func (n lockNames) wake() string   { return string(n) + ":wake" }
 
-// test is the lock of a session that is killed on trial before it leads.
+// test is the lock that a session holds during its trial, before it leads.
 func (n lockNames) test() string { return string(n) + ":test" }
 
-// phasesOf is how the names of a leader's phases begin.
+// phasesOf returns the prefix of the names of a leader's phases.
 func (n lockNames) phasesOf(leader uint64) string {
 	return string(n) + ":" + strconv.FormatUint(leader, 10) + ":"
 }

@@ -19,48 +19,48 @@ const (
 	// leastPoll and mostPoll bound the waits between two polls of a topic that has no trigger.
 	leastPoll = 10 * time.Millisecond
 	mostPoll  = time.Second
-	// pingEach is how often the poller pings: a proxy may close a connection that is silent for longer.
+	// pingEach is how often the poller pings, because a proxy may close a connection that is silent for longer.
 	pingEach = time.Minute
 )
 
-// poller reads the heads of all topics of the process: after hints, and regularly where a topic has no trigger.
+// poller reads the heads of all topics of the process: after hints, and regularly for topics without a trigger.
 type poller struct {
 	process *process
 
 	mu     sync.Mutex
-	topics []*topic // never changed in place
+	topics []*topic // replaced, never changed in place
 
 	asleep atomic.Bool // the poller has nothing to do until a hint comes
 
-	// What follows belongs to run.
+	// The goroutine of run owns the fields below.
 	dirty     *session // sees uncommitted rows
 	pinged    time.Time
 	rounds    [allGates]round
-	polls     map[*topic]*poll  // of topics without a trigger
-	triggers  map[string]Events // by table: changes that have a trigger that wakes
+	polls     map[*topic]*poll  // the topics that are polled regularly
+	triggers  map[string]Events // by table: the changes that have a working wake trigger
 	readAt    time.Time         // when the triggers were read
 	stale     bool              // the triggers must be read again
 	waits     *topic            // the topic for which a commit wait runs on the dirty session
 	committed chan commit
-	aside     map[*topic]bool // a goroutine reads their heads, because they hold others up
-	failing   map[*topic]bool // their last query failed: they are polled regularly
-	back      chan *topic
+	aside     map[*topic]bool // topics that would delay the others; a goroutine of each reads its head
+	failing   map[*topic]bool // topics whose last query failed; they are polled regularly
+	back      chan *topic     // topics that need no goroutine any more
 	asides    sync.WaitGroup
 }
 
 // round is the state of a gate's polling after a hint.
 type round struct {
-	hot   bool // the process may not sleep
-	fresh bool // no round yet since the last hint
-	step  int  // into growth
+	hot   bool // the poller may not sleep
+	fresh bool // no round was made since the last hint
+	step  int  // the argument of growth
 	due   time.Time
 	news  bool // a row was found since the last hint
-	asked bool // the triggers were asked for since the last hint, because no row was found
+	asked bool // the triggers were read since the last hint, because no row was found
 }
 
 // poll is the state of a topic that is polled regularly.
 type poll struct {
-	wait, before time.Duration // as Fibonacci's numbers
+	wait, before time.Duration // the last two Fibonacci numbers
 	due          time.Time
 }
 
@@ -68,7 +68,7 @@ type poll struct {
 type commit struct {
 	id      sql.Null[uint64]
 	carrier Carrier
-	keep    func() // gives the row to the carrier; may be nil
+	keep    func() // hands the row to the carrier; may be nil
 	err     error
 }
 
@@ -103,7 +103,7 @@ func (p *poller) all() []*topic {
 	return p.topics
 }
 
-// run polls until ctx ends, and connects again when a connection is lost.
+// run polls until ctx ends, and reconnects when a connection is lost.
 func (p *poller) run(ctx context.Context) {
 	keep(ctx, nil, func() error {
 		err := p.work(ctx)
@@ -118,7 +118,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 	p.dirty, err = connect(ctx, p.process.config, readUncommitted,
 		"lock_wait_timeout", "1", "wait_timeout", "180",
 		"innodb_lock_wait_timeout", "1",
-		"innodb_snapshot_isolation", "OFF", // or a commit wait would end with error 1020
+		"innodb_snapshot_isolation", "OFF", // otherwise a commit wait would end with error 1020
 	)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 				}
 				p.rounds[g] = round{hot: true, fresh: true}
 				if p.waits != nil && p.waits.gate.number == g {
-					// The last round has found the row already: the wait for its commit is the soonest to end.
+					// The last round has already found the row, and the wait for its commit ends first.
 					p.rounds[g].due = time.Now().Add(growth(0))
 				}
 			}
@@ -199,7 +199,7 @@ func (p *poller) takePin() error {
 	return nil
 }
 
-// tell tells the listeners whether every commit brings a hint, when that may have changed.
+// tell updates for every topic whether every commit brings a hint.
 func (p *poller) tell() {
 	lacks := false
 	for _, t := range p.all() {
@@ -228,7 +228,7 @@ func (p *poller) tell() {
 // hinted reports whether the topic's table has a trigger for every change that moves the head.
 func (p *poller) hinted(t *topic) bool { return p.triggers[t.Table]&t.events() == t.events() }
 
-// next is the time until something is due.
+// next returns the time until something is due.
 func (p *poller) next() time.Duration {
 	next := time.Now().Add(time.Hour)
 	for _, r := range p.rounds {

@@ -10,11 +10,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// readTriggers is how often the triggers are read while a topic has none.
+// readTriggers is how often the triggers are read while a topic lacks one.
 const readTriggers = 5 * time.Second
 
-// refresh reads which tables have a trigger that wakes, when that may have changed: at most once a second, but at once
-// for a topic that is new, and every 5 s while a topic lacks one.
+// refresh reads which tables have a working wake trigger if that may have changed: at most once a second, but at once
+// for a new topic, and every 5 s while a topic lacks one.
 func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	recent := now.Sub(p.readAt) < time.Second
 	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.readAt) > readTriggers
@@ -47,12 +47,12 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		}
 	case NoRoutine(err):
 		p.process.noRoutine.Store(true)
-	case interrupted(err): // behind a proxy that deals statements out to several sessions, a KILL for a leader may have met it
+	case interrupted(err): // a proxy that distributes statements to several sessions may have sent it to a leader, which a KILL met
 		p.stale = true
 		return nil
 	case server.ConnectionLost(err):
 		return fmt.Errorf("waiting: read the triggers: %w", err)
-	default: // a table that is locked, for one: what was known stays
+	default: // for example a locked table: keep the triggers that were known
 		p.process.log.DebugContext(ctx, "the wake triggers could not be read", "error", err)
 		for table := range triggers {
 			triggers[table] = p.triggers[table]
@@ -62,8 +62,8 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// NoRoutine reports whether err says that the routines of wake triggers are not there, or not for this account, or that
-// their account is gone.
+// NoRoutine reports whether err means that the routines of wake triggers do not exist, that this account may not call them, or that
+// the account that made them is gone.
 func NoRoutine(err error) bool {
 	return server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied, server.ErrNoSuchDefiner)
 }
@@ -82,7 +82,7 @@ func (p *poller) regular(ctx context.Context, now time.Time) {
 		}
 		polls[t] = one
 		isDue = isDue || !one.due.After(now)
-		if one.due.Before(now.Add(one.wait / 2)) { // those that are nearly due, too: one statement for all
+		if one.due.Before(now.Add(one.wait / 2)) { // also those that are nearly due, because one statement reads all
 			topics = append(topics, t)
 		}
 	}

@@ -9,22 +9,22 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// growing are the first waits between the rounds of a gate after a hint.
+// growing are the first waits between two rounds of a gate after a hint.
 var growing = [...]time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond, 8 * time.Millisecond,
 	13 * time.Millisecond, 20 * time.Millisecond,
 }
 
 const (
-	// afterNothing is the step of growth that follows a hint without a row: its wait is longer than the leader's rest,
+	// afterNothing is the step after a hint without a row: its wait is longer than the leader's rest,
 	// so that the next round is the last.
 	afterNothing = 2
-	// patient is the step after which a transaction has been open for about 4 s.
+	// patient is the number of steps after which a transaction has been open for about 4 s.
 	patient = 200
 )
 
-// growth is the wait after a step. The last of growing is repeated while the transactions that a hint came for are
-// open. They are polled once a second when they take longer: the commit wait sees the commit of one.
+// growth returns the wait after a step. The last of growing is repeated while the transactions that caused a hint are
+// open. If they take longer, they are polled once a second; the commit wait still sees the commit of one at once.
 func growth(step int) time.Duration {
 	if step > patient {
 		return mostPoll
@@ -32,10 +32,10 @@ func growth(step int) time.Duration {
 	return growing[min(step, len(growing)-1)]
 }
 
-// round is one round of the gates that are due.
+// round makes one round for the gates that are due.
 func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 	var topics []*topic
-	var used [allGates]bool // gates with a topic and a leader: without one, the topics are polled regularly
+	var used [allGates]bool // gates with a topic and a place; without a place the topics are polled regularly
 	for _, t := range p.all() {
 		if due[t.gate.number] && !p.aside[t] && !p.failing[t] {
 			topics = append(topics, t)
@@ -44,7 +44,7 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 	}
 	var can [allGates]bool // gates whose leader can be woken
 	switch {
-	case p.waits != nil: // no dirty read until the commit wait has ended
+	case p.waits != nil: // the dirty session is busy until the commit wait has ended
 		if p.process.helper.ready(ctx) {
 			p.note(p.heads(ctx, topics))
 		}
@@ -62,7 +62,7 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 			continue
 		}
 		r := &p.rounds[g]
-		if !r.fresh && !r.news && !r.asked { // a hint without a row: perhaps a trigger was removed
+		if !r.fresh && !r.news && !r.asked { // a hint without a row: a trigger may have been removed
 			r.asked, p.stale = true, true
 		}
 		if r.fresh = false; can[g] || !used[g] {
@@ -84,10 +84,10 @@ func (p *poller) note(news []*topic) {
 }
 
 // check makes the two checks of the protocol, and reads the heads that have moved or are about to. It returns the gates
-// that pass: their leader can be woken, and no row of their topics, committed or not, has come.
+// that pass: their leader can be woken, and no row of their topics, committed or not, is above its head.
 //
-// The first statement makes both checks, in no certain order, because most rounds end with it. Only the second one, which
-// looks for rows again where the leader can be woken, decides.
+// The first statement makes both checks in no particular order, because most rounds end with it. Only the second statement, which
+// looks for rows again if the leader can be woken, decides.
 func (p *poller) check(ctx context.Context, due [allGates]bool, topics []*topic) (can [allGates]bool, err error) {
 	locks := p.locks(due)
 	heads, failed, err := p.ask(ctx, p.dirty, append(locks, topics...))
@@ -127,7 +127,7 @@ func (p *poller) check(ctx context.Context, due [allGates]bool, topics []*topic)
 	return can, nil
 }
 
-// moving returns the topics of which a dirty read shows another head than the one that was seen. It notes which of them
+// moving returns the topics whose head in a dirty read differs from the one that was seen. It records which of them
 // have a row above the head, for a commit wait, and which queries have failed.
 func (p *poller) moving(ctx context.Context, topics []*topic, heads []Head, failed map[*topic]error) (moving []*topic) {
 	for i, t := range topics {
@@ -143,13 +143,13 @@ func (p *poller) moving(ctx context.Context, topics []*topic, heads []Head, fail
 	return moving
 }
 
-// waitsFor reports whether the poller can wait for the commit of a row that the last dirty read has seen. A head that
-// went back, because rows were deleted, has none.
+// waitsFor reports whether the poller can wait for the commit of a row that the last dirty read has seen. If the head
+// went back because rows were deleted, there is no such row.
 func (p *poller) waitsFor(t *topic) bool {
 	return t.above && t.commitWait() && !p.aside[t] && !p.failing[t]
 }
 
-// locks returns queries that are 1 for the gates whose leader can be woken: the leader holds the wake lock, and, if the
+// locks returns queries that return 1 for the gates whose leader can be woken: the leader holds the wake lock, and, if the
 // leader belongs to this process, its last statement has begun.
 func (p *poller) locks(due [allGates]bool) (locks []*topic) {
 	for _, g := range p.gates() {
@@ -167,7 +167,7 @@ func (p *poller) locks(due [allGates]bool) (locks []*topic) {
 	return locks
 }
 
-// gates returns the gates of the topics.
+// gates returns the gates that have topics.
 func (p *poller) gates() (gates []*gate) {
 	for _, t := range p.all() {
 		if !slices.Contains(gates, t.gate) {
@@ -182,7 +182,7 @@ func (p *poller) wait(t *topic) {
 	p.waits = t
 	head, carrier, committed := t.seen(), t.carrier(), p.committed
 	query := p.dirty.query
-	if t.gate.place.Load() != nil { // else there are few hints
+	if t.gate.place.Load() != nil { // otherwise hints are too few to keep a prepared statement
 		query = p.dirty.queryPrepared
 	}
 	go func() {
@@ -200,20 +200,20 @@ func (p *poller) wait(t *topic) {
 	}()
 }
 
-// settle is what follows a commit wait.
+// settle processes the result of a commit wait.
 func (p *poller) settle(c commit) error {
 	t := p.waits
 	p.waits = nil
 	r := &p.rounds[t.gate.number]
 	r.due = time.Time{} // a round follows at once
 	switch {
-	case server.Retryable(c.err): // the row's writer takes its time
+	case server.Retryable(c.err): // the row's writer is still open
 	case c.err != nil && server.ConnectionLost(c.err):
 		return c.err
 	case c.err != nil:
 		t.noWait = true
-	case c.id.Valid && c.id.V > t.seen().V: // else a row of a later writer was found meanwhile
-		// Before anybody learns of the head: the row for those who are to have it, or the news that they have to read.
+	case c.id.Valid && c.id.V > t.seen().V: // otherwise a later row was found in the meantime
+		// Hand the row over, or outdate the carrier, before a listener can see the new head.
 		if carrier := t.carrier(); c.keep != nil && carrier == c.carrier {
 			c.keep()
 		} else if carrier != nil {

@@ -28,16 +28,16 @@ type session struct {
 	conn   *sql.Conn
 	socket net.Conn // nil for a network that is registered with the driver
 	id     uint64
-	server string // which it is on
+	server string // identifies its server, see serverOf
 	caps   *server.Capabilities
 	isCut  atomic.Bool
-	cancel atomic.Pointer[context.CancelFunc] // of the statement under way, without a socket
-	over   atomic.Bool                        // its goroutine sends no statement any more
+	cancel atomic.Pointer[context.CancelFunc] // cancels the running statement if there is no socket
+	over   atomic.Bool                        // its goroutine sends no more statements
 
 	prepared map[string]*sql.Stmt // by query
 }
 
-// connect opens a session in the given isolation level. settings are pairs of a variable and its value; those that the
+// connect opens a session in the given isolation level. settings are pairs of a variable and its value; variables that the
 // server does not know are skipped.
 func connect(ctx context.Context, config *mysql.Config, isolation string, settings ...string) (*session, error) {
 	s := new(session)
@@ -45,7 +45,7 @@ func connect(ctx context.Context, config *mysql.Config, isolation string, settin
 	config.InterpolateParams = true
 	config.MultiStatements = false // after a KILL between two statements of a packet the client would wait for an answer that never comes
 	config.ReadTimeout = 0         // it would cut waits short
-	config.ParseTime = false       // a carrier reads times itself, in UTC
+	config.ParseTime = false       // a carrier parses times itself, in UTC
 	if dial := server.Dialer(config); dial != nil {
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			var err error
@@ -84,11 +84,11 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 	return s.conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), "+serverOf).Scan(&s.id, &s.server)
 }
 
-// within bounds the statement that follows: a session whose server does not answer within limit is lost. The caller calls
+// within bounds the next statement: if the server does not answer within limit, the session is lost. The caller calls
 // done after the statement.
 //
-// The limit is a deadline of the socket where there is one, and not a context, because a context that can end makes
-// database/sql and the driver wake a goroutine each at every statement.
+// The limit is a deadline of the socket if there is one, and not a context, because with a context that can end
+// database/sql and the driver each wake a goroutine at every statement.
 func (s *session) within(limit time.Duration) (ctx context.Context, done func()) {
 	if s.socket == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -112,7 +112,7 @@ func (s *session) ask(limit time.Duration, query string, args []any, into ...any
 	return s.conn.QueryRowContext(ctx, query, args...).Scan(into...)
 }
 
-// askAs is ask for a statement that must reach the session itself, because the session's locks depend on it. The query has
+// askAs is ask for a statement that must run in the session itself, because the session's locks depend on it. The query must have
 // no FROM.
 func (s *session) askAs(limit time.Duration, query string, args []any, into ...any) error {
 	var id uint64
@@ -145,10 +145,10 @@ func each(rows *sql.Rows, scan func(*sql.Rows) error) error {
 	return rows.Err()
 }
 
-// mostPrepared bounds the statements that a session keeps prepared. A server has 16,382 for all its sessions.
+// mostPrepared bounds the statements that a session keeps prepared. A server allows 16,382 for all its sessions.
 const mostPrepared = 16
 
-// queryPrepared is query for a statement that a message waits for: the server need not parse it each time, which saves
+// queryPrepared is query for a statement that a message waits for: the server need not parse it every time, which saves
 // 0.2 ms.
 func (s *session) queryPrepared(limit time.Duration, query string, args []any, scan func(*sql.Rows) error) error {
 	statement := s.prepare(limit, query)
@@ -159,7 +159,7 @@ func (s *session) queryPrepared(limit time.Duration, query string, args []any, s
 	defer done()
 	rows, err := statement.QueryContext(ctx, args...)
 	if err != nil {
-		if server.Number(err) != 0 { // the table is another one now
+		if server.Number(err) != 0 { // the table may have changed
 			delete(s.prepared, query)
 			_ = statement.Close() //nolint:sqlclosecheck // it was kept until now
 		}
@@ -168,7 +168,7 @@ func (s *session) queryPrepared(limit time.Duration, query string, args []any, s
 	return each(rows, scan)
 }
 
-// prepare returns nil when the server or the session has enough statements.
+// prepare returns nil if the server or the session has too many prepared statements.
 func (s *session) prepare(limit time.Duration, query string) *sql.Stmt {
 	if statement := s.prepared[query]; statement != nil || len(s.prepared) == mostPrepared {
 		return statement
@@ -193,14 +193,13 @@ func (s *session) exec(limit time.Duration, query string, args ...any) error {
 	return err
 }
 
-// isSystemUser reports whether no session of an ordinary account can end a statement of this one. In MySQL only a
-// session with SYSTEM_USER can kill a session that has it, and the server checks the account that has connected, not the
-// definer of the trigger.
+// isSystemUser reports whether the account has SYSTEM_USER. In MySQL only a session with SYSTEM_USER can kill a session that has it.
+// The server checks the account that has connected, not the definer of the trigger.
 func (s *session) isSystemUser() (is bool, err error) {
 	if s.caps.MariaDB {
 		return false, nil
 	}
-	// With the privileges of the roles that are active.
+	// SHOW GRANTS includes the privileges of active roles.
 	err = s.query(answer, "SHOW GRANTS", nil, func(rows *sql.Rows) error {
 		var grant string
 		if err := rows.Scan(&grant); err != nil {
@@ -213,18 +212,18 @@ func (s *session) isSystemUser() (is bool, err error) {
 	return is, err
 }
 
-// ping is no statement to the server, and keeps the connection from being idle.
+// ping keeps the connection from being idle. The server does not count it as a statement.
 func (s *session) ping() error {
 	ctx, done := s.within(answer)
 	defer done()
 	return s.conn.PingContext(ctx)
 }
 
-// serverOf tells the server of a session from others behind the same balancer.
+// serverOf identifies the server of a session among several behind a balancer.
 const serverOf = "CONCAT(@@hostname, ' ', @@port, ' ', @@server_id)"
 
-// kill ends the statement that another session of the same account runs. Behind a balancer this session may be on
-// another server, where the id is another session's.
+// kill ends the statement that another session of the same account runs. It names the server, because behind a balancer this session
+// may be on another server, where the id belongs to another session.
 func (s *session) kill(other *session) error {
 	return s.exec(parting, "KILL QUERY IF("+serverOf+" = ?, ?, 0)", other.server, other.id)
 }
@@ -240,7 +239,7 @@ func (s *session) sound() bool {
 	return err == nil && valid
 }
 
-// cut makes the statement under way, and all that follow, fail.
+// cut makes the running statement, and all later ones, fail.
 func (s *session) cut() {
 	s.isCut.Store(true)
 	if s.socket != nil {
@@ -254,11 +253,11 @@ func (s *session) cut() {
 // close ends the connection. The server frees its locks.
 func (s *session) close() {
 	if s.conn != nil {
-		// The pool must not keep it.
+		// Discard the connection, because the pool would keep it.
 		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
 	_ = s.pool.Close()
 }
 
-// interrupted reports whether a KILL QUERY ended the statement: it fails, or a value in its row is NULL.
+// interrupted reports whether a KILL QUERY ended the statement with an error. A KILL may also end it with NULL in its row.
 func interrupted(err error) bool { return server.Is(err, server.ErrQueryInterrupted) }

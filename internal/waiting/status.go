@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// ReadTriggers returns for which changes the tables of the database have a wake trigger that works. See [NoRoutine] for its
-// error where there are none.
+// ReadTriggers returns the changes for which each table of the database has a working wake trigger. If there are no routines, its
+// error meets [NoRoutine].
 func ReadTriggers(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }) (map[string]Events, error) {
@@ -27,17 +27,17 @@ func ReadTriggers(ctx context.Context, db interface {
 	return triggers, rows.Err()
 }
 
-// GateStatus is who takes part in the gate of a table, as the server shows it.
+// GateStatus is the participants of a table's gate, as the server shows them.
 type GateStatus struct {
-	// Leader is the session that the table's trigger wakes. 0 means that there is none: everybody polls.
+	// Leader is the session that the table's trigger wakes. 0 means that there is none, and all processes poll.
 	Leader uint64
-	// Followers is the number of the other sessions that wait at the gate, of those that the account may see. Each is a
+	// Followers is the number of other sessions that wait at the gate and that the account may see. Each belongs to a
 	// process that listens to this table or to another one of the gate.
 	Followers int
 }
 
-// ReadGate reads who takes part in the gate of a table. It takes no lock. Without PROCESS the account sees the sessions
-// of its own only.
+// ReadGate reads the participants of a table's gate. It takes no lock. Without PROCESS the account sees only its own
+// sessions.
 func ReadGate(ctx context.Context, db interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, database, table string) (s GateStatus, err error) {
@@ -58,7 +58,7 @@ func ReadGate(ctx context.Context, db interface {
 	return s, nil
 }
 
-// String says who leads and how many follow.
+// String returns the leader and the number of followers.
 func (s GateStatus) String() string {
 	if s.Leader == 0 {
 		return "no session waits for the trigger"

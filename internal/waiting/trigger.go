@@ -18,7 +18,7 @@ var (
 	tablesText string
 )
 
-// The routines that are made with wake triggers.
+// The routines that are created with wake triggers.
 const (
 	// WakeRoutine wakes the listeners of a topic.
 	WakeRoutine = "mqnotify_wake"
@@ -29,11 +29,11 @@ const (
 // Routine is a procedure that the listeners need.
 type Routine struct {
 	Name string
-	// Statement is the commented statement that makes it.
+	// Statement is the commented statement that creates it.
 	Statement string
 }
 
-// Routines are the routines of a database.
+// Routines returns the routines of a database.
 func Routines(database string) []Routine {
 	return []Routine{
 		{Name: WakeRoutine, Statement: Fill(database, routineText)},
@@ -41,7 +41,7 @@ func Routines(database string) []Routine {
 	}
 }
 
-// Fill puts what the gates of a database are into the text of a routine.
+// Fill replaces the placeholders in the text of a routine by the values of a database's gates.
 func Fill(database, text string) string {
 	return strings.NewReplacer(
 		"{prefix}", Prefix(database),
@@ -53,8 +53,8 @@ func Fill(database, text string) string {
 	).Replace(text)
 }
 
-// Trigger returns the commented statement that makes a table's wake trigger for an event ("INSERT", "UPDATE" or
-// "DELETE", in any case). The trigger wakes the table's listeners, whatever program makes the change.
+// Trigger returns the commented statement that creates a table's wake trigger for an event ("INSERT", "UPDATE" or
+// "DELETE", in any case). The trigger wakes the table's listeners, whatever program changes the table.
 func Trigger(database, table, event string) (string, error) {
 	if err := ident.Check(table); err != nil {
 		return "", err
@@ -75,7 +75,7 @@ func Trigger(database, table, event string) (string, error) {
 	).Replace(triggerText), nil
 }
 
-// TriggerName is the name of a table's wake trigger for an event.
+// TriggerName returns the name of a table's wake trigger for an event.
 func TriggerName(table, event string) string {
 	return ident.Derived("mqnotify_wake_"+strings.ToLower(event)+"_", table)
 }

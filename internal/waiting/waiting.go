@@ -17,47 +17,47 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// ErrNoTrigger means that the table has no wake trigger for every change that matters.
+// ErrNoTrigger means that the table lacks a wake trigger for some change that moves the head.
 var ErrNoTrigger = errors.New("the table has no wake trigger that works (mqnotify wake install makes one)")
 
-// ErrClosed is the error of a Wait when the listener has been closed.
+// ErrClosed means that the listener has been closed.
 var ErrClosed = errors.New("the waiter was closed")
 
 const (
 	// impossible is the pause after a lasting error.
 	impossible = 30 * time.Second
-	// parting is how long a statement may run on when its session is closed.
+	// parting is how long a statement may continue after its session is closed.
 	parting = 100 * time.Millisecond
 )
 
 // Topic is what a listener waits for.
 type Topic struct {
-	// Table chooses the gate. Its wake trigger sends the hints.
+	// Table determines the gate. Its wake trigger sends the hints.
 	Table string
 	// Head is a query of one number, or NULL. Every hint may run it.
 	Head string
 	Args []any
-	// CommitWait waits, after the argument, an id, for the commit of the largest id above it, and returns that id, or no
-	// row. It is a locking read by id = ..., without an aggregate: if a rollback removes the row that MAX(id) waits for,
-	// the server keeps a lock of the gap, waits for the next row, and a writer gets a deadlock. Empty means that the topic
-	// has none: for rows that are claimed.
+	// CommitWait is a statement with one argument, an id. It waits for the commit of the row with the largest id above the
+	// argument, and returns that id, or no row. It is a locking read by id = ..., without an aggregate: if a rollback removes
+	// the row that MAX(id) waits for, the server keeps a lock of the gap and waits for the next row, and a writer gets a
+	// deadlock. Empty means no commit wait; this is for rows that are claimed.
 	CommitWait string
-	// Events are the changes of the table that move the head. The zero value is an INSERT alone. A topic whose table does
-	// not have a trigger for each of them is polled.
+	// Events are the changes of the table that move the head. Zero means Insert. A topic whose table lacks
+	// a trigger for one of them is polled.
 	Events Events
 }
 
 // Events are changes of a table. They can be combined with |.
 type Events uint8
 
-// The changes of a table that a trigger can be made for.
+// The changes of a table that can have a trigger.
 const (
 	Insert Events = 1 << iota
 	Update
 	Delete
 )
 
-// event is what a trigger of the server's name for an event is made for.
+// event maps the server's name of an event to the change.
 var event = map[string]Events{"INSERT": Insert, "UPDATE": Update, "DELETE": Delete}
 
 func (t Topic) events() Events { return cmp.Or(t.Events, Insert) }
@@ -66,10 +66,10 @@ func (t Topic) same(other Topic) bool {
 	return t.Table == other.Table && t.Head == other.Head && t.Events == other.Events && reflect.DeepEqual(t.Args, other.Args)
 }
 
-// Head is the state of a topic that a listener saw. Heads can only be compared for equality.
+// Head is the state of a topic that a listener saw. Heads are only compared for equality.
 type Head struct{ sql.Null[uint64] }
 
-// Waiting waits for topics of one database. It connects when the first listener comes and disconnects when the last
+// Waiting waits for topics of one database. It connects when the first listener is made and disconnects when the last
 // one is closed. Safe for concurrent use.
 type Waiting struct {
 	config     *mysql.Config
@@ -86,7 +86,7 @@ func New(config *mysql.Config, log *slog.Logger) *Waiting {
 	return &Waiting{config: config.Clone(), log: log, leaderWait: leaderWait}
 }
 
-// process is what listens while there are listeners.
+// process is the sessions and goroutines that exist while there are listeners.
 type process struct {
 	config     *mysql.Config
 	log        *slog.Logger
@@ -97,16 +97,16 @@ type process struct {
 	cancel  []context.CancelFunc // of the poller and the gates
 	waiters sync.WaitGroup       // the poller and the gates
 
-	// pin is the lock that the process's leaders wait for and never get: the poller's session holds it.
+	// pin is the lock that the process's leaders wait for and never get, because the poller's session holds it.
 	pin    string
-	pinned chan struct{} // closed when the poller has it for the first time
+	pinned chan struct{} // closed when the poller holds it for the first time
 
 	hints     [allGates]atomic.Bool
-	lacking   chan struct{} // one slot: a topic has no trigger that works
-	lacks     atomic.Bool   // the same
-	noRoutine atomic.Bool   // the account cannot call the routines
+	lacking   chan struct{} // has a value when a topic lacks a working trigger; capacity 1
+	lacks     atomic.Bool   // a topic lacks a working trigger
+	noRoutine atomic.Bool   // the account can't call the routines
 	commits   atomic.Bool   // every commit on the server is a hint
-	news      chan struct{} // one slot: a hint has come, or a topic
+	news      chan struct{} // has a value when a hint or a topic has come; capacity 1
 
 	gates [allGates]*gate // under Waiting.mu
 }
@@ -121,7 +121,7 @@ func (w *Waiting) Listen(t Topic) *Listener {
 	return &Listener{waiting: w, topic: w.process.join(t), closed: make(chan struct{})}
 }
 
-// leave returns when everything has ended, if it was the last listener.
+// leave removes a listener. After the last one it returns when all goroutines have ended.
 func (w *Waiting) leave(t *topic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *process) join(t Topic) *topic {
 	return topic
 }
 
-// end returns when everything has ended. The helper ends last, because it ends the others' waits.
+// end returns when all goroutines have ended. The helper ends last, because it ends the waits of the others.
 func (p *process) end() {
 	for _, cancel := range p.cancel {
 		cancel()
@@ -171,7 +171,7 @@ func (p *process) end() {
 	p.helper.close()
 }
 
-// hint makes the poller look at the topics of the gate.
+// hint makes the poller check the topics of the gate.
 func (p *process) hint(gate int) {
 	p.hints[gate].Store(true)
 	p.tell()
@@ -186,8 +186,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// The pauses before each KILL of endWith. If a KILL meets the moment in which a statement opens a table, MariaDB leaves the
-// table's triggers broken for every writer (error 1064), until FLUSH TABLES. So sessions that read tables have a pause that is
+// The pauses before each KILL of endWith. If a KILL arrives at the moment when a statement opens a table, MariaDB leaves the
+// table's triggers broken for every writer (error 1064), until FLUSH TABLES. Sessions that read tables therefore have a pause that is
 // much longer than that moment.
 const (
 	noTables = 5 * time.Millisecond
@@ -204,7 +204,7 @@ func (p *process) endWith(ctx context.Context, s *session, each time.Duration) (
 		defer cut.Stop()
 		for !s.over.Load() && !s.isCut.Load() {
 			pause(context.WithoutCancel(ctx), each)          // most sessions end by themselves
-			_ = p.helper.kill(context.WithoutCancel(ctx), s) // once more: it may have come before the statement
+			_ = p.helper.kill(context.WithoutCancel(ctx), s) // repeated, because a KILL may arrive before the statement
 		}
 	})
 	return func() {
@@ -225,12 +225,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// lasting is an error that a new connection does not mend soon.
+// lasting is an error that a new connection would probably meet again.
 type lasting string
 
 func (e lasting) Error() string { return string(e) }
 
-// keep calls f until ctx ends, after growing pauses. again ends a pause.
+// keep calls f repeatedly until ctx ends, with growing pauses in between. again ends a pause.
 func keep(ctx context.Context, again <-chan struct{}, f func() error) {
 	waits := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(20*time.Millisecond),

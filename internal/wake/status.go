@@ -10,11 +10,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// State is a wake trigger that stands.
+// State is a wake trigger that exists.
 type State struct {
 	Table, Trigger string
 	Event          string // insert, update or delete
-	Definer        string // the account whose rights it has
+	Definer        string // the account with whose privileges it runs
+	// Problem is why the trigger wakes no listener, or makes writes fail. Empty means that it works.
 	// Problem says why the trigger wakes no listener, or makes writes fail. Empty means that it works.
 	Problem string
 	// WritesFail reports whether writes to the table fail because of the trigger.
@@ -23,8 +24,8 @@ type State struct {
 	text string
 }
 
-// Status reads which wake triggers stand in the database, in the order of the tables' names. It shows what the account
-// may see: TRIGGER on a table shows its triggers.
+// Status returns the wake triggers of the database, in the order of the tables' names. It finds only triggers that the account
+// may see, which needs TRIGGER on their table.
 func Status(ctx context.Context, db *notify.DB) ([]State, error) { return status(ctx, db, "", nil) }
 
 // status reads the wake triggers that meet a condition.
@@ -71,10 +72,10 @@ func status(ctx context.Context, db *notify.DB, condition string, args []any) (s
 	return states, nil
 }
 
-// Gate is who takes part in the gate of a table.
+// Gate is the participants of a table's gate.
 type Gate = waiting.GateStatus
 
-// OfTable reads the wake triggers of a table, as far as the account may see them, and who takes part in its gate.
+// OfTable returns the wake triggers of a table that the account may see, and the participants of its gate.
 func OfTable(ctx context.Context, db *notify.DB, table string) (states []State, gate Gate, err error) {
 	if states, err = ofTable(ctx, db, table); err != nil {
 		return nil, gate, err
@@ -87,7 +88,7 @@ func ofTable(ctx context.Context, db *notify.DB, table string) ([]State, error) 
 	return status(ctx, db, " AND t.EVENT_OBJECT_TABLE = ?", []any{table})
 }
 
-// accountExists reports whether there is an account. It is true when the caller may not read about accounts.
+// accountExists reports whether the account exists. It returns true if the caller may not read about accounts.
 func accountExists(ctx context.Context, db *notify.DB, account string) (bool, error) {
 	at := strings.LastIndex(account, "@")
 	if at < 0 {
@@ -104,7 +105,7 @@ func accountExists(ctx context.Context, db *notify.DB, account string) (bool, er
 	return n > 0, nil
 }
 
-// AccountProblem says why the triggers of an account make writes to a table fail. It is empty when they do not, and when
+// AccountProblem returns why the triggers of an account make writes to a table fail. It returns an empty text if they do not, or if
 // the caller may not read about accounts.
 func AccountProblem(ctx context.Context, db *notify.DB, account, table string) (string, error) {
 	at := strings.LastIndex(account, "@")
@@ -123,14 +124,14 @@ func AccountProblem(ctx context.Context, db *notify.DB, account, table string) (
 	case !exists:
 		return "its account " + account + " does not exist: every write to the table fails with error 1449", nil
 	}
-	// An account with roles may have the privilege by one.
+	// An account with roles may have the privilege through one.
 	for _, roles := range []string{
 		"SELECT COUNT(*) FROM mysql.role_edges WHERE TO_USER = ? AND TO_HOST = ?", // MySQL
 		"SELECT COUNT(*) FROM mysql.roles_mapping WHERE User = ? AND Host = ?",    // MariaDB
 	} {
 		n, err := count(roles, user, host)
 		if err != nil && !server.Is(err, server.ErrNoSuchTable) {
-			return "", nil // it can't be told
+			return "", nil // the caller may not read this
 		}
 		if n > 0 {
 			return "", nil

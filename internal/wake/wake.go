@@ -1,5 +1,4 @@
-// Package wake makes, shows and removes the triggers that wake the listeners of a table at every change of it, and the
-// routines that go with them.
+// Package wake creates, shows and removes the triggers that wake the listeners of a table at every change of it, and their routines.
 package wake
 
 import (
@@ -24,27 +23,27 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The routines that Install makes. Listeners of other accounts need EXECUTE on them.
+// The routines that Install creates. Listeners of other accounts need EXECUTE on them.
 const (
 	Routine       = waiting.WakeRoutine
 	TablesRoutine = waiting.TablesRoutine
 )
 
 var (
-	// ErrDenied means that the account, or the server's settings, do not allow it. The error's text has the remedy.
+	// ErrDenied means that the account's privileges or the server's settings do not allow it. The error's text has the remedy.
 	ErrDenied = errors.New("this account may not make them")
 	// ErrBusy means that transactions used the table all the time.
 	ErrBusy = table.ErrBusy
-	// ErrView is the error for a view, which can have no triggers.
+	// ErrView means that the table is a view, which can't have triggers.
 	ErrView = errors.New("a view can't have triggers")
 )
 
 // Options are the settings of Install and Remove.
 type Options struct {
-	// Events are what wakes: insert, update, delete. Empty means insert.
+	// Events are the changes that wake: insert, update, delete. Empty means insert.
 	Events []string
-	// Patience is how long to try while transactions use the table. A try lasts 1 s at most, and holds up the
-	// transactions that come meanwhile. 0 means 30 s.
+	// Patience is how long to try while transactions use the table. One attempt lasts at most 1 s, and delays the
+	// transactions that begin meanwhile. 0 means 30 s.
 	Patience time.Duration
 	// Logger gets a line for every trigger. nil means slog.Default().
 	Logger *slog.Logger
@@ -63,12 +62,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// installer makes triggers and routines over one session.
+// installer creates triggers and routines over one session.
 type installer struct {
 	db      *notify.DB
 	session *core.Session
 	options Options
-	definer string // the account that the routines belong to, if it is another one: triggers are made in its name
+	definer string // the account that owns the routines, if it is another one; it must also own the triggers
 }
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
@@ -77,7 +76,7 @@ func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
 		return nil, err
 	}
 	i := &installer{db: db, session: session, options: o.withDefaults()}
-	// New transactions on the table queue behind a statement that waits for the table. sql_mode is kept with the trigger.
+	// New transactions on the table wait behind a statement that waits for the table. The server stores sql_mode with the trigger.
 	if err := i.exec(ctx, "SET SESSION lock_wait_timeout = 1, sql_mode = ''"); err != nil {
 		i.close()
 		return nil, err
@@ -94,8 +93,8 @@ func (i *installer) exec(ctx context.Context, statement string, args ...any) err
 	})
 }
 
-// Install makes the wake triggers of the tables, and the routines if they are not there. What is there already, and as
-// it should be, stays. A trigger of another account or of an older version is made again.
+// Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
+// of another account or of an older version.
 //
 // Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
 func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
@@ -127,8 +126,8 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 	return nil
 }
 
-// InstallAll makes the triggers of the message tables and of mqnotify's own tables. Where the account may not make them it
-// warns, because everything works by polling, too.
+// InstallAll creates the triggers of the message tables and of mqnotify's own tables. If the account may not create them, it logs
+// a warning and returns nil, because polling works without them.
 func InstallAll(ctx context.Context, db *notify.DB, log *slog.Logger, topics ...string) error {
 	err := Install(ctx, db, Options{Logger: log}, slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})...)
 	if err == nil {
@@ -137,7 +136,7 @@ func InstallAll(ctx context.Context, db *notify.DB, log *slog.Logger, topics ...
 	return warn(ctx, log, err)
 }
 
-// Routines makes the routines, and no trigger. It warns where the account may not.
+// Routines creates the routines, and no trigger. If the account may not create them, it logs a warning.
 func Routines(ctx context.Context, db *notify.DB, log *slog.Logger) error {
 	return warn(ctx, log, Install(ctx, db, Options{Logger: log}))
 }
@@ -150,8 +149,8 @@ func warn(ctx context.Context, log *slog.Logger, err error) error {
 	return err
 }
 
-// words is a text without its lines of comments, and with single spaces, to compare with what a server has stored. MariaDB's
-// client removes comments when it restores a dump.
+// words returns a text without its comment lines, and with single spaces, to compare it with the text that a server has stored.
+// MariaDB's client removes comments when it restores a dump.
 func words(statement string) string {
 	var text strings.Builder
 	for line := range strings.Lines(statement) {
@@ -162,8 +161,8 @@ func words(statement string) string {
 	return strings.Join(strings.Fields(text.String()), " ")
 }
 
-// routines makes the routines that are not there, are of another version, or belong to an account whose triggers on the
-// tables would fail. Triggers are made by the account that the routines belong to.
+// routines creates the routines that do not exist, and replaces those of another version and those of an account whose triggers on
+// the tables would fail. The account that owns the routines must own the triggers.
 func (i *installer) routines(ctx context.Context, tables []string) error {
 	for _, r := range routines.All(i.db.Name()) {
 		is, err := readRoutine(ctx, i.db, r)
@@ -189,14 +188,14 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 	return nil
 }
 
-// routine is a routine that is there.
+// routine is a routine that exists.
 type routine struct {
 	Text    sql.NullString `db:"text"`
 	Definer string         `db:"definer"`
-	current bool           // it is of this version, as far as can be told: the text of another account's routine is not shown
+	current bool           // it is of this version, or its text is not visible because another account owns it
 }
 
-// readRoutine returns sql.ErrNoRows for a routine that is not there, or that the account may not see.
+// readRoutine returns sql.ErrNoRows for a routine that does not exist, or that the account may not see.
 func readRoutine(ctx context.Context, db *notify.DB, r waiting.Routine) (is routine, err error) {
 	err = db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION AS text, DEFINER AS definer FROM information_schema.ROUTINES
 		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, db.Name(), r.Name)
@@ -204,15 +203,15 @@ func readRoutine(ctx context.Context, db *notify.DB, r waiting.Routine) (is rout
 	return is, err
 }
 
-// ProcedureNames are the names of the procedures that `mqnotify init` makes.
+// ProcedureNames are the names of the procedures that `mqnotify init` creates.
 type ProcedureNames struct {
 	Seen     []string // the account sees these
-	Missing  []string // not there, or not visible to the account
-	Outdated []string // of another version
-	Broken   []string // the account that made them does not exist: calls fail
+	Missing  []string // these do not exist, or are not visible to the account
+	Outdated []string // these are of another version
+	Broken   []string // the account that owns these does not exist: calls fail
 }
 
-// Procedures reports which procedures are there.
+// Procedures reports which procedures exist.
 func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err error) {
 	for _, r := range routines.All(db.Name()) {
 		is, err := readRoutine(ctx, db, r)
@@ -238,8 +237,8 @@ func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err e
 	return names, nil
 }
 
-// findDefiner finds the account that the triggers must be of, so that the trial of a leader, which is made with the
-// routine, is true for them.
+// findDefiner finds the account that must own the triggers. It is the account of the routine, because the trial of a leader calls the
+// routine, and its result must hold for the triggers, too.
 func (i *installer) findDefiner(ctx context.Context) error {
 	var owner, own string
 	err := i.db.Pool().QueryRowContext(ctx, `SELECT DEFINER, CURRENT_USER() FROM information_schema.ROUTINES
@@ -253,7 +252,7 @@ func (i *installer) findDefiner(ctx context.Context) error {
 	return nil
 }
 
-// trigger makes a table's trigger for an event.
+// trigger creates a table's trigger for an event.
 func (i *installer) trigger(ctx context.Context, table, event string) error {
 	statement, err := waiting.Trigger(i.db.Name(), table, event)
 	if err != nil {
@@ -280,7 +279,7 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 		}
 	}
 	err = i.patiently(ctx, table, statement)
-	if err != nil && !server.Is(err, server.ErrTriggerExists) { // made a moment ago
+	if err != nil && !server.Is(err, server.ErrTriggerExists) { // another process has created it
 		return fmt.Errorf("wake: make trigger %s: %w", ident.Quote(name), err)
 	}
 	i.options.Logger.InfoContext(ctx, "the wake trigger is ready", "trigger", name, "table", table)
@@ -294,7 +293,7 @@ func (i *installer) patiently(ctx context.Context, name, statement string) error
 	})
 }
 
-// explain adds the remedy to an error that says that something is not allowed.
+// explain adds the remedy to an error about privileges or settings.
 func (i *installer) explain(err error) error {
 	switch {
 	case server.Is(err, server.ErrBinlogNeedsSuper):
@@ -313,8 +312,8 @@ func (i *installer) explain(err error) error {
 	return err
 }
 
-// Remove drops the wake triggers of a table and returns their names. The routines stay. Processes that listen learn of
-// it at once and poll from then on.
+// Remove drops the wake triggers of a table and returns their names. It keeps the routines. Listening processes are woken
+// at once and poll from then on.
 func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed []string, err error) {
 	i, err := begin(ctx, db, o)
 	if err != nil {
@@ -341,13 +340,13 @@ func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed
 	if len(removed) > 0 {
 		err = i.exec(ctx, "CALL "+waiting.WakeRoutine+"(?)", described.Name)
 		if server.Is(err, server.ErrNoRoutine, server.ErrRoutineDenied) {
-			err = nil // they learn of it within a minute and a half
+			err = nil // without the routine they notice within a minute and a half
 		}
 	}
 	return removed, err
 }
 
-// RemovePublic drops the procedures that programs of other languages call, and returns the names of those that were there.
+// RemovePublic drops the procedures for programs in other languages, and returns the names of those that existed.
 func RemovePublic(ctx context.Context, db *notify.DB) (removed []string, err error) {
 	i, err := begin(ctx, db, Options{})
 	if err != nil {
