@@ -13,10 +13,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// leastIdle is the least TTL of an advisory lock: the server counts in seconds.
+// leastIdle is the minimum TTL of an advisory lock, because the server counts in seconds.
 const leastIdle = 3 * time.Second
 
-// advisory is the mutex of an advisory lock. Each holder, and each waiter, has a connection of its own.
+// advisory is the mutex of an advisory lock. Every holder, and every waiter, has a connection of its own.
 type advisory struct {
 	db   *notify.DB
 	name string
@@ -32,13 +32,13 @@ func newAdvisory(db *notify.DB, name string, options MutexOptions) (*advisory, e
 
 func (a *advisory) tryLock(ctx context.Context) (Held, error) { return a.lock(ctx, 0) }
 
-// await waits in the server, and after a restart of the server it waits again.
+// await waits in the server. After a restart of the server it waits again.
 func (a *advisory) await(ctx context.Context) (Held, error) { return a.lock(ctx, longest) }
 
 func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
-		asked := time.Duration(0) // without a session no other session is known to hold the lock
+		asked := time.Duration(0) // 0 as long as no session has asked for the lock
 		session, err := core.NewSession(ctx, a.db, core.SessionOptions{IdleTimeout: a.idle})
 		if err == nil {
 			reached, asked = true, timeout
@@ -46,9 +46,9 @@ func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 			if lock, err = a.acquire(ctx, session, timeout); err == nil {
 				return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
 			}
-			_ = session.Close() // whatever it holds is free then
+			_ = session.Close() // frees whatever it holds
 		}
-		// A wait outlives a restart of the server.
+		// Wait again after a restart of the server.
 		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
 			return nil, a.explain(ctx, asked, err)
 		}
@@ -59,8 +59,8 @@ func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 	}
 }
 
-// explain gives an error that the end of ctx brought about its cause: a caller that had asked
-// for the lock, and waited until then, did not get it.
+// explain replaces an error that the end of ctx has caused by its cause. If the caller has asked for the lock and waited until then,
+// the error is also notify.ErrNotAcquired.
 func (a *advisory) explain(ctx context.Context, asked time.Duration, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -72,7 +72,7 @@ func (a *advisory) explain(ctx context.Context, asked time.Duration, err error) 
 	return explain("lock", a.name, err)
 }
 
-// appliesWithin is how long it is watched whether a server that may be a replica applies anything.
+// appliesWithin is how long acquire observes whether a server that may be a replica applies transactions.
 const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
@@ -96,7 +96,7 @@ func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout t
 	if err != nil {
 		return nil, err
 	}
-	// A proxy that deals statements out to several sessions shows itself here.
+	// This detects a proxy that distributes statements to several sessions.
 	held, err := lock.Held(ctx)
 	if err == nil && !held {
 		err = fmt.Errorf("%w: another session answers, as behind a proxy that shares connections", ErrUnsafe)

@@ -13,19 +13,19 @@ import (
 
 var retried atomic.Uint64
 
-// again runs f until it succeeds, or fails for a reason that another attempt does not
-// mend. f must bear to be run again after it had succeeded without anybody knowing.
+// again runs f until it succeeds, or fails with an error that another attempt would repeat. f may run again after it has succeeded,
+// because the answer may have been lost, and must tolerate that.
 func again(ctx context.Context, f func() error) error {
 	return repeat(ctx, func(err error) bool {
 		return server.Retryable(err) || server.ConnectionLost(err)
 	}, f)
 }
 
-// errAfter is in the error of a ctx that ended after an attempt had failed by itself.
+// errAfter marks an error of a ctx that ended after an attempt had failed for another reason.
 var errAfter = errors.New("after")
 
-// repeat is server.Again, but counted. When ctx has ended the error is its cause, with the last
-// error that it had no part in, if there was one.
+// repeat is server.Again with a counter of attempts. When ctx has ended, the error is its cause, with the last
+// error that ctx did not cause, if there was one.
 func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -48,7 +48,7 @@ func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 	return context.Cause(ctx)
 }
 
-// pause waits, unless ctx ends: then it returns the cause.
+// pause waits for d. If ctx ends before, it returns the cause.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -60,7 +60,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// newTaker is the mark of one attempt to get something: it tells, after a lost
-// connection, whether the attempt had succeeded. It is text: MySQL shows no list of
-// its sessions to anybody while the statement of one has bytes in it that are none.
+// newTaker returns the mark of one attempt to take something. After a lost connection the mark shows whether the attempt has
+// succeeded. It is text, because MySQL shows no account the list of
+// sessions while the statement of one of them contains bytes that are not text.
 func newTaker() string { return rand.Text() }

@@ -12,26 +12,26 @@ import (
 )
 
 // Claims gives each key to one claimant, by INSERT into a UNIQUE column. A claim can
-// follow another one: the row names its predecessor under UNIQUE and FOREIGN KEY, so
-// that each has one successor, however often the next step is triggered. Keys are
+// follow another one: its row names its predecessor under UNIQUE and FOREIGN KEY, so
+// that every claim has at most one successor, however often the next step is triggered. Keys are
 // strings of 1 to 255 characters. Safe for concurrent use.
 //
 // A claim lasts until Forget deletes it. For rows that exist beforehand Once is easier
-// to inspect, because the table also shows which of them are still open.
+// to inspect, because the table also shows which rows are still open.
 type Claims struct{ db *notify.DB }
 
-// NewClaims is Claims on the ready table, which `mqnotify init` makes.
+// NewClaims returns Claims in the table that `mqnotify init` creates. It does not connect.
 func NewClaims(db *notify.DB) *Claims { return &Claims{db} }
 
-// Claim claims key and reports whether the caller got it: true once for all callers.
+// Claim claims key and reports whether the caller got it: true for one of all callers.
 // After an error no caller may act, because the key may be claimed.
 func (c *Claims) Claim(ctx context.Context, key string) (bool, error) {
 	return c.claim(ctx, key, nil)
 }
 
-// Follow claims key as the successor of the claim of previous: true once for all
-// callers, and false also if another key follows previous already.
-// ErrNoRow says that previous is not claimed; notify.ErrOptions that it is key itself.
+// Follow claims key as the successor of the claim of previous. It reports true for one of all
+// callers, and false for all if another key already follows previous.
+// ErrNoRow means that previous is not claimed; notify.ErrOptions that it equals key.
 func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error) {
 	if err := checkStep(previous, key); err != nil {
 		return false, err
@@ -39,8 +39,8 @@ func (c *Claims) Follow(ctx context.Context, previous, key string) (bool, error)
 	return c.claim(ctx, key, previous)
 }
 
-// checkStep refuses a key that follows itself: InnoDB accepts a row that references itself, although the
-// predecessor was not claimed before. The column, too, compares byte by byte.
+// checkStep refuses a key that follows itself, because InnoDB accepts a row that references itself, although the
+// predecessor was not claimed before. The comparison is byte by byte, as in the column.
 func checkStep(previous, key string) error {
 	if previous == key {
 		return wrongf("key %s follows itself: give each step a key of its own", shown(key))
@@ -59,10 +59,10 @@ func (c *Claims) claim(ctx context.Context, key string, follows any) (bool, erro
 		if err != nil || ours {
 			return err
 		}
-		// This very attempt, whose answer did not arrive?
+		// Find out whether the claim is this attempt's, whose answer was lost.
 		var by string
 		err = c.db.Pool().GetContext(ctx, &by, "SELECT taker FROM "+schema.ClaimTable+" WHERE claim_key = ?", key)
-		if errors.Is(err, sql.ErrNoRows) { // something else follows previous, or it was forgotten meanwhile
+		if errors.Is(err, sql.ErrNoRows) { // another key follows previous, or the claim was forgotten in the meantime
 			return nil
 		}
 		ours = by == taker
@@ -71,15 +71,15 @@ func (c *Claims) claim(ctx context.Context, key string, follows any) (bool, erro
 	return ours && err == nil, explain("claim", key, err)
 }
 
-// ClaimTx is Claim inside a transaction of the caller's: it counts if that commits.
-// Others who claim the key meanwhile wait for its end. After an error the caller
+// ClaimTx is Claim inside a transaction of the caller. The claim counts when the transaction commits.
+// Other callers that claim the key in the meantime wait for its end. After an error the caller
 // rolls back.
 func (c *Claims) ClaimTx(ctx context.Context, tx notify.Tx, key string) (bool, error) {
 	return c.claimTx(ctx, tx, key, nil)
 }
 
-// FollowTx is Follow inside a transaction of the caller's, as ClaimTx is Claim: the
-// step and what it does are committed together.
+// FollowTx is Follow inside a transaction of the caller, as ClaimTx is Claim. The
+// transaction commits the claim together with the work of the step.
 func (c *Claims) FollowTx(ctx context.Context, tx notify.Tx, previous, key string) (bool, error) {
 	if err := checkStep(previous, key); err != nil {
 		return false, err
@@ -105,13 +105,13 @@ func (c *Claims) insert(ctx context.Context, q notify.Tx, key string, follows an
 	case server.Is(err, server.ErrDuplicate):
 		return false, nil
 	case server.Is(err, server.ErrNoReferencedRow):
-		return false, fmt.Errorf("what it is to follow was not claimed: %w: %w", ErrNoRow, err)
+		return false, fmt.Errorf("the key that it follows was not claimed: %w: %w", ErrNoRow, err)
 	}
 	return err == nil, err
 }
 
-// Next returns the key that follows the claim of key, "" if there is none yet. ErrNoRow
-// says that key is not claimed.
+// Next returns the key that follows the claim of key, or "" if there is none yet. ErrNoRow
+// means that key is not claimed.
 func (c *Claims) Next(ctx context.Context, key string) (string, error) {
 	var next sql.NullString
 	err := again(ctx, func() error {
@@ -125,11 +125,11 @@ func (c *Claims) Next(ctx context.Context, key string) (string, error) {
 }
 
 // Forget deletes a claim, so that its key can be claimed again, and reports whether the
-// claim was there. The claims that follow it must be forgotten first. If the connection
-// ends, Forget returns an error; the claim may then be deleted, and a new one be there.
+// claim existed. Claims that follow it must be forgotten first. If the connection
+// is lost, Forget returns an error; the claim may then be deleted, and a new one may exist.
 func (c *Claims) Forget(ctx context.Context, key string) (bool, error) {
 	var deleted int64
-	// Not after a lost connection: what is there by then may be the next one's.
+	// Do not repeat it after a lost connection, because the row may be the next claim by then.
 	err := repeat(ctx, server.Retryable, func() (err error) {
 		deleted, err = affected(ctx, c.db.Pool(), "DELETE FROM "+schema.ClaimTable+" WHERE claim_key = ?", key)
 		return err

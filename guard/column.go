@@ -12,36 +12,36 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// kind is what a key column compares.
+// kind is the kind of values in a key column.
 type kind int
 
 const (
-	textual kind = iota // strings, of characters or bytes, and what is written as one
+	textual kind = iota // strings of characters or bytes, and types that are written as strings
 	integral
 )
 
-// innodb is the engine whose tables have transactions, and locks on rows.
+// innodb is the engine that has transactions and row locks.
 const innodb = "InnoDB"
 
-// column is a key column of the user's.
+// column is a key column of a table of the user.
 type column struct {
 	kind   kind
 	table  string // as the server writes it, which may be in another case
 	engine string // of the table
 }
 
-// transactional refuses a table without transactions, where work of more than one
+// transactional refuses a table without transactions. There, work of more than one
 // statement excludes no other session and is not rolled back.
 func (c *column) transactional() error {
 	if strings.EqualFold(c.engine, innodb) {
 		return nil
 	}
 	table := ident.Quote(c.table)
-	return wrongf("table %s is kept by %s, which locks no rows and has no transactions: ALTER TABLE %s ENGINE=InnoDB", table, c.engine, table)
+	return wrongf("table %s has the engine %s, which locks no rows and has no transactions: ALTER TABLE %s ENGINE=InnoDB", table, c.engine, table)
 }
 
-// describe looks at a table of the database, over q: the key, which must be unique by
-// itself, and the other columns, "" for none, which must be there and take NULL.
+// describe reads a table's definition over q. The key must be unique by
+// itself. The other columns, "" for none, must exist and be nullable.
 func describe(ctx context.Context, q notify.Tx, database, table, key string, nullable ...string) (*column, error) {
 	c, err := describeKey(ctx, q, database, table, key)
 	if err != nil {
@@ -56,7 +56,7 @@ func describe(ctx context.Context, q notify.Tx, database, table, key string, nul
 			return nil, err
 		}
 		if !null {
-			return nil, wrongf("column %s of %s is NOT NULL: let it take NULL, which says that nobody got through yet", ident.Quote(name), ident.Quote(table))
+			return nil, wrongf("column %s of %s is NOT NULL: make it nullable, because NULL means that no caller got through yet", ident.Quote(name), ident.Quote(table))
 		}
 	}
 	return c, nil
@@ -69,7 +69,7 @@ func describeKey(ctx context.Context, q notify.Tx, database, table, key string) 
 	}
 	var c column
 	var unique bool
-	// An index on the beginning of the column alone is unique for the whole too.
+	// A unique index on a prefix of the column also makes the whole column unique.
 	err = q.QueryRowContext(ctx, `SELECT TABLE_NAME, COALESCE(ENGINE, 'no engine'), EXISTS (
 		SELECT 1 FROM information_schema.STATISTICS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
@@ -77,10 +77,10 @@ func describeKey(ctx context.Context, q notify.Tx, database, table, key string) 
 		FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?`,
 		database, table, key, database, table).Scan(&c.table, &c.engine, &unique)
 	if err != nil {
-		return nil, fmt.Errorf("look at the keys of %s: %w", ident.Quote(table), err)
+		return nil, fmt.Errorf("read the keys of %s: %w", ident.Quote(table), err)
 	}
 	if !unique {
-		return nil, wrongf("column %s of %s is no unique key by itself: one statement would meet several rows, or lock all of them; "+
+		return nil, wrongf("column %s of %s is not a unique key by itself: one statement could find several rows, or lock all of them; "+
 			"add a UNIQUE KEY, or name the primary key", ident.Quote(key), ident.Quote(table))
 	}
 	switch typ {
@@ -96,21 +96,21 @@ func describeKey(ctx context.Context, q notify.Tx, database, table, key string) 
 }
 
 func columnType(ctx context.Context, q notify.Tx, database, table, name string) (typ string, null bool, err error) {
-	// The server compares a column's name as it does in statements, in any case.
+	// The server ignores the case of a column's name, here as in other statements.
 	err = q.QueryRowContext(ctx, `SELECT DATA_TYPE, IS_NULLABLE = 'YES' FROM information_schema.COLUMNS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND COLUMN_NAME = ?`, database, table, name).Scan(&typ, &null)
 	if errors.Is(err, sql.ErrNoRows) {
-		return "", false, wrongf("there is no column %s in a table %s of database %s that this account may use: check the names, or make it",
+		return "", false, wrongf("there is no column %s in a table %s of database %s that this account may use: check the names, or create it",
 			ident.Quote(name), ident.Quote(table), ident.Quote(database))
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("look at %s: %w", ident.Quote(table), err)
+		return "", false, fmt.Errorf("read the columns of %s: %w", ident.Quote(table), err)
 	}
 	return strings.ToLower(typ), null, nil
 }
 
-// argument makes a key what the column compares without a conversion: to a server
-// 'abc' = 0 and '12abc' = 12 are true.
+// argument converts a key to the type that the column compares without a conversion, because a server
+// evaluates 'abc' = 0 and '12abc' = 12 as true.
 func (c *column) argument(key any) (any, error) {
 	switch k := key.(type) {
 	case string:

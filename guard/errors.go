@@ -12,17 +12,16 @@ import (
 var (
 	// ErrNoRow means that there is no row with the key, or no claim to follow.
 	ErrNoRow = errors.New("no such row")
-	// ErrUnsafe means that advisory locks do not exclude here: each server of a
-	// Galera cluster, or of a group with several primaries, has its own, and so has
-	// a replica.
+	// ErrUnsafe means that advisory locks do not exclude here, because the server is one of several that have locks of their
+	// own: a node of a Galera cluster, a member of a group with several primaries, or a replica.
 	ErrUnsafe = errors.New("advisory locks do not reach all servers here")
 )
 
-// TokenError means that a token is not that of the lease's holder. It says what the lease has.
+// TokenError means that the token does not hold the lease.
 type TokenError struct {
 	Name           string
-	Token, Current uint64 // the one that was given, and the lease's newest; 0 if it was never taken
-	Held           bool   // the lease is held now
+	Token, Current uint64 // the token of the call, and the lease's newest one; 0 if it was never taken
+	Held           bool   // the lease is held, with the token Current
 }
 
 func (e *TokenError) Error() string {
@@ -34,7 +33,7 @@ func (e *TokenError) Error() string {
 	case e.Held:
 		return fmt.Sprintf("token %d does not hold lease %q, which is held with token %d: only its holder can release or renew it", e.Token, e.Name, e.Current)
 	}
-	return fmt.Sprintf("token %d does not hold lease %q, which nobody holds: the last token was %d; take it again", e.Token, e.Name, e.Current)
+	return fmt.Sprintf("token %d does not hold lease %q, which has no holder: the last token was %d; take it again", e.Token, e.Name, e.Current)
 }
 
 // notHolder reports whether err is a TokenError.
@@ -43,18 +42,18 @@ func notHolder(err error) bool {
 	return errors.As(err, &wrong)
 }
 
-var errNotOurs = errors.New("the server says that somebody else took it, or that it was released")
+var errNotOurs = errors.New("the server says that another holder took it, or that it was released")
 
 func wrongf(format string, args ...any) error {
 	return fmt.Errorf("guard: %w: "+format, append([]any{notify.ErrOptions}, args...)...)
 }
 
-// explain names what was done in an error, and the remedy.
+// explain adds the action, the name and the remedy to an error.
 func explain(what, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if !server.Is(err, server.ErrBadField) { // a column of the user's table, which init does not make
+	if !server.Is(err, server.ErrBadField) { // a missing column belongs to a user's table, which init does not create
 		err = dberror.Explain(err, "row", "guard")
 	}
 	return fmt.Errorf("guard: %s %q: %w", what, name, err)

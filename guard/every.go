@@ -10,29 +10,29 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Every lets at most one caller through in an interval, or in a calendar period, however many ask: the timeout
-// lock, which is never released. Use it for a task that many machines schedule. It works on the ready table, which `mqnotify init`
-// makes. Safe for concurrent use.
+// Every lets at most one caller through in an interval, or in a calendar period, however many ask: a lock that times out
+// and is never released. Use it for a task that many machines schedule. It uses the table that `mqnotify init`
+// creates. Safe for concurrent use.
 //
 // An interval begins when a caller gets through, by the server's clock; the caller's
-// clock does not matter. All callers give the same interval, or the same period and zone.
+// clock does not matter. All callers must give the same interval, or the same period and zone.
 //
-// With a Period a daily task runs once a day also on the days on which clocks are changed, which no interval of 23 or 24 hours
-// achieves. The server's clock says what the time is. A task that is started close to the end of a period, by a host whose clock
-// differs, may count for the other one: start it at least some seconds away from that.
+// With a Period a daily task runs once a day even on days when clocks change, which no interval of 23 or 24 hours
+// achieves. The server's clock determines the time. If a host starts a task close to the end of a period and its clock
+// differs from the server's, the task may count for the other period: start it at least some seconds away from that.
 type Every struct {
 	// Key names the task, in 1 to 255 characters.
 	Key string
 	// Interval is 1 ms or more; 0 if there is a Period.
 	Interval time.Duration
-	// Period is "hour", "day", "week" or "month"; empty if there is an Interval. A week begins on Monday. A day on which a clock is changed is one day,
-	// whether it has 23 or 25 hours.
+	// Period is "hour", "day", "week" or "month"; empty if there is an Interval. A week begins on Monday. A day on which a
+	// clock changes is one day, whether it has 23 or 25 hours.
 	Period string
-	// Zone is the time zone of the calendar; nil is UTC.
+	// Zone is the time zone of the calendar; nil means UTC.
 	Zone *time.Location
 }
 
-// check refuses what makes no sense.
+// check returns an error for invalid fields.
 func (e Every) check() error {
 	if err := checkName("key", e.Key); err != nil {
 		return err
@@ -52,8 +52,9 @@ func (e Every) check() error {
 	return wrongf("a period of %q: give %s, %s, %s or %s", e.Period, hourly, daily, weekly, monthly)
 }
 
-// Try reports whether the caller got through, in one statement for an interval and two for a period. After an error no caller
-// may act, because the interval may be used up. It is used up even if what the caller does then fails. A field that makes no sense is an error of notify.ErrOptions.
+// Try reports whether the caller got through. It sends one statement for an interval and two for a period. After an error no caller
+// may act, because the interval may be used up. It stays used up even if the caller's work fails. An invalid field is a
+// notify.ErrOptions.
 func (e Every) Try(ctx context.Context, db *notify.DB) (bool, error) {
 	if err := e.check(); err != nil {
 		return false, err
@@ -81,13 +82,13 @@ func (e Every) Try(ctx context.Context, db *notify.DB) (bool, error) {
 	return through && err == nil, e.explain(err)
 }
 
-// The insert id shows whether the caller gets through, not the count of rows: that of an
+// The insert id shows whether the caller gets through. The count of rows does not: that of an
 // INSERT ... ON DUPLICATE KEY UPDATE that changes nothing is 0 or 1, depending on the
-// connection (clientFoundRows). An attempt that is run again, because its answer was lost,
-// recognises itself by the taker.
+// connection (clientFoundRows). An attempt that is repeated because its answer was lost
+// recognises its own row by the taker.
 //
-// A period is known before the statement: it counts for the time at which its start was computed, not for the time of the statement, which may
-// be in the next period.
+// The start of a period is computed before the statement. The statement uses the time of this computation, because its own time
+// may be in the next period.
 var (
 	everyQuery = tryQuery("taken_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", "UTC_TIMESTAMP(6)")
 
@@ -95,17 +96,17 @@ var (
 	periodQuery = tryQuery("taken_at < "+instant, instant)
 )
 
-// tryQuery is the statement of Try: with when the time is over, and the time that counts as now.
+// tryQuery returns the statement of Try for a condition that the time is over and an expression for the current time.
 func tryQuery(over, now string) string {
 	open := over + " OR taker = ?"
 	return "INSERT INTO " + schema.IntervalTable + " (interval_key, times, taker, taken_at)" +
 		" VALUES (?, LAST_INSERT_ID(1), ?, " + now + ") ON DUPLICATE KEY UPDATE" +
 		" times = IF(" + open + ", LAST_INSERT_ID(times + 1), times + LAST_INSERT_ID(0))," +
 		" taker = IF(" + open + ", ?, taker)," +
-		" taken_at = IF(" + open + ", " + now + ", taken_at)" // the last, as the others ask for it
+		" taken_at = IF(" + open + ", " + now + ", taken_at)" // last, because the other assignments read its old value
 }
 
-// Due returns the time until a caller can get through again; 0 is now. A field that makes no sense is an error of notify.ErrOptions.
+// Due returns the time until a caller can get through again; 0 means now. An invalid field is a notify.ErrOptions.
 func (e Every) Due(ctx context.Context, db *notify.DB) (time.Duration, error) {
 	if err := e.check(); err != nil {
 		return 0, err

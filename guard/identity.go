@@ -12,12 +12,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// identify returns what the row is called, whichever key it was asked for by, and in
-// whatever spelling: the stored values of its primary key.
+// identify returns the identity of the row, which is the same for every key and every spelling by which a caller names the row:
+// the stored values of its primary key.
 func (p *place) identify(ctx context.Context, db *notify.DB) (identity string, err error) {
 	err = again(ctx, func() error {
 		var columns []keyColumn
-		// In a table without a primary key, PRI is the unique key that the server takes for it.
+		// In a table without a primary key, PRI marks the unique key that the server uses as one.
 		err := db.Pool().SelectContext(ctx, &columns, `SELECT COLUMN_NAME AS name, LOWER(DATA_TYPE) AS type, COLUMN_KEY = 'PRI' AS pri
 			FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND (COLUMN_KEY = 'PRI' OR COLUMN_NAME = ?)
 			ORDER BY COLUMN_KEY = 'PRI' DESC, ORDINAL_POSITION`, db.Name(), p.row.Table, p.row.Key)
@@ -45,7 +45,7 @@ type keyColumn struct {
 	Primary    bool `db:"pri"`
 }
 
-// canonical is an expression for the column's value that no setting of a session
+// canonical returns an expression for the column's value that no setting of a session
 // changes: its character set, time zone or sql_mode.
 func (c keyColumn) canonical() string {
 	name := ident.Quote(c.Name)
@@ -57,12 +57,12 @@ func (c keyColumn) canonical() string {
 	case "timestamp":
 		return "UNIX_TIMESTAMP(" + name + ")"
 	case "char":
-		name = "RTRIM(" + name + ")" // PAD_CHAR_TO_FULL_LENGTH
+		name = "RTRIM(" + name + ")" // sql_mode PAD_CHAR_TO_FULL_LENGTH adds spaces
 	}
 	return "HEX(CAST(" + name + " AS CHAR CHARACTER SET utf8mb4))"
 }
 
-// leaseName is the name of the row's lease, or a hash of it if it is too long.
+// leaseName returns the name of the row's lease, with a hash if it would be too long.
 func (p *place) leaseName(identity string) string {
 	name := "row " + p.key.table + " " + identity
 	if checkName("name", name) == nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// answer is how long a release may take.
+// answer bounds a release.
 const answer = 10 * time.Second
 
-// lease is a row that expires. Each taking has a larger token.
+// lease is a row that expires. Every holder has a larger token than all before.
 //
-// Time is the server's alone. A holder measures how long it may trust the lease from
-// the moment before it asked for it, with a clock of its own that only has to run at
-// the right speed; what the time is it never asks its machine.
+// Only the server's clock determines the time. A holder measures how long it may trust the lease from
+// the moment before it asked for it. Its own clock only has to run at
+// the right speed; it never has to show the right time.
 type lease struct {
 	db          *notify.DB
 	name        string
@@ -42,7 +42,7 @@ func newLease(db *notify.DB, name string, options MutexOptions) (*lease, error) 
 	return &lease{db, name, options.TTL, margin}, nil
 }
 
-// tryLock takes the lease. It is renewed in the background, a third of TTL
+// tryLock takes the lease. A goroutine renews it, a third of TTL
 // after the last time, until Release or its loss.
 func (l *lease) tryLock(ctx context.Context) (Held, error) {
 	start, token, err := l.take(ctx)
@@ -54,7 +54,7 @@ func (l *lease) tryLock(ctx context.Context) (Held, error) {
 
 func (l *lease) await(ctx context.Context) (Held, error) { return persist(ctx, l.tryLock) }
 
-// take takes the lease for TTL, and also tells when the attempt that got it began.
+// take takes the lease for TTL, and also returns when the successful attempt began.
 func (l *lease) take(ctx context.Context) (start time.Time, token uint64, err error) {
 	taker := newTaker()
 	err = again(ctx, func() (err error) {
@@ -68,14 +68,14 @@ func (l *lease) take(ctx context.Context) (start time.Time, token uint64, err er
 	return start, token, explain("lease", l.name, err)
 }
 
-// takeAs is one attempt of the taker with this mark.
+// takeAs makes one attempt with the mark taker.
 func (l *lease) takeAs(ctx context.Context, taker string) (token uint64, err error) {
 	ttl := microseconds(l.ttl)
 	result, err := l.db.Pool().ExecContext(ctx, takeLease, l.name, taker, ttl, taker, taker, taker, ttl)
 	if err != nil {
 		return 0, err
 	}
-	// The insert id: the token, or 0 if it is held. Not the count of rows; see everyQuery.
+	// The insert id is the token, or 0 if the lease is held. The count of rows does not show that; see everyQuery.
 	id, err := result.LastInsertId()
 	if err == nil && id == 0 {
 		err = notify.ErrNotAcquired
@@ -83,7 +83,7 @@ func (l *lease) takeAs(ctx context.Context, taker string) (token uint64, err err
 	return uint64(id), err
 }
 
-// undo releases what an attempt that was given up may have taken, so that other processes
+// undo releases the lease if an abandoned attempt has taken it, so that other processes
 // need not wait until it expires.
 func (l *lease) undo(ctx context.Context, taker string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
@@ -92,9 +92,9 @@ func (l *lease) undo(ctx context.Context, taker string) {
 		" SET expires_at = NULL WHERE name = ? AND taker = ? AND expires_at > UTC_TIMESTAMP(6)", l.name, taker)
 }
 
-// takeLease takes a lease that is new, free or expired, in one statement. An attempt that
-// holds the lease already gets the same token again, because its first answer was lost.
-// So the token that the taker was told stays valid if one of its statements runs late.
+// takeLease takes a lease that is new, free or expired, in one statement. If an attempt already
+// holds the lease, because its first answer was lost, it gets the same token again.
+// The token that the caller has therefore stays valid even if one of its statements runs late.
 // expires_at is assigned last, because the other assignments read its old value.
 const (
 	fromNow   = "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"
@@ -108,10 +108,10 @@ const (
 		" expires_at = IF(taker = ?, GREATEST(COALESCE(expires_at, UTC_TIMESTAMP(6)), " + fromNow + "), expires_at)"
 )
 
-// held is the part of a WHERE that says that a token holds its lease.
+// held is the WHERE of a statement that requires that a token holds its lease.
 const held = " WHERE name = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
 
-// resume renews the lease, and has it renewed in the background from then on.
+// resume renews the lease, and then keeps it renewed in a goroutine.
 func (l *lease) resume(ctx context.Context, token uint64) (Held, error) {
 	var start time.Time
 	err := again(ctx, func() error {
@@ -125,9 +125,9 @@ func (l *lease) resume(ctx context.Context, token uint64) (Held, error) {
 }
 
 // renew makes the lease last for TTL from now. It never makes the lease shorter, because the
-// statement of a lost connection may run after the one that was sent in its place.
+// statement of a lost connection may run after its repetition.
 func (l *lease) renew(ctx context.Context, token uint64) error {
-	// The count changes even where the time does not: what is found is changed.
+	// renewals also changes, so that a found row always counts as affected.
 	renewed, err := affected(ctx, l.db.Pool(), "UPDATE "+schema.LeaseTable+
 		" SET expires_at = GREATEST(expires_at, "+fromNow+"), renewals = renewals + 1"+held,
 		microseconds(l.ttl), l.name, token)
@@ -137,10 +137,10 @@ func (l *lease) renew(ctx context.Context, token uint64) error {
 	return l.refused(ctx, l.db.Pool(), token)
 }
 
-// refused says why a token was refused.
+// refused returns the reason why a token was refused.
 func (l *lease) refused(ctx context.Context, q notify.Tx, token uint64) error {
 	wrong := &TokenError{Name: l.name, Token: token}
-	// Not what a transaction's snapshot shows, which may be older.
+	// A locking read, because a transaction's snapshot may be older.
 	row := q.QueryRowContext(ctx, "SELECT token, COALESCE(expires_at > UTC_TIMESTAMP(6), FALSE) FROM "+
 		schema.LeaseTable+" WHERE name = ? LOCK IN SHARE MODE", l.name)
 	if err := row.Scan(&wrong.Current, &wrong.Held); err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -149,8 +149,8 @@ func (l *lease) refused(ctx context.Context, q notify.Tx, token uint64) error {
 	return wrong
 }
 
-// release lets the lease go. Until trusted it is known to be held: what is found
-// released then was released by this very call, whose answer was lost.
+// release releases the lease. The lease is known to be held until trusted: if it
+// is found released before that time, an earlier statement of this call released it, whose answer was lost.
 func (l *lease) release(ctx context.Context, token uint64, trusted time.Time) error {
 	sure := time.Now().Before(trusted)
 	doubt := false
@@ -170,7 +170,7 @@ func (l *lease) fence(ctx context.Context, tx notify.Tx, token uint64) error {
 	if err := checkTx(tx); err != nil {
 		return err
 	}
-	// A row that is only locked is known to this server alone: a change is sent to others.
+	// Change the row, because only this server knows a lock; a change reaches the others.
 	found, err := affected(ctx, tx, "UPDATE "+schema.LeaseTable+" SET renewals = renewals + 1"+held, l.name, token)
 	if err == nil && found == 0 {
 		err = l.refused(ctx, tx, token)

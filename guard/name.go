@@ -8,10 +8,10 @@ import (
 	names "github.com/mqnotify/mqnotify/internal/name"
 )
 
-// longestName is what the columns take, in characters.
+// longestName is the length of the name columns, in characters.
 const longestName = 255
 
-// checkName refuses what servers would cut, or take for another name.
+// checkName refuses names that servers would cut, or confuse with another name.
 func checkName(what, name string) error {
 	if problem := names.Problem(name, longestName); problem != "" {
 		return wrongf("%s %s: %s", what, shown(name), problem)
@@ -19,7 +19,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// shown quotes a name for a message, the beginning of it.
+// shown quotes at most the first 64 bytes of a name for a message.
 func shown(name string) string {
 	const most = 64
 	if len(name) <= most {
@@ -28,10 +28,10 @@ func shown(name string) string {
 	return fmt.Sprintf("%q...", name[:most])
 }
 
-// longest is a time that no arithmetic with it overflows, here or on a server.
+// longest is a time with which no arithmetic overflows, here or on a server.
 const longest = 10 * 365 * 24 * time.Hour
 
-// checkTime refuses a time that is none, or shorter than the server's clock can tell.
+// checkTime refuses a time shorter than least, which is also the resolution of the server's clock, or longer than longest.
 func checkTime(what string, d, least time.Duration) error {
 	switch {
 	case d < least:
@@ -42,7 +42,7 @@ func checkTime(what string, d, least time.Duration) error {
 	return nil
 }
 
-// microseconds is d as servers count, rounded up.
+// microseconds returns d in the server's unit, rounded up.
 func microseconds(d time.Duration) int64 {
 	return int64(math.Ceil(float64(d) / float64(time.Microsecond)))
 }

@@ -13,40 +13,40 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// OnceTable is a table whose rows are each done once, in the DB's database. The zero value is the ready table, which `mqnotify init`
-// makes: its keys are any strings of 1 to 255 characters, with no row to be made beforehand.
+// OnceTable is a table in the DB's database whose rows are each done once. The zero value is the table that `mqnotify init`
+// creates: its keys are any strings of 1 to 255 characters, and its rows need not be inserted beforehand.
 type OnceTable struct {
 	// Table is the table's name.
 	Table string
 	// Key is the column that names the row: an integer or a string, unique by itself.
 	Key string
-	// Time is a column that takes a time and NULL: NULL until a caller gets through.
+	// Time is a nullable column of a time type. It is NULL until a caller gets through.
 	Time string
-	// Taker is a column for 26 ASCII characters that takes NULL, or "" for none. With it, a caller that
-	// loses the connection in the middle connects again and finds out whether it got through;
-	// without it the error says that this is unknown.
+	// Taker is a nullable column for 26 ASCII characters, or "" for none. With it, a caller that
+	// loses the connection during Try reconnects and finds out whether it got through;
+	// without it, the error says that this is unknown.
 	Taker string
 }
 
-// Once lets one through for each key, at most: the conditional update
+// Once lets at most one caller through for each key, by the conditional update
 //
 //	UPDATE table SET time = NOW(6) WHERE key = ? AND time IS NULL
 //
-// on rows that are there already. Who changed the row may act. What is found by it
-// is changed by it, so the count is the same whether the connection counts changed
+// of a row that exists. The caller that changed the row may act. The update changes every row
+// that it finds, so the count is the same whether the connection counts changed
 // or found rows (clientFoundRows). Safe for concurrent use.
 type Once struct {
 	db    *notify.DB
 	table OnceTable
-	own   bool   // the ready table, whose rows it makes
-	now   string // of the server's clock
+	own   bool   // the table of `mqnotify init`, into which Once inserts rows
+	now   string // an expression for the server's time
 
-	key atomic.Pointer[column] // known after the first use
+	key atomic.Pointer[column] // nil before the first use
 }
 
-// NewOnce returns the Once of a table. In a table of the user's own it makes no row: a key without one
-// is ErrNoRow. Such a table is looked at with the first use, and refused if its key is
-// not unique: with notify.ErrOptions. NewOnce itself refuses only what can't be the name of a table or a column.
+// NewOnce returns the Once of a table. In a table of the user it inserts no row: a key without one
+// is ErrNoRow. The first use reads the definition of such a table, and refuses a key that is
+// not unique with notify.ErrOptions. NewOnce itself refuses only invalid names of a table or a column.
 func NewOnce(db *notify.DB, table OnceTable) (*Once, error) {
 	if table == (OnceTable{}) {
 		ready := OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"}
@@ -66,9 +66,9 @@ func NewOnce(db *notify.DB, table OnceTable) (*Once, error) {
 	return &Once{db: db, table: table, now: "NOW(6)"}, nil
 }
 
-// Try reports whether the caller may act on the key: true once for all callers, on
-// all machines, until Reset. The key is a string, or an integer where the column is
-// one.
+// Try reports whether the caller may act on the key. It returns true for one of all callers, on
+// all machines, until Reset. The key is a string, or an integer if the column has an integer
+// type.
 //
 // After an error no caller may act, because the key may be used up: Try guarantees at
 // most once, not at least once. TryTx is exactly once for the transaction's work.
@@ -90,10 +90,10 @@ func (o *Once) Try(ctx context.Context, key any) (bool, error) {
 	return through && err == nil, o.explain(key, err)
 }
 
-// TryTx is Try inside a transaction of the caller's: the row is done if that commits
-// and not done if it does not. Others who try meanwhile wait for its end. After an
-// error the caller rolls back. The table is InnoDB's: another engine's rows stay done
-// whatever becomes of the transaction, and are refused with notify.ErrOptions.
+// TryTx is Try inside a transaction of the caller. The row is done if the transaction commits,
+// and not done otherwise. Other callers that try in the meantime wait for its end. After an
+// error the caller rolls back. The table must be InnoDB's: rows of another engine would stay done
+// after a rollback, so TryTx refuses them with notify.ErrOptions.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
 // (innodb_snapshot_isolation) refuses it, with error 1020, if another caller got through, or
@@ -102,7 +102,7 @@ func (o *Once) TryTx(ctx context.Context, tx notify.Tx, key any) (bool, error) {
 	if err := checkTx(tx); err != nil {
 		return false, err
 	}
-	if o.key.Load() == nil { // over the caller's connection, which may be the pool's last
+	if o.key.Load() == nil { // use the caller's connection, which may be the last one of the pool
 		if err := o.look(ctx, tx); err != nil {
 			return false, o.explain(key, err)
 		}
@@ -114,7 +114,7 @@ func (o *Once) TryTx(ctx context.Context, tx notify.Tx, key any) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// Not what its snapshot shows, which may be older than what the UPDATE met.
+	// A locking read, because the transaction's snapshot may be older than the row that the UPDATE found.
 	through, err := o.try(ctx, tx, arg, newTaker(), " LOCK IN SHARE MODE")
 	return through && err == nil, o.explain(key, err)
 }
@@ -135,7 +135,7 @@ func (o *Once) Reset(ctx context.Context, key any) (bool, error) {
 	return reset > 0, o.explain(key, err)
 }
 
-// try runs the statement, and asks when it found nothing why. reading is how.
+// try runs the statement, and if it found no row, reads why. reading is the locking clause of that read.
 func (o *Once) try(ctx context.Context, q notify.Tx, arg any, taker string, reading string) (bool, error) {
 	table, key, at := ident.Quote(o.table.Table), ident.Quote(o.table.Key), ident.Quote(o.table.Time)
 	update, args := "UPDATE "+table+" SET "+at+" = "+o.now, []any{}
@@ -156,10 +156,10 @@ func (o *Once) try(ctx context.Context, q notify.Tx, arg any, taker string, read
 		err = q.QueryRowContext(ctx, look, arg).Scan(&done, &by)
 		switch {
 		case err == nil && done:
-			// This very attempt, whose answer did not arrive?
+			// Find out whether this attempt did it, whose answer was lost.
 			return by.String == taker, nil
 		case err == nil && !first:
-			return false, nil // made and reset by others meanwhile: the next caller gets it
+			return false, nil // other callers used it up and reset it in between: the next caller gets it
 		case err == nil:
 			continue
 		case !errors.Is(err, sql.ErrNoRows):
@@ -173,7 +173,7 @@ func (o *Once) try(ctx context.Context, q notify.Tx, arg any, taker string, read
 	}
 }
 
-// argument checks a key, and makes of it what the statement takes.
+// argument checks a key, and returns the statement's argument.
 func (o *Once) argument(ctx context.Context, key any) (any, error) {
 	if o.key.Load() == nil {
 		if err := again(ctx, func() error { return o.look(ctx, o.db.Pool()) }); err != nil {
@@ -187,7 +187,7 @@ func (o *Once) argument(ctx context.Context, key any) (any, error) {
 	return arg, err
 }
 
-// look looks at the table. Two may at once: neither waits for the other, who may wait for
+// look reads the table's definition. Two callers may do so at the same time. Neither waits for the other, which might wait for
 // a connection that the first one's transaction has.
 func (o *Once) look(ctx context.Context, q notify.Tx) error {
 	key, err := describe(ctx, q, o.db.Name(), o.table.Table, o.table.Key, o.table.Time, o.table.Taker)
@@ -201,8 +201,8 @@ func (o *Once) explain(key any, err error) error {
 	return explain("once in "+o.table.Table+", key", fmt.Sprint(key), err)
 }
 
-// affected runs a statement whose WHERE leaves out what is so already: what it finds
-// is what it changes.
+// affected runs a statement whose WHERE excludes rows that need no change, so that it
+// changes every row that it finds. It returns their number.
 func affected(ctx context.Context, q notify.Tx, query string, args ...any) (int64, error) {
 	result, err := q.ExecContext(ctx, query, args...)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	monthly calendar = "month"
 )
 
-// start returns the first instant of the period in which t is.
+// start returns the first instant of the period that contains t.
 func (p calendar) start(t time.Time) time.Time {
 	year, month, day := t.Date()
 	switch p {
@@ -31,7 +31,7 @@ func (p calendar) start(t time.Time) time.Time {
 	return midnight(year, month, day, t.Location())
 }
 
-// next returns the first instant of the period after the one in which t is.
+// next returns the first instant of the period after the one that contains t.
 func (p calendar) next(t time.Time) time.Time {
 	if p == hourly {
 		return p.start(t).Add(time.Hour)
@@ -52,7 +52,7 @@ func (p calendar) next(t time.Time) time.Time {
 func midnight(year int, month time.Month, day int, zone *time.Location) time.Time {
 	start := time.Date(year, month, day, 0, 0, 0, 0, zone)
 	begin, end := start.ZoneBounds()
-	if start.Hour() > 12 { // there is no 0:00: this is 23:00 of the day before, and the clocks are changed to 1:00
+	if start.Hour() > 12 { // there is no 0:00: start is 23:00 of the day before, and the clocks change to 1:00 then
 		return end
 	}
 	if begin.IsZero() {

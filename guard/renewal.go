@@ -10,10 +10,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// errTooLate is why a lease that could not be renewed in time is lost.
+// errTooLate means that a lease could not be renewed in time.
 var errTooLate = errors.New("it was not renewed in time")
 
-// heldLease is a lease that is renewed.
+// heldLease is a held lease that a goroutine renews.
 type heldLease struct {
 	grip
 	lease *lease
@@ -21,8 +21,8 @@ type heldLease struct {
 	done  chan struct{}      // closed when they have ended
 
 	mu       sync.Mutex
-	until    time.Time // the lease is trusted
-	last     error     // of the last renewal, nil if it succeeded
+	until    time.Time // when the lease stops being trusted
+	last     error     // of the last renewal; nil if it succeeded
 	released bool
 
 	releasing sync.Once
@@ -38,8 +38,8 @@ func (l *lease) hold(start time.Time, token uint64) *heldLease {
 	return h
 }
 
-// trust counts from the moment before the server was asked: what it granted lasts
-// longer than that.
+// trust sets until when the lease is trusted. It counts from the moment before the server was asked, so the server's time
+// ends later.
 func (h *heldLease) trust(start time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *heldLease) renewBefore(ctx context.Context, until time.Time) error {
 	return err
 }
 
-// Err does not wait for the timer: a process that was stopped learns here, at once,
+// Err compares the clock and does not wait for a timer, so that a process that was stopped learns at once
 // that its time is over.
 func (h *heldLease) Err() error {
 	h.mu.Lock()
@@ -119,7 +119,7 @@ func (h *heldLease) Release(ctx context.Context) error {
 		h.mu.Lock()
 		h.released = true
 		h.mu.Unlock()
-		// A caller on its way out still wants it released.
+		// Release the lease even if the caller's context has ended.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answer)
 		defer cancel()
 		err := h.lease.release(ctx, h.token, h.trusted())

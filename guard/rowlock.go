@@ -17,34 +17,34 @@ import (
 
 // RowRef is one row of a table in the DB's database.
 type RowRef struct {
-	// Table is its name, of an InnoDB table: other engines lock no rows. Key is a column
-	// that is unique by itself, an integer or a string. Where it is not, servers lock
+	// Table is the name of an InnoDB table; other engines have no row locks. Key is a column
+	// that is unique by itself, an integer or a string. If it is not unique, servers lock
 	// every row that they pass on their search.
 	Table, Key string
-	// Value is the row's key: a string, or an integer where the column is one.
+	// Value is the row's key: a string, or an integer if the column has an integer type.
 	Value any
 }
 
 func (r RowRef) text() string { return fmt.Sprintf("%s.%s = %v", r.Table, r.Key, r.Value) }
 
 // LockRow runs f in a transaction that holds the row by SELECT ... FOR UPDATE, and
-// commits: no other transaction changes the row, or locks it so, meanwhile. When f
-// returns an error or panics, the transaction is rolled back. It is READ COMMITTED, so
+// commits. No other transaction can change the row, or lock it in this way, in the meantime. If f
+// returns an error or panics, LockRow rolls back. The transaction is READ COMMITTED, so
 // that f reads the newest committed rows.
 //
-// f must return the errors of its statements, wrapped or not: after a deadlock LockRow
-// runs f again, so work of f outside the transaction must bear repetition. It is better
+// f must return the errors of its statements, wrapped or not. After a deadlock LockRow
+// runs f again, so work of f outside the transaction must tolerate repetition. It is better
 // to do no such work in f: see TwoStep.
 //
 // wait is the longest wait for the row, in whole seconds, rounded up: innodb_lock_wait_timeout. 0 means the server's own, 50 s
-// by default. Less than 0 does not wait: NOWAIT. It is 1 ms or more otherwise.
+// by default. Less than 0 does not wait: NOWAIT. Otherwise it is at least 1 ms.
 //
-// notify.ErrNotAcquired says that another transaction still has the row locked after the wait;
-// ErrNoRow that there is no such row; notify.ErrUnknown that the connection ended in the commit.
+// notify.ErrNotAcquired means that another transaction still has the row locked after the wait,
+// ErrNoRow that the row does not exist, and notify.ErrUnknown that the connection ended during the commit.
 //
-// The lock is one server's. On Galera, or a group with several primaries, two on
-// different servers may both be in f: what the later one commits is refused there if
-// both changed the same row, so f has to change the row that it locks.
+// Only one server knows the lock. On Galera, or a group with several primaries, two callers on
+// different servers may both run f. If both change the same row, the later commit is
+// refused, so f must change the row that it locks.
 func LockRow(ctx context.Context, db *notify.DB, row RowRef, wait time.Duration, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	at, err := row.find(ctx, db)
 	if err != nil {
@@ -53,15 +53,15 @@ func LockRow(ctx context.Context, db *notify.DB, row RowRef, wait time.Duration,
 	return at.lock(ctx, db, wait, func(ctx context.Context, tx *sqlx.Tx, _ string) error { return f(ctx, tx) })
 }
 
-// place is where a row is, once its table was looked at.
+// place is a row whose table's definition was read.
 type place struct {
 	row      RowRef
 	key      *column
-	arg      any    // the key, as a statement takes it
-	identity string // an expression: a constant, until identify makes it the row's
+	arg      any    // the key as the argument of a statement
+	identity string // an SQL expression: a constant, until identify makes it the row's
 }
 
-// find looks at the row's table, not for the row.
+// find reads the definition of the row's table. It does not read the row.
 func (r RowRef) find(ctx context.Context, db *notify.DB) (*place, error) {
 	for _, name := range []string{r.Table, r.Key} {
 		if err := ident.Check(name); err != nil {
@@ -83,12 +83,12 @@ func (r RowRef) find(ctx context.Context, db *notify.DB) (*place, error) {
 	return at, err
 }
 
-// from is the rest of a statement that reads the row.
+// from returns the FROM and WHERE of a statement that reads the row.
 func (p *place) from() string {
 	return " FROM " + ident.Quote(p.row.Table) + " WHERE " + ident.Quote(p.row.Key) + " = ?"
 }
 
-// lock is LockRow, which tells f the row's identity too.
+// lock is LockRow with a function that also gets the row's identity.
 func (p *place) lock(ctx context.Context, db *notify.DB, wait time.Duration, f func(ctx context.Context, tx *sqlx.Tx, identity string) error) error {
 	if wait > 0 {
 		if err := checkTime("a row's wait", wait, time.Millisecond); err != nil {
@@ -135,7 +135,7 @@ func (p *place) take(ctx context.Context, tx *sqlx.Tx, atOnce bool) (identity st
 	return identity, err
 }
 
-// patience sets how long the connection waits for a row, until restore is called.
+// patience sets how long the connection waits for a row lock, until restore is called.
 func patience(ctx context.Context, conn *sqlx.Conn, d time.Duration) (restore func(), err error) {
 	_, err = conn.ExecContext(ctx, "SET @mqnotify_patience = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = ?",
 		int64(math.Ceil(d.Seconds())))
@@ -146,7 +146,7 @@ func patience(ctx context.Context, conn *sqlx.Conn, d time.Duration) (restore fu
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
 		defer cancel()
 		if _, err := conn.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = @mqnotify_patience"); err != nil {
-			discard(conn) // or its next user would have it
+			discard(conn) // otherwise its next user would have this timeout
 		}
 	}, nil
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// newRow is the mutex of a row that is there while it is held: INSERT takes it, DELETE releases it, the primary key excludes.
+// newRow returns the mutex of a row that exists while it is held: INSERT takes it, DELETE releases it, the primary key excludes.
 func newRow(db *notify.DB, name string) *simple {
 	return &simple{db, name, takeRow, "DELETE FROM " + schema.RowMutexTable + " WHERE name = ?"}
 }
 
-// takeRow inserts the row, or finds that this very attempt had.
+// takeRow inserts the row, or finds that an earlier statement of this attempt has inserted it.
 func takeRow(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error) {
 	_, err = db.Pool().ExecContext(ctx, "INSERT INTO "+schema.RowMutexTable+
 		" (name, taker, taken_at) VALUES (?, ?, UTC_TIMESTAMP(6))", name, taker)
@@ -27,12 +27,12 @@ func takeRow(ctx context.Context, db *notify.DB, name, taker string) (token uint
 	return 0, err == nil, err
 }
 
-// newFlag is the mutex of a boolean. The row stays, and counts its holders.
+// newFlag returns the mutex of a boolean. Its row stays, and counts its holders.
 func newFlag(db *notify.DB, name string) *simple {
 	return &simple{db, name, takeFlag, "UPDATE " + schema.FlagMutexTable + " SET held = FALSE WHERE held AND name = ?"}
 }
 
-// takeFlag turns the boolean, in a row that it makes if it is not there.
+// takeFlag sets the boolean, in a row that it inserts if there is none.
 func takeFlag(ctx context.Context, db *notify.DB, name, taker string) (token uint64, ours bool, err error) {
 	const query = "INSERT INTO " + schema.FlagMutexTable + " (name, held, token, taker, taken_at)" +
 		" VALUES (?, TRUE, LAST_INSERT_ID(1), ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE" +
@@ -42,7 +42,7 @@ func takeFlag(ctx context.Context, db *notify.DB, name, taker string) (token uin
 	if err != nil {
 		return 0, false, err
 	}
-	// The insert id, as in everyQuery: it is the token, or 0 for who did not get it.
+	// The insert id is the token, or 0 if the lock is held. The count of rows does not show that; see everyQuery.
 	id, err := result.LastInsertId()
 	return uint64(id), id > 0, err
 }
@@ -55,8 +55,8 @@ type simple struct {
 	release string // the statement that releases the lock of any holder; takes the name
 }
 
-// undoing is how long a statement that takes a lock may go on after its context has ended, and how long a lock may take to be
-// taken back.
+// undoing bounds how long a statement that takes a lock may continue after its context has ended, and how long the release of such a
+// lock may take.
 const undoing = time.Second
 
 func (s *simple) tryLock(ctx context.Context) (Held, error) { return s.try(ctx, newTaker()) }
@@ -87,8 +87,8 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	return nil, explain("lock", s.name, err)
 }
 
-// outlive returns a context that ends d after ctx. A statement that takes a lock needs it: the server does not stop a statement
-// because its client has gone, and would give the lock to no caller, after the attempt to take it back.
+// outlive returns a context that ends d after ctx. A statement that takes a lock needs it. The server does not stop a statement
+// because its client is gone, and might take the lock after the client's attempt to release it; the lock would then have no holder.
 func outlive(ctx context.Context, d time.Duration) (longer context.Context, cancel func()) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -100,7 +100,7 @@ func outlive(ctx context.Context, d time.Duration) (longer context.Context, canc
 }
 
 func (s *simple) await(ctx context.Context) (Held, error) {
-	// One mark for all tries: a statement whose connection was lost may still run, and take the lock
+	// All tries share one mark. A statement whose connection was lost may still run, and take the lock
 	// after another holder released it; the next try then recognises the lock as its own.
 	taker := newTaker()
 	return persist(ctx, func(ctx context.Context) (Held, error) { return s.try(ctx, taker) })
@@ -109,7 +109,7 @@ func (s *simple) await(ctx context.Context) (Held, error) {
 // breakLock releases the lock of any holder, and reports whether it was held.
 func (s *simple) breakLock(ctx context.Context) (bool, error) {
 	var broke int64
-	// Not after a lost connection: the lock may be broken by then, and the next holder's.
+	// Do not repeat it after a lost connection: the lock may be broken by then, and held by the next holder.
 	err := repeat(ctx, server.Retryable, func() (err error) {
 		broke, err = affected(ctx, s.db.Pool(), s.release, s.name)
 		return err
@@ -117,8 +117,8 @@ func (s *simple) breakLock(ctx context.Context) (bool, error) {
 	return broke > 0, explain("break", s.name, err)
 }
 
-// drop releases the lock if this attempt has it. doubt: it may have released it and
-// not have been told.
+// drop releases the lock if this attempt has it. doubt means that an earlier statement may have released it, whose answer was
+// lost.
 func (s *simple) drop(ctx context.Context, taker string) (dropped, doubt bool, err error) {
 	err = again(ctx, func() error {
 		n, err := affected(ctx, s.db.Pool(), s.release+" AND taker = ?", s.name, taker)
@@ -135,7 +135,7 @@ type heldSimple struct {
 
 	mu       sync.Mutex
 	released bool
-	doubt    bool // a Release that failed may have released it
+	doubt    bool // a Release that failed may have released the lock
 }
 
 func (h *heldSimple) Release(ctx context.Context) error {

@@ -10,38 +10,38 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// TwoStep is a row lock for work that calls something outside the database, such as a
-// payment service or a mail server. Inside a transaction such a call keeps the row
-// locked, and a connection, for as long as it takes; and it is not undone when the
-// transaction is rolled back or run again after a deadlock. Instead
+// TwoStep is a row lock for work that calls a service outside the database, such as a
+// payment service or a mail server. Inside a transaction such a call would keep the row
+// and a connection locked for as long as it takes, and it is not undone when the
+// transaction is rolled back or repeated after a deadlock. Instead
 //
-//  1. Begin runs in a short transaction that holds the row: it reads what the call needs,
-//  2. Call runs in none, under a lease on the row, once,
-//  3. Finish runs in a second short transaction that holds the row, and commits only
-//     while the lease is still held: no other TwoStep has begun meanwhile.
+//  1. Begin runs in a short transaction that holds the row. It reads what the call needs.
+//  2. Call runs once, outside any transaction, under a lease on the row.
+//  3. Finish runs in a second short transaction that holds the row. It commits only
+//     if the lease is still held, so that no other TwoStep has begun in the meantime.
 //
-// When the process dies in Call the lease expires and the next TwoStep begins with Begin.
-// Whether the call reached the other side is unknown then: give the call a key by which
-// that side recognises a repetition, such as the row's.
+// If the process dies in Call, the lease expires and the next TwoStep begins with Begin.
+// It is then unknown whether the call reached the service: give the call a key by which
+// the service recognises a repetition, such as the row's.
 type TwoStep struct {
 	// Begin and Finish may run again after a deadlock, like LockRow's function. Begin
 	// may be nil.
 	Begin, Finish func(ctx context.Context, tx *sqlx.Tx) error
-	// Call's ctx ends when the lease is lost.
+	// Call gets a ctx that ends when the lease is lost.
 	Call func(ctx context.Context) error
 	// TTL and Margin are those of the lease; see MutexOptions. 0 means 30 s, and a sixth of TTL.
 	TTL, Margin time.Duration
 }
 
-// Do takes the lease of the row, runs the steps and releases it. notify.ErrNotAcquired says
-// that another TwoStep has the row, notify.ErrLockLost that Call took place and Finish did not,
-// or was rolled back; the other errors are those of LockRow and of the steps.
+// Do takes the lease of the row, runs the steps and releases the lease. notify.ErrNotAcquired means
+// that another TwoStep has the row. notify.ErrLockLost means that Call ran, and that Finish did not run
+// or was rolled back. The other errors are those of LockRow and of the steps.
 //
-// The lease is the row's, not the key's: 7 and "07", two spellings that the column takes
-// for the same, and two unique columns name one row, and one lease. It goes by the
-// primary key; in a table that has none, by the value that is stored in Key, so that all
-// name the same column there. A row whose primary key is changed during Call, or that
-// is deleted and made again, is another row: Finish does not run, with notify.ErrLockLost.
+// The lease belongs to the row, not to the key. Two spellings that the column takes for the same value, such as 7 and "07",
+// and two unique columns of a row share one lease. Its name contains the
+// primary key, or, in a table without one, the value that is stored in Key; there all callers must
+// use the same column. If the row's primary key changes during Call, or if the row
+// is deleted and inserted again, it is another row: Finish does not run, and the error is notify.ErrLockLost.
 func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef) error {
 	if s.Call == nil || s.Finish == nil {
 		return wrongf("a TwoStep without Call or Finish: give both")
@@ -63,10 +63,10 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = held.Release(ctx) }() // it expires otherwise
+	defer func() { _ = held.Release(ctx) }() // after an error the lease expires
 	working, cancel := held.Context(ctx)
 	defer cancel()
-	// step runs one in a transaction, if the row that the key names is still the lease's.
+	// step runs a step in a transaction, if the key still names the lease's row.
 	step := func(moved error, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 		return at.lock(working, db, 0, func(ctx context.Context, tx *sqlx.Tx, now string) error {
 			if now != id {

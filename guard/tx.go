@@ -14,13 +14,13 @@ import (
 
 func checkTx(tx notify.Tx) error {
 	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
-		return wrongf("a pool instead of a transaction, where each statement is committed by itself: begin one and pass that")
+		return wrongf("a pool instead of a transaction: a pool commits each statement by itself, so begin a transaction and pass that")
 	}
 	return nil
 }
 
-// transact runs f in a transaction on the connection and commits it. READ COMMITTED:
-// a locking read then locks no gap, and reads what is there now.
+// transact runs f in a transaction on the connection and commits it. The transaction is READ COMMITTED, so that
+// a locking read locks no gap and reads the current row.
 func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -39,15 +39,15 @@ func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, 
 	return nil
 }
 
-// connect takes a connection of the pool for a while.
+// connect takes a connection from the pool. The caller calls release.
 func connect(ctx context.Context, db *notify.DB) (conn *sqlx.Conn, release func(), err error) {
 	if conn, err = db.Pool().Connx(ctx); err != nil {
 		return nil, nil, fmt.Errorf("connect: %w", err)
 	}
-	return conn, func() { _ = conn.Close() }, nil // the pool drops a bad one
+	return conn, func() { _ = conn.Close() }, nil // the pool discards a bad one
 }
 
-// discard makes the pool drop a connection when it is handed back.
+// discard makes the pool discard a connection when it is returned.
 func discard(conn *sqlx.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 }

@@ -35,7 +35,7 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 		return nil, notify.ErrClosed
 	}
 	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
-		return nil, errors.New("PublishTx on a pool, where each statement is committed by itself: " +
+		return nil, errors.New("PublishTx on a pool, which commits each statement by itself: " +
 			"begin a transaction and pass that, or call Publish")
 	}
 	rows, err := encode(messages)

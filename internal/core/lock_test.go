@@ -28,7 +28,7 @@ func TestLock(t *testing.T) {
 		assert.Equal(t, name, lock.Name())
 		requireHeld(t, lock, true)
 		_, err = one.TryLock(t.Context(), name)
-		require.ErrorContains(t, err, "holds it already")
+		require.ErrorContains(t, err, "already holds it")
 
 		_, err = two.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, core.ErrNotAcquired)

@@ -32,7 +32,7 @@ func TestGaleraNode(t *testing.T) {
 		says(t, found.only(t, "locks"), OK, "advisory locks work", "")
 		says(t, found.only(t, "writers"), OK, "for those of other servers a gap waits 1m0s (--grace), and a row that comes later is LOST", "")
 		assert.NotContains(t, found.only(t, "writers").Text, "lock shows")
-		says(t, found.only(t, "mode"), Warning, "consume polls, at most 1 s apart (the server's locks do not reach all who write to its tables)", "a server that takes all writes alone")
+		says(t, found.only(t, "mode"), Warning, "consume polls, at most 1 s apart (the server's locks do not reach all writers of its tables)", "a server that takes all writes alone")
 		assert.Len(t, found.worse(), 2, "%v", found)
 
 		nodes[1].Kill()

@@ -10,17 +10,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// groups are those that mysql(1) of MySQL or of MariaDB reads, so that mqnotify
-// connects where mysql does with the same file, and one of its own, in which a
-// database= can stand without disturbing other programs.
+// groups are the groups that mysql(1) of MySQL or of MariaDB reads, so that mqnotify
+// connects to the same server as mysql with the same file, and the group mqnotify, which
+// can have a database= without an effect on other programs.
 var groups = []string{"client", "client-server", "client-mariadb", "mysql", "mariadb-client", "mqnotify"}
 
-// FromDefaultsFile reads how to connect from an option file (my.cnf), as
+// FromDefaultsFile reads the configuration of a connection from an option file (my.cnf), as
 // mysql --defaults-file does.
 //
-// The groups read are [client], [client-server], [client-mariadb], [mysql],
+// It reads the groups [client], [client-server], [client-mariadb], [mysql],
 // [mariadb-client] and [mqnotify]; the later option wins, whatever its group.
-// The options read are
+// It reads the options
 //
 //	host, port        default 127.0.0.1 and 3306
 //	socket            used if host is absent or localhost
@@ -33,20 +33,20 @@ var groups = []string{"client", "client-server", "client-mariadb", "mysql", "mar
 //	tls-version       such as TLSv1.2,TLSv1.3
 //
 // Without ssl-mode, ssl-ca means VERIFY_CA. Without any of these the connection
-// is PREFERRED: encrypted if the server can, but not verified; plain on a socket.
-// Where there is no socket=, none is used: mysql's own default differs between
+// is PREFERRED: encrypted if the server supports it, but not verified; plain on a socket.
+// Without socket= no socket is used, because mysql's own default differs between
 // systems.
 //
 // Underscores and dashes are the same, and loose- in front of a name changes
-// nothing. Other options are ignored, character sets and ciphers among them; but
-// one that would make the connection safer (ssl-crl), or is one of the above cut
-// short (pass), is an error, so that it isn't ignored unseen.
+// nothing. Other options are ignored, character sets and ciphers among them. But
+// an option that would make the connection safer (ssl-crl), or that is an abbreviation of
+// one above (pass), is an error, so that it isn't ignored unnoticed.
 //
-// An error names file and line, and shows no value but the path of a file. It is
-// an fs.ErrNotExist if there is no file at path, and only then.
+// An error names file and line, and shows no value except the path of a file. It is
+// an fs.ErrNotExist if path does not exist, and only then.
 //
-// The TLS settings are in the configuration itself, nothing is registered with
-// the driver: open it with mysql.NewConnector, since FormatDSN loses them.
+// The TLS settings are in the configuration itself and not registered with
+// the driver: open it with mysql.NewConnector, because FormatDSN loses them.
 func FromDefaultsFile(path string) (*mysql.Config, error) {
 	cfg, err := fromDefaultsFile(path)
 	if err != nil {
@@ -69,14 +69,14 @@ func fromDefaultsFile(path string) (*mysql.Config, error) {
 	return s.config()
 }
 
-// settings are the options that count, of each the last.
+// settings are the options that count; of each option the last one.
 type settings struct {
 	host, port, socket, protocol option
 	user, password, database     option
 	tls                          tlsSettings
 }
 
-// texts has the options that take a text.
+// texts returns the options whose value is a text.
 func (s *settings) texts() map[string]*option {
 	return map[string]*option{
 		"host": &s.host, "port": &s.port, "socket": &s.socket, "protocol": &s.protocol,
@@ -93,7 +93,7 @@ func (s *settings) set(o option) error {
 	texts := s.texts()
 	if text, found := texts[o.name]; found {
 		if !o.hasValue && o.name == "password" {
-			return o.errorf("password without a value has mysql ask for it; mqnotify does not ask: write password=...")
+			return o.errorf("password without a value makes mysql ask for it; mqnotify does not ask: write password=...")
 		}
 		if !o.hasValue {
 			return o.errorf("%s has no value: write %s=...", o.name, o.name)
@@ -112,13 +112,13 @@ func (s *settings) set(o option) error {
 	return nil
 }
 
-// notInName finds lines such as "password: x" and "password x", which would
-// otherwise be ignored like any option of other programs.
+// notInName reports whether no name of an option has the character. It finds lines such as "password: x" and "password x", which
+// would otherwise be ignored as an option of another program.
 func notInName(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
 }
 
-// config puts the settings together.
+// config returns the driver's configuration.
 func (s *settings) config() (*mysql.Config, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.DBName = s.user.value, s.password.value, s.database.value
@@ -129,11 +129,11 @@ func (s *settings) config() (*mysql.Config, error) {
 	}
 
 	port := s.port.value
-	if port == "0" { // as for mysql(1)
+	if port == "0" { // mysql(1) treats 0 as absent
 		port = ""
 	}
 	if port != "" && !validPort(port) {
-		return nil, s.port.errorf("port is no number from 1 to 65535")
+		return nil, s.port.errorf("port is not a number from 1 to 65535")
 	}
 	socket := ""
 	if isLocal(s.host.value) {

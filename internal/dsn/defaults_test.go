@@ -81,7 +81,7 @@ func TestDefaultsFileErrors(t *testing.T) {
 	for content, want := range map[string]string{
 		"password":                    "mqnotify does not ask: write password=...",
 		"user":                        "user has no value: write user=...",
-		"port=s3cret":                 "port is no number from 1 to 65535",
+		"port=s3cret":                 "port is not a number from 1 to 65535",
 		"port=":                       "", // as if it were absent
 		"port=65536":                  "port is no number",
 		"protocol=s3cret":             "protocol is neither tcp nor socket",
@@ -98,9 +98,9 @@ func TestDefaultsFileErrors(t *testing.T) {
 		"ssl-crl=/x":                  "ssl-crl is not supported: put the CAs into one file",
 		"ssl-capath=/x":               "ssl-capath is not supported",
 		"ssl-ca=/absent/ca.pem":       "ssl-ca: open /absent/ca.pem: ",
-		"ssl-cert=/x":                 "ssl-cert needs ssl-key beside it",
-		"ssl-key=/x":                  "ssl-key needs ssl-cert beside it",
-		"tls-version=TLSv1.1,TLSv1.2": "tls-version is no list of TLSv1.2 and TLSv1.3",
+		"ssl-cert=/x":                 "ssl-cert needs ssl-key as well",
+		"ssl-key=/x":                  "ssl-key needs ssl-cert as well",
+		"tls-version=TLSv1.1,TLSv1.2": "tls-version is not a list of TLSv1.2 and TLSv1.3",
 	} {
 		t.Run(want, func(t *testing.T) { // the name ends up in the path, hence in the error
 			path := write(t, "my.cnf", "[client]\n# on the third line\n"+content+"\n")

@@ -7,11 +7,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// parseDriverForm has the driver parse s. The driver's own errors are dropped,
-// since they quote what they stumble over; what they would say is found out by
-// looking at the parts one by one.
+// parseDriverForm parses s with the driver. It drops the driver's own errors, because they quote the
+// text that is wrong. It checks the parts one by one to find the cause.
 func parseDriverForm(s string) (*mysql.Config, error) {
-	// Where the driver cuts: the last slash ends the address.
+	// The driver takes the last slash as the end of the address, too.
 	slash := strings.LastIndexByte(s, '/')
 	if slash < 0 {
 		return nil, &SyntaxError{"there is no slash in front of the database" + otherScheme(s)}
@@ -42,8 +41,8 @@ func parseDriverForm(s string) (*mysql.Config, error) {
 	return cfg, setTLS(cfg, secure)
 }
 
-// validAddress refuses other networks than these, although a Go program could
-// register its own with the driver. For a string that was cut in the wrong place
+// validAddress refuses all other networks, although a Go program could
+// register its own with the driver. If a string was cut in the wrong place,
 // the network is a part of the password, and a failing dial would show it.
 func validAddress(network, address string) bool {
 	switch network {
@@ -56,7 +55,7 @@ func validAddress(network, address string) bool {
 	return false
 }
 
-// otherScheme is a hint for postgres:// and the like. The scheme isn't shown: in
+// otherScheme returns a hint for postgres:// and the like. It does not show the scheme, because in
 // the driver's form it would be a user, with a password that begins with //.
 func otherScheme(s string) string {
 	if !strings.Contains(s, "://") {

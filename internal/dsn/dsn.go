@@ -1,5 +1,5 @@
-// Package dsn turns what a user writes to name a server into the driver's
-// configuration, without ever showing the password that is in it.
+// Package dsn parses the text by which a user names a server into the driver's
+// configuration, and never shows the password in it.
 //
 // There are three ways to name a server:
 //
@@ -7,10 +7,10 @@
 //	mysql://user:password@host:3306/database?timeout=5s    Parse: a URL
 //	[client] host=... user=... password=...                FromDefaultsFile: a my.cnf
 //
-// No error of this package holds any part of a connection string, nor a value
-// from a defaults file: a password that is in the wrong place (an unescaped
-// slash is enough) looks like a host, a port or a database. An error names the
-// part that is wrong and shows the form that is expected instead.
+// No error of this package contains any part of a connection string, or a value
+// from a defaults file: a password in the wrong place (an unescaped
+// slash is enough) looks like a host, a port or a database. Instead an error names the
+// part that is wrong and shows the expected form.
 package dsn
 
 import (
@@ -30,8 +30,8 @@ const (
 		"user:password@unix(/path/to.sock)/database or mysql://user:password@host:3306/database"
 )
 
-// SyntaxError says which part of a connection string is wrong. It never holds
-// any of the string. Find it with errors.As to tell a mistake in what was typed
+// SyntaxError names the part of a connection string that is wrong. It contains nothing
+// of the string. Use errors.As to distinguish a mistake in the input
 // from a failure of the server.
 type SyntaxError struct {
 	// Problem names the part and what is wrong with it.
@@ -40,27 +40,27 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string { return "dsn: " + e.Problem + "; " + forms }
 
-// Parse reads a connection string in the driver's form or as a URL.
+// Parse parses a connection string in the driver's form or as a URL.
 //
-// A string that begins with mysql:// or mariadb:// is a URL. User, password and
-// database are percent-encoded in it; the port is 3306 if absent, the host
-// 127.0.0.1; an IPv6 address stands in brackets. For a Unix socket, leave the
-// host out (or write localhost) and add socket=/path to the parameters.
+// A string that begins with mysql:// or mariadb:// is a URL. Its user, password and
+// database are percent-encoded. The default port is 3306, the default host
+// 127.0.0.1. An IPv6 address is in brackets. For a Unix socket, omit the
+// host (or write localhost) and add socket=/path to the parameters.
 //
-// Anything else is in the driver's form, for which the driver's rules hold:
-// nothing is encoded but the database and the parameters.
+// Any other string is in the driver's form, for which the driver's rules hold:
+// only the database and the parameters are percent-encoded.
 //
 // The parameters are the driver's in both forms (tls, timeout, readTimeout,
-// collation, ...). As there, one that the driver doesn't know is a session
-// variable, which is set on each new connection. Stricter than the driver, for
-// the password's sake or because it can only be a mistake, Parse refuses
+// collation, ...). A parameter that the driver doesn't know is a session
+// variable, which is set on every new connection. Parse is stricter than the driver, to protect
+// the password or because of likely mistakes. It refuses
 //
 //   - an @ behind the host, unless written %40: it ends a password with an
 //     unescaped slash in it, or a string that lacks its /database;
-//   - networks other than tcp, tcp4, tcp6 and unix, ports that are no number, and
+//   - networks other than tcp, tcp4, tcp6 and unix, ports that are not numbers, and
 //     hosts with a character that no host name has;
 //   - a user, a password or a host among the parameters, and parameters without =;
-//   - charsets and collations other than utf8...: names and JSON are UTF-8;
+//   - charsets and collations other than utf8..., because names and JSON are UTF-8;
 //   - control characters, such as the line break behind a string read from a file.
 //
 // Every error is a *SyntaxError. The database may be missing.
@@ -77,8 +77,8 @@ func Parse(s string) (*mysql.Config, error) {
 	return parseDriverForm(s)
 }
 
-// setAddress makes cfg connect to a socket if one is given, else to host and
-// port, which have defaults. It must come after cfg.TLS is set: a certificate is
+// setAddress makes cfg connect to a socket if one is given, otherwise to host and
+// port, which have defaults. Call it after cfg.TLS is set: a certificate is
 // checked against the host, or against localhost on a socket.
 func setAddress(cfg *mysql.Config, host, port, socket string) {
 	if host == "" {
@@ -96,7 +96,7 @@ func setAddress(cfg *mysql.Config, host, port, socket string) {
 	}
 }
 
-// isLocal reports whether a socket may stand for host.
+// isLocal reports whether a socket may be used for host.
 func isLocal(host string) bool { return host == "" || host == "localhost" }
 
 func validPort(port string) bool {

@@ -142,7 +142,7 @@ func TestParseErrorsNameThePartAndNoPassword(t *testing.T) {
 		"mysql://u:s3cret@db/shop%":              "the database is not percent-encoded",
 		"mysql://u:s3cret@db/shop/x":             "a second slash behind the host",
 		"mysql://u:s3cret@db:0/shop":             "the port is no number",
-		"mysql://u:s3cret@db:65536/shop":         "the port is no number from 1 to 65535",
+		"mysql://u:s3cret@db:65536/shop":         "the port is not a number from 1 to 65535",
 		"mysql://u:s3cret@db:/shop":              "the port is no number",
 		"mysql://u:s3cret@::1/shop":              "around an IPv6 address add brackets",
 		"mysql://u:s3cret@[::1/shop":             "in brackets is no IPv6 address",

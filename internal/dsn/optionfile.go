@@ -13,11 +13,11 @@ import (
 
 const (
 	// maxIncludes is how deep files may include one another, as in mysql(1).
-	// A file that includes itself gets there, and is reported.
+	// A file that includes itself reaches this depth and gets an error.
 	maxIncludes = 10
-	// maxLine is far more than any option needs; mysql(1) takes 4096 bytes.
+	// maxLine is far more than any option needs; mysql(1) accepts 4096 bytes.
 	maxLine = 1 << 20
-	// space is what the servers' isspace() knows.
+	// space has the characters of the servers' isspace().
 	space = " \t\v\f\r\n"
 )
 
@@ -30,30 +30,30 @@ type option struct {
 	line     int
 }
 
-// errorf says where the option stands. Never pass it the value: of a line that
-// lacks a quote or a name it may be, or hold, a password.
+// errorf returns an error with the place of the option. Never pass it the value: if the line
+// lacks a quote or a name, the value may be or contain a password.
 func (o option) errorf(format string, args ...any) error {
 	return &lineError{fmt.Sprintf("%s:%d: ", o.file, o.line) + fmt.Sprintf(format, args...)}
 }
 
 // lineError is an error that names the file and the line it comes from. It wraps
-// none: that an included file is missing must not pass for the same of the file
-// that the user named, which callers may pardon (errors.Is fs.ErrNotExist).
+// no error: a missing included file must not look like a missing file
+// that the user named, which callers may accept (errors.Is fs.ErrNotExist).
 type lineError struct{ text string }
 
 func (e *lineError) Error() string { return e.text }
 
-// optionFile reads the option files of MySQL and MariaDB (my.cnf), which are not
-// quite the INI files that parsers for these read: a # ends a value in the
-// middle of a line unless it is quoted, \s is a space, a group may come twice,
-// the order of options counts across groups, and files include files. Hence a
-// reader of our own; its tests compare it with my_print_defaults.
+// optionFile reads the option files of MySQL and MariaDB (my.cnf). They differ from
+// the INI files that existing parsers read: a # ends a value in the
+// middle of a line unless it is quoted, \s is a space, a group may occur twice,
+// the order of options counts across groups, and files include files.
+// The tests compare this reader with my_print_defaults.
 type optionFile struct {
 	groups  []string // the groups to read, in lower case
-	options []option // what was found, in the order of the files
+	options []option // the options in the order of the files
 }
 
-// read appends the options of the file at path, and of the files it includes.
+// read appends the options of the file at path, and of the files that it includes.
 func (f *optionFile) read(path string, depth int) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *optionFile) read(path string, depth int) error {
 		here.line++
 		line := lines.Text()
 		if here.line == 1 {
-			line = strings.TrimPrefix(line, "\ufeff") // from an editor of Windows
+			line = strings.TrimPrefix(line, "\ufeff") // some editors on Windows write a byte order mark
 		}
 		if strings.ContainsRune(line, 0) {
 			return here.errorf("there is a NUL character: save the file as plain text in UTF-8")
@@ -106,14 +106,14 @@ func (f *optionFile) read(path string, depth int) error {
 }
 
 // checkMode refuses a file that every user may write, because a user who changes it can
-// have the password sent to another server. mysql(1) warns, and skips the file.
+// redirect the password to another server. mysql(1) warns, and skips the file.
 func checkMode(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
 	if runtime.GOOS != "windows" && info.Mode().IsRegular() && info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("%s can be changed by anybody: run chmod o-w on it", file.Name())
+		return fmt.Errorf("every user can change %s: run chmod o-w on it", file.Name())
 	}
 	return nil
 }
@@ -131,9 +131,9 @@ func (f *optionFile) add(here option, group, line string) {
 }
 
 // include follows !include FILE and !includedir DIR; of a folder it reads the
-// *.cnf files by name. A path is relative to the working directory, as for
-// mysql(1). There, a file that is missing is passed over; here it is an error,
-// since the password may be in it.
+// *.cnf files by name. A path is relative to the working directory, as in
+// mysql(1). mysql(1) skips a missing file; here it is an error,
+// because the password may be in it.
 func (f *optionFile) include(here option, line string, depth int) error {
 	end := strings.IndexAny(line, space)
 	if end < 0 {
@@ -180,7 +180,7 @@ func expandHome(path string) string {
 	return path
 }
 
-// cutComment cuts line at the first # outside of quotes. A quote opens anywhere,
+// cutComment cuts line at the first # outside quotes. A quote may open anywhere,
 // and need not be closed.
 func cutComment(line string) string {
 	var quote byte
@@ -207,8 +207,8 @@ var unescape = map[byte]byte{
 	'b': '\b', 't': '\t', 'n': '\n', 'r': '\r', 's': ' ', '\\': '\\', '"': '"', '\'': '\'',
 }
 
-// unquote takes off the quotes if they enclose the whole value, and resolves
-// escapes, which count outside of quotes too. Before any other letter the
+// unquote removes the quotes if they enclose the whole value, and resolves
+// escapes, which also count outside quotes. Before any other letter the
 // backslash stays.
 func unquote(value string) string {
 	if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {

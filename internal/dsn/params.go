@@ -12,7 +12,7 @@ const (
 	wantUTF8     = "utf8mb4 or another that begins with utf8, since names and JSON are UTF-8"
 )
 
-// known has the driver's parameters, and what each takes, for the message.
+// known has the driver's parameters, and a description of their values for messages.
 var known = map[string]string{
 	"allowAllFiles":            wantBool,
 	"allowCleartextPasswords":  wantBool,
@@ -40,7 +40,7 @@ var known = map[string]string{
 	"writeTimeout":             wantDuration,
 }
 
-// misplaced has parameters of other libraries. As session variables they would
+// misplaced has parameters of other libraries, and the remedy. As session variables they would
 // fail at best; SET password=... changes the user's password.
 var misplaced = map[string]string{
 	"user":     "write the user in front of the @",
@@ -53,11 +53,11 @@ var misplaced = map[string]string{
 	"socket":   "write unix(/path/to.sock) as the address",
 	"database": "write the database behind the slash",
 	"dbname":   "write the database behind the slash",
-	"strict":   "the driver has it no more; set sql_mode",
+	"strict":   "the driver no longer has it; set sql_mode",
 }
 
-// checkParams tries each of the parameters alone, so that an error can name the
-// one that is wrong. Only a name from the tables above is shown: any other may
+// checkParams parses each of the parameters alone, so that an error can name the
+// one that is wrong. It shows only names from the tables above, because any other name may
 // be the rest of a password with a question mark in it.
 func checkParams(params string) error {
 	for pair := range strings.SplitSeq(params, "&") {
@@ -89,7 +89,7 @@ func checkParams(params string) error {
 	return nil
 }
 
-// isUTF8 reports whether all of the charsets, with commas between them, are
+// isUTF8 reports whether all charsets in a list with commas are
 // UTF-8. In some others (GBK, Shift-JIS) a quoted name could end its own quotes.
 func isUTF8(charsets string) bool {
 	for charset := range strings.SplitSeq(charsets, ",") {

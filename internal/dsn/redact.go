@@ -8,18 +8,18 @@ import (
 
 const hidden = "***"
 
-// Format writes where cfg connects to, for logs: user, address and database in
-// the driver's form. Password and parameters are left out.
+// Format returns user, address and database of cfg in the driver's form, for logs. It omits
+// the password and the parameters.
 func Format(cfg *mysql.Config) string {
 	shown := mysql.NewConfig()
 	shown.User, shown.Net, shown.Addr, shown.DBName = cfg.User, cfg.Net, cfg.Addr, cfg.DBName
 	return shown.FormatDSN()
 }
 
-// Redact returns the connection string s with *** for its password, to be shown
+// Redact returns the connection string s with *** in place of the password, to be shown
 // to people. The rest of a string that Parse accepts stays as it is. Of any other
-// string only the parts that surely are no password stay, at most the scheme and the
-// user, because the end of the password is unknown.
+// string only the parts stay that can't be a password, at most the scheme and the
+// user, because it is unknown where the password ends.
 func Redact(s string) string {
 	rest, _ := cutScheme(s)
 	scheme := s[:len(s)-len(rest)]
@@ -31,21 +31,21 @@ func Redact(s string) string {
 	case err == nil && !hasColon:
 		return s
 	case err == nil && at >= 0 && !colonOutside(cfg, rest[at+1:]):
-		if at < len(user) { // the colon is that of host:port
+		if at < len(user) { // the colon separates host and port
 			return s
 		}
 		return scheme + user + ":" + hidden + rest[at:]
 	case hasColon && !strings.ContainsFunc(user, notInHost):
-		// Malformed, or without an @: in host:3306/database host and port may
-		// as well be a user and the beginning of a password.
+		// Malformed, or without an @: in host:3306/database, host and port may also
+		// be a user and the beginning of a password.
 		return scheme + user + ":" + hidden
 	}
 	return scheme + hidden
 }
 
-// colonOutside reports whether there is a colon in s, which follows the @, that
-// is not of the host and port which were read from it. It may be the one between
-// user and password, where the user is such as "admin@server".
+// colonOutside reports whether s, the text after the @, has a colon outside the host and port that were
+// parsed from it. Such a colon may separate
+// user and password, if the user is a name such as "admin@server".
 func colonOutside(cfg *mysql.Config, s string) bool {
 	if cfg.Net != "unix" {
 		s = strings.Replace(s, cfg.Addr, "", 1)

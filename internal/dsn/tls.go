@@ -9,7 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The values of ssl-mode. How each is defined: MySQL's manual, --ssl-mode.
+// The values of ssl-mode. MySQL's manual defines them under --ssl-mode.
 const (
 	modeDisabled       = "DISABLED"
 	modePreferred      = "PREFERRED"
@@ -18,13 +18,13 @@ const (
 	modeVerifyIdentity = "VERIFY_IDENTITY"
 )
 
-// tlsSettings are the options of a defaults file that are about TLS.
+// tlsSettings are the options of a defaults file about TLS.
 type tlsSettings struct {
 	mode, version, ca, cert, key option
 	ssl, verify                  *bool // MariaDB's; nil if absent
 }
 
-// set takes the options that are no texts. handled is false if o is not about TLS.
+// set sets the options that are not texts. handled is false if o is not one of them.
 func (s *tlsSettings) set(o option) (handled bool, err error) {
 	switch o.name {
 	case "ssl-capath", "ssl-crl", "ssl-crlpath":
@@ -43,8 +43,8 @@ func (s *tlsSettings) set(o option) (handled bool, err error) {
 	return true, err
 }
 
-// boolean returns what the option's name alone means, or the opposite if its
-// value is a no.
+// boolean returns alone if the option has no value or a value that means yes, and the
+// opposite if the value means no.
 func (o option) boolean(alone bool) (*bool, error) {
 	switch value := strings.ToUpper(o.value); {
 	case !o.hasValue || value == "1" || value == "ON" || value == "TRUE":
@@ -56,7 +56,7 @@ func (o option) boolean(alone bool) (*bool, error) {
 	return nil, o.errorf("%s is neither 1 nor 0", o.name)
 }
 
-// effectiveMode is the ssl-mode that the options amount to.
+// effectiveMode returns the ssl-mode that results from the options.
 func (s *tlsSettings) effectiveMode(onSocket bool) (string, error) {
 	switch mode := strings.ToUpper(s.mode.value); {
 	case mode == modePreferred && onSocket:
@@ -80,7 +80,7 @@ func (s *tlsSettings) effectiveMode(onSocket bool) (string, error) {
 	return modePreferred, nil
 }
 
-// apply sets cfg.TLS, but for the server's name, which setAddress knows.
+// apply sets cfg.TLS, except the server's name, which setAddress sets.
 func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 	mode, err := s.effectiveMode(onSocket)
 	if err != nil || mode == modeDisabled {
@@ -94,8 +94,8 @@ func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 		return err
 	}
 	if mode == modePreferred || mode == modeRequired {
-		// As mysql(1) does: these two encrypt and verify nothing, not even
-		// where there is an ssl-ca.
+		// As in mysql(1), these two modes encrypt and verify nothing, even
+		// if there is an ssl-ca.
 		cfg.TLS.InsecureSkipVerify = true
 		cfg.AllowFallbackToPlaintext = mode == modePreferred
 		return nil
@@ -104,8 +104,8 @@ func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 		return err
 	}
 	if mode == modeVerifyCA {
-		// The chain is verified by hand, since crypto/tls would verify the
-		// host name with it, which VERIFY_CA leaves out.
+		// Verify the chain here, because crypto/tls would also verify the
+		// host name, which VERIFY_CA ignores.
 		cfg.TLS.InsecureSkipVerify = true
 		cfg.TLS.VerifyConnection = verifyChain(cfg.TLS.RootCAs)
 	}
@@ -113,7 +113,7 @@ func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 }
 
 // verifyChain returns a check that the server's certificate leads to one of
-// roots, or of the system's if that is nil.
+// roots, or to one of the system's if roots is nil.
 func verifyChain(roots *x509.CertPool) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
@@ -125,8 +125,8 @@ func verifyChain(roots *x509.CertPool) func(tls.ConnectionState) error {
 	}
 }
 
-// loadCA returns the certificates in the ssl-ca file, or nil, which stands for
-// the system's, if there is none.
+// loadCA returns the certificates in the ssl-ca file, or nil, which means
+// the system's, if there is no such option.
 func (s *tlsSettings) loadCA() (*x509.CertPool, error) {
 	if s.ca.value == "" {
 		return nil, nil
@@ -147,9 +147,9 @@ func (s *tlsSettings) loadCertificate(config *tls.Config) error {
 	case s.cert.value == "" && s.key.value == "":
 		return nil
 	case s.key.value == "":
-		return s.cert.errorf("ssl-cert needs ssl-key beside it")
+		return s.cert.errorf("ssl-cert needs ssl-key as well")
 	case s.cert.value == "":
-		return s.key.errorf("ssl-key needs ssl-cert beside it")
+		return s.key.errorf("ssl-key needs ssl-cert as well")
 	}
 	cert, err := tls.LoadX509KeyPair(s.cert.value, s.key.value)
 	if err != nil {
@@ -161,8 +161,8 @@ func (s *tlsSettings) loadCertificate(config *tls.Config) error {
 
 var versions = map[string]uint16{"TLSV1.2": tls.VersionTLS12, "TLSV1.3": tls.VersionTLS13}
 
-// setVersions takes the lowest and the highest version of the list. The older
-// ones that mysql(1) once took are refused by the servers themselves.
+// setVersions sets the lowest and the highest version of the list. The servers
+// themselves refuse older ones, which mysql(1) once accepted.
 func (s *tlsSettings) setVersions(config *tls.Config) error {
 	if !s.version.hasValue {
 		return nil
@@ -170,7 +170,7 @@ func (s *tlsSettings) setVersions(config *tls.Config) error {
 	for i, name := range strings.Split(strings.ToUpper(s.version.value), ",") {
 		version, found := versions[strings.Trim(name, space)]
 		if !found {
-			return s.version.errorf("tls-version is no list of TLSv1.2 and TLSv1.3")
+			return s.version.errorf("tls-version is not a list of TLSv1.2 and TLSv1.3")
 		}
 		if i == 0 {
 			config.MinVersion, config.MaxVersion = version, version

@@ -9,8 +9,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// cutScheme takes mysql:// or mariadb:// off s, in any case. Other schemes are
-// none: "user://x@tcp(host)/" is a user whose password begins with two slashes.
+// cutScheme cuts mysql:// or mariadb://, in any case, off s. It accepts no other scheme:
+// "user://x@tcp(host)/" is a user whose password begins with two slashes.
 func cutScheme(s string) (rest string, ok bool) {
 	scheme, rest, found := strings.Cut(s, "://")
 	if found && (strings.EqualFold(scheme, "mysql") || strings.EqualFold(scheme, "mariadb")) {
@@ -19,9 +19,9 @@ func cutScheme(s string) (rest string, ok bool) {
 	return s, false
 }
 
-// parseURL reads what follows the scheme. It does not use url.Parse, whose
-// errors quote the port, the host or the escape that is wrong, any of which may
-// be a piece of a password, and which takes user:12/34@host for the host "user",
+// parseURL parses the text behind the scheme. It does not use url.Parse, whose
+// errors quote the port, the host or the escape that is wrong, each of which may
+// be a part of a password, and which parses user:12/34@host as the host "user",
 // port 12.
 func parseURL(s string) (*mysql.Config, error) {
 	if strings.Contains(s, "#") {
@@ -51,7 +51,7 @@ func parseURL(s string) (*mysql.Config, error) {
 	}
 	cfg, err := mysql.ParseDSN("/?" + params)
 	if err != nil {
-		// Not reachable by any parameter that checkParams has tried alone.
+		// Not reachable, because checkParams has accepted every parameter alone.
 		return nil, &SyntaxError{"the parameters contradict one another"}
 	}
 
@@ -84,8 +84,8 @@ func parseURL(s string) (*mysql.Config, error) {
 	return cfg, setTLS(cfg, secure)
 }
 
-// takeSocket takes socket=... out of the query. The other parameters are as the
-// driver wants them: it takes a slash for the one before the database.
+// takeSocket removes socket=... from the query. It encodes the slashes of the other parameters, because the
+// driver would take a slash for the one before the database.
 func takeSocket(query string) (params, socket string, err error) {
 	var others []string
 	for pair := range strings.SplitSeq(query, "&") {
@@ -101,8 +101,8 @@ func takeSocket(query string) (params, socket string, err error) {
 	return strings.ReplaceAll(strings.Join(others, "&"), "/", "%2F"), socket, nil
 }
 
-// decode undoes the percent-encoding of one part of the URL. A NUL would end the
-// part early on the wire, where what follows is read as something else.
+// decode decodes the percent-encoding of one part of the URL. It refuses a NUL, which would end the
+// part early in the protocol, so that the rest would be read as something else.
 func decode(part, s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
 	if err != nil {
@@ -114,23 +114,23 @@ func decode(part, s string) (string, error) {
 	return decoded, nil
 }
 
-// splitAddress splits host:port, both of which may be missing.
+// splitAddress splits host:port. Both may be missing.
 func splitAddress(s string) (host, port string, err error) {
 	host, port, hasPort := strings.Cut(s, ":")
 	if inner, found := strings.CutPrefix(s, "["); found {
 		inner, after, closed := strings.Cut(inner, "]")
-		host = strings.Replace(inner, "%25", "%", 1) // the zone of fe80::1%25eth0
+		host = strings.Replace(inner, "%25", "%", 1) // a zone, as in fe80::1%25eth0
 		port, hasPort = strings.CutPrefix(after, ":")
 		address, err := netip.ParseAddr(host)
 		if err != nil || !address.Is6() || !closed || !hasPort && after != "" {
-			return "", "", &SyntaxError{"the host in brackets is no IPv6 address, or is not followed by the port"}
+			return "", "", &SyntaxError{"the host in brackets is not an IPv6 address, or is not followed by the port"}
 		}
 	} else if strings.ContainsFunc(host, notInHost) {
 		return "", "", &SyntaxError{"the host has a character that no host name has " +
 			"(a URL has no tcp(...), and takes one host)"}
 	}
 	if hasPort && !validPort(port) {
-		return "", "", &SyntaxError{"the port is no number from 1 to 65535 " +
+		return "", "", &SyntaxError{"the port is not a number from 1 to 65535 " +
 			"(in a password write / as %2F, around an IPv6 address add brackets)"}
 	}
 	return host, port, nil

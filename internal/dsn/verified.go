@@ -17,11 +17,11 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// TLSForms says what tls= of a DSN and SetTLS take, for people.
+// TLSForms describes the values of tls= in a DSN and of SetTLS, for people.
 const TLSForms = "true (the system's authorities), ca:/path.pem (those in the file), sha256:FINGERPRINT (this certificate alone), " +
 	"or, which verify nothing, skip-verify, preferred and false"
 
-// FingerprintError is a server whose certificate is not the pinned one.
+// FingerprintError means that a server's certificate is not the pinned one.
 type FingerprintError struct {
 	Got string // the fingerprint of the server's certificate: SHA-256, in hex
 }
@@ -30,7 +30,7 @@ func (e *FingerprintError) Error() string {
 	return "the server's certificate is not the one of tls=sha256:...: it has the fingerprint " + e.Got
 }
 
-// SetTLS makes cfg connect as value says, whatever it said before; see TLSForms. Its errors show no value.
+// SetTLS sets the TLS configuration of cfg to value, and replaces an earlier one; see TLSForms. Its errors show no value.
 func SetTLS(cfg *mysql.Config, value string) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	file, isCA := strings.CutPrefix(value, "ca:")
@@ -53,7 +53,7 @@ func SetTLS(cfg *mysql.Config, value string) error {
 		if err != nil || len(want) != sha256.Size {
 			return errors.New("tls=sha256: a fingerprint has 64 hexadecimal digits, as `openssl x509 -noout -fingerprint -sha256 -in server-cert.pem` shows it")
 		}
-		// crypto/tls would verify the chain and the host name, of which a pinned certificate needs neither.
+		// crypto/tls would verify the chain and the host name; a pinned certificate needs neither.
 		config.InsecureSkipVerify = true
 		config.VerifyConnection = verifyFingerprint([sha256.Size]byte(want))
 	case value == "true":
@@ -66,7 +66,7 @@ func SetTLS(cfg *mysql.Config, value string) error {
 	}
 	cfg.TLS, cfg.TLSConfig, cfg.AllowFallbackToPlaintext = config, "", value == "preferred"
 	if config != nil && !config.InsecureSkipVerify {
-		config.ServerName = "localhost" // on a socket
+		config.ServerName = "localhost" // for a socket
 		if host, _, err := net.SplitHostPort(cfg.Addr); err == nil && cfg.Net != "unix" {
 			config.ServerName = host
 		}
@@ -83,7 +83,7 @@ func verifyFingerprint(want [sha256.Size]byte) func(tls.ConnectionState) error {
 	}
 }
 
-// Unverified says why another server could take this one's place on the network and get the password, empty if
+// Unverified returns why another server could take this one's place on the network and get the password, or an empty text if
 // none could. A socket, and an address of this machine, count as safe.
 func Unverified(cfg *mysql.Config) string {
 	host, _, _ := net.SplitHostPort(cfg.Addr)
@@ -101,7 +101,7 @@ func Unverified(cfg *mysql.Config) string {
 	return ""
 }
 
-// takeTLS takes tls=ca:... and tls=sha256:... out of the parameters: the driver has no such forms.
+// takeTLS removes tls=ca:... and tls=sha256:... from the parameters, because the driver does not know these forms.
 func takeTLS(params string) (others, value string, err error) {
 	var rest []string
 	for pair := range strings.SplitSeq(params, "&") {
@@ -119,7 +119,7 @@ func takeTLS(params string) (others, value string, err error) {
 	return strings.Join(rest, "&"), value, nil
 }
 
-// setTLS is SetTLS for a value that takeTLS has found.
+// setTLS calls SetTLS with a value that takeTLS has found.
 func setTLS(cfg *mysql.Config, value string) error {
 	if value == "" {
 		return nil

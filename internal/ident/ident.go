@@ -1,9 +1,9 @@
 // Package ident checks and quotes the names of databases, tables and columns.
 //
-// It is the only place that turns a name into SQL. A name that a user gives is
+// It is the only package that turns a name into SQL. A name that a user gives is
 // checked once, where it enters (Check), and quoted wherever it is written into
-// a statement (Quote). Values are parameters and never come here, but for those in
-// a trigger's body, which takes none (Literal).
+// a statement (Quote). Values are parameters and never come here, except those in
+// a trigger's body, which can't have parameters (Literal).
 package ident
 
 import (
@@ -13,35 +13,34 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLength is the longest name that MySQL and MariaDB take, in characters.
+// MaxLength is the length of the longest name that MySQL and MariaDB accept, in characters.
 const MaxLength = 64
 
-// InvalidError says why a name can't name anything on a server, and what to do
-// about it. It is what Check returns, so that a caller can tell a mistake in
-// what was typed (errors.As) from a failure of the server.
+// InvalidError is the error of Check: why no server can have something of this name, and the remedy. A caller distinguishes a
+// mistake in the input (errors.As) from a failure of the server by it.
 type InvalidError struct {
-	// Name is the name as it was given; it may hold anything.
+	// Name is the name as it was given; it may contain any bytes.
 	Name string
-	// Problem is what is wrong with it, and the remedy.
+	// Problem is what is wrong with the name, and the remedy.
 	Problem string
 }
 
-// Error shows the name escaped and cut short, so that neither a control
+// Error returns a text with the name escaped and shortened, so that neither a control
 // character nor a megabyte of text reaches the terminal.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("name %s: %s", shown(e.Name), e.Problem)
 }
 
 // Check returns nil if name can be the name of a database, table or column, and
-// an *InvalidError otherwise. Whether it exists is the server's to say.
+// an *InvalidError otherwise. It does not check whether it exists.
 //
-// Odd names are legal, and pass: with backticks, quotes, spaces inside or in
-// front, dots, slashes, control characters, any letter of the Basic
+// Odd names are legal, and pass: with backticks, quotes, spaces inside or at the
+// beginning, dots, slashes, control characters, any letter of the Basic
 // Multilingual Plane, or a whole SQL statement as a name.
 //
-// Some of what is refused here must be, since a server does not refuse it:
+// Check must refuse some names because a server does not refuse them:
 // MySQL 9.7 takes an emoji for a question mark and cuts a name at the first
-// byte that is no UTF-8, and then works on another table without a word.
+// byte that is not UTF-8, and then works on another table without an error.
 func Check(name string) error {
 	var problem string
 	switch {
@@ -65,19 +64,19 @@ func Check(name string) error {
 	return &InvalidError{Name: name, Problem: problem}
 }
 
-// Quote writes name as a quoted identifier: between backticks, those inside
-// doubled. It works under every sql_mode, ANSI_QUOTES included, and never fails:
-// Check the name where it comes from.
+// Quote returns name as a quoted identifier: between backticks, with those inside
+// doubled. It is right under every sql_mode, ANSI_QUOTES included. It accepts every name:
+// call Check where the name enters.
 //
-// It relies on a connection in UTF-8, the default, which package dsn insists on in
-// charset= and collation=: in GBK or Shift-JIS a backtick can be the second
+// It requires a connection in UTF-8, the default, which package dsn enforces in
+// charset= and collation=. In GBK or Shift-JIS a backtick can be the second
 // byte of a letter, and a crafted name could then end the quotes.
 func Quote(name string) string {
 	return "`" + strings.ReplaceAll(name, "`", "``") + "`"
 }
 
-// Derived is a name for something that belongs to a table: prefix and the table's name. What is past MaxLength
-// characters is cut and told apart by a hash.
+// Derived returns a name for something that belongs to a table: prefix and the table's name. A name longer than MaxLength
+// characters is shortened and gets a hash of the table's name.
 func Derived(prefix, table string) string {
 	name := []rune(prefix + table)
 	if len(name) <= MaxLength {
@@ -87,9 +86,8 @@ func Derived(prefix, table string) string {
 	return string(name[:MaxLength-len(hash)]) + hash
 }
 
-// Literal is a string literal for a trigger's body. Hexadecimal where a quote or a
-// backslash could be read in two ways: what they mean depends on the session's
-// sql_mode.
+// Literal returns a string literal for a trigger's body. It is hexadecimal if s has a quote or a
+// backslash, because their meaning depends on the session's sql_mode.
 func Literal(s string) string {
 	if strings.ContainsAny(s, `'\\`) {
 		return fmt.Sprintf("CONVERT(X'%X' USING utf8mb4)", s)
@@ -99,7 +97,7 @@ func Literal(s string) string {
 
 func supplementary(r rune) bool { return r > 0xFFFF }
 
-// shown quotes a name for a message, at most MaxLength characters of it.
+// shown quotes at most MaxLength characters of a name for a message.
 func shown(name string) string {
 	n := 0
 	for i := range name {

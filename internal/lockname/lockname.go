@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// Max is the length of the longest name that MySQL takes, in characters.
+// Max is the length of the longest name of a lock that MySQL accepts, in characters.
 const Max = 64
 
-// Make returns the lock name that stands for the parts, such as a purpose, a database and a topic. It has at most
-// longest characters.
+// Make returns the lock name for parts such as a purpose, a database and a topic. It has at most longest characters.
 //
-// The name is in lower case, because MySQL folds names to lower case and MariaDB does not. Parts that a name can't hold
-// as they are, because of their characters or their length, are cut and get a hash of all parts: different parts make
-// different names on every server.
+// The name is in lower case, because MySQL folds names to lower case and MariaDB does not. If a name can't contain the parts
+// as they are, because of their characters or their length, it is shortened and gets a hash of all parts, so that different parts
+// make different names on every server.
 func Make(longest int, parts ...string) string {
 	plain := "mqnotify:" + strings.Join(parts, ":")
 	name := strings.Map(func(r rune) rune {
@@ -28,7 +27,7 @@ func Make(longest int, parts ...string) string {
 		}
 		return '_'
 	}, plain)
-	colons := strings.Count(plain, ":") != len(parts) // a part has one: "a:b" is not "a", "b"
+	colons := strings.Count(plain, ":") != len(parts) // a colon in a part needs the hash: "a:b" is not "a", "b"
 	if name == plain && len(name) <= longest && !colons {
 		return name
 	}

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// From is where a reader of a topic begins. The zero value is the end.
+// From is where a reader of a topic begins. The zero value means the end.
 type From struct {
 	Kind Kind
-	// Last is how many of the newest rows come first, for Newest.
+	// Last is how many of the newest rows the reader gets first. It is for Newest.
 	Last int
-	// ID is the first id, 1 or more, for ID.
+	// ID is the first id, 1 or more. It is for ID.
 	ID uint64
 	// Time is for Time.
 	Time time.Time
-	// Ago is how long before the server's time, 0 or more, for Ago.
+	// Ago is a time before the server's current time, 0 or more. It is for Ago.
 	Ago time.Duration
-	// Progress is what the reader has already, for After.
+	// Progress is what the reader has read already. It is for After.
 	Progress Progress
 }
 
-// Kind is which of the fields of a From counts.
+// Kind is the kind of a From. It determines which other field counts.
 type Kind int
 
 // The kinds of places to begin at.
@@ -40,11 +40,11 @@ const (
 	after = "after "
 )
 
-// Text is the position after what the progress has. Parse reads it.
+// Text returns the position of a reader with this progress, as a text for Parse.
 func Text(p *Progress) string { return after + p.Text(math.MaxInt) }
 
-// Parse reads "beginning", "end", "last N", an id, a time in RFC 3339, or as "2006-01-02" or "2006-01-02 15:04:05" in UTC, a
-// duration ago ("90m"), or what Text returned. An empty text is the end.
+// Parse parses "beginning", "end", "last N", an id, a time in RFC 3339, or as "2006-01-02" or "2006-01-02 15:04:05" in UTC, a
+// duration ago ("90m"), or a text that Text returned. An empty text means the end.
 func Parse(text string) (From, error) {
 	switch text {
 	case "beginning":

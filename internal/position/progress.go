@@ -1,4 +1,4 @@
-// Package position is how far a reader of a topic is, and where one begins.
+// Package position has the progress of a reader of a topic, and the position where a reader begins.
 package position
 
 import (
@@ -7,35 +7,35 @@ import (
 	"strings"
 )
 
-// Progress is how far a reader is: it has every row up to the watermark Settled, and those of Done above it. The zero value is
-// before the first row. Not for concurrent use.
+// Progress is the progress of a reader: it has read every row up to the watermark Settled, and the ids of Done above it. The zero
+// value is before the first row. Not safe for concurrent use.
 type Progress struct {
-	// Settled is the watermark: there is nothing up to this id that the reader has not, and nothing can appear there any more.
+	// Settled is the watermark: the reader has read every row up to this id, and no further row can appear there.
 	Settled uint64
-	// Done are the ids above Settled that the reader has.
+	// Done are the ids above Settled that the reader has read.
 	Done Set
 }
 
-// Largest is the largest id that the reader has, or the watermark.
+// Largest returns the largest id that the reader has read, or the watermark.
 func (p *Progress) Largest() uint64 { return max(p.Settled, p.Done.Max()) }
 
-// Has reports whether the reader has the row of the id, or no such row exists or can appear.
+// Has reports whether the reader has read the row of the id, or no row with this id can appear.
 func (p *Progress) Has(id uint64) bool { return id <= p.Settled || p.Done.Contains(id) }
 
-// Add notes a row. The watermark moves by Settle alone.
+// Add records a row. Only Settle moves the watermark.
 func (p *Progress) Add(id uint64) {
 	if id > p.Settled {
 		p.Done.Add(id, id)
 	}
 }
 
-// Settle moves the watermark up to id, and past the rows right after it that the reader has.
+// Settle moves the watermark up to id, and further over the ids directly after it that the reader has read.
 func (p *Progress) Settle(id uint64) { p.Settled = p.Done.Trim(max(id, p.Settled)) }
 
-// Clone is a copy that changes on its own.
+// Clone returns an independent copy.
 func (p *Progress) Clone() Progress { return Progress{p.Settled, p.Done.Clone()} }
 
-// Union is what either has.
+// Union returns what at least one of the two has read.
 func (p *Progress) Union(q *Progress) Progress {
 	u := p.Clone()
 	for _, s := range q.Done.Spans {
@@ -45,14 +45,14 @@ func (p *Progress) Union(q *Progress) Progress {
 	return u
 }
 
-// Common is what both have.
+// Common returns what both have read.
 func (p *Progress) Common(q *Progress) Progress {
 	c := Progress{Settled: min(p.Settled, q.Settled)}
 	c.Done = p.above(c.Settled).Intersect(q.above(c.Settled))
 	return c
 }
 
-// above are the ids above an id that is at most the watermark.
+// above returns the ids above an id, which is at most the watermark.
 func (p *Progress) above(id uint64) Set {
 	s := p.Done.Clone()
 	if p.Settled > id {
@@ -61,11 +61,11 @@ func (p *Progress) above(id uint64) Set {
 	return s
 }
 
-// Covers reports whether the watermark is at or past every id that q has.
+// Covers reports whether the watermark has reached every id that q has.
 func (p *Progress) Covers(q *Progress) bool { return p.Settled >= q.Largest() }
 
-// Text is the progress as a short text, such as "1041" or "1041+1043-1050,1052", for a reader that keeps it elsewhere; see
-// ParseProgress. Of runs of ids above the watermark only the lowest most are in it: those that are not come again.
+// Text returns the progress as a short text, such as "1041" or "1041+1043-1050,1052", for a reader that stores it elsewhere; see
+// ParseProgress. Of the runs of ids above the watermark it contains only the lowest most; the reader reads the others again.
 func (p *Progress) Text(most int) string {
 	text := strconv.AppendUint(nil, p.Settled, 10)
 	for i, s := range p.Done.Spans[:min(most, len(p.Done.Spans))] {
@@ -78,7 +78,7 @@ func (p *Progress) Text(most int) string {
 	return string(text)
 }
 
-// ParseProgress reads what Text wrote. A plain number is a watermark.
+// ParseProgress parses a result of Text. A plain number is a watermark.
 func ParseProgress(text string) (Progress, error) {
 	var p Progress
 	wrong := fmt.Errorf("progress %q: write an id, or what was given as one before", text)

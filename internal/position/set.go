@@ -10,14 +10,14 @@ import (
 // Span is a range of ids, both ends included.
 type Span struct{ Lo, Hi uint64 }
 
-// Set is a set of ids as spans in order, with at least one id missing between
-// two of them. What it costs grows with the gaps, not with the ids.
+// Set is a set of ids as sorted spans, with at least one missing id between two of them. Its size grows with the number of gaps, not
+// with the number of ids. Not safe for concurrent use.
 type Set struct{ Spans []Span }
 
 // Add adds the ids lo to hi.
 func (s *Set) Add(lo, hi uint64) {
 	n := len(s.Spans)
-	if n == 0 || lo > s.Spans[n-1].Hi { // the usual case: past the end
+	if n == 0 || lo > s.Spans[n-1].Hi { // the usual case: after the last span
 		if n > 0 && lo-s.Spans[n-1].Hi == 1 {
 			s.Spans[n-1].Hi = hi
 		} else {
@@ -25,7 +25,7 @@ func (s *Set) Add(lo, hi uint64) {
 		}
 		return
 	}
-	// The spans from i up to j touch the new one and become one with it.
+	// The spans from i up to j touch the new one and are merged with it.
 	i, _ := slices.BinarySearchFunc(s.Spans, lo, func(p Span, lo uint64) int {
 		if p.Hi < lo && lo-p.Hi > 1 {
 			return -1
@@ -46,7 +46,7 @@ func (s *Set) Contains(id uint64) bool {
 	return i < len(s.Spans) && s.Spans[i].Lo <= id
 }
 
-// search is the index of the first span that ends at id or past it.
+// search returns the index of the first span that ends at id or after it.
 func (s *Set) search(id uint64) int {
 	i, _ := slices.BinarySearchFunc(s.Spans, id, func(p Span, id uint64) int {
 		if p.Hi < id {
@@ -57,15 +57,15 @@ func (s *Set) search(id uint64) int {
 	return i
 }
 
-// Trim forgets the ids up to and with id. It returns the last id of the run that
-// begins right after id, id itself when there is none.
+// Trim removes the ids up to id, id included. It returns the last id of the run that
+// begins directly after id, or id itself if there is none. It removes this run, too.
 func (s *Set) Trim(id uint64) uint64 {
 	i := s.search(id)
 	if i < len(s.Spans) && (s.Spans[i].Lo <= id || s.Spans[i].Lo-id == 1) {
 		id = s.Spans[i].Hi
 		i++
 	}
-	if i < len(s.Spans) && s.Spans[i].Lo-1 == id { // the first span ended right at id
+	if i < len(s.Spans) && s.Spans[i].Lo-1 == id { // the first span ended exactly at id
 		id = s.Spans[i].Hi
 		i++
 	}
@@ -89,7 +89,7 @@ func (s *Set) Missing(after, upTo uint64) iter.Seq[Span] {
 	}
 }
 
-// Max is the largest id of the set, 0 for an empty one.
+// Max returns the largest id of the set, or 0 if it is empty.
 func (s *Set) Max() uint64 {
 	if len(s.Spans) == 0 {
 		return 0
@@ -97,7 +97,7 @@ func (s *Set) Max() uint64 {
 	return s.Spans[len(s.Spans)-1].Hi
 }
 
-// Intersect are the ids of both sets.
+// Intersect returns the ids that are in both sets.
 func (s Set) Intersect(other Set) (both Set) {
 	for i, j := 0, 0; i < len(s.Spans) && j < len(other.Spans); {
 		a, b := s.Spans[i], other.Spans[j]
@@ -113,19 +113,18 @@ func (s Set) Intersect(other Set) (both Set) {
 	return both
 }
 
-// Clone is a copy that changes on its own.
+// Clone returns an independent copy.
 func (s *Set) Clone() Set { return Set{slices.Clone(s.Spans)} }
 
-// The stored form is a version byte and then triples of numbers (varints): a gap's
-// length, the length of the span behind it, both less one but the first gap, and
-// how often this pair repeats itself. Ids that step by three, as
-// auto_increment_increment makes them, are one triple however many they are.
+// The stored form is a version byte and then triples of varints: a gap, which is the first id after it less the last id before it;
+// the length of the span behind it less one; and how often this pair repeats. Ids that grow by three, as with
+// auto_increment_increment = 3, are one triple however many they are.
 const version = 1
 
-// ErrDamaged means that Decode has read what Encode did not write.
+// ErrDamaged means that Decode could not decode the bytes.
 var ErrDamaged = errors.New("the stored ids are damaged")
 
-// Encode is the set's stored form, for ids above base.
+// Encode returns the set's stored form, relative to base, which must be below all its ids.
 func (s *Set) Encode(base uint64) []byte {
 	out := []byte{version}
 	for i := 0; i < len(s.Spans); {
@@ -146,11 +145,11 @@ func (s *Set) Encode(base uint64) []byte {
 	return out
 }
 
-// maxStored is the most spans that Decode accepts, so that a damaged form costs little memory. A consumer keeps 2^20 and what was
-// read since.
+// maxStored is the maximum number of spans that Decode accepts, so that damaged bytes cost little memory. A consumer keeps 2^20
+// spans and those of one more page.
 const maxStored = 16 << 20
 
-// Decode reads what encode wrote with the same base.
+// Decode decodes the result of Encode with the same base.
 func Decode(stored []byte, base uint64) (Set, error) {
 	var s Set
 	if len(stored) == 0 {

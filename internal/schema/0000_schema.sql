@@ -1,4 +1,4 @@
--- Which of these files the database has.
+-- The files of this folder that were applied to the database, by number.
 CREATE TABLE IF NOT EXISTS mqnotify_schema (
   version    INT UNSIGNED NOT NULL,
   applied_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),

@@ -1,8 +1,8 @@
--- What mqnotify remembers, one set of tables a database. The topic is a table's
--- name, compared byte by byte, since table names may differ by case alone.
+-- The state of mqnotify; a database has one set of these tables. A topic is a table's
+-- name, compared byte by byte, because names of tables may differ only in case.
 
--- The one-row flag: a counter that grows with each change of the topic. A row
--- that is not there counts as 0.
+-- The one-row flag: a counter that grows with every change of the topic. A missing
+-- row counts as 0.
 CREATE TABLE IF NOT EXISTS mqnotify_flag (
   topic      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   counter    BIGINT UNSIGNED NOT NULL,
@@ -10,9 +10,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_flag (
   PRIMARY KEY (topic)
 ) ENGINE=InnoDB;
 
--- How far a group has read: every id up to settled is done, and so are the ids
--- in delivered. A member may move its row only while the fence is the one it
--- set; the version counts the moves.
+-- A group's offset: every id up to settled is done, and so are the ids in delivered. A member
+-- may move its row only while the fence is the one that it set; the version counts the moves.
 CREATE TABLE IF NOT EXISTS mqnotify_offset (
   topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -25,7 +24,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_offset (
   PRIMARY KEY (topic, group_name)
 ) ENGINE=InnoDB;
 
--- Messages whose handler failed too often, whole, so that they can be tried
+-- Messages whose handler failed too often. They are stored whole, so that they can be tried
 -- again after the topic's own rows are gone.
 CREATE TABLE IF NOT EXISTS mqnotify_dead_letter (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -41,9 +40,9 @@ CREATE TABLE IF NOT EXISTS mqnotify_dead_letter (
   UNIQUE KEY message (topic, group_name, message_id)
 ) ENGINE=InnoDB;
 
--- How far each partition of a group is whose members share it. The group's own row, in
--- mqnotify_offset, says how many there are and what they go by; its settled is the least
--- of theirs. A member may move a row only while the fence is the one it set.
+-- The offset of each partition of a shared group. The group's own row in mqnotify_offset
+-- has the number of partitions and their key; its settled is the smallest of theirs.
+-- A member may move a row only while the fence is the one that it set.
 CREATE TABLE IF NOT EXISTS mqnotify_partition (
   topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -57,8 +56,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_partition (
   PRIMARY KEY (topic, group_name, part)
 ) ENGINE=InnoDB;
 
--- The dead letters of rows, not of messages, that the group's consumer is to try again: it reads the row again, and deletes
--- the request and the dead letter when the row is handled. A retry of a message is published, and needs no row here.
+-- Requests to try again the dead letters of rows, not of messages. The group's consumer reads the row again, and deletes
+-- the request and the dead letter when the row is handled. A message is published again instead, and needs no request.
 CREATE TABLE IF NOT EXISTS mqnotify_retry (
   topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -66,7 +65,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_retry (
   PRIMARY KEY (topic, group_name, message_id)
 ) ENGINE=InnoDB;
 
--- Which table a group's offset is of, as InnoDB numbers it: TRUNCATE makes a new one, whose ids begin again.
+-- The table that a group's offset belongs to, by InnoDB's number: after TRUNCATE the table has another one, and its ids begin again.
 CREATE TABLE IF NOT EXISTS mqnotify_origin (
   topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -76,8 +75,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_origin (
   PRIMARY KEY (topic, group_name)
 ) ENGINE=InnoDB;
 
--- NOTIFY: every row is a notification to the processes that listen to its name. INSERT INTO it (name, payload) VALUES
--- (...) by any program is one. Listening processes delete rows that are older than an hour.
+-- NOTIFY: every row is a notification to the processes that listen to its name. Any program sends one by INSERT INTO it
+-- (name, payload) VALUES (...). Listening processes delete rows that are older than an hour.
 CREATE TABLE IF NOT EXISTS mqnotify_notification (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -90,8 +89,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_notification (
 
 -- The state of guards. Keys and names are compared byte by byte. Times are the
 -- server's, in UTC, as DATETIME, which no session's time zone changes. taker is the
--- random mark of the attempt that succeeded: a process that lost its connection
--- learns from it whether its own attempt did.
+-- random mark of the attempt that succeeded: after a lost connection a process reads
+-- in it whether its own attempt succeeded.
 
 -- Once: done_at is when an attempt succeeded, NULL before.
 CREATE TABLE IF NOT EXISTS mqnotify_once (
@@ -101,8 +100,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_once (
   PRIMARY KEY (once_key)
 ) ENGINE=InnoDB;
 
--- Claims. A claim that follows another one names it. Each has one successor at most,
--- and a claim that was not made has none.
+-- Claims. A claim that follows another one names it. Each has at most one successor,
+-- and only a claim that was made can have one.
 CREATE TABLE IF NOT EXISTS mqnotify_claim (
   claim_key  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   follows    VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
@@ -113,7 +112,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_claim (
   CONSTRAINT mqnotify_claim_follows FOREIGN KEY (follows) REFERENCES mqnotify_claim (claim_key)
 ) ENGINE=InnoDB;
 
--- At most once an interval: when an attempt last succeeded, and how many have.
+-- At most once an interval: when an attempt last succeeded, and how many did.
 CREATE TABLE IF NOT EXISTS mqnotify_interval (
   interval_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   times        BIGINT UNSIGNED NOT NULL,
@@ -122,7 +121,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_interval (
   PRIMARY KEY (interval_key)
 ) ENGINE=InnoDB;
 
--- A mutex that is held while its row is there.
+-- A mutex that is held while its row exists.
 CREATE TABLE IF NOT EXISTS mqnotify_mutex_row (
   name     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -140,8 +139,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_mutex_flag (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB;
 
--- Leases. One is held until expires_at, which is NULL when it was released. The
--- token counts its holders, and never falls: no row is deleted.
+-- Leases. A lease is held until expires_at, which is NULL after a release. The
+-- token counts its holders, and never falls, because no row is deleted.
 CREATE TABLE IF NOT EXISTS mqnotify_lease (
   name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   token      BIGINT UNSIGNED NOT NULL,
@@ -152,7 +151,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_lease (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB;
 
--- The queues, by name. An ordered one gives out one task at a time, in the order
+-- The queues, by name. An ordered queue gives out one task at a time, in the order
 -- of their ids.
 CREATE TABLE IF NOT EXISTS mqnotify_queue (
   name       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -161,28 +160,28 @@ CREATE TABLE IF NOT EXISTS mqnotify_queue (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB;
 
--- The tasks of all queues. Any program can add a task by INSERT INTO it (queue, payload)
+-- The tasks of all queues. Any program adds a task by INSERT INTO it (queue, payload)
 -- VALUES (...). One index finds the tasks to claim, those that become due and those to
 -- prune: each kind is the beginning of a range of the index.
 CREATE TABLE IF NOT EXISTS mqnotify_task (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   queue      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   state      ENUM('scheduled', 'ready', 'in progress', 'failed', 'done', 'dead') NOT NULL DEFAULT 'ready',
--- Ready: the priority. In progress: 1 if the task was cancelled, and is dead when its worker gives it up; 2 if it was
--- cancelled, and is ready then. Else 0.
+-- Ready: the priority. In progress: 1 if the task was cancelled and becomes dead when its worker gives it up; 2 if it was
+-- cancelled and becomes ready then. Otherwise 0.
   claim_order SMALLINT NOT NULL DEFAULT 0,
--- UTC. Scheduled, failed: when it becomes ready. In progress: when the claim lapses.
--- Done, dead: since when. This and the owner keep a row's length, which makes claims cheap.
+-- UTC. Scheduled, failed: when it becomes ready. In progress: when the claim lapses. Done, dead: since when.
+-- This column and owner have a fixed length: a claim is cheap because the row keeps its length.
   state_at   DATETIME(6) NOT NULL DEFAULT '1970-01-01 00:00:00',
   priority   SMALLINT NOT NULL DEFAULT 0,
--- The claims so far: with the id it tells one claim from all others.
+-- The number of claims so far. With the id it identifies a claim.
   attempts   INT UNSIGNED NOT NULL DEFAULT 0,
   retries    INT UNSIGNED NOT NULL DEFAULT 5,
 -- How many of its claims have lapsed because their workers vanished.
   lapses     INT UNSIGNED NOT NULL DEFAULT 0,
--- Its row in mqnotify_task_key says whether it has it still.
+-- Whether the task still has this key is in mqnotify_task_key.
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
--- The worker that has it, or had it last. Ready: ~ and until when (UTC) a busy worker has reserved it.
+-- The worker that has the task, or had it last. Ready: ~ and the time (UTC) until which a busy worker has reserved it.
   owner      CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   last_error TEXT CHARACTER SET utf8mb4 NULL,
@@ -191,8 +190,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   KEY claim (queue, state, claim_order, state_at)
 ) ENGINE=InnoDB;
 
--- The unique keys of tasks. One that is there and neither done nor dead has the key;
--- of any other it is free.
+-- The unique keys of tasks. A task has its key until it is done or dead, or its row is gone; then the key is free.
 CREATE TABLE IF NOT EXISTS mqnotify_task_key (
   queue      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -223,7 +221,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_ring (
   PRIMARY KEY (name)
 ) ENGINE=InnoDB;
 
--- A ring's rows, as many as its size: entry n is in slot n modulo the size.
+-- A ring buffer's rows, as many as its size: entry n is in slot n modulo the size.
 CREATE TABLE IF NOT EXISTS mqnotify_ring_slot (
   ring       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   slot       INT UNSIGNED NOT NULL,
@@ -234,8 +232,8 @@ CREATE TABLE IF NOT EXISTS mqnotify_ring_slot (
   KEY entry (ring, entry)
 ) ENGINE=InnoDB;
 
--- Which publishes by HTTP were done, by the key that the client gave (Idempotency-Key). The digest tells
--- another message under the same key. mqnotify serve deletes those that are old.
+-- The publishes by HTTP that were done, by the key that the client gave (Idempotency-Key). The digest shows whether
+-- a publish under a known key has another message. mqnotify serve deletes old rows.
 CREATE TABLE IF NOT EXISTS mqnotify_idempotency (
   topic      VARCHAR(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   name       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -246,9 +244,9 @@ CREATE TABLE IF NOT EXISTS mqnotify_idempotency (
   KEY created_at (created_at)
 ) ENGINE=InnoDB;
 
--- Messages that an import has put into a topic, by where they came from and their
--- broker's id: written in the transaction that inserts them, so that none is inserted
--- twice. Old ones are deleted.
+-- Messages that an import has put into a topic, by their source and their
+-- broker's id. The transaction that inserts a message also inserts its row here, so that
+-- none is inserted twice. Old rows are deleted.
 CREATE TABLE IF NOT EXISTS mqnotify_import (
   topic      VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   source     VARBINARY(255) NOT NULL,
@@ -258,9 +256,10 @@ CREATE TABLE IF NOT EXISTS mqnotify_import (
   KEY age (topic, source, seen_at)
 ) ENGINE=InnoDB;
 
--- The latest snapshot of each captured table. after_key is the key of the last row that was written, NULL before the first, and last_key
--- that of the table's last row when the snapshot began: JSON arrays of texts. key_columns and capture say of which key, and of which
--- capture, the snapshot is: another one begins a new snapshot. The topic's messages from first_id on make a copy of the table.
+-- The latest snapshot of each captured table. after_key is the key of the last row that was written, NULL before the first.
+-- last_key is the key of the table's last row when the snapshot began. Both are JSON arrays of texts. key_columns and capture
+-- name the key and the capture that the snapshot is for: another key or capture begins a new snapshot. The topic's messages
+-- from first_id on make a copy of the table.
 CREATE TABLE IF NOT EXISTS mqnotify_snapshot (
   table_name  VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   topic       VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,

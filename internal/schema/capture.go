@@ -10,37 +10,36 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// CaptureMode is the sql_mode that the capture triggers must be made with, and then
-// run, whatever the writer's is: nothing is cut short without an error, and a day that
-// is none, which is in the table already, is no reason to refuse a write.
+// CaptureMode is the sql_mode of the capture triggers, which they keep whatever the writer's sql_mode is. With it no value is cut
+// short without an error, and an invalid date that is already in the table does not make a write fail.
 const CaptureMode = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES"
 
 // CaptureRow is SQL that writes the row before (Old) or after a change (New).
 type CaptureRow struct {
-	// Row writes it as JSON, and AnyRow does when a column's type was changed.
+	// Row writes the row as JSON. AnyRow does the same after a column's type was changed.
 	Row, AnyRow string
-	// Key writes the row's key as a JSON string, and so does AnyKey. Empty means that messages have no key.
+	// Key and AnyKey write the row's key as a JSON string. Empty means that messages have no key.
 	Key, AnyKey string
 }
 
-// CaptureTrigger is what a capture trigger is made of.
+// CaptureTrigger is the definition of a capture trigger.
 type CaptureTrigger struct {
 	Table, Topic string
 	Event        string // "INSERT", "UPDATE" or "DELETE", in any case
 	Old, New     CaptureRow
 	// Same is SQL that is true while the columns have the types that Row and Key are for. Empty means always.
 	Same string
-	// Split makes an UPDATE of the key a delete and an insert, each with its own key.
+	// Split turns an UPDATE of the key into a delete and an insert, each with its own key.
 	Split bool
-	// Tombstones makes each delete two messages: the second has the header tombstone and an empty payload.
+	// Tombstones makes two messages of every delete: the second has the header tombstone and an empty payload.
 	Tombstones bool
-	// Trigger is the trigger's name; empty means CaptureName's.
+	// Trigger is the trigger's name; empty means the result of CaptureName.
 	Trigger string
-	// Definition is kept in the trigger's text.
+	// Definition is stored in the trigger's text.
 	Definition string
 }
 
-// Name is the trigger's name.
+// Name returns the trigger's name.
 func (c CaptureTrigger) Name() string {
 	if c.Trigger != "" {
 		return c.Trigger
@@ -48,12 +47,12 @@ func (c CaptureTrigger) Name() string {
 	return CaptureName(c.Table, c.Event)
 }
 
-// CaptureName is the name of a table's capture trigger for an event.
+// CaptureName returns the name of a table's capture trigger for an event.
 func CaptureName(table, event string) string {
 	return ident.Derived("mqnotify_capture_"+strings.ToLower(event)+"_", table)
 }
 
-// Statement is the commented statement that makes the trigger.
+// Statement returns the commented statement that creates the trigger.
 func (c CaptureTrigger) Statement() (string, error) {
 	event := strings.ToLower(c.Event)
 	same := cmp.Or(c.Same, "TRUE")
@@ -82,7 +81,7 @@ func (c CaptureTrigger) Statement() (string, error) {
 		"moved", c.deleted()+",\n    "+c.inserted()), nil
 }
 
-// any is the first of the expressions that is there, or NULL.
+// any returns the first expression that is not empty, or NULL.
 func (CaptureRow) any(expressions ...string) string { return cmp.Or(append(expressions, "NULL")...) }
 
 func (c CaptureTrigger) inserted() string {
@@ -97,7 +96,7 @@ func (c CaptureTrigger) deleted() string {
 	return message + ",\n    (CONCAT(" + ident.Literal(c.fields("delete")+`,"tombstone":"true","key":`) + ", old_key, '}'), '')"
 }
 
-// message is a row of the topic.
+// message returns a row of the topic, as SQL.
 func (c CaptureTrigger) message(op, key, payload string) string {
 	headers := ident.Literal(c.fields(op) + "}")
 	if c.Old.Key != "" || c.New.Key != "" {
@@ -106,14 +105,14 @@ func (c CaptureTrigger) message(op, key, payload string) string {
 	return "(" + headers + ",\n    " + payload + ")"
 }
 
-// payload is the literal that a payload begins with: as the headers do, and then more.
+// payload returns the literal at the beginning of a payload: the same fields as in the headers, and then more.
 func (c CaptureTrigger) payload(op, more string) string { return ident.Literal(c.fields(op) + more) }
 
-// fields begins the JSON of headers and payload.
+// fields returns the beginning of the JSON of headers and payload.
 func (c CaptureTrigger) fields(op string) string {
 	name, err := json.Marshal(c.Table)
 	if err != nil {
-		panic(err) // a string is always written
+		panic(err) // can't happen: a string has JSON
 	}
 	return `{"op":"` + op + `","table":` + string(name)
 }

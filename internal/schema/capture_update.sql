@@ -1,7 +1,7 @@
--- Writes a message for every UPDATE that changes something of a row, by whatever program, in the writer's own
--- transaction. What is too large for max_allowed_packet is NULL, which the topic refuses, and the writer is told. The
--- statement that is never run says what the trigger was made for: mqnotify reads it. Columns whose types were changed
--- since then take the long way.
+-- Writes a message for every UPDATE by any program that changes something of a row, in the writer's own transaction. A row
+-- that is too large for max_allowed_packet becomes NULL, which the topic refuses, so that the writer gets an error. The DO
+-- statement never runs. It stores what the trigger was made for, and mqnotify reads it. Columns whose types were changed
+-- since then take the ELSE branch, which is slower.
 CREATE TRIGGER {trigger} AFTER UPDATE ON {table} FOR EACH ROW
 BEGIN
   DECLARE old_row, new_row, old_key, new_key LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -1,5 +1,5 @@
--- Shows the open transactions of the server, but not their statements, to accounts that may execute it: it runs with the
--- rights of the account that made it, which needs PROCESS. The server shows a view that may be 100 ms old. The view is
+-- Shows the open transactions of the server, but not their statements, to accounts that may execute it. It runs with the
+-- privileges of the account that made it, which needs PROCESS. The server's view may be 100 ms old. The view is
 -- newer than the call if it has the caller's own row, inside a transaction, with the number in the row's statement.
 CREATE PROCEDURE mqnotify_open_writers(number BIGINT UNSIGNED)
 SQL SECURITY DEFINER

@@ -1,4 +1,4 @@
-// Package schema holds mqnotify's tables and triggers as plain SQL files, and
+// Package schema has mqnotify's tables and triggers as plain SQL files, and
 // applies them. The files run unchanged on MySQL and MariaDB.
 package schema
 
@@ -16,16 +16,16 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// The tables of the state, made by Init in the database of the topics.
+// The tables of mqnotify's state, which Init creates in the database of the topics.
 const (
 	FlagTable       = "mqnotify_flag"
 	OffsetTable     = "mqnotify_offset"
 	PartitionTable  = "mqnotify_partition"
 	DeadLetterTable = "mqnotify_dead_letter"
-	RetryTable      = "mqnotify_retry"  // dead letters to be tried again
-	OriginTable     = "mqnotify_origin" // which tables the offsets are of
+	RetryTable      = "mqnotify_retry"  // requests to retry dead letters
+	OriginTable     = "mqnotify_origin" // the tables that the offsets belong to
 	ImportTable     = "mqnotify_import"
-	SnapshotTable   = "mqnotify_snapshot" // how far the snapshots of captured tables are
+	SnapshotTable   = "mqnotify_snapshot" // the progress of snapshots of captured tables
 	VersionTable    = "mqnotify_schema"
 
 	OnceTable      = "mqnotify_once"
@@ -43,24 +43,23 @@ const (
 	RingSlotTable = "mqnotify_ring_slot"
 
 	IdempotencyTable  = "mqnotify_idempotency"  // the keys of publishes by HTTP
-	NotificationTable = "mqnotify_notification" // every row is a NOTIFY
+	NotificationTable = "mqnotify_notification" // every row is a notification
 )
 
 //go:embed *.sql
 var files embed.FS
 
-// Conn is what Init needs: *sql.DB, *sql.Conn and their sqlx twins have it.
+// Conn is what Init needs. *sql.DB, *sql.Conn and their sqlx equivalents implement it.
 type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// ErrNewer means that a newer mqnotify has made the tables of the database.
-var ErrNewer = errors.New("the tables of this database are of a newer mqnotify")
+// ErrNewer means that a newer mqnotify has created or upgraded the tables of the database.
+var ErrNewer = errors.New("the tables of this database are from a newer mqnotify")
 
-// Init makes the tables of the state and a message table for each topic. What
-// is there already stays as it is, so Init may run twice, at the same time too. Its errors are
-// those of ident.Check, ErrNewer and the server's.
+// Init creates the tables of mqnotify's state and a message table for each topic. It keeps those that exist, so it may run twice,
+// also at the same time. Its errors are those of ident.Check, ErrNewer and the server's.
 func Init(ctx context.Context, db Conn, topics ...string) error {
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {
@@ -73,7 +72,7 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 	}
 	var have sql.NullInt64
 	exec := func(statement string, args ...any) error {
-		// Two who make the same table at once may deadlock, on MySQL.
+		// On MySQL two processes that create the same table at the same time may deadlock.
 		return server.Again(ctx, server.Retryable, func() error {
 			_, err := db.ExecContext(ctx, statement, args...)
 			return err
@@ -88,7 +87,7 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 				return fmt.Errorf("schema: apply %s: %w", m.name, err)
 			}
 		}
-		if i == 0 { // the table of versions itself
+		if i == 0 { // this file has created the table of versions
 			row := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+VersionTable)
 			if err := row.Scan(&have); err != nil {
 				return fmt.Errorf("schema: read the version: %w", err)
@@ -110,8 +109,8 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 	return nil
 }
 
-// Script is all that Init would do on an empty database, as SQL to read or to
-// hand to an administrator.
+// Script returns the SQL of everything that Init does on an empty database, for a reader or an
+// administrator.
 func Script(topics ...string) (string, error) {
 	var script strings.Builder
 	migrations, err := migrations()
@@ -133,15 +132,15 @@ func Script(topics ...string) (string, error) {
 	return script.String(), nil
 }
 
-// OpenWritersRoutine is the procedure that shows the open transactions to accounts without PROCESS.
+// OpenWritersRoutine is the procedure that shows open transactions to accounts without PROCESS.
 const OpenWritersRoutine = "mqnotify_open_writers"
 
-// OpenWriters is the commented statement that makes OpenWritersRoutine.
+// OpenWriters returns the commented statement that creates OpenWritersRoutine.
 func OpenWriters() string { return read("open_writers.sql") }
 
-// Topic is the statement that makes a message table.
+// Topic returns the statement that creates a message table.
 func Topic(topic string) string {
-	// Split first: a name may have anything in it, a semicolon at the end of a line too.
+	// Split before filling in the name, because a name may contain a semicolon at the end of a line.
 	return fill(statements(read("topic.sql"))[0], "topic", ident.Quote(topic))
 }
 
@@ -151,7 +150,7 @@ type migration struct {
 	statements []string
 }
 
-// migrations are the numbered files, in the order of their numbers.
+// migrations returns the numbered files, in the order of their numbers.
 func migrations() ([]migration, error) {
 	entries, err := files.ReadDir(".") // sorted by name
 	if err != nil {
@@ -173,12 +172,12 @@ func migrations() ([]migration, error) {
 func read(name string) string {
 	text, err := files.ReadFile(path.Clean(name))
 	if err != nil {
-		panic(err) // a file named in this package is not embedded
+		panic(err) // the package names a file that is not embedded
 	}
 	return string(text)
 }
 
-// fill replaces {key} by its value, for pairs of key and value.
+// fill replaces every {key} by its value; pairs are keys and values.
 func fill(text string, pairs ...string) string {
 	replacements := make([]string, len(pairs))
 	for i := 0; i < len(pairs); i += 2 {
@@ -187,8 +186,8 @@ func fill(text string, pairs ...string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// statements splits a file of this package: no semicolon ends one of its lines
-// but a statement's last, and comment lines stand before a statement or a column.
+// statements splits a file of this package into its statements. In these files only a statement's last line ends with a semicolon,
+// and comments have lines of their own.
 func statements(text string) []string {
 	var all []string
 	for statement := range strings.SplitSeq(text, ";\n") {

@@ -1,4 +1,4 @@
--- A message table: the topic. INSERT INTO it (payload) VALUES (...) by any program is a message.
+-- A message table: a topic. Any program adds a message by INSERT INTO it (payload) VALUES (...).
 CREATE TABLE IF NOT EXISTS {topic} (
   id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),

@@ -11,15 +11,15 @@ import (
 type TriggerForm string
 
 const (
-	// TriggerCounter counts changes: any number of readers, but writers of the
+	// TriggerCounter counts changes. It allows any number of readers, but writers of the
 	// table commit one at a time.
 	TriggerCounter TriggerForm = "counter"
-	// TriggerRow leaves a row that the reader deletes: one reader.
+	// TriggerRow inserts a row that the reader deletes. It allows one reader.
 	TriggerRow TriggerForm = "row"
 )
 
-// Trigger is the commented statement that makes a table's trigger set the flag at
-// each event ("INSERT", "UPDATE" or "DELETE"), for writers that can't be changed.
+// Trigger returns the commented statement that creates a trigger which sets the flag at
+// every event ("INSERT", "UPDATE" or "DELETE") of a table, for writers that can't be changed.
 func Trigger(table string, form TriggerForm, event string) (string, error) {
 	if err := ident.Check(table); err != nil {
 		return "", err
@@ -46,7 +46,7 @@ func Trigger(table string, form TriggerForm, event string) (string, error) {
 		"name", ident.Literal(table)), nil
 }
 
-// TriggerName is the name of a table's flag trigger.
+// TriggerName returns the name of a table's flag trigger.
 func TriggerName(table, event string) string {
 	return ident.Derived("mqnotify_"+strings.ToLower(event)+"_", table)
 }

@@ -1,7 +1,6 @@
 package schema
 
-// Newest is the number of the newest migration: the version that Init leaves a
-// database at, the largest in VersionTable.
+// Newest returns the number of the newest migration. After Init it is the largest version in VersionTable.
 func Newest() (int, error) {
 	all, err := migrations()
 	if err != nil {

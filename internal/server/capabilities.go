@@ -1,5 +1,5 @@
 // Package server knows what MySQL and MariaDB servers can do and what their
-// errors mean. Decisions are made on what a server can do, not on its name.
+// errors mean. Code decides by a server's abilities, not by its name.
 package server
 
 import (
@@ -13,24 +13,24 @@ import (
 	"time"
 )
 
-// Capabilities is what a session's server can do, found out once a session.
+// Capabilities are the abilities and settings of a session's server, read once per session.
 type Capabilities struct {
-	Version        string // as the server says it, such as "10.11.19-MariaDB"
+	Version        string // in the server's form, such as "10.11.19-MariaDB"
 	VersionComment string
 	MariaDB        bool
-	ReadOnly       bool // no writes on this server
-	Galera         bool // a node of a Galera cluster: advisory locks and writers are each node's own
-	// GroupReplication is set on a member of a group; MultiPrimary when the
+	ReadOnly       bool // the server takes no writes
+	Galera         bool // a node of a Galera cluster: advisory locks and open transactions are local to each node
+	// GroupReplication is true on a member of a group; MultiPrimary if the
 	// group's other members take writes too.
 	GroupReplication, MultiPrimary bool
-	// Replica is set when the server applies what another one commits, whether it is ReadOnly or not. MayBeReplica is set
-	// when it has done so and the account can't see whether it still does: Growth tells.
+	// Replica is true if the server applies the transactions of another one, whether it is ReadOnly or not. MayBeReplica is
+	// true if it has applied some and the account can't see whether it still does: Growth finds out.
 	Replica, MayBeReplica  bool
-	GTID                   bool // gtid_mode=ON with a binary log: commits can be waited for
+	GTID                   bool // gtid_mode=ON with a binary log: sessions can wait for commits
 	PerformanceSchema      bool
 	Autocommit             bool   // of the session that asked
 	MaxAllowedPacket       int    // bytes
-	AutoIncrementIncrement uint64 // the step between two ids
+	AutoIncrementIncrement uint64 // the difference between two ids
 	LowerCaseTableNames    int
 	WaitTimeout            int // seconds until an idle session is closed
 	ServerUUID             string
@@ -40,7 +40,7 @@ type Capabilities struct {
 	applied   string // the GTIDs of other servers' transactions
 }
 
-// variables that decide; a server shows those it knows.
+// variables are the variables that Discover reads. A server shows only those that it knows.
 var variables = []string{
 	"version", "version_comment", "read_only", "innodb_read_only", "super_read_only", "transaction_read_only",
 	"wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode",
@@ -52,12 +52,13 @@ var variables = []string{
 	"gtid_executed", "gtid_slave_pos", "group_replication_view_change_uuid",
 }
 
-// Queryer runs a statement: *sql.DB, *sql.Conn and their sqlx twins.
+// Queryer runs a statement. *sql.DB, *sql.Conn and their sqlx equivalents implement it.
 type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Discover asks the server behind q, in one statement, or in two on a MySQL server without GTIDs or with those of others.
+// Discover reads the capabilities of the server behind q. It sends one statement, or two to a MySQL server without GTIDs or with
+// GTIDs of other servers.
 func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 	query := "SHOW SESSION VARIABLES WHERE Variable_name IN ('" + strings.Join(variables, "', '") + "')"
 	rows, err := q.QueryContext(ctx, query)
@@ -77,14 +78,14 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 		return nil, fmt.Errorf("server: read variables: %w", err)
 	}
 	c := capabilities(known)
-	// A replica without GTIDs, which MariaDB always has, is known only by its channels.
+	// Without GTIDs, which MariaDB always has, only the channels show whether a server is a replica.
 	if withGTIDs := c.MariaDB || c.GTID; c.WritersElsewhere() || withGTIDs && c.applied == "" {
 		return c, nil
 	}
 	return c, c.lookForSource(ctx, q)
 }
 
-// lookForSource finds out whether the server is a replica, and not one that was made a source.
+// lookForSource reads whether the server is a replica now. A former replica that became a source is none.
 func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	query := "SELECT COUNT(*) FROM performance_schema.replication_applier_status" +
 		" WHERE SERVICE_STATE = 'ON' AND CHANNEL_NAME NOT LIKE 'group\\_replication\\_%'"
@@ -102,8 +103,8 @@ func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	return nil
 }
 
-// AppliesWithin reports whether the server is a replica. Where the account can't see that, it waits for a time, and looks
-// whether the server has applied anything of another one's since c was found out.
+// AppliesWithin reports whether the server is a replica. If the account can't see that, it waits for a time, and reports
+// whether the server has applied transactions of another server since c was read.
 func (c *Capabilities) AppliesWithin(ctx context.Context, q Queryer, wait time.Duration) (bool, error) {
 	if !c.MayBeReplica {
 		return c.Replica, nil
@@ -116,17 +117,17 @@ func (c *Capabilities) AppliesWithin(ctx context.Context, q Queryer, wait time.D
 	}
 }
 
-// Growth finds out whether a server applies the transactions of another one, by the GTIDs that it has: an account needs no
-// privilege to read them. A MySQL server without GTIDs shows nothing. Growth is not safe for concurrent use.
+// Growth detects that a server applies the transactions of another one, by its GTIDs, which every account may
+// read. A MySQL server without GTIDs shows nothing. Not safe for concurrent use.
 type Growth struct {
 	caps    *Capabilities
 	applied string
 }
 
-// Growth returns one that begins when c was found out.
+// Growth returns a Growth that begins when c was read.
 func (c *Capabilities) Growth() *Growth { return &Growth{c, c.applied} }
 
-// Grows reports whether the server has applied any since the last call.
+// Grows reports whether the server has applied a transaction of another server since the last call.
 func (g *Growth) Grows(ctx context.Context, q Queryer) (bool, error) {
 	variable := "gtid_executed"
 	if g.caps.MariaDB {
@@ -147,7 +148,7 @@ func (g *Growth) Grows(ctx context.Context, q Queryer) (bool, error) {
 	return now != before, nil
 }
 
-// one reads the one value of a query.
+// one returns the only value of a query.
 func one[T any](ctx context.Context, q Queryer, query string) (value T, err error) {
 	rows, err := q.QueryContext(ctx, query)
 	if err != nil {
@@ -160,7 +161,7 @@ func one[T any](ctx context.Context, q Queryer, query string) (value T, err erro
 	return value, errors.Join(err, rows.Err())
 }
 
-// foreign is what of a set of GTIDs is of other servers' transactions. The members of a replication group share a name.
+// foreign returns the part of a set of GTIDs that other servers' transactions have. The members of a replication group share a name.
 func (c *Capabilities) foreign(executed string) string {
 	own := []string{c.ServerUUID, c.variables["group_replication_group_name"], c.variables["group_replication_view_change_uuid"]}
 	var others []string
@@ -211,15 +212,14 @@ func capabilities(known map[string]string) *Capabilities {
 	return c
 }
 
-// Has reports whether the server has a system variable of the name, among those that
-// mqnotify may want to set or read.
+// Has reports whether the server has a system variable of the name. It knows only the variables that mqnotify may set or read.
 func (c *Capabilities) Has(variable string) bool {
 	_, ok := c.variables[variable]
 	return ok
 }
 
-// Settings is the SET statement for the given variables and values, those that
-// the server does not know left out; empty when none is left.
+// Settings returns a SET statement for pairs of a variable and its value. It omits variables that
+// the server does not know, and is empty if none is left.
 func (c *Capabilities) Settings(pairs ...string) string {
 	var assignments []string
 	for i := 0; i < len(pairs); i += 2 {
@@ -233,21 +233,21 @@ func (c *Capabilities) Settings(pairs ...string) string {
 	return "SET SESSION " + strings.Join(assignments, ", ")
 }
 
-// ForWaits are the Settings that every session has whose statements wait, whatever the server's and the account's are.
+// ForWaits returns the Settings for every session whose statements wait, whatever the defaults of server and account are.
 func ForWaits() []string {
 	return []string{
 		"autocommit", "1",
-		"completion_type", "'NO_CHAIN'", // or a rollback would begin the next transaction
-		"sql_select_limit", "9223372036854775807", // none
+		"completion_type", "'NO_CHAIN'", // otherwise a rollback would begin the next transaction
+		"sql_select_limit", "9223372036854775807", // no limit
 		"time_zone", "'+00:00'",
-		"long_query_time", "3600", // each wait would fill the slow log
+		"long_query_time", "3600", // otherwise every wait would be in the slow log
 		"max_execution_time", "0",
 		"max_statement_time", "0",
 	}
 }
 
 // WritersElsewhere reports whether sessions of other servers write to the tables
-// of this one: their transactions hold no lock here, and can't be seen.
+// of this one. Their transactions hold no lock here, and can't be seen.
 func (c *Capabilities) WritersElsewhere() bool {
 	return c.Galera || c.MultiPrimary || c.ReadOnly || c.Replica
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// NewConnector is mysql.NewConnector, whose errors do not advise to send passwords in an unsafe way, as the
-// driver's own do, and come after the end of their context where that is their reason.
+// NewConnector is mysql.NewConnector with other errors: they do not advise to send passwords in an unsafe way, as the
+// driver's do. An error that is caused by the deadline of a context is returned after the context has ended.
 func NewConnector(config *mysql.Config) (driver.Connector, error) {
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
@@ -24,16 +24,16 @@ type safeConnector struct{ driver.Connector }
 
 func (c safeConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
-	// The network's timer may be the first to know of the deadline, and the caller asks ctx what the error means.
+	// The network's timer may notice the deadline before ctx does, and the caller checks ctx to interpret the error.
 	if deadline, ok := ctx.Deadline(); err != nil && ok && !time.Now().Before(deadline) {
 		<-ctx.Done()
 	}
 	switch {
 	case errors.Is(err, mysql.ErrCleartextPassword):
-		return nil, &authenticationError{"the server asks for the password in clear text (mysql_clear_password), and does not get it: " +
-			"is it the server that you mean? Its accounts can use caching_sha2_password or ed25519 instead", err}
+		return nil, &authenticationError{"the server asks for the password in clear text (mysql_clear_password), and mqnotify does not send it: " +
+			"is this the right server? Its accounts can use caching_sha2_password or ed25519 instead", err}
 	case errors.Is(err, mysql.ErrOldPassword):
-		return nil, &authenticationError{"the account has a password of MySQL 4.0, which anybody can read on the way: have it set again", err}
+		return nil, &authenticationError{"the account's password has the format of MySQL 4.0, which can be read on the network: set the password again", err}
 	}
 	return conn, err
 }
@@ -47,14 +47,14 @@ type authenticationError struct {
 func (e *authenticationError) Error() string { return e.text }
 func (e *authenticationError) Unwrap() error { return e.err }
 
-// Dialer is what the driver dials with for a configuration. It is nil for a network that is registered with the driver, whose
-// connections can't be watched.
+// Dialer returns the function with which the driver dials for a configuration. It returns nil for a network that is registered with
+// the driver, because its connections can't be watched.
 func Dialer(config *mysql.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	if config.DialFunc != nil {
 		return config.DialFunc
 	}
 	switch config.Net {
-	case "", "tcp", "unix": // the empty name is TCP to the driver
+	case "", "tcp", "unix": // the driver takes an empty name as TCP
 		return new(net.Dialer).DialContext
 	}
 	return nil

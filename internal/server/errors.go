@@ -11,7 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Error numbers of MySQL and MariaDB that decisions are made on.
+// Error numbers of MySQL and MariaDB on which code decides.
 const (
 	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
 	ErrDiskFull               = 1021
@@ -22,7 +22,7 @@ const (
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
 	ErrNoDatabase             = 1046
-	ErrNotPrepared            = 1047 // a Galera node that is not in step with the others
+	ErrNotPrepared            = 1047 // a Galera node that is not in sync with the others
 	ErrBadDatabase            = 1049
 	ErrServerShutdown         = 1053
 	ErrBadField               = 1054
@@ -31,7 +31,7 @@ const (
 	ErrNoSuchThread           = 1094 // to KILL
 	ErrUnknown                = 1105
 	ErrUnknownTable           = 1109
-	ErrTableFull              = 1114 // a disk that is full, often
+	ErrTableFull              = 1114 // often a full disk
 	ErrTableAccessDenied      = 1142
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
@@ -58,25 +58,25 @@ const (
 	ErrTableDefChanged        = 1412
 	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
 	ErrNoSuchDefiner          = 1449
-	ErrNoReferencedRow        = 1452 // a foreign key points nowhere
+	ErrNoReferencedRow        = 1452 // a foreign key without its row
 	ErrSystemDatabase         = 1465 // no trigger can be made there
-	ErrNotInsertable          = 1471 // a view that takes no rows
+	ErrNotInsertable          = 1471 // a view that accepts no rows
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
 	ErrConnectionKilled       = 1927 // MariaDB
 	ErrUserLockDeadlock       = 3058
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
-	ErrHookFailed             = 3100 // a group's server that lost the others
-	ErrRolledBackInCommit     = 3101 // a group's other server was first with a change of the same row
+	ErrHookFailed             = 3100 // a server that lost the others of its group
+	ErrRolledBackInCommit     = 3101 // another server of the group has changed the same row before
 	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while a session waits for a GTID, for example
 	ErrLockNoWait             = 3572
-	ErrConvertString          = 3854 // a text that the column's character set can't say
+	ErrConvertString          = 3854 // a text that the column's character set can't represent
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time
 	ErrExecutionTime          = 3024 // MySQL's max_execution_time
-	ErrIdleTimeout            = 4031 // MySQL says so before it closes an idle connection
+	ErrIdleTimeout            = 4031 // MySQL sends it before it closes an idle connection
 )
 
-// Number is the server's error number in err, 0 when no server said it.
+// Number returns the server's error number in err, or 0 if err is not from a server.
 func Number(err error) uint16 {
 	var sqlErr *mysql.MySQLError
 	if errors.As(err, &sqlErr) {
@@ -85,24 +85,24 @@ func Number(err error) uint16 {
 	return 0
 }
 
-// Is reports whether err carries one of the server's error numbers.
+// Is reports whether err has one of the server's error numbers.
 func Is(err error, numbers ...uint16) bool {
 	number := Number(err)
 	return number != 0 && slices.Contains(numbers, number)
 }
 
-// ReadOnly reports whether err says that the server, or the session, takes no writes.
+// ReadOnly reports whether err means that the server, or the session, takes no writes.
 func ReadOnly(err error) bool {
 	return Is(err, ErrOptionPreventsWrite, ErrReadOnlyTransaction, ErrReadOnlyMode)
 }
 
-// NoPrivilege reports whether err says that the account lacks a privilege.
+// NoPrivilege reports whether err means that the account lacks a privilege.
 func NoPrivilege(err error) bool {
 	return Is(err, ErrDBAccessDenied, ErrTableAccessDenied, ErrColumnAccessDenied, ErrSpecificAccess)
 }
 
-// ConnectionLost reports whether err means that the connection is gone or in
-// doubt, so that the same work may succeed on another one.
+// ConnectionLost reports whether err means that the connection is lost or
+// can't be trusted, so that the same work may succeed on another one.
 func ConnectionLost(err error) bool {
 	if err == nil {
 		return false
@@ -115,14 +115,14 @@ func ConnectionLost(err error) bool {
 			ErrNetRead, ErrNetReadInterrupted, ErrNetWrite, ErrNetWriteInterrupted)
 }
 
-// Busy reports whether the server takes no work just now, and may again by itself.
+// Busy reports whether err means that the server accepts no work now, and may accept it later.
 func Busy(err error) bool {
 	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit,
 		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
-// Retryable reports whether a transaction that met err may succeed when it is
-// run again from its start on a sound connection.
+// Retryable reports whether a transaction that failed with err may succeed when it is
+// run again from its start on the same connection.
 func Retryable(err error) bool {
 	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead, ErrRolledBackInCommit)
 }

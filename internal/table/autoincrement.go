@@ -9,13 +9,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// NextAutoIncrement returns the id that the server will give out next, as it is now.
-// It distinguishes an emptied table (the counter stays) from a truncated or a new one
-// (the counter restarts). known is false when the table has no AUTO_INCREMENT column.
-// The error is ErrNoTable when the table is gone.
+// NextAutoIncrement returns the id that the server currently assigns next.
+// It distinguishes an emptied table, whose counter stays, from a truncated or a new one,
+// whose counter restarts. known is false if the table has no AUTO_INCREMENT column.
+// The error is ErrNoTable if the table is gone.
 //
-// It takes one session, not a pool: MySQL answers from a cache up to a day old
-// unless the session is set otherwise, which it then stays.
+// It needs one session, not a pool: MySQL answers from a cache that may be a day old
+// unless a variable of the session is set. NextAutoIncrement sets it and leaves it so.
 func NextAutoIncrement(ctx context.Context, conn *sql.Conn, t *Table) (next uint64, known bool, err error) {
 	_, err = conn.ExecContext(ctx, "SET SESSION information_schema_stats_expiry = 0")
 	if err != nil && !server.Is(err, server.ErrUnknownVariable) { // a server without that cache
@@ -38,7 +38,7 @@ func NextAutoIncrement(ctx context.Context, conn *sql.Conn, t *Table) (next uint
 		return 0, false, nil
 	}
 	if !counter.Valid {
-		return 1, true, nil // MySQL says NULL until the first id is given out
+		return 1, true, nil // MySQL returns NULL until it has assigned the first id
 	}
 	return counter.V, true, nil
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// ErrBusy means that transactions which use the table did not end in time.
+// ErrBusy means that transactions that use the table did not end in time.
 var ErrBusy = errors.New("the table is in use")
 
-// Patiently calls try, which runs a statement that waits for the transactions that use the table, until it does not time out
-// or patience is over: then the error is ErrBusy. It pauses between two tries, so that transactions that have queued behind
-// the statement get on. It waits for a try even if ctx ends, because the server would go on with it, and make a trigger that
-// the caller does not know of.
+// Patiently calls try, which runs a statement that waits for the transactions that use the table, until it does not time out.
+// When patience has passed, it returns ErrBusy. It pauses between two attempts, so that transactions that wait behind
+// the statement continue. It waits for the end of an attempt even if ctx ends, because the server would continue the statement, and
+// might create a trigger that the caller does not know of.
 func Patiently(ctx context.Context, log *slog.Logger, table string, patience, pause time.Duration, try func(ctx context.Context) error) error {
 	for end := time.Now().Add(patience); ctx.Err() == nil; {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

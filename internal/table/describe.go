@@ -11,16 +11,16 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// Queryer runs a query: *sql.DB, *sql.Conn and their sqlx twins.
+// Queryer runs a query. *sql.DB, *sql.Conn and their sqlx equivalents implement it.
 type Queryer = server.Queryer
 
-// Describe asks the server for a table or view of a database; an empty database
-// is the session's default one. The error is ErrNoTable when there is none, or
-// none that the account may see, which the server does not tell apart, and an
-// *ident.InvalidError for what can't be a name.
+// Describe reads the definition of a table or view from the server; an empty database
+// means the session's default one. The error is ErrNoTable if it does not exist, or if
+// the account may not see it, because the server does not distinguish these, and an
+// *ident.InvalidError if name can't be a name.
 //
-// On a MariaDB server a JSON column is known as such by the table's definition,
-// which an account with privileges on single columns may not read: there its
+// On a MariaDB server only the table's definition shows that a column is JSON.
+// An account with privileges on single columns may not read it; then the
 // columns count as text.
 func Describe(ctx context.Context, q Queryer, database, name string) (*Table, error) {
 	if err := ident.Check(name); err != nil {
@@ -63,7 +63,7 @@ func describeTable(ctx context.Context, q Queryer, database, name string) (*Tabl
 		t = &Table{}
 		var kind string
 		err := rows.Scan(&t.Schema, &t.Name, &t.Engine, &kind)
-		t.IsView = strings.HasSuffix(kind, "VIEW") // SYSTEM VIEW too
+		t.IsView = strings.HasSuffix(kind, "VIEW") // also SYSTEM VIEW
 		return err
 	}, `SELECT TABLE_SCHEMA AS a, TABLE_NAME AS b, COALESCE(ENGINE, '') AS c, TABLE_TYPE AS d
 		FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?`, database, name)
@@ -120,7 +120,7 @@ func (t *Table) describeColumns(ctx context.Context, q Queryer) error {
 	return t.describeJSON(ctx, q)
 }
 
-// describeIndexes asks with the first of the expressions that the server knows.
+// describeIndexes reads the indexes, with the first of the expressions that the server knows.
 func (t *Table) describeIndexes(ctx context.Context, q Queryer) error {
 	var err error
 	for _, visible := range []string{"IS_VISIBLE = 'YES'" /* MySQL 8 */, "IGNORED = 'NO'" /* MariaDB 10.6 */, "1"} {
@@ -152,7 +152,7 @@ func (t *Table) addIndexPart(rows *sql.Rows) error {
 	return err
 }
 
-// each calls row for each row of the query's result.
+// each calls row with every row of the query's result.
 func each(ctx context.Context, q Queryer, row func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {

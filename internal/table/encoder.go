@@ -12,15 +12,15 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// Encoder writes rows as JSON objects of one line, their columns in order:
+// Encoder writes rows as JSON objects on one line, with their columns in order:
 //
 //	integers, YEAR       a number, exact in all 64 bits
 //	BIT                  the number with these bits
 //	FLOAT, DOUBLE        the shortest number that reads back the same
 //	DECIMAL              a string, every digit kept
 //	DATETIME, TIMESTAMP  RFC 3339 in UTC, with the column's fraction digits; the server's
-//	                     own text for what RFC 3339 can't say, such as 0000-00-00 00:00:00.
-//	                     A DATETIME has no time zone: it is taken to be UTC
+//	                     own text if RFC 3339 has no such time, for example 0000-00-00 00:00:00.
+//	                     A DATETIME has no time zone: it is taken as UTC
 //	DATE, TIME           the server's text
 //	JSON                 itself, line breaks removed; a string if it is not valid. The
 //	                     JSON value null is the string "null" under the column's name
@@ -32,12 +32,12 @@ import (
 //	                     a string, the bytes in base64
 //	NULL                 null
 //
-// An Encoder is not changed by its use, and so is safe for concurrent use.
+// An Encoder is immutable, and so safe for concurrent use.
 type Encoder struct {
 	fields []field
 }
 
-// field is a column with what does not change from row to row.
+// field is a column with the parts that are the same in every row.
 type field struct {
 	name      string
 	key       []byte // ,"name":
@@ -46,7 +46,7 @@ type field struct {
 	form      form
 }
 
-// form is what the bytes of a column become.
+// form is the JSON form of a column's bytes.
 type form uint8
 
 const (
@@ -58,11 +58,11 @@ const (
 	asBase64
 )
 
-// NewEncoder makes an Encoder for rows of the columns.
+// NewEncoder returns an Encoder for rows of the columns.
 //
-// The rows have to come from a prepared statement: a query without arguments, or
-// with interpolateParams, comes in the text protocol, in which the server cuts a
-// FLOAT to six digits. The session has time_zone '+00:00', the character set
+// The rows must come from a prepared statement. A query without arguments, or
+// with interpolateParams, uses the text protocol, in which the server cuts a
+// FLOAT to six digits. The session must have time_zone '+00:00', the character set
 // utf8mb4 and parseTime off.
 func NewEncoder(columns []Column) *Encoder {
 	e := &Encoder{fields: make([]field, len(columns))}
@@ -101,8 +101,8 @@ func (c Column) form() form {
 	return asText
 }
 
-// AppendJSON appends the row to dst, without a line break. On an error, which
-// tells of values that do not belong to the columns, dst is returned as it was.
+// AppendJSON appends the row to dst, without a line break. An error means that the values
+// do not fit the columns; dst is then returned as it was.
 func (e *Encoder) AppendJSON(dst []byte, values []any) ([]byte, error) {
 	if len(values) != len(e.fields) {
 		return dst, fmt.Errorf("table: a row of %d values for %d columns", len(values), len(e.fields))
@@ -120,8 +120,8 @@ func (e *Encoder) AppendJSON(dst []byte, values []any) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// append writes the key and the value, which has one of the few types that the
-// driver makes.
+// append appends the key and the value, which has one of the few types that the
+// driver returns.
 func (f *field) append(dst []byte, value any) ([]byte, error) {
 	if b, ok := value.([]byte); ok {
 		return f.appendBytes(dst, b)
@@ -157,15 +157,15 @@ func (f *field) appendBytes(dst, b []byte) ([]byte, error) {
 	dst = append(dst, f.key...)
 	switch f.form {
 	case asDigits:
-		// The driver writes a BIGINT UNSIGNED that no int64 holds in digits.
+		// The driver returns a BIGINT UNSIGNED that is too large for an int64 as digits.
 		n, err := strconv.ParseUint(string(b), 10, 64)
 		if err != nil {
-			return dst, fmt.Errorf("table: column %s: %q is no integer", ident.Quote(f.name), b)
+			return dst, fmt.Errorf("table: column %s: %q is not an integer", ident.Quote(f.name), b)
 		}
 		return strconv.AppendUint(dst, n, 10), nil
 	case asBits:
 		if len(b) > 8 {
-			return dst, fmt.Errorf("table: column %s: %d bytes are no BIT", ident.Quote(f.name), len(b))
+			return dst, fmt.Errorf("table: column %s: %d bytes are not a BIT", ident.Quote(f.name), len(b))
 		}
 		var n uint64
 		for _, octet := range b {
@@ -182,10 +182,10 @@ func (f *field) appendBytes(dst, b []byte) ([]byte, error) {
 	return AppendString(dst, b), nil
 }
 
-// appendFloat writes numbers without an exponent where that is not too long.
+// appendFloat appends a number without an exponent if that is not too long.
 func appendFloat(dst []byte, f float64, bits int) []byte {
 	switch size := math.Abs(f); {
-	case math.IsNaN(f) || math.IsInf(f, 0): // no column holds them, and JSON can't
+	case math.IsNaN(f) || math.IsInf(f, 0): // no column has them, and JSON has none
 		return append(strconv.AppendFloat(append(dst, '"'), f, 'g', -1, bits), '"')
 	case size != 0 && (size < 1e-6 || size >= 1e21):
 		return strconv.AppendFloat(dst, f, 'e', -1, bits)
@@ -197,8 +197,8 @@ func appendBase64(dst, b []byte) []byte {
 	return append(base64.StdEncoding.AppendEncode(append(dst, '"'), b), '"')
 }
 
-// appendOneLine copies valid JSON without its line breaks, which can only stand
-// between its tokens: within strings they are escaped.
+// appendOneLine copies valid JSON without its line breaks. These are always
+// between its tokens, because within strings they are escaped.
 func appendOneLine(dst, b []byte) []byte {
 	for {
 		i := bytes.IndexAny(b, "\n\r")

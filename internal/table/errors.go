@@ -8,17 +8,17 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// What can be wrong with a table. An error's text names the thing and the
-// remedy; errors.Is tells which of these it is.
+// The errors about a table. An error's text names the object and the
+// remedy; use errors.Is to find out which of these it is.
 var (
 	ErrNoTable  = errors.New("no such table")
-	ErrNotTopic = errors.New("the table can't be used so") // each of those below is one
+	ErrNotTopic = errors.New("the table can't be used this way") // each of those below is one
 	ErrView     = failf(ErrNotTopic, "a view, not a table")
 	ErrNoKey    = failf(ErrNotTopic, "no integer key")
 	ErrNoColumn = failf(ErrNotTopic, "no such column")
 )
 
-// failure is an error that is kind, with a text of its own.
+// failure is an error of a kind, with a text of its own.
 type failure struct {
 	kind error
 	text string
@@ -31,8 +31,8 @@ func failf(kind error, format string, args ...any) error {
 	return &failure{kind: kind, text: fmt.Sprintf(format, args...)}
 }
 
-// didYouMean is an aside with the names close to the one that was not found, or
-// nothing.
+// didYouMean returns a hint with the names that are similar to the one that was not found, or
+// an empty text.
 func didYouMean(name string, names []string) string {
 	if near := nearest(name, names); len(near) > 0 {
 		return " (did you mean " + list(near) + "?)"
@@ -40,7 +40,7 @@ func didYouMean(name string, names []string) string {
 	return ""
 }
 
-// list writes names quoted, and no more of them than a message can carry.
+// list returns quoted names, at most as many as a message should have.
 func list(names []string) string {
 	const most = 30
 	var b strings.Builder
@@ -57,8 +57,7 @@ func list(names []string) string {
 	return b.String()
 }
 
-// nearest are at most three names that differ from name by as few letters as any
-// do, and by no more than two, whatever their case.
+// nearest returns at most three names that differ from name by the fewest letters, ignoring case, and by at most two.
 func nearest(name string, names []string) []string {
 	wanted := []rune(strings.ToLower(name))
 	var near []string
@@ -72,7 +71,7 @@ func nearest(name string, names []string) []string {
 	return near
 }
 
-// distance is the number of letters to insert, drop or change (Levenshtein).
+// distance returns the number of letters to insert, remove or change (Levenshtein).
 func distance(a, b []rune) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -2,13 +2,13 @@ package table
 
 import "github.com/mqnotify/mqnotify/internal/ident"
 
-// KeyColumn is the increasing integer key to read the table by: the column of
-// the given name, or with an empty name the AUTO_INCREMENT column, else a
+// KeyColumn returns the increasing integer key to read the table by: the column of
+// the given name, or, if name is empty, the AUTO_INCREMENT column, or else a
 // primary key of one integer column.
 //
 // A named column must be an integer, not nullable (rows without a key would
-// never be found) and first in an ordered index. It need not be Unique: whether
-// rows that share a key can be told apart is for the caller to ask.
+// never be found) and first in an ordered index. It need not be Unique: the caller checks
+// whether rows with the same key can be distinguished.
 //
 // The error is ErrView, ErrNoKey or ErrNoColumn.
 func (t *Table) KeyColumn(name string) (Column, error) {
@@ -34,8 +34,8 @@ func (t *Table) KeyColumn(name string) (Column, error) {
 	return Column{}, failf(ErrNoKey, "table %s has no integer key: %s", t, t.keyRemedy())
 }
 
-// InOrder returns ErrNoKey for a key that is not AUTO_INCREMENT, because a program or a sequence may give a row a smaller key
-// than rows have that were committed long before: a reader that goes by the key never comes back to it.
+// InOrder returns ErrNoKey for a key that is not AUTO_INCREMENT. A program or a sequence may give a row a smaller key
+// than rows have that were committed long before, and a reader that goes by the key would never read it.
 func (t *Table) InOrder(key Column) error {
 	if key.AutoIncrement {
 		return nil
@@ -53,7 +53,7 @@ func (t *Table) namedKey(name string) (Column, error) {
 	var lacks string
 	switch {
 	case !c.IsInteger():
-		lacks = "is no integer but " + c.ColumnType
+		lacks = "is not an integer but " + c.ColumnType
 	case c.Nullable:
 		lacks = "may be NULL"
 	case !t.leadsIndex(c.Name):
@@ -63,11 +63,11 @@ func (t *Table) namedKey(name string) (Column, error) {
 	default:
 		return c, nil
 	}
-	return Column{}, failf(ErrNoKey, "column %s of table %s can't be its key, for it %s: %s",
+	return Column{}, failf(ErrNoKey, "column %s of table %s can't be its key, because it %s: %s",
 		ident.Quote(c.Name), t, lacks, t.keyRemedy())
 }
 
-// keyRemedy says which columns would do.
+// keyRemedy returns a text that names suitable columns.
 func (t *Table) keyRemedy() string {
 	var fit []string
 	for _, c := range t.Columns {
@@ -81,9 +81,9 @@ func (t *Table) keyRemedy() string {
 	return "name one with --id-column, such as " + list(fit)
 }
 
-// leadsIndex reports whether any index begins with the column. An AUTO_INCREMENT
-// column that comes second in its index (MyISAM, Aria) counts from 1 in each
-// group of rows, and is no key of the table.
+// leadsIndex reports whether an index begins with the column. An AUTO_INCREMENT
+// column that is second in its index (MyISAM, Aria) counts from 1 in every
+// group of rows, and is not a key of the table.
 func (t *Table) leadsIndex(column string) bool {
 	for _, index := range t.Indexes {
 		if index.Columns[0] == column {

@@ -9,14 +9,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// MariaDB's JSON is a LONGTEXT of this collation with CHECK (json_valid(column)).
+// isMaybeJSON reports whether a column may be MariaDB's JSON: a LONGTEXT of this collation with CHECK (json_valid(column)).
 func isMaybeJSON(dataType, collation string) bool {
 	return dataType == "longtext" && collation == "utf8mb4_bin"
 }
 
-// describeJSON marks the columns that MariaDB made of JSON. The check is read
-// from the table's definition: information_schema.CHECK_CONSTRAINTS shows it
-// only to accounts that may do more than SELECT.
+// describeJSON marks the columns that are MariaDB's JSON. It reads the check
+// from the table's definition, because information_schema.CHECK_CONSTRAINTS shows it
+// only to accounts that have more privileges than SELECT.
 func (t *Table) describeJSON(ctx context.Context, q Queryer) error {
 	json, err := t.jsonColumns(ctx, q)
 	for i, is := range json {
@@ -25,7 +25,7 @@ func (t *Table) describeJSON(ctx context.Context, q Queryer) error {
 	return err
 }
 
-// jsonColumns reports for each of the columns whether it is JSON now; nil if the account must not see the definition.
+// jsonColumns reports for every column whether it is JSON now. It returns nil if the account may not see the definition.
 func (t *Table) jsonColumns(ctx context.Context, q Queryer) ([]bool, error) {
 	var name, definition string
 	err := each(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&name, &definition) },
@@ -43,13 +43,13 @@ func (t *Table) jsonColumns(ctx context.Context, q Queryer) ([]bool, error) {
 	return json, nil
 }
 
-// MaybeJSON reports whether the column is, or may become by an ALTER TABLE that no result shows, MariaDB's JSON. The server
-// sends such a column as it sends a TEXT of any size.
+// MaybeJSON reports whether the column is MariaDB's JSON, or may become so by an ALTER TABLE without a visible change in results. The
+// server sends such a column as it sends a TEXT of any size.
 func (c Column) MaybeJSON() bool {
 	return slices.Contains([]string{"tinytext", "text", "mediumtext", "longtext"}, c.DataType)
 }
 
-// JSONChanged reports whether a column has become JSON, or ceased to be, since the table was described.
+// JSONChanged reports whether a column has become JSON, or is no longer JSON, since the table was described.
 func (t *Table) JSONChanged(ctx context.Context, q Queryer) (bool, error) {
 	json, err := t.jsonColumns(ctx, q)
 	for i, is := range json {
@@ -60,8 +60,8 @@ func (t *Table) JSONChanged(ctx context.Context, q Queryer) (bool, error) {
 	return false, err
 }
 
-// hasJSONCheck reports whether a line of the definition is of a LONGTEXT and ends in the check. A comment
-// or a default that reads like such a line does not match: it ends in a quote, and its line breaks
+// hasJSONCheck reports whether a line of the definition defines the column as a LONGTEXT and ends in the check. A comment
+// or a default that looks like such a line does not match: it ends in a quote, and its line breaks
 // are escaped. Under sql_mode ANSI_QUOTES names are in double quotes.
 func hasJSONCheck(definition, column string) bool {
 	for _, quote := range []string{"`", `"`} {

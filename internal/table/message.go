@@ -1,9 +1,9 @@
 package table
 
-// IsMessageTable reports whether the table has the shape of sql/topic.sql, so
+// IsMessageTable reports whether the table has the shape of schema/topic.sql, so
 // that its rows are messages: an id that is its key, created_at, headers and
-// payload. The payload may be any binary or text type. Columns besides these
-// are allowed as long as a publisher can leave them out.
+// payload. The payload may be any binary or text type. Other columns
+// are allowed if a publisher can omit them.
 func (t *Table) IsMessageTable() bool {
 	if t.IsView {
 		return false

@@ -9,8 +9,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// PositionExpression is SQL that writes a column's value as a text that can be stored. A position is one such text for each column of a primary key: it says
-// where a reader is that goes through a table in the order of the key. row is what stands before the column's name.
+// PositionExpression returns SQL that writes a column's value as a text that can be stored. A position has one such text for each
+// column of a primary key. It is how far a reader is that goes through a table in the order of the key. row is the prefix of the
+// column's name.
 func (c Column) PositionExpression(row string) string {
 	name := row + "." + ident.Quote(c.Name)
 	switch {
@@ -24,8 +25,8 @@ func (c Column) PositionExpression(row string) string {
 	return "CAST(" + name + " AS CHAR)"
 }
 
-// positionValue is SQL with a parameter, and the parameter's value, for a text of PositionExpression. It is of the column's type, so
-// that the server compares it as it orders the column's index.
+// positionValue returns SQL with a parameter, and the parameter's value, for a text of PositionExpression. It has the column's type,
+// so that the server compares it in the order of the column's index.
 func (c Column) positionValue(text string) (expression string, value any, err error) {
 	switch {
 	case c.asUnsigned():
@@ -49,7 +50,7 @@ func (c Column) positionValue(text string) (expression string, value any, err er
 	return "?", text, nil
 }
 
-// asUnsigned reports whether the column is ordered by a number of 0 or more: ENUM and SET are ordered by their numbers, too.
+// asUnsigned reports whether the column is ordered by a number that is not negative, as ENUM and SET are.
 func (c Column) asUnsigned() bool {
 	return c.IsInteger() && c.Unsigned || slices.Contains([]string{"bit", "enum", "set", "year"}, c.DataType)
 }
@@ -58,18 +59,18 @@ func (c Column) isBytes() bool {
 	return strings.HasSuffix(c.DataType, "binary") || strings.HasSuffix(c.DataType, "blob")
 }
 
-// After is an SQL condition, with its arguments, that is true of the rows whose key comes after the position. row is what stands
-// before the columns' names. It is written so that servers read the rows by the key's index.
+// After returns an SQL condition, with its arguments, that is true for rows whose key comes after the position. row is the prefix of
+// the columns' names. Servers can use the key's index for it.
 func After(key []Column, row string, position []string) (condition string, args []any, err error) {
 	return compare(key, row, position, ">", ">")
 }
 
-// UpTo is After for the rows whose key comes before the position or is the position.
+// UpTo is After for rows whose key comes before the position or is the position.
 func UpTo(key []Column, row string, position []string) (condition string, args []any, err error) {
 	return compare(key, row, position, "<", "<=")
 }
 
-// compare compares the columns one after the other, because servers use no index to compare rows. last compares the last column.
+// compare compares column by column, because servers use no index to compare rows. last is the operator of the last column.
 func compare(key []Column, row string, position []string, operator, last string) (condition string, args []any, err error) {
 	if len(key) != len(position) {
 		return "", nil, fmt.Errorf("table: a position of %d values, in a key of %d columns", len(position), len(key))

@@ -1,5 +1,5 @@
-// Package table knows what a table is (its columns, indexes and the key it can
-// be read by) and writes its rows as faithful JSON.
+// Package table describes tables (their columns, indexes and the key to read
+// them by) and writes their rows as exact JSON.
 package table
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// Table is what the server tells of a table to this account: columns that the
-// account may not see are not in it. It is not changed after Describe, and so
-// is safe for concurrent use.
+// Table is the definition of a table as the account may see it: columns that the
+// account may not see are missing. It is immutable after Describe, and so
+// safe for concurrent use.
 type Table struct {
-	Schema, Name string // as the server stores them, whatever case they were asked for in
+	Schema, Name string // as the server stores them, which may differ in case from the names that were asked for
 	Engine       string // "InnoDB"; empty for a view
 	IsView       bool
 	Columns      []Column // in the table's order, invisible ones included
@@ -25,9 +25,9 @@ type Table struct {
 type Column struct {
 	Name          string
 	DataType      string // "bigint", "varchar", in lower case
-	ColumnType    string // the whole of it: "bigint(20) unsigned"
+	ColumnType    string // the whole type: "bigint(20) unsigned"
 	CharSet       string // empty if the type has none
-	Collation     string // the same
+	Collation     string // empty if the type has none
 	Nullable      bool
 	Unsigned      bool
 	HasDefault    bool // an INSERT may leave it out
@@ -41,21 +41,21 @@ type Column struct {
 type Index struct {
 	Name    string // "PRIMARY" for the primary key
 	Unique  bool
-	Ordered bool     // can be read in order: a tree, and not hidden from the optimizer
-	Columns []string // an expression or the prefix of a column is ""
+	Ordered bool     // can be read in order: a tree that the optimizer may use
+	Columns []string // "" for an expression or a prefix of a column
 }
 
 // Primary reports whether the index is the primary key.
 func (i Index) Primary() bool { return i.Name == "PRIMARY" }
 
-// String is the quoted name with the database before it, fit for SQL too.
+// String returns the quoted name with the database before it, which is also valid SQL.
 func (t *Table) String() string {
 	return ident.Quote(t.Schema) + "." + ident.Quote(t.Name)
 }
 
-// Column is the column of that name in any case, as in SQL. For an unknown one
-// the error is ErrNoColumn and lists the names that there are; for what can't
-// be a name it is an *ident.InvalidError.
+// Column returns the column of that name in any case, as in SQL. If there is none,
+// the error is ErrNoColumn and lists the existing names; if name can't
+// be a name, it is an *ident.InvalidError.
 func (t *Table) Column(name string) (Column, error) {
 	if err := ident.Check(name); err != nil {
 		return Column{}, fmt.Errorf("table: column of %s: %w", t, err)
@@ -82,7 +82,7 @@ func (t *Table) Unique(column string) bool {
 }
 
 // CheapHead reports whether the server finds the column's largest value, and the
-// rows after a value in order, without reading the whole table: the column
+// rows after a value in order, without reading the whole table. This is so if the column
 // leads an ordered index.
 func (t *Table) CheapHead(column string) bool {
 	for _, index := range t.Indexes {
@@ -102,7 +102,7 @@ func (c Column) IsInteger() bool {
 	return false
 }
 
-// PrimaryKey is the names of the primary key's columns; none if there is no such key, or if it has the prefix of a column.
+// PrimaryKey returns the names of the primary key's columns, or nil if there is no such key or if it contains a prefix of a column.
 func (t *Table) PrimaryKey() []string {
 	for _, index := range t.Indexes {
 		if index.Primary() && !slices.Contains(index.Columns, "") {

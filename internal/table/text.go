@@ -1,6 +1,6 @@
 package table
 
-// AppendString appends a JSON string. HTML's characters are not escaped, and s
+// AppendString appends a JSON string. It does not escape HTML's characters. s
 // must be valid UTF-8.
 func AppendString(dst, s []byte) []byte {
 	const hex = "0123456789abcdef"
@@ -29,8 +29,8 @@ func AppendString(dst, s []byte) []byte {
 }
 
 // appendTime appends the server's "2006-01-02 15:04:05.999999" as RFC 3339, or
-// as it is when there is no such time: the server stores zero dates, and under
-// ALLOW_INVALID_DATES the 31st of February too.
+// unchanged if there is no such time: the server stores zero dates, and under
+// ALLOW_INVALID_DATES also the 31st of February.
 func appendTime(dst, s []byte) []byte {
 	if !isDateTime(s) || !isTime(s) {
 		return AppendString(dst, s)
@@ -42,7 +42,7 @@ func appendTime(dst, s []byte) []byte {
 	return append(dst, 'Z', '"')
 }
 
-// isDateTime reports whether s has digits and marks in their places.
+// isDateTime reports whether s has digits and separators in the right places.
 func isDateTime(s []byte) bool {
 	const shape, withoutFraction = "0000-00-00 00:00:00.000000", 19
 	if len(s) < withoutFraction || len(s) == withoutFraction+1 || len(s) > len(shape) {
@@ -56,7 +56,7 @@ func isDateTime(s []byte) bool {
 	return true
 }
 
-// isTime reports whether s, "2006-01-02 15:04:05", begins with a day of the calendar and a time of the clock.
+// isTime reports whether s, "2006-01-02 15:04:05", begins with a valid date and time.
 func isTime(s []byte) bool {
 	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
 	year, month, day := two(0)*100+two(2), two(5), two(8)

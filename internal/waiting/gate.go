@@ -32,7 +32,7 @@ const (
 var (
 	errForeignLock       = errors.New("another program holds a lock of the gate")
 	errPinLost           = errors.New("the process's lock was lost")
-	errElsewhere   error = lasting("the server's locks do not reach all who write to its tables")
+	errElsewhere   error = lasting("the server's locks do not reach all writers of its tables")
 	errNoRoutine   error = lasting("the database has no procedure " + WakeRoutine + " that this account may call")
 	errNoLeader          = errors.New("a session holds the gate's leader lock and does not lead")
 	errShared      error = lasting("statements of one connection reach several sessions of the server, as a proxy shares them among its clients")
@@ -68,7 +68,7 @@ func (g *gate) stay(ctx context.Context) {
 		}
 		g.place.Store(nil)
 		g.why.Store(&err)
-		g.process.log.DebugContext(ctx, "left the gate, goes back by itself", "gate", g.number, "error", err)
+		g.process.log.DebugContext(ctx, "left the gate; will join it again", "gate", g.number, "error", err)
 		g.hint()
 		return err
 	})

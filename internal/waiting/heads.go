@@ -20,7 +20,7 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 		return err
 	})
 	if err != nil {
-		p.process.log.DebugContext(ctx, "heads could not be read, they are read again", "error", err)
+		p.process.log.DebugContext(ctx, "heads could not be read; trying again", "error", err)
 		p.unknown(ctx, topics, err)
 		return nil
 	}

@@ -108,7 +108,7 @@ func (p *poller) run(ctx context.Context) {
 	keep(ctx, nil, func() error {
 		err := p.work(ctx)
 		p.unknown(ctx, p.all(), err)
-		p.process.log.DebugContext(ctx, "the poller connects again", "error", err)
+		p.process.log.DebugContext(ctx, "the poller reconnects", "error", err)
 		return err
 	})
 }

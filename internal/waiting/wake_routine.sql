@@ -1,4 +1,4 @@
--- Wakes the processes that listen to the topic: for programs that write to a table without a trigger, after their
+-- Wakes the processes that listen to the topic. Programs that write to a table without a trigger call it after their
 -- commit. It does what the trigger does. If no leader waits, it wakes the session that is on trial.
 CREATE PROCEDURE mqnotify_wake(topic VARCHAR(64) CHARACTER SET utf8mb4)
 SQL SECURITY DEFINER

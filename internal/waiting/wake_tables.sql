@@ -1,5 +1,6 @@
--- Lists the triggers that wake listeners, as pairs of a table and an event, for accounts that may not see triggers: it runs with the rights of the
--- account that made it, as the triggers do. A server that is read-only has none: its writers are elsewhere.
+-- Lists the triggers that wake listeners, as pairs of a table and an event. Accounts that may not see triggers call it: it
+-- runs with the privileges of the account that made it, as the triggers do. A read-only server lists none, because its
+-- writers are elsewhere.
 CREATE PROCEDURE mqnotify_wake_tables()
 SQL SECURITY DEFINER
 READS SQL DATA

@@ -1,4 +1,4 @@
--- Wakes the processes that listen to the table, at each {event} of a row by any program. The row is in the table
+-- Wakes the processes that listen to the table, at every {event} of a row by any program. The row is in the table
 -- by now, and the listeners wait for its commit. While no listener waits, this costs one function call a row.
 -- A KILL is sent at most once in a slot of a millisecond, by the session that gets the slot's lock. SYSDATE, because NOW is
 -- the start of a statement that may have waited.

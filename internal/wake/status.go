@@ -61,9 +61,9 @@ func status(ctx context.Context, db *notify.DB, condition string, args []any) (s
 		case broken != "":
 			s.Problem, s.WritesFail = broken, true
 		case !strings.Contains(row.Text, waiting.Prefix(db.Name())+":"):
-			s.Problem = "it is of another database or version"
+			s.Problem = "it is from another database, or from another version of mqnotify"
 		case row.Routine == "":
-			s.Problem = "the routine " + waiting.WakeRoutine + " is not there, or not visible to this account"
+			s.Problem = "the routine " + waiting.WakeRoutine + " does not exist, or is not visible to this account"
 		case row.Routine != row.Definer:
 			s.Problem = "the routine " + waiting.WakeRoutine + " belongs to another account, " + row.Routine
 		}

@@ -143,7 +143,7 @@ func Routines(ctx context.Context, db *notify.DB, log *slog.Logger) error {
 
 func warn(ctx context.Context, log *slog.Logger, err error) error {
 	if errors.Is(err, ErrDenied) {
-		log.WarnContext(ctx, "not all wake triggers are made: rows that other programs insert are found by polling, up to a second later", "why", err)
+		log.WarnContext(ctx, "not all wake triggers could be made: rows that other programs insert are found by polling, up to a second later", "why", err)
 		return nil
 	}
 	return err
@@ -271,7 +271,7 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 			continue
 		}
 		if s.Problem == "" && strings.HasSuffix(words(statement), words(s.text)) {
-			i.options.Logger.InfoContext(ctx, "the wake trigger is there already", "trigger", name, "table", table)
+			i.options.Logger.InfoContext(ctx, "the wake trigger already exists", "trigger", name, "table", table)
 			return nil
 		}
 		if err := i.patiently(ctx, table, "DROP TRIGGER IF EXISTS "+ident.Quote(name)); err != nil {
