@@ -38,7 +38,7 @@ func TestBadTables(t *testing.T) {
 			{"order", Options{}, notify.ErrNoTable, "did you mean `orders`"},
 			{"orders_view", Options{}, table.ErrView, "name the table behind it"},
 			{"orders", Options{Columns: []string{"id", "paylod"}}, table.ErrNoColumn, "did you mean `payload`"},
-			{"orders", Options{Key: "created_at"}, table.ErrNoKey, "is no integer"},
+			{"orders", Options{Key: "created_at"}, table.ErrNoKey, "is not an integer"},
 			{"orders", Options{Where: "id > ?"}, notify.ErrOptions, "Where"},
 			{"orders", Options{From: "last 1", Where: "id > ?"}, nil, ""},
 			{"orders", Options{Where: "nothing = 1"}, nil, "nothing"},

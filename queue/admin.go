@@ -12,21 +12,21 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// Filter chooses tasks.
+// Filter selects tasks.
 type Filter struct {
-	States []string // words of Task.State; empty means all
+	States []string // values of Task.State; empty means all
 	IDs    []uint64 // empty means all
-	// After is the id after which the list begins, for pages. Limit is its most tasks;
+	// After selects the tasks with larger ids, for pages. Limit is the maximum number of tasks;
 	// 0 means 100.
 	After uint64
 	Limit int
 	// NoPayload leaves the payloads unread.
 	NoPayload bool
 
-	cancelled bool // besides the States, tasks that are cancelled and in progress
+	cancelled bool // selects cancelled tasks in progress, too, whatever States are
 }
 
-// where is the filter as a condition; the ids are numbers, and the states are checked.
+// where returns the filter as an SQL condition. It checks the states, and ids are numbers, so no input can change the SQL.
 func (q *Queue) where(f Filter) (where string, args []any, err error) {
 	where, args = " WHERE queue = ?", []any{q.name}
 	if len(f.States) > 0 {
@@ -48,8 +48,8 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 	return where, args, nil
 }
 
-// List is the queue's tasks that the filter chooses, by their ids. With the state "dead" it
-// is the list of the dead letters.
+// List returns the queue's tasks that the filter selects, in the order of their ids. With the state "dead" it
+// returns the dead letters.
 func (q *Queue) List(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Limit < 0 {
 		return nil, optionsf("Limit %d: 0 or more", f.Limit)
@@ -94,7 +94,7 @@ func (q *Queue) List(ctx context.Context, f Filter) ([]Task, error) {
 	return all, q.error("list", rows.Err())
 }
 
-// Counts are how many tasks the queue has in each state.
+// Counts returns how many tasks the queue has in each state.
 func (q *Queue) Counts(ctx context.Context) (map[string]int, error) {
 	if _, err := q.Ordered(ctx); err != nil {
 		return nil, err
@@ -116,11 +116,11 @@ func (q *Queue) Counts(ctx context.Context) (map[string]int, error) {
 	return counts, q.error("count", rows.Err())
 }
 
-// Retry makes dead tasks ready again, with so many retries (0 means 5,
-// -1 none) and as if no claim on them had lapsed, and those that are failed or scheduled without further waiting. It
-// returns how many there were. Without ids in the filter, and without states, it is all
-// that are dead. A task that was dead has no unique key any more: it lost it when it died, so
-// that another could have it. A task that was cancelled while a worker had it becomes ready when
+// Retry makes dead tasks ready again, with this number of retries (0 means 5,
+// -1 none) and a count of lapses of 0. It makes failed and scheduled tasks ready without further waiting. It
+// returns how many tasks it changed. A filter without ids and states selects all dead tasks.
+// A dead task has no unique key any more: it lost the key when it died, so
+// that another task could have it. A task that was cancelled while a worker has it becomes ready when
 // that worker has given it up (see Cancel).
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < noRetries {
@@ -145,10 +145,10 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 
 // Cancel makes tasks dead that are not done, whatever retries they have left, and returns
 // how many there were. The worker of a task in progress learns of it at once, or within a second
-// where workers poll, and ends the handler's context with ErrClaimLost as the cause. The task
+// if workers poll, and ends the handler's context with ErrClaimLost as the cause. The task
 // stays in progress, and keeps its unique key and its place in an ordered queue, until the handler
-// has returned; if the worker has vanished, until its claim lapses. Whatever the handler returns
-// then, the task is dead. Without ids and without states in the filter nothing is cancelled.
+// has returned or, if the worker has vanished, until its claim lapses. Then the task is dead, whatever the handler
+// returns. A filter without ids and states is an error, and nothing is cancelled.
 func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if len(f.States) == 0 {
 		if len(f.IDs) == 0 {
@@ -157,19 +157,19 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 		f.States = []string{stateScheduled, stateReady, stateInProgress, stateFailed}
 	}
 	if slices.ContainsFunc(f.States, func(s string) bool { return s == stateDone || s == stateDead }) {
-		return 0, optionsf("what is done or dead can't be cancelled")
+		return 0, optionsf("tasks that are done or dead can't be cancelled")
 	}
 	n, err = q.change(ctx, "cancel tasks of", f, cancelSet)
-	if n > 0 { // workers may have some of them, and an ordered queue's next may be ready now
+	if n > 0 { // workers may have some of them, and the next task of an ordered queue may be claimable now
 		q.changed()
 	}
 	return n, err
 }
 
-// rowsAtOnce is how many rows a transaction changes or deletes, when there are many.
+// rowsAtOnce is the maximum number of rows that a transaction changes or deletes.
 const rowsAtOnce = 500
 
-// change sets columns of the tasks, some in each transaction, by their ids.
+// change sets columns of the tasks that the filter selects, in transactions of up to rowsAtOnce tasks.
 func (q *Queue) change(ctx context.Context, what string, f Filter, set string, args ...any) (n int, err error) {
 	if _, err := q.Ordered(ctx); err != nil {
 		return 0, err
@@ -186,7 +186,7 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 			return n, q.error(what, err)
 		}
 		after = ids[len(ids)-1]
-		// With the condition once more: a worker may have been faster.
+		// Repeat the condition, because a worker may have changed the tasks since.
 		err = server.Again(ctx, server.Retryable, func() error {
 			changed, err := q.changeSome(ctx, ids, "SET "+set+where, slices.Concat(args, condition)...)
 			n += changed
@@ -198,7 +198,7 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 	}
 }
 
-// changeSome changes what of these tasks meets the condition, in a transaction. Those that die of it
+// changeSome changes those of the tasks that meet the condition, in a transaction. Tasks that become dead
 // lose their unique keys.
 func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args ...any) (changed int, err error) {
 	tx, err := q.db.Pool().BeginTxx(ctx, nil)
@@ -223,7 +223,7 @@ func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args .
 	return int(n), nil
 }
 
-// execute runs a statement that may meet others' locks, and returns how many rows it
+// execute runs a statement, again after lock conflicts, and returns how many rows it
 // has changed.
 func (q *Queue) execute(ctx context.Context, query string, args ...any) (changed int, err error) {
 	err = server.Again(ctx, server.Retryable, func() error {
@@ -238,13 +238,13 @@ func (q *Queue) execute(ctx context.Context, query string, args ...any) (changed
 	return changed, err
 }
 
-// prunePause is how long Prune waits between two batches, for others to get on.
+// prunePause is how long Prune waits between two batches, so that other statements get their turn.
 const prunePause = 10 * time.Millisecond
 
 // Prune deletes tasks that have been in one of the states, "done" or "dead", for longer than olderThan by the server's clock, and
-// returns how many. Without a state it is "done"; 0 means tasks of any age. It works in small transactions, by the tasks' ids,
-// and deletes the unique keys of tasks that no longer exist, too. It may run at the same time as everything else, and be cut off
-// at any time.
+// returns how many. Without states it deletes done tasks; olderThan 0 means tasks of any age. It works in small transactions, in the
+// order of ids, and also deletes the unique keys of tasks that no longer exist. It may run at the same time as everything else, and
+// may be interrupted at any time.
 func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...string) (deleted int, err error) {
 	if olderThan < 0 || olderThan > maxDelay {
 		return 0, optionsf("older than %v: 0 or more", olderThan)
@@ -285,7 +285,7 @@ func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...st
 	return deleted, q.error("prune", q.pruneKeys(ctx))
 }
 
-// oldest are the ids of tasks that have been in the state for the longest: the beginning
+// oldest returns the ids of tasks that have been in the state longest, from the beginning
 // of a range of the index.
 func (q *Queue) oldest(ctx context.Context, state string, age time.Duration) (ids []uint64, err error) {
 	err = sqlx.SelectContext(ctx, q.db.Pool(), &ids, "SELECT id FROM "+schema.TaskTable+forceClaim+

@@ -14,11 +14,11 @@ import (
 )
 
 // A task that is cancelled while a worker has it stays in progress, with its unique key and its claim, until the worker has
-// ended the handler and gives the claim up, or until the claim lapses. Its column claim_order says what it becomes then. Its results
-// change nothing any more. So no other worker can have the task, or a task with the same key, while the handler still runs.
+// ended the handler and gives the claim up, or until the claim lapses. Its column claim_order stores what it becomes then. Its results
+// change nothing any more. Therefore no other worker can have the task, or a task with the same key, while the handler still runs.
 const (
 	orderDead  = "1" // it was cancelled
-	orderReady = "2" // it was cancelled, and Retry wants it tried again
+	orderReady = "2" // it was cancelled, and then Retry was called for it
 )
 
 const isCancelled = "state = 'in progress' AND claim_order > 0"
@@ -27,7 +27,7 @@ const isCancelled = "state = 'in progress' AND claim_order > 0"
 const cancelSet = "last_error = 'cancelled', claim_order = IF(state = 'in progress', " + orderDead + ", 0)," +
 	" state_at = IF(state = 'in progress', state_at, UTC_TIMESTAMP(6)), state = IF(state = 'in progress', state, 'dead')"
 
-// retrySet is the SET of Retry. Its argument is how many retries the task gets.
+// retrySet is the SET of Retry. Its argument is the number of retries.
 const retrySet = "retries = ?, lapses = 0, unique_key = IF(state = 'dead', NULL, unique_key)," +
 	" claim_order = IF(state = 'in progress', " + orderReady + ", priority), state_at = IF(state = 'in progress', state_at, " + noTime + ")," +
 	" owner = IF(state = 'in progress', owner, ''), state = IF(state = 'in progress', state, 'ready')"
@@ -36,13 +36,14 @@ const retrySet = "retries = ?, lapses = 0, unique_key = IF(state = 'dead', NULL,
 const giveUpSet = "state = IF(claim_order = " + orderDead + ", 'dead', 'ready'), state_at = IF(claim_order = " + orderDead + ", UTC_TIMESTAMP(6), " + noTime + ")," +
 	" owner = IF(claim_order = " + orderDead + ", owner, ''), claim_order = IF(claim_order = " + orderDead + ", 0, priority)"
 
-// cancels is what a worker polls to learn of cancelled tasks. It changes with every task that is cancelled while a worker has it.
+// cancels is the query that a worker polls for cancelled tasks. Its value changes with every task that is cancelled while a worker
+// has it.
 func cancels(queue string) core.Source {
 	return core.Query("SELECT BIT_XOR(CRC32(CONCAT(id, ':', attempts))) FROM "+schema.TaskTable+forceClaim+
 		" WHERE queue = ? AND "+isCancelled, queue).Of(schema.TaskTable, waiting.Insert)
 }
 
-// hearCancels tells the dispatcher when a task of the queue was cancelled, also while all its handlers are busy.
+// hearCancels signals the dispatcher when a task of the queue was cancelled, even while all its handlers are busy.
 func (d *dispatcher) hearCancels(ctx context.Context, waiter core.Waiter) error {
 	head, err := waiter.Head(ctx)
 	for err == nil {
@@ -56,7 +57,7 @@ func (d *dispatcher) hearCancels(ctx context.Context, waiter core.Waiter) error 
 	return err
 }
 
-// giveUp ends the handlers of this worker's cancelled tasks, and gives up the claims on those that no handler has.
+// giveUp ends the handlers of this worker's cancelled tasks, and gives up the claims on those that have no handler.
 func (d *dispatcher) giveUp(ctx context.Context) error {
 	tasks, err := d.store.cancelled(ctx)
 	if err != nil || len(tasks) == 0 {
@@ -137,7 +138,7 @@ func (l *store) endLapsed(ctx context.Context) (ended int, err error) {
 	return ended, err
 }
 
-// cancel ends the handlers of cancelled tasks, and returns the tasks that no handler has: their handlers ended before.
+// cancel ends the handlers of cancelled tasks. It returns the tasks without a handler, because theirs ended before.
 func (h *pool) cancel(tasks []Task) (free []Task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,67 +16,67 @@ import (
 )
 
 const (
-	// settleAfter is how long an outcome waits for others to be written down with it,
+	// settleAfter is how long an outcome waits to be stored together with others,
 	// while no handler waits for a task.
 	settleAfter = 20 * time.Millisecond
-	// coalesceFor is how long new claims may take to be written down with each other: the
-	// next transaction waits for them if handlers were faster than that before.
+	// coalesceFor is how long the next transaction waits for the outcomes of new claims, so that it stores them
+	// together, if handlers were faster than that before.
 	coalesceFor = 200 * time.Microsecond
-	// waitBound bounds a wait in the waiter, which costs nothing: the polls are those of PollInterval.
+	// waitBound bounds a wait in the waiter, which costs nothing. PollInterval determines the polls.
 	waitBound = time.Minute
-	// keyAgain is the wait before an outcome is tried again whose unique key another session has locked. Each try
-	// delays all else by 2 s.
+	// keyAgain is the wait before an outcome is stored again if another session had locked its unique key. Every attempt
+	// delays all other work by 2 s.
 	keyAgain = time.Second
 )
 
-// busyPoll is how often a worker polls for tasks that are due although it always finds others, or although its waiter has
-// not begun. Tests make it shorter, because they wait until such a poll is over.
+// busyPoll is how often a worker polls for tasks that have fallen due although it always finds others, or although its waiter has
+// not begun. Tests shorten it, because they wait for such a poll.
 var busyPoll = time.Second
 
-// dispatcher is a worker while a session lives: one goroutine makes all statements, and
-// a second one waits to be woken.
+// dispatcher is the state of a worker while a session lives. One goroutine sends all statements;
+// others wait for hints.
 type dispatcher struct {
 	*worker
 	store *store
 	pool  *pool
-	wakes chan struct{} // one slot: tasks were entered
-	idle  chan struct{} // one slot: the waiter is to wait
-	// cancels has one slot: tasks were cancelled.
+	wakes chan struct{} // has a value when tasks were entered; capacity 1
+	idle  chan struct{} // has a value when the waiter should wait; capacity 1
+	// cancels has a value when tasks were cancelled; capacity 1.
 	cancels chan struct{}
-	heard   atomic.Bool // the waiter has begun: no task that is entered from now on goes unheard
+	heard   atomic.Bool // the waiter has begun: a hint comes for every task that is entered from now on
 
-	empty    bool      // the last claim found less than there was room for
+	empty    bool      // the last claim found fewer tasks than it wanted
 	ready    bool      // the last poll found a task that is ready
-	worked   time.Time // when there was something to do
-	polled   time.Time // when it last polled for what falls due
+	worked   time.Time // when there was last something to do
+	polled   time.Time // when it last polled for tasks that fall due
 	pollTook time.Duration
-	woken    bool // tasks were entered, and it has not claimed since: it polls after the claim
+	woken    bool // tasks were entered, and no claim was made since: the next poll comes after the claim
 	nextPoll time.Time
-	due      time.Time     // when something does; zero for nothing
+	due      time.Time     // when the next task falls due; zero if none does
 	recurs   bool          // there are recurring tasks
-	alone    Task          // a task that is handled alone, and waits until the worker has no other
+	alone    Task          // a task that must be handled alone, and waits until the worker has no other
 	aloneTo  time.Time     // until when it waits
-	patience time.Duration // how long that is; it doubles each time that the wait was too short
-	renewed  time.Time     // when claims were renewed last; zero for not in this session, which begins with it
+	patience time.Duration // how long it waits; doubles whenever the wait was too short
+	renewed  time.Time     // when claims were last renewed; zero before the first time, so that a session begins with a renewal
 	lapsing  bool          // there are cancelled tasks whose claims may lapse
 
-	// Growing waits for what another session has locked, for a moment or for as long as a transaction lasts: contended
-	// when no task can be claimed though one is ready, blocked when a task that is due can't be made ready.
+	// Growing waits while another session has rows locked, for a moment or for the length of a transaction: contended
+	// if no task can be claimed though one is ready, blocked if a task that is due can't be made ready.
 	contended, blocked backoff.BackOff
-	overdue            time.Time // until when what is overdue is left alone
-	again              time.Time // when outcomes are tried again that had to wait for another session's transaction
+	overdue            time.Time // until when overdue tasks are not tried
+	again              time.Time // when deferred outcomes are stored again; another session had their unique keys locked
 }
 
-// run works until ctx has ended and all is written down, or the session is lost.
+// run works until ctx has ended and all outcomes are stored, or the session is lost.
 func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error {
 	waits, cancel := context.WithCancelCause(ctx)
-	// A worker that stops still learns of cancelled tasks, while its handlers run.
-	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
+	// A worker that stops must still learn of cancelled tasks while its handlers run.
+	hearing, stopHearing := context.WithCancel(context.WithoutCancel(ctx))
 	var waiters sync.WaitGroup
 	waiters.Go(func() { cancel(d.wait(waits, waiter)) })
 	waiters.Go(func() { cancel(d.hearCancels(hearing, cancels)) })
 	defer waiters.Wait()
-	defer deaf()
+	defer stopHearing()
 	defer cancel(nil)
 	d.worked = time.Now()
 	for {
@@ -103,7 +103,7 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error
 			return err
 		}
 		if ctx.Err() != nil && now.claims == 0 && now.outcomes == 0 && now.deferred == 0 {
-			return d.giveUp(ctx) // those that were cancelled just before
+			return d.giveUp(ctx) // tasks that were cancelled in the last moment
 		}
 		if d.mayRest(ctx, now) {
 			if err := d.rest(ctx, waits); err != nil || ctx.Err() != nil {
@@ -111,14 +111,14 @@ func (d *dispatcher) run(ctx context.Context, waiter, cancels core.Waiter) error
 			}
 			continue
 		}
-		// Idle: the session is watched meanwhile.
+		// Idle: the session is also checked for its loss.
 		if err := d.pause(ctx, waits, now); err != nil {
 			return err
 		}
 	}
 }
 
-// step does what it is time for; worked tells that there may be more.
+// step does everything that is due. worked means that there may be more to do.
 func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	stopping := ctx.Err() != nil
 	if stopping {
@@ -140,29 +140,29 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	d.woken = false
 	worked, err = d.round(ctx, stopping)
 	if err == nil && stopping {
-		d.tell(ctx)
+		d.wakeOthers(ctx)
 	}
 	return worked, err
 }
 
-// tell tells other workers of tasks that this one gives back. Otherwise they find them by polling. A failure must not
-// prevent the worker from stopping.
-func (d *dispatcher) tell(ctx context.Context) {
-	if !d.pool.told() {
+// wakeOthers wakes other workers for tasks that this one gives back. Otherwise they find the tasks by polling. Failure must not
+// prevent shutdown.
+func (d *dispatcher) wakeOthers(ctx context.Context) {
+	if !d.pool.takeUntold() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
 	defer cancel()
 	if err := d.queue.db.Wake(ctx, schema.TaskTable); err != nil {
-		d.log.WarnContext(ctx, "other workers find the tasks that this one gives back later, by polling", "error", err)
+		d.log.WarnContext(ctx, "other workers were not woken: they find the tasks that this one gives back by polling", "error", err)
 	}
 }
 
-// hintPatience is how long a worker that stops waits for others to be woken.
+// hintPatience is how long a worker that stops waits for a call that wakes others.
 const hintPatience = 5 * time.Second
 
-// coalesce waits for quick handlers: one transaction for all of them costs about what one
-// for the first of them would.
+// coalesce waits for quick handlers, because one transaction for all their outcomes costs about as much as one
+// for the first of them.
 func (d *dispatcher) coalesce() {
 	now := d.pool.state(d.options.Batch)
 	if !now.quick || now.claims == 0 {
@@ -180,7 +180,7 @@ func (d *dispatcher) coalesce() {
 	}
 }
 
-// round writes down outcomes and claims tasks, if it is time for either.
+// round stores outcomes and claims tasks, if either is due.
 func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
 	if !time.Now().Before(d.again) {
 		d.pool.bringBack()
@@ -221,7 +221,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	}
 	d.pool.take(claimed, started, d.options.Visibility)
 	d.pool.wrote(outcomes)
-	d.pool.owes(d.store.ordered && stopping && len(outcomes) > 0) // the next is another worker's
+	d.pool.noteUntold(d.store.ordered && stopping && len(outcomes) > 0) // another worker must claim the next task
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.kind == wasCancelled }) {
 		d.queue.changed() // the tasks may be ready now, and their unique keys are free
 		d.empty = false
@@ -250,15 +250,15 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		return true, nil
 	}
 	if again := d.polled.Add(scanShare * min(d.pollTook, scanMost)); d.pollTook > scanEach/scanShare && time.Now().Before(again) {
-		d.pollBy(again) // a poll is slow where a full scan is
+		d.pollBy(again) // a poll is slow if a full scan is
 		return true, nil
 	}
-	// Only now is it known when to wake by itself.
+	// Poll only after the claim, because only now it is certain that nothing is ready before the next due time.
 	ready, err := d.poll(ctx)
 	switch {
 	case ready && d.store.unscanned:
 		d.pollBy(d.store.scanDue())
-	case ready: // another worker has it in hand, or vanishes with it
+	case ready: // another worker is about to claim it, or vanishes with it
 		d.nextPoll = time.Now().Add(d.contended.NextBackOff())
 	default:
 		d.contended.Reset()
@@ -266,18 +266,18 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	return true, err
 }
 
-// postpone keeps a task for when nothing else is in hand. The worker claims no other until then, or until its patience
-// ends, because a long task must not keep it from all others. Then it works as before for as long again.
+// postpone leaves a task until the worker has no other. The worker claims no task until then, but only until its patience
+// ends, because a long task must not keep it from all others. After that it works as before for the same time.
 func (d *dispatcher) postpone(ctx context.Context, t Task) error {
 	was, err := d.store.postpone(ctx, t, 2*d.patience)
 	if was {
 		d.alone, d.aloneTo = t, time.Now().Add(d.patience)
-		d.queue.changed() // others learn when it is theirs if this worker takes longer
+		d.queue.changed() // other workers learn when they may take it if this worker needs longer
 	}
 	return err
 }
 
-// takeAlone claims the task that was postponed. Nothing else is in hand.
+// takeAlone claims the postponed task. The worker has no other task.
 func (d *dispatcher) takeAlone(ctx context.Context) error {
 	t, started := d.alone, time.Now()
 	d.alone, d.patience = Task{}, firstPatience(d.options.Visibility)
@@ -296,8 +296,8 @@ func (d *dispatcher) pollBy(at time.Time) {
 	}
 }
 
-// withoutRetry runs f. If brief is set, a transaction whose lock wait times out is not run again: the claims could not be
-// renewed meanwhile.
+// withoutRetry runs f. If brief is set, f's transactions are not repeated after a lock wait timeout, because the claims could not be
+// renewed meanwhile. locked reports such a timeout.
 func (d *dispatcher) withoutRetry(brief bool, f func() error) (locked bool, err error) {
 	d.store.brief = brief
 	defer func() { d.store.brief = false }()
@@ -325,8 +325,8 @@ func (d *dispatcher) count(outcomes []outcome) {
 	}
 }
 
-// shortError is a handler's error with the first line alone as its text. It stays an error in the log, so that a
-// slog.Handler can tell one kind from another.
+// shortError is a handler's error with only the first line as its text. It wraps the error, so that a
+// slog.Handler can distinguish its kind.
 type shortError struct {
 	line string
 	err  error
@@ -340,8 +340,8 @@ func firstLine(text string) string {
 	return line
 }
 
-// late tells of outcomes that came too late: of those whose claims were not trusted any
-// more when they were written down.
+// late reports outcomes that came too late. It checks only those whose claims were no longer trusted
+// when they were stored.
 func (d *dispatcher) late(ctx context.Context, outcomes []outcome) error {
 	now := time.Now()
 	outcomes = slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return now.Before(o.held.trusted) })
@@ -355,7 +355,7 @@ func (d *dispatcher) late(ctx context.Context, outcomes []outcome) error {
 	return err
 }
 
-// renew renews the claims when it is time.
+// renew renews the claims if that is due.
 func (d *dispatcher) renew(ctx context.Context) error {
 	if time.Since(d.renewed) < d.options.Visibility/3 {
 		return nil

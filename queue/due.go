@@ -11,22 +11,22 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// promoted is how many tasks a transaction makes ready at most.
+// promoted is the maximum number of tasks that one transaction makes ready.
 const promoted = 500
 
 // errLapsed is the last_error of a task whose worker vanished.
-const errLapsed = "the worker did not finish it, nor hold its claim: it vanished, or the server was out of its reach"
+const errLapsed = "the worker neither finished it nor renewed its claim: it vanished, or could not reach the server"
 
-// view is what a poll sees.
+// view is the result of a poll.
 type view struct {
-	ready bool          // there is a task to claim, or another worker is about to
-	due   time.Duration // until something falls due, by the server's clock; negative when it is overdue
-	any   bool          // something will fall due by itself
-	// recurs is set when there are recurring tasks, cancels when there are cancelled tasks whose claims are not given up.
+	ready bool          // there is a task to claim, or another worker is about to claim it
+	due   time.Duration // until the next task falls due, by the server's clock; negative if it is overdue
+	any   bool          // a task will fall due by itself
+	// recurs is true if there are recurring tasks, cancels if there are cancelled tasks whose claims are not given up.
 	recurs, cancels bool
 }
 
-// dueColumn is how long until the first task in a state falls due, in microseconds.
+// dueColumn returns SQL for the time until the first task in a state falls due, in microseconds.
 func dueColumn(state string) string {
 	return "(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim +
 		" WHERE queue = ? AND state = '" + state + "' AND claim_order = 0)"
@@ -37,7 +37,7 @@ var pollQuery = "SELECT EXISTS (SELECT 1 FROM " + schema.TaskTable + forceClaim 
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(state_at)) FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND " + isCancelled + "), " +
 	"(SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MIN(next_at)) FROM " + schema.ScheduleTable + " WHERE queue = ?"
 
-// poll reads what there is to do and when, in one statement that locks nothing.
+// poll reads what is ready and when the next task falls due, in one statement that locks nothing.
 func (l *store) poll(ctx context.Context) (v view, err error) {
 	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var in [5]sql.NullInt64
@@ -46,12 +46,12 @@ func (l *store) poll(ctx context.Context) (v view, err error) {
 		if err := row.Scan(&v.ready, &in[0], &in[1], &in[2], &in[3], &in[4]); err != nil {
 			return err
 		}
-		if l.ordered { // what is ready may have to wait for what is not settled
+		if l.ordered { // a ready task must wait for a task that is not settled
 			v.ready = v.ready && !in[1].Valid && !in[2].Valid && !in[3].Valid
 		}
 		v.cancels, v.recurs = in[3].Valid, in[4].Valid
 		for _, micros := range in {
-			const most = int64(maxDelay / time.Microsecond) // At may be thousands of years off, a Duration has 292
+			const most = int64(maxDelay / time.Microsecond) // At may be thousands of years ahead; a Duration holds 292
 			due := time.Duration(min(max(micros.Int64, -most), most)) * time.Microsecond
 			if micros.Valid && (!v.any || due < v.due) {
 				v.any, v.due = true, due
@@ -62,8 +62,8 @@ func (l *store) poll(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// promote makes ready what has fallen due, and takes tasks from workers that let their claims
-// lapse: these come back after a wait, or are dead. It returns how many can be claimed now.
+// promote makes tasks ready that have fallen due, and ends the claims of workers that let them
+// lapse: these tasks come back after a wait, or are dead. It returns how many tasks became ready.
 func (l *store) promote(ctx context.Context) (ready int, err error) {
 	for {
 		n, moved, err := l.promoteSome(ctx)
@@ -124,7 +124,7 @@ func (l *store) promoteSome(ctx context.Context) (ready, moved int, err error) {
 			return err
 		}
 		for _, id := range dead {
-			l.log.WarnContext(ctx, "a task is dead, because its worker vanished and it may not come back", "task", id)
+			l.log.WarnContext(ctx, "a task is dead, because its worker vanished and it has no retry or lapse left", "task", id)
 		}
 		return nil
 	})

@@ -15,11 +15,11 @@ const insertInto = "INSERT INTO " + schema.TaskTable +
 	" (queue, state, claim_order, state_at, priority, retries, unique_key, payload) VALUES "
 
 // Enqueue enters the tasks, all or none of them, wakes workers, and returns the tasks'
-// ids in their order once they are committed; 0 for one whose unique key the queue has
-// already. No entry is no statement.
+// ids in the order of the entries once they are committed; 0 for a task whose unique key the queue already
+// has. Without entries it sends nothing.
 //
-// A deadlock or a lock that took too long is tried again a few times. A lost connection
-// is not: see notify.ErrUnknown. Other errors are ErrNotFound, notify.ErrNoState, notify.ErrOptions,
+// Enqueue tries again a few times after a deadlock or a lock wait timeout, but not after a lost
+// connection: see notify.ErrUnknown. Other errors are ErrNotFound, notify.ErrNoState, notify.ErrOptions,
 // a *notify.TooLargeError, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
@@ -41,24 +41,23 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 	return ids, nil
 }
 
-// EnqueueTx enters the tasks inside the caller's transaction, so that they are there if
-// it commits and never were if it does not. The caller commits, and calls Notify after
-// it. After an error the caller rolls back. Where the queue is ordered, others who enter
-// tasks wait for that commit.
+// EnqueueTx enters the tasks inside the caller's transaction. They exist when it commits, and vanish if it rolls
+// back. The caller commits, and calls Notify afterwards. After an error the caller rolls back. In an ordered queue, other
+// callers that enter tasks wait for that commit.
 //
-// While that transaction is open a task can't end whose unique key it has found taken: its worker tries
-// again and again, for 2 s in which it does nothing else. Make it one of the last things before the
-// commit. MariaDB since 11.6.2 (innodb_snapshot_isolation) may end the transaction with error 1020 when
-// the task that has the key was entered, or claimed, after its first read: begin it READ COMMITTED.
+// If EnqueueTx finds a unique key taken, the task that has the key can't end before the transaction does: its worker tries
+// repeatedly, for 2 s each, and does nothing else meanwhile. Call EnqueueTx close to the
+// commit. MariaDB since 11.6.2 (innodb_snapshot_isolation) may end the transaction with error 1020 if
+// the task with the key was entered, or claimed, after its first read: begin it READ COMMITTED.
 func (q *Queue) EnqueueTx(ctx context.Context, tx notify.Tx, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
 	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
-		return nil, optionsf("EnqueueTx on a pool, where each statement is committed by itself: " +
+		return nil, optionsf("EnqueueTx on a pool, which commits each statement by itself: " +
 			"begin a transaction and pass that, or call Enqueue")
 	}
-	rows, err := q.rows(ctx, tx, entries) // a second connection may never be free while this one is held
+	rows, err := q.rows(ctx, tx, entries) // over tx: with the pool exhausted, a second connection might never be free
 	if err == nil {
 		var ids []uint64
 		if ids, err = q.insert(ctx, tx, rows); err == nil {
@@ -88,13 +87,13 @@ func (q *Queue) rows(ctx context.Context, db rowQueryer, entries []Entry) ([]row
 	return rows, nil
 }
 
-// packet is the server's max_allowed_packet, in bytes. The settings are known.
+// packet returns the server's max_allowed_packet, in bytes. The settings must have been read.
 func (q *Queue) packet() int { return q.settings.Load().packet }
 
 // commit stores the rows, all or none.
 func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error) {
-	if len(batches(rows, q.packet())) == 1 && rows[0].unique == "" && !q.settings.Load().ordered { // a statement is a transaction
-		conn, err := q.db.Pool().Conn(ctx) // in a step of its own: what fails here has sent nothing
+	if len(batches(rows, q.packet())) == 1 && rows[0].unique == "" && !q.settings.Load().ordered { // the statement is the transaction
+		conn, err := q.db.Pool().Conn(ctx) // in a step of its own, because an error here means that nothing was sent
 		if err != nil {
 			return nil, fmt.Errorf("connect: %w", err)
 		}
@@ -121,8 +120,8 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 
 // insert stores the rows in a transaction and returns their ids.
 //
-// A statement's first id is its LAST_INSERT_ID, and the others follow by the session's
-// auto_increment_increment, as the manual says of a "simple insert".
+// LAST_INSERT_ID is the first id of a statement. The others follow at the session's
+// auto_increment_increment, because the statement is a "simple insert" in the manual's words.
 func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64, error) {
 	if q.settings.Load().ordered {
 		if _, err := readSettings(ctx, tx, q.name, " FOR UPDATE"); err != nil {
@@ -131,7 +130,7 @@ func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64,
 	}
 	ids := make([]uint64, len(rows))
 	order := inserting(rows)
-	if q.settings.Load().ordered { // the others wait
+	if q.settings.Load().ordered { // keep the order of the entries; other callers wait for the queue's row
 		slices.Sort(order)
 	}
 	sorted := make([]row, len(rows))

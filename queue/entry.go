@@ -12,7 +12,7 @@ import (
 
 // Retries of an Entry.
 const (
-	// defaultRetries is what 0 means.
+	// defaultRetries is the meaning of 0.
 	defaultRetries = 5
 	// noRetries makes a task dead when its first attempt fails.
 	noRetries = -1
@@ -20,48 +20,48 @@ const (
 
 const (
 	maxUnique = 255 // characters
-	// maxDelay is what a DATETIME can still say.
+	// maxDelay keeps times in the range of a DATETIME.
 	maxDelay = 100 * 365 * 24 * time.Hour
 	// noTime is the state_at of a task that is ready.
 	noTime = "'1970-01-01 00:00:00'"
-	// timeLayout is a DATETIME(6) or TIMESTAMP(6) as text, in UTC.
+	// timeLayout is the layout of a DATETIME(6) or TIMESTAMP(6) as text, in UTC.
 	timeLayout = "2006-01-02 15:04:05.000000"
 )
 
-// Entry is a task to be entered into a queue.
+// Entry is a task to enter into a queue.
 type Entry struct {
-	// Payload may be any bytes. nil and empty are the same: an empty payload.
+	// Payload may be any bytes. nil and empty both mean an empty payload.
 	Payload []byte
-	// Priority decides who is next: a smaller number is before a larger one, and 0 is
-	// the default. Tasks of the same are claimed in the order of their ids. A busy worker
-	// sees within 50 ms a task that comes before the one it claimed last, and within 2 s while an old
-	// snapshot, of a backup perhaps, makes that search slow. From -32768 to 32767;
-	// an ordered queue has 0 alone.
+	// Priority determines the order: smaller numbers come first, and 0 is
+	// the default. Tasks of the same priority are claimed in the order of their ids. A busy worker
+	// finds a task that comes before its last claim within 50 ms, or within 2 s while an old
+	// snapshot, for example of a backup, slows down that search. The range is -32768 to 32767;
+	// an ordered queue allows only 0.
 	Priority int
-	// Delay is how long from now, by the server's clock, the task is not to be claimed.
-	// At is the same as a time; give one of them. 0, the default, is at once. An
-	// ordered queue has neither.
+	// Delay is the time from now, by the server's clock, before which the task is not claimed.
+	// At is the same as an absolute time; give at most one of them. 0, the default, means at once. An
+	// ordered queue allows neither.
 	Delay time.Duration
 	At    time.Time
-	// Unique is a key that the queue has once among its tasks that are neither done nor
-	// dead: the task is not entered when there is one. It costs three statements, in a
-	// transaction. Of tasks that are entered together, these have the last ids, but in an
-	// ordered queue. At most 255 characters; empty, the default, is none.
+	// Unique is a key. The task is not entered if the queue has a task with the same key that is neither done nor
+	// dead. A key costs three statements, in a
+	// transaction. Of tasks that are entered together, those with keys get the last ids, except in an
+	// ordered queue. At most 255 characters; empty, the default, means none.
 	Unique string
 	// Retries is how often the task is tried again after its first attempt has failed. 0 means
-	// 5, -1 none: then it is not begun again when its worker has vanished, either.
+	// 5. -1 means none; such a task is also not begun again after its worker has vanished.
 	Retries int
 }
 
-// row is an Entry as it is stored.
+// row is an Entry in its stored form.
 type row struct {
-	values string // what stands in VALUES
+	values string // its part of VALUES
 	args   []any
 	unique string
 	size   int
 }
 
-// newRow checks the entry and makes a row of it.
+// newRow checks the entry and returns its row.
 func newRow(queue string, e Entry, ordered bool) (row, error) {
 	switch {
 	case e.Priority < math.MinInt16 || e.Priority > math.MaxInt16:
@@ -73,7 +73,7 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 	case e.Delay != 0 && !e.At.IsZero():
 		return row{}, optionsf("Delay and At: give one of them")
 	case !e.At.IsZero() && (e.At.Year() < 1000 || e.At.Year() > 9000):
-		return row{}, optionsf("At %v: out of what a DATETIME can say", e.At)
+		return row{}, optionsf("At %v: outside the range of a DATETIME", e.At)
 	case ordered && (e.Priority != 0 || e.Delay != 0 || !e.At.IsZero()):
 		return row{}, optionsf("Priority, Delay and At are not for an ordered queue, where each task follows the one before")
 	}
@@ -107,10 +107,11 @@ func newRow(queue string, e Entry, ordered bool) (row, error) {
 	}, nil
 }
 
-// aroundRow is how many bytes of a packet are left for what else stands in a statement, and in a row that is read: the last error above all.
+// aroundRow is the number of bytes of a packet that are left for the rest of a statement, and for the other columns of a row that is
+// read, above all the last error.
 const aroundRow = 10 << 10
 
-// fits returns an error if the row, the index-th of its call, fits into no packet, of the server's size in bytes.
+// fits returns an error if the row does not fit into a packet of the server. index is its index in the call, packet the size in bytes.
 func (r row) fits(index, packet int) error {
 	if r.size+aroundRow > packet {
 		return &notify.TooLargeError{What: "task", Index: index, Size: r.size + aroundRow, Limit: packet}
@@ -118,7 +119,7 @@ func (r row) fits(index, packet int) error {
 	return nil
 }
 
-// fitsEscaped reports whether the rows fit into a statement if the driver must put a backslash before every byte.
+// fitsEscaped reports whether the rows fit into a statement even if the driver must put a backslash before every byte.
 func fitsEscaped(rows []row, packet int) bool {
 	size := 0
 	for _, r := range rows {
@@ -137,8 +138,8 @@ func retriesOf(retries int) int {
 	return retries
 }
 
-// batches are rows that go into a statement each, whose size is at most that of a packet. One with a unique key has its own,
-// so that it can be told from the others whether it was entered.
+// batches splits the rows into statements that fit into a packet. A row with a unique key has a statement of its own,
+// because only then it is known whether it was entered.
 func batches(rows []row, packet int) (all [][]row) {
 	const mostRows = 1000
 	size, mostBytes := 0, min(1<<20, (packet-aroundRow)/2)
@@ -154,8 +155,8 @@ func batches(rows []row, packet int) (all [][]row) {
 	return all
 }
 
-// inserting are the rows' positions in the order in which they are inserted: those with a unique
-// key last, by their keys, so that all who enter the same keys wait for them in the same order.
+// inserting returns the indexes of the rows in the order of insertion. Rows with a unique
+// key come last, sorted by key, so that all transactions with the same keys wait for them in the same order.
 func inserting(rows []row) []int {
 	order := make([]int, len(rows))
 	for i := range order {

@@ -9,13 +9,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Errors that callers decide on, with errors.Is, next to those of notify.
+// Errors to check with errors.Is, in addition to those of notify.
 var (
-	// ErrNotFound means that there is no queue of the name: [Create] makes it, and so does `mqnotify init --queue NAME`.
+	// ErrNotFound means that no queue has the name: [Create] creates one, and so does `mqnotify init --queue NAME`.
 	ErrNotFound = errors.New("does not exist")
-	// ErrClaimLost is the cause of the end of a handler's context, and what [FinishTx]
-	// returns, when the task is not the worker's any more: its claim lapsed, since the
-	// server was out of reach, or the task was cancelled.
+	// ErrClaimLost is the cause of a handler's context, and the error of [FinishTx],
+	// when the worker no longer has the task: its claim lapsed because the
+	// server could not be reached, or the task was cancelled.
 	ErrClaimLost = errors.New("the claim on the task is lost")
 )
 
@@ -23,12 +23,12 @@ func optionsf(format string, args ...any) error {
 	return fmt.Errorf("queue: %w: %w", notify.ErrOptions, fmt.Errorf(format, args...))
 }
 
-// explain says what to do about an error of the server's.
+// explain adds the remedy to an error of the server.
 func explain(err error) error {
 	return dberror.Explain(err, "task", "enqueuer,worker,tasks,scheduler")
 }
 
-// checkName returns what is wrong with the name of a queue or a schedule.
+// checkName returns an error if the name of a queue or a schedule is invalid.
 func checkName(what, name string, most int) error {
 	if problem := names.Problem(name, most); problem != "" {
 		return optionsf("%s %.80q: %s", what, name, problem)

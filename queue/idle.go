@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// mayRest reports whether there was nothing to do for long, and nothing is about to come that no hint tells of.
+// mayRest reports whether there was nothing to do for long, and everything that comes next causes a hint.
 func (d *dispatcher) mayRest(ctx context.Context, now poolState) bool {
 	if now.claims > 0 || now.outcomes > 0 || now.deferred > 0 || d.alone.ID != 0 || d.ready {
 		d.worked = time.Now()
@@ -18,8 +18,8 @@ func (d *dispatcher) mayRest(ctx context.Context, now poolState) bool {
 		(d.due.IsZero() || time.Until(d.due) > waiting.Unused)
 }
 
-// rest ends the session, because an idle connection costs the server a thread, and connects again when there may be
-// something to do. Other workers' claims change what the waiter polls, so that a claim that lapses is noticed.
+// rest ends the session, because an idle connection costs the server a thread, and reconnects when there may be
+// something to do. The waiter's query also changes with other workers' claims, so that the worker notices when a claim lapses.
 func (d *dispatcher) rest(ctx, waits context.Context) error {
 	before := d.store.session.Capabilities().Version
 	_ = d.store.session.Close()
@@ -50,10 +50,10 @@ func (d *dispatcher) rest(ctx, waits context.Context) error {
 	return nil
 }
 
-// errAnotherServer makes the worker ask again what its server can do.
-var errAnotherServer = errors.New("the server is another one")
+// errAnotherServer makes the worker read the server's abilities again.
+var errAnotherServer = errors.New("the session reached another server")
 
-// wait wakes the dispatcher, while it is idle, when what the worker polls has changed.
+// wait wakes an idle dispatcher when the query that the worker polls has a new value.
 func (d *dispatcher) wait(ctx context.Context, waiter core.Waiter) error {
 	head, err := waiter.Head(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *dispatcher) wait(ctx context.Context, waiter core.Waiter) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		// The head was read before the last claim, which found no task: a task that came after that claim ends the wait.
+		// The head was read before the last claim, which found no task: a task that was entered after that claim ends the wait.
 		for woken := false; !woken; {
 			now, err := waiter.Wait(ctx, head, waitBound)
 			if err != nil {
@@ -84,7 +84,7 @@ func (d *dispatcher) wait(ctx context.Context, waiter core.Waiter) error {
 func (d *dispatcher) pause(ctx, waits context.Context, now poolState) error {
 	stopping := ctx.Err() != nil
 	next := d.nextPoll
-	if stopping { // it polls for nothing more
+	if stopping { // it no longer polls for tasks
 		next = time.Now().Add(d.options.PollInterval)
 	}
 	if rests := d.worked.Add(waiting.Unused); rests.After(time.Now()) && rests.Before(next) {

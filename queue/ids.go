@@ -13,12 +13,12 @@ func idsOf(tasks []Task) []uint64 {
 	return ids
 }
 
-// runFrom is how many ids in a row are a range: to read on costs the server less than to look each of them up.
+// runFrom is the minimum number of consecutive ids for a range: reading on then costs the server less than looking up every id.
 const runFrom = 8
 
-// among is the condition to be one of the ids, in their order: who updates several rows takes their locks in
-// the same order as everybody else. What follows a range is read, and locked, to find its end; so the last id of a
-// run stands for itself, and the range's end is a task that is meant.
+// among returns the condition that an id is one of the ids, sorted, so that all statements that update several rows lock them in
+// the same order. To find the end of a range the server reads, and locks, the row after it. The last id of a
+// run is therefore separate, so that this row is one of the tasks.
 func among(ids []uint64) string {
 	ids = slices.Sorted(slices.Values(ids))
 	condition := make([]byte, 0, 16+8*len(ids))

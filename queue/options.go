@@ -21,50 +21,50 @@ const (
 type WorkerOptions struct {
 	// Concurrency is how many tasks are handled at the same time. 0 means 1.
 	Concurrency int
-	// Batch is how many tasks are claimed together at most; those that no handler is free
-	// for wait here, claimed. Large batches are for short tasks. A task that has no retry left,
+	// Batch is the maximum number of tasks that are claimed together; those without a free handler
+	// wait in the worker, claimed. Large batches are for short tasks. A task that has no retry left,
 	// or whose claim has lapsed before, is claimed only when a handler is free. 0 means
 	// Concurrency; at most 10,000.
 	Batch int
-	// Visibility is for how long a claim holds without being renewed, by the server's
-	// clock: a task whose worker has vanished is given to another after that. The worker
+	// Visibility is how long a claim holds without being renewed, by the server's
+	// clock: after that, a task whose worker has vanished goes to another one. The worker
 	// renews it three times as often, for as long as the handler runs. 0 means 30 s;
-	// 100 ms or more.
+	// the minimum is 100 ms.
 	Visibility time.Duration
-	// Backoff is how long a task waits after its attempt, 1 for the first, has failed. Claims that
-	// have lapsed are not counted as attempts here.
+	// Backoff returns how long a task waits after its attempt, 1 for the first, has failed. It does not
+	// count lapsed claims as attempts.
 	// nil means about 1 s, 2 s, 4 s ... up to an hour, half to one and a half times as long.
 	Backoff func(attempt int) time.Duration
 	// Lapses is how often a task comes back after its claim has lapsed because the worker
 	// vanished: after about 1 s, 2 s, 4 s ..., half to one and a half times as long. If its claim
-	// lapses once more the task is dead. A lapse takes no retry, but a task without a retry left is dead
-	// when it lapses. 0 means 5; 2 or more.
+	// lapses once more, the task is dead. A lapse takes no retry, but a task without a retry left is dead
+	// when it lapses. 0 means 5; the minimum is 2.
 	Lapses int
-	// Owner is how the worker shows in the task list, the first 17 characters in ASCII.
-	// Empty means host:pid. What makes it unlike all others is added.
+	// Owner is the worker's name in the task list, of which the first 17 characters count, in ASCII.
+	// Empty means host:pid. The worker adds a random text that makes it unique.
 	Owner string
-	// Claim is how workers claim tasks from each other. "skip-locked" selects tasks that no other session has locked (SELECT
+	// Claim is how the worker claims tasks. "skip-locked" selects tasks that no other session has locked (SELECT
 	// ... FOR UPDATE SKIP LOCKED; MySQL 8.0.1, MariaDB 10.6), and marks them by their ids. "update" marks tasks by UPDATE ...
-	// ORDER BY ... LIMIT, and reads what it got; workers then wait for each other, and deadlock now and then, which is
-	// retried. Empty, the default, takes "skip-locked" where the server has it.
+	// ORDER BY ... LIMIT, and reads the marked ones; workers then wait for each other, and sometimes deadlock, which is
+	// retried. Empty, the default, means "skip-locked" if the server supports it.
 	Claim string
-	// Discard deletes tasks that are done, instead of keeping them, but for those that a
-	// handler has finished by itself (FinishTx): Prune deletes these.
+	// Discard deletes tasks that are done, instead of keeping them, except those that a
+	// handler has finished itself (FinishTx): Prune deletes these.
 	Discard bool
-	// PollInterval is how often an idle worker polls for tasks by itself, in case a hint was lost.
-	// 0 means 30 s. After an idle minute it ends its connection, and polls no more until what it
-	// polls has changed, which is found within 70 s without a hint.
+	// PollInterval is how often an idle worker polls for tasks, in case a hint was lost.
+	// 0 means 30 s. After an idle minute it closes its connection, and does not poll until the query that it
+	// waits on has a new value, which it notices within 70 s without a hint.
 	PollInterval time.Duration
-	// HandlerTimeout ends the context of a handler's call, whose task then fails unless the handler
-	// returns nil. The handler keeps its place until it returns. 0 means never.
+	// HandlerTimeout ends the context of a handler's call; the task then fails unless the handler
+	// returns nil. The handler counts as running until it returns. 0 means never.
 	HandlerTimeout time.Duration
-	// StopTimeout is for how long handlers may go on after the end of Run's context: then
-	// theirs end. Run returns when they do. 0 means 30 s, negative not at all.
+	// StopTimeout is how long handlers may continue after the end of Work's context; then
+	// their contexts end. Work returns when they have returned. 0 means 30 s, a negative value not at all.
 	StopTimeout time.Duration
-	// Count, if not nil, is called for metrics, at times by several goroutines at once: with "done" for a task that was handled,
+	// Count, if not nil, is called for metrics, sometimes by several goroutines at once: with "done" for a task that was handled,
 	// "failed" for an attempt that failed and is tried again, "dead" for a task that failed for the last time, "lost" for an
-	// outcome that came too late, when the claim was lost, and "retried" for a transaction that is run again after a deadlock or a
-	// lock that took too long. It must not block.
+	// outcome that came after the claim was lost, and "retried" for a transaction that is repeated after a deadlock or a
+	// lock wait timeout. It must not block.
 	Count func(what string)
 }
 
@@ -92,7 +92,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 		return o, optionsf("Claim %q: %q or %q", o.Claim, claimSkipLocked, claimUpdate)
 	}
 	if o.Owner == "" {
-		host, _ := os.Hostname() // a name for people: none is no harm
+		host, _ := os.Hostname() // the name is for people, so an empty one does no harm
 		o.Owner = fmt.Sprintf("%.9s:%d", host, os.Getpid())
 	}
 	o.Owner = shortOwner(o.Owner) + "-" + strings.ToLower(rand.Text()[:6])
@@ -108,7 +108,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	return o, nil
 }
 
-// shortOwner is an owner as the column can hold it, with room for what is added.
+// shortOwner returns an owner that fits into the column with the random text that is added.
 func shortOwner(owner string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r > ' ' && r < '~' && r != '/' {
@@ -119,7 +119,7 @@ func shortOwner(owner string) string {
 	return plain[:min(len(plain), 17)]
 }
 
-// defaultBackoff doubles from a second to an hour.
+// defaultBackoff doubles from a second to an hour, with jitter.
 func defaultBackoff(attempt int) time.Duration {
 	wait := min(time.Hour, time.Duration(math.Pow(2, float64(min(max(attempt, 1), 30)-1)))*time.Second)
 	return wait/2 + mathrand.N(wait)

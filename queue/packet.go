@@ -8,14 +8,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// packet is statements that go to the server together, and who reads their results.
+// packet is a list of statements that go to the server together, and the functions that read their results.
 type packet struct {
 	text    strings.Builder
 	args    []any
 	readers []func(rows *sql.Rows) error
 }
 
-// add adds a statement; read, if it is not nil, reads each of the rows that it returns.
+// add adds a statement. read, if it is not nil, is called with every row that it returns.
 func (p *packet) add(read func(rows *sql.Rows) error, statement string, args ...any) {
 	if p.text.Len() > 0 {
 		p.text.WriteString("; ")
@@ -27,7 +27,7 @@ func (p *packet) add(read func(rows *sql.Rows) error, statement string, args ...
 	}
 }
 
-// send runs the statements. One that fails is the last that runs.
+// send runs the statements, up to the first one that fails.
 func (p *packet) send(ctx context.Context, conn *sqlx.Conn) error {
 	if len(p.readers) == 0 {
 		_, err := p.exec(ctx, conn)
@@ -51,12 +51,12 @@ func (p *packet) send(ctx context.Context, conn *sqlx.Conn) error {
 			return err
 		}
 	}
-	for rows.NextResultSet() { // what returns no rows may fail too
+	for rows.NextResultSet() { // statements that return no rows may fail, too
 	}
 	return rows.Err()
 }
 
-// exec is send for statements that return no rows. It tells how many rows the last of them changed.
+// exec is send for statements that return no rows. It returns how many rows the last of them changed.
 func (p *packet) exec(ctx context.Context, conn *sqlx.Conn) (int64, error) {
 	result, err := conn.ExecContext(ctx, p.text.String(), p.args...)
 	if err != nil {

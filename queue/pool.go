@@ -13,39 +13,39 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// held is a claim that the worker has.
+// held is a claim of the worker.
 type held struct {
 	task    Task
-	trusted time.Time // until then no other worker can claim it, by the clock here
+	trusted time.Time // until then no other worker can claim it, by the clock of this process
 	lost    bool
 	begun   bool
-	settled bool // an outcome is known
-	// cancelled is set when the task was cancelled: its handler is ended, and the claim is given up when it returns.
+	settled bool // its outcome is known
+	// cancelled is true if the task was cancelled: its handler's context has ended, and the claim is given up when it returns.
 	cancelled bool
 	cancel    context.CancelCauseFunc
-	timer     *time.Timer // ends the handler's context at trusted
+	timer     *time.Timer // calls expire when the claim stops being trusted
 }
 
-// pool has a worker's claims and the goroutines that handle them. It makes no statement.
+// pool has a worker's claims and the goroutines that handle them. It sends no statements.
 type pool struct {
 	handler func(ctx context.Context, task Task) error
 	backoff func(attempt int) time.Duration
-	dropped func(task Task) // is told of a result that comes when the claim is lost; may be nil
+	dropped func(task Task) // called with the task of an outcome that comes after the claim was lost; may be nil
 
 	mu       sync.Mutex
 	waiting  []*held // claimed, and not begun
 	held     map[uint64]*held
-	outcomes []outcome // not written down yet
-	deferred []outcome // the same, while another session has their unique keys locked
-	oldest   time.Time // when the first of them came
+	outcomes []outcome // not stored yet
+	deferred []outcome // not stored because another session has their unique keys locked
+	oldest   time.Time // when the first of outcomes came
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
-	quick    bool  // the last handler to end had taken no time
-	untold   bool  // there may be tasks to do that no other worker has heard of
-	most     int
+	quick    bool  // the last handler returned almost at once
+	untold   bool  // other workers must be woken for tasks that only this one knows of
+	most     int   // the number of handlers
 	closed   bool
 	work     *sync.Cond
-	changed  chan struct{} // one slot: an outcome came, or a handler is free
+	changed  chan struct{} // has a value when an outcome came or a handler is free; capacity 1
 	handlers sync.WaitGroup
 }
 
@@ -58,7 +58,7 @@ func newPool(n int, handler func(ctx context.Context, task Task) error, backoff 
 	return h
 }
 
-// start makes the handlers' goroutines, which end with close.
+// start starts the handlers' goroutines, which close ends.
 func (h *pool) start(ctx context.Context) {
 	for range h.most {
 		h.handlers.Go(func() { h.run(ctx) })
@@ -81,8 +81,8 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// take takes new claims. They are trusted for a tenth less than they hold, from the
-// moment that the claim began here, which is before it began on the server.
+// take adds new claims. They are trusted for a tenth less than they hold, counted from
+// the moment when the claim was sent, which is before it began on the server.
 func (h *pool) take(tasks []Task, started time.Time, visibility time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +119,7 @@ func (h *pool) run(ctx context.Context) {
 		claim := h.waiting[0]
 		h.waiting = h.waiting[1:]
 		left := time.Until(claim.trusted)
-		if claim.lost || left <= 0 { // it waited too long, and may be another's
+		if claim.lost || left <= 0 { // it waited too long, and another worker may have the task
 			h.forget(claim)
 			h.over(claim)
 			h.mu.Unlock()
@@ -152,7 +152,7 @@ func (h *pool) run(ctx context.Context) {
 			}
 			h.outcomes = append(h.outcomes, h.outcomeOf(claim, err))
 		}
-		// What lies between can wait for one of these.
+		// With neither, the dispatcher was signalled before, or has nothing to do yet.
 		news := len(h.waiting) == 0 || len(h.outcomes) == 1
 		h.mu.Unlock()
 		if news {
@@ -164,8 +164,8 @@ func (h *pool) run(ctx context.Context) {
 	}
 }
 
-// call calls the handler. A panic is a failure like any other: it must neither end the
-// process, whose other tasks are in the middle, nor be lost.
+// call calls the handler. A panic becomes an error, because it must neither end the
+// process, which has other tasks, nor go unnoticed.
 func (h *pool) call(ctx context.Context, task Task) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -175,14 +175,14 @@ func (h *pool) call(ctx context.Context, task Task) (err error) {
 	return h.handler(ctx, task)
 }
 
-// forget drops a claim that is settled or lost. The caller has mu.
+// forget removes a claim that is settled or lost. The caller holds mu.
 func (h *pool) forget(claim *held) {
 	if h.held[claim.task.ID] == claim {
 		delete(h.held, claim.task.ID)
 	}
 }
 
-// over notes that the claim's handler has ended, or never begins. The caller has mu.
+// over records that the claim's handler has ended, or never begins. The caller holds mu.
 func (h *pool) over(claim *held) {
 	if h.alone == claim {
 		h.alone = nil
@@ -209,7 +209,7 @@ func (h *pool) lose(claim *held) {
 
 func (h *held) lostError() error { return fmt.Errorf("queue: task %d: %w", h.task.ID, ErrClaimLost) }
 
-// outcomeOf is what a handler's answer means.
+// outcomeOf returns the outcome for a handler's error.
 func (h *pool) outcomeOf(claim *held, err error) outcome {
 	if claim.cancelled {
 		return outcome{held: claim, kind: wasCancelled}
@@ -226,23 +226,23 @@ func (h *pool) outcomeOf(claim *held, err error) outcome {
 	return o
 }
 
-// lastError is the text of an error as it is stored: a column has 64 KiB.
+// lastError returns an error's text in its stored form, of at most 8 KiB; the column has 64 KiB.
 func lastError(err error) string {
 	const most = 8 << 10
 	text := err.Error()
 	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
 }
 
-// poolState is what the worker decides on.
+// poolState is the information by which the dispatcher decides.
 type poolState struct {
 	outcomes int
 	oldest   time.Time
 	deferred int  // outcomes that wait for a unique key
-	free     int  // how many claims there is room for, of batch
-	idle     int  // how many handlers have nothing to do
-	wanting  bool // one has, and may begin another task
-	claims   int  // that are not settled
-	quick    bool // handlers end about when they have begun
+	free     int  // how many more claims the worker may have, given the batch
+	idle     int  // how many handlers have no task
+	wanting  bool // a handler has no task, and may begin one
+	claims   int  // claims that are not settled
+	quick    bool // handlers return almost at once
 }
 
 func (h *pool) state(batch int) poolState {
@@ -256,8 +256,8 @@ func (h *pool) state(batch int) poolState {
 	return s
 }
 
-// pending are the outcomes to be written down now; wrote says that they were. More than that, each with a
-// long error, might fit into no packet.
+// pending returns the outcomes to store next; wrote removes them. Their number is bounded, because more outcomes with
+// long errors might not fit into a packet.
 func (h *pool) pending() []outcome {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,7 +267,7 @@ func (h *pool) pending() []outcome {
 func (h *pool) wrote(outcomes []outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.outcomes = slices.Delete(h.outcomes, 0, len(outcomes)) // others came behind them alone
+	h.outcomes = slices.Delete(h.outcomes, 0, len(outcomes)) // new outcomes were appended behind them
 	if len(h.outcomes) > 0 {
 		h.oldest = time.Now()
 	}
@@ -277,7 +277,7 @@ func (h *pool) wrote(outcomes []outcome) {
 	}
 }
 
-// putOff keeps back the outcomes that free a unique key, until bringBack: a session that has found the
+// putOff defers the outcomes that free a unique key, until bringBack. A session that has found the
 // key taken may have it locked for long, and the other outcomes must not wait for that.
 func (h *pool) putOff() {
 	h.mu.Lock()
@@ -298,23 +298,23 @@ func (h *pool) bringBack() {
 	h.deferred = nil
 }
 
-// owes notes whether only this worker knows of some tasks, or when they fall due: it must then tell
-// the other workers when it stops. told reports whether it must.
-func (h *pool) owes(some bool) {
+// noteUntold records whether there are tasks, or due times, that only this worker knows of: it must then wake
+// the other workers when it stops. takeUntold reports whether it must, and clears the record.
+func (h *pool) noteUntold(some bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.untold = h.untold || some
 }
 
-func (h *pool) told() (was bool) {
+func (h *pool) takeUntold() (was bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was, h.untold = h.untold, false
 	return was
 }
 
-// claims returns the claims that the worker knows of, with the lost ones or without them, as for a renewal. A
-// settled task keeps its claim until its outcome is stored, because that may have to wait.
+// claims returns the claims that the worker knows of, with or without the lost ones. A
+// settled task stays in it until its outcome is stored, which may take time.
 func (h *pool) claims(lost bool) []Task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -327,8 +327,8 @@ func (h *pool) claims(lost bool) []Task {
 	return tasks
 }
 
-// renewed takes the answer to a renewal, and returns what was lost in the middle: what is
-// settled may be done, by the handler's own transaction.
+// renewed processes the answer to a renewal, and returns the claims that were lost while their handlers ran. A
+// settled task that is lost may be done, by the handler's own transaction.
 func (h *pool) renewed(renewed, lost []Task, started time.Time, visibility time.Duration) (losses []Task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -350,7 +350,7 @@ func (h *pool) renewed(renewed, lost []Task, started time.Time, visibility time.
 	return losses
 }
 
-// release gives back what no handler has begun.
+// release returns the claims that no handler has begun.
 func (h *pool) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// lockedWaits are waits for what others have locked.
+// lockedWaits returns the waits while other sessions have rows locked.
 func lockedWaits() backoff.BackOff {
 	return &notify.Fibonacci{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.5}
 }
 
-// poll finds out when something falls due, and whether a task is ready.
+// poll reads when the next task falls due, and reports whether a task is ready.
 func (d *dispatcher) poll(ctx context.Context) (ready bool, err error) {
 	begun := time.Now()
 	v, err := d.store.poll(ctx)
@@ -39,7 +39,7 @@ func (d *dispatcher) poll(ctx context.Context) (ready bool, err error) {
 	return v.ready, nil
 }
 
-// promote polls when it is time, makes ready what has fallen due, and enters recurring
+// promote polls if that is due, makes tasks ready that have fallen due, and enters recurring
 // tasks.
 func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if stopping {
@@ -59,7 +59,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return nil
 	}
 	ready := 0
-	_, err := d.withoutRetry(true, func() (err error) { // what is locked stays overdue
+	_, err := d.withoutRetry(true, func() (err error) { // locked tasks stay overdue
 		if d.lapsing {
 			ended, err := d.store.endLapsed(ctx)
 			if err != nil {
@@ -81,7 +81,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return err
 	}
 	d.overdue = time.Time{}
-	soon := d.nextPoll // for what is ready and locked, perhaps
+	soon := d.nextPoll // a ready task that is locked may need it
 	head, err := d.poll(ctx)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 	if soon.Before(d.nextPoll) {
 		d.nextPoll = soon
 	}
-	if d.store.ordered && head { // what was before it may have died
+	if d.store.ordered && head { // the task before it may have died
 		d.empty = false
 	}
 	if ready > 0 {
@@ -99,7 +99,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 			d.queue.changed() // others may be free for it
 		}
 	}
-	if !d.due.IsZero() && !d.due.After(time.Now()) { // another worker has it in hand
+	if !d.due.IsZero() && !d.due.After(time.Now()) { // another worker is processing the overdue task
 		d.overdue = time.Now().Add(d.blocked.NextBackOff())
 		d.due = d.overdue
 	}

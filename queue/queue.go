@@ -16,8 +16,8 @@ import (
 
 const maxName = 64 // characters
 
-// Create makes a queue in a database that `mqnotify init`, or Init of package mqnotify, has prepared. One that is there already
-// stays as it is; it is notify.ErrOptions if one of the two is Ordered and the other is not.
+// Create creates a queue in a database that `mqnotify init`, or Init of package mqnotify, has prepared. It keeps an existing
+// queue; the error is notify.ErrOptions if that differs in Ordered.
 func Create(ctx context.Context, db *notify.DB, name string, options Options) error {
 	if err := checkName("the queue's name", name, maxName); err != nil {
 		return err
@@ -36,7 +36,7 @@ func Create(ctx context.Context, db *notify.DB, name string, options Options) er
 		if !is.ordered {
 			kind = "not ordered"
 		}
-		return optionsf("the queue %q is there already, and is %s: use it so, or choose another name", name, kind)
+		return optionsf("the queue %q already exists, and is %s: use it as it is, or choose another name", name, kind)
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ type stored struct {
 	packet  int
 }
 
-// readSettings reads the queue's row, and locks it if lock says so.
+// readSettings reads the queue's row. lock is its locking clause, or empty.
 func readSettings(ctx context.Context, db rowQueryer, name, lock string) (s stored, err error) {
 	row := db.QueryRowContext(ctx, "SELECT ordered, @@max_allowed_packet FROM "+schema.QueueTable+" WHERE name = ?"+lock, name)
 	switch err := row.Scan(&s.ordered, &s.packet); {
@@ -66,26 +66,26 @@ type rowQueryer interface {
 // Options of a Queue. The zero value is ready for use.
 type Options struct {
 	// Ordered is for Create, which stores it: the queue gives out one task at a time, in the order of entry, and the next when the
-	// one before is done or dead. To enter a task then locks the queue until the commit, so that the order of entry is that of the
-	// commits. New takes the queue as it was made.
+	// one before is done or dead. Entering a task then locks the queue until the commit, so that the order of entry is that of the
+	// commits. New ignores Ordered and uses the stored setting.
 	Ordered bool
-	// Logger gets what no caller is told. nil means slog.Default().
+	// Logger gets the failures that no caller gets as an error. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Queue enters tasks, in its callers' goroutines and over the pool of the DB. Safe for
+// Queue enters tasks, in its callers' goroutines and over the pool of the DB, and runs workers. Safe for
 // concurrent use.
 type Queue struct {
 	db       *notify.DB
 	name     string
 	log      *slog.Logger
 	waker    *core.Waker
-	settings atomic.Pointer[stored] // nil until asked for
+	settings atomic.Pointer[stored] // nil until read
 	closed   atomic.Bool
 }
 
-// New is access to a queue of the DB's database. It does not connect; the caller
-// keeps and closes the DB.
+// New returns access to a queue of the DB's database. It does not connect. The caller
+// closes the queue, and the DB after it.
 func New(db *notify.DB, name string, options Options) (*Queue, error) {
 	if err := checkName("the queue's name", name, maxName); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func New(db *notify.DB, name string, options Options) (*Queue, error) {
 	return &Queue{db: db, name: name, log: log, waker: core.NewWaker(db, schema.TaskTable, log)}, nil
 }
 
-// Ordered reports whether the queue is Options.Ordered, which is read once. The error is ErrNotFound when there is no such queue.
+// Ordered reports whether the queue is Options.Ordered. It reads this once. The error is ErrNotFound if the queue does not exist.
 func (q *Queue) Ordered(ctx context.Context) (bool, error) { return q.orderedOver(ctx, q.db.Pool()) }
 
 func (q *Queue) orderedOver(ctx context.Context, db rowQueryer) (bool, error) {
@@ -114,20 +114,20 @@ func (q *Queue) orderedOver(ctx context.Context, db rowQueryer) (bool, error) {
 
 // Notify wakes the workers of all queues of the database. Call it after the commit of a
 // transaction in which EnqueueTx entered tasks; Enqueue calls it itself. It does not wait
-// until they are woken. Where the table of tasks has a wake trigger, it does nothing.
+// until they are woken. If the table of tasks has a wake trigger, it does nothing.
 func (q *Queue) Notify(context.Context) { q.waker.Wake() }
 
-// changed wakes workers after a change that no wake trigger tells of.
+// changed wakes workers after a change at which no wake trigger fires.
 func (q *Queue) changed() { q.waker.WakeAlways() }
 
-// Close makes entering tasks fail with notify.ErrClosed, and returns when the workers have been
+// Close makes Enqueue and EnqueueTx fail with notify.ErrClosed, and returns when the workers have been
 // woken. It may be called twice, and leaves the DB open.
 func (q *Queue) Close() error {
 	q.closed.Store(true)
 	return q.waker.Close()
 }
 
-// error says what was to be done with which queue.
+// error adds the action and the queue to an error.
 func (q *Queue) error(what string, err error) error {
 	if err == nil || errors.Is(err, notify.ErrOptions) || errors.Is(err, ErrNotFound) {
 		return err

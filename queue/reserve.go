@@ -15,50 +15,50 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// A busy worker that claims few tasks at a time reserves the next ones: it writes a time into their rows, and until then
-// other workers that reserve skip them. A worker that finds no other task may claim them all the same. But mostly no other
-// worker tries, and so a claim needs no search and no transaction: one UPDATE by ids claims the next task, if it is still
-// ready, and marks the last one as done. Workers do a third more tasks than with a search for each (BenchmarkClaim).
+// A busy worker that claims few tasks at a time reserves the next ones: it writes an expiry into their rows, and until then
+// other reserving workers skip them. A worker that finds no other task may claim them anyway. But mostly no other
+// worker tries, so that a claim needs no search and no transaction: one UPDATE by ids claims the next task, if it is still
+// ready, and marks the last one as done. Workers then do a third more tasks than with a search for each (BenchmarkClaim).
 
 const (
-	// reserveBelow is the first batch for which a search costs too little to be saved.
+	// reserveBelow is the smallest batch at which a search is too cheap to be worth saving.
 	reserveBelow = 16
-	// reserveFor is for how long tasks are reserved; about as many as are claimed meanwhile, if those are
-	// several transactions.
+	// reserveFor is how long tasks are reserved. A worker reserves about as many as it claims in this time, if that takes it at
+	// least reserveFrom transactions.
 	reserveFor, reserveFrom = scanEach, 8
 	// reserveMost bounds the memory for the payloads of reserved tasks, of reservePayload bytes each. After a larger
-	// payload, which the server has read for nothing, the worker reserves no task for reserveRest, and then few: the
+	// payload, which the server has read without use, the worker reserves no task for reserveRest, and then few: the
 	// number grows from reserveFrom until the next large payload.
 	reserveMost, reservePayload, reserveRest = 256, 4 << 10, time.Second
 )
 
-// A task is reserved by ~ and a time as its owner, until then; not for long, whatever becomes of the server's clock.
+// The owner of a reserved task is ~ and the expiry. An expiry far ahead does not count, in case the server's clock was set back.
 const (
 	reservedUntil = "CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)"
 	notReserved   = "owner NOT BETWEEN CONCAT('~', UTC_TIMESTAMP(6)) AND CONCAT('~', UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE)"
 )
 
-// reservations are a worker's.
+// reservations are the reserved tasks of a worker.
 type reservations struct {
 	tasks []Task
-	owner string    // theirs: a claim changes it, and so does a task that becomes ready again
-	until time.Time // when they have run out on the server
+	owner string    // their owner; a claim changes it, and so does a task that becomes ready again
+	until time.Time // when they expire on the server
 	rest  time.Time // until when nothing is reserved
-	most  int       // as many as the next may be, if it is more than reserveFrom
+	most  int       // the maximum number of the next reservation, if it is more than reserveFrom
 
-	found int       // tasks that were claimed, each time as many as were wanted,
-	since time.Time // from then on
+	found int       // tasks that were claimed since then, always as many as were wanted
+	since time.Time // when counting began
 }
 
-// count notes a claim. Who found too little has no need to hurry.
+// count records a claim. A claim that found fewer tasks than wanted restarts the count, because the worker has time to search.
 func (r *reservations) count(found, want int, now time.Time) {
 	if r.found += found; found < want {
 		r.found, r.since = 0, now
 	}
 }
 
-// pace is how many tasks to reserve for who has claimed as many each time, 0 while that is not known or for who
-// has time to search.
+// pace returns how many tasks to reserve for a worker that claims want tasks at a time. It returns 0 while its speed is not known,
+// and if it has time to search.
 func (r *reservations) pace(want int, now time.Time) int {
 	took := max(now.Sub(r.since), time.Microsecond)
 	if now.Before(r.rest) || r.found < reserveFrom*want && took < reserveFor {
@@ -72,8 +72,8 @@ func (r *reservations) pace(want int, now time.Time) int {
 	return min(n, max(r.most, reserveFrom*want), reserveMost)
 }
 
-// claimReserved settles outcomes and claims tasks that are reserved, if any are. Unless it claims all that are wanted, a
-// search has to follow; where it claims none, outcomes may be settled or not.
+// claimReserved settles outcomes and claims reserved tasks, if there are any. If it claims fewer than wanted, the caller must
+// search; if it claims none, it may or may not have settled the outcomes.
 func (l *store) claimReserved(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if want == 0 || want >= reserveBelow || l.ordered {
 		return nil, started, nil
@@ -85,7 +85,7 @@ func (l *store) claimReserved(ctx context.Context, outcomes []outcome, want, beg
 			if err := l.reserve(ctx, n); err != nil {
 				return nil, started, err
 			}
-			l.passed = Task{} // what it did not take may be before that
+			l.passed = Task{} // tasks that were not reserved may be before the cursor
 		}
 		if len(r.tasks) < want {
 			return nil, started, nil
@@ -98,20 +98,20 @@ func (l *store) claimReserved(ctx context.Context, outcomes []outcome, want, beg
 		if err != nil {
 			return err
 		}
-		if claimed = next; !all { // one is another's now, or an outcome came too late
+		if claimed = next; !all { // another worker has one of them, or an outcome came too late
 			claimed, err = l.mine(ctx, conn, next)
 		}
 		return err
 	})
 	if err != nil {
-		r.tasks = nil // another session may have locked one
+		r.tasks = nil // another session may have locked one of them
 		return nil, started, err
 	}
 	r.tasks = r.tasks[len(next):]
 	return claimed, started, nil
 }
 
-// claimThese claims the tasks and writes down the outcomes that are simply done. It reports whether that held for all of
+// claimThese claims the tasks and stores the outcomes that are done without a unique key. It reports whether it changed all of
 // them.
 func (l *store) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outcome, next []Task) (all bool, err error) {
 	done, ready := byAttempt{}, byAttempt{}
@@ -157,11 +157,11 @@ func (l *store) claimThese(ctx context.Context, conn *sqlx.Conn, outcomes []outc
 	return changed == len(ids), err
 }
 
-// errUnknown is no error of the server's: it ends the session, after which the worker gives back what it has claimed and does
-// not know of.
-var errUnknown = errors.New("the server did not tell which tasks were claimed")
+// errUnknown is not an error of the server. It ends the session, and afterwards the worker gives back the tasks that it has claimed
+// and does not know of.
+var errUnknown = errors.New("the server did not report which tasks were claimed")
 
-// mine are those of the tasks that were claimed, by this worker.
+// mine returns those of the tasks that this worker has claimed.
 func (l *store) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task, error) {
 	type claim struct {
 		id      uint64
@@ -183,9 +183,9 @@ func (l *store) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !has[claim{t.ID, t.Attempt + 1}] }), nil
 }
 
-// reserve reserves the first n tasks that are not reserved, up to one with a large payload, which a search reads, or
-// one that has lapsed, which a search claims alone. It chooses them before it locks them, because MariaDB would keep the locks of
-// all rows that it has skipped.
+// reserve reserves the first n tasks that are not reserved. It stops before a task with a large payload, which a search reads, and
+// before a task that has lapsed, which a search claims alone. It chooses the tasks before it locks them, because MariaDB would keep
+// the locks of all rows that it has skipped.
 func (l *store) reserve(ctx context.Context, n int) error {
 	return l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var owner string
@@ -198,7 +198,7 @@ func (l *store) reserve(ctx context.Context, n int) error {
 				" FROM (SELECT id FROM "+schema.TaskTable+forceClaim+" WHERE queue = ? AND state = 'ready' AND "+notReserved+
 				" ORDER BY claim_order, state_at, id LIMIT ?) chosen STRAIGHT_JOIN "+schema.TaskTable+" t"+byID+" ON t.id = chosen.id"+
 				" WHERE t.state = 'ready' AND t."+notReserved+" LIMIT ? FOR UPDATE SKIP LOCKED",
-			reservePayload, l.queue, 4*n, n) // others may be about to reserve the first
+			reservePayload, l.queue, 4*n, n) // other workers may be about to reserve the first ones
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}

@@ -22,27 +22,27 @@ const (
 	maxCron         = 255
 )
 
-// Recurring is a task that is entered again and again.
+// Recurring is a task that is entered at recurring times.
 type Recurring struct {
-	// Name tells it from the queue's other recurring tasks; at most 128 characters.
+	// Name identifies it among the queue's recurring tasks; at most 128 characters.
 	Name string
-	// Cron says when, in the five fields of crontab(5) and in UTC ("0 3 * * *", "*/5 * * * MON-FRI"),
-	// or @hourly, @daily, "@every 90s". With "CRON_TZ=Europe/Berlin " in front it is that
-	// zone's time: a time that the zone's clocks skip is left out that day, and one that
-	// they show twice comes twice.
+	// Cron is when it is due, in the five fields of crontab(5) and in UTC ("0 3 * * *", "*/5 * * * MON-FRI"),
+	// or @hourly, @daily, "@every 90s". With "CRON_TZ=Europe/Berlin " in front it is in that
+	// zone: a time that the zone's clocks skip is left out on that day, and one that
+	// they show twice occurs twice.
 	Cron string
-	// Entry is the task, without Delay and At. With Unique set, it is not entered while
-	// the one before is not finished.
+	// Entry is the task, without Delay and At. If Unique is set, it is not entered while
+	// the previous one is not finished.
 	Entry Entry
-	// Next is when it is due, by the server's clock. Schedules sets it; Schedule does not look at it.
+	// Next is the next due time, by the server's clock. Schedules sets it; Schedule ignores it.
 	Next time.Time
 }
 
-// Schedule stores a recurring task. The queue's workers enter it, each due time once,
-// however many they are: who moves the stored time on, in a transaction and by the
-// server's clock, enters the task in the same. Times that pass while no worker runs
-// make one task together when the next comes. One of the same name is replaced; the time
-// it was due is kept if its Cron is the same.
+// Schedule stores a recurring task. The queue's workers enter it once at every due time,
+// however many workers there are: the transaction that enters the task also moves the stored time, by the
+// server's clock. Times that pass while no worker runs
+// make one task together when the next worker starts. A recurring task of the same name is replaced; its due
+// time stays if its Cron is the same.
 func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err := checkName("the schedule's name", r.Name, maxScheduleName); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err != nil {
 		return err
 	}
-	if !fitsEscaped([]row{stored}, q.packet()) { // it is entered by workers, and stored here, in a statement's text
+	if !fitsEscaped([]row{stored}, q.packet()) { // the statement here and those of workers contain its text
 		return q.error("schedule in", &notify.TooLargeError{What: "task", Size: 2*stored.size + aroundRow, Limit: q.packet()})
 	}
 	var text string
@@ -96,11 +96,11 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err != nil {
 		return q.error("schedule in", err)
 	}
-	q.changed() // workers learn when to wake
+	q.changed() // workers must know the due time
 	return nil
 }
 
-// Unschedule forgets a recurring task, and reports whether there was one.
+// Unschedule deletes a recurring task, and reports whether it existed.
 func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err error) {
 	if _, err := q.Ordered(ctx); err != nil {
 		return false, err
@@ -109,7 +109,7 @@ func (q *Queue) Unschedule(ctx context.Context, name string) (was bool, err erro
 	return n > 0, q.error("unschedule in", err)
 }
 
-// Schedules are the queue's recurring tasks, by name, with the time each is due next.
+// Schedules returns the queue's recurring tasks, by name, with the next due time of each.
 func (q *Queue) Schedules(ctx context.Context) ([]Recurring, error) {
 	if _, err := q.Ordered(ctx); err != nil {
 		return nil, err
@@ -141,18 +141,18 @@ func (q *Queue) Schedules(ctx context.Context) ([]Recurring, error) {
 	return all, q.error("read the schedules of", rows.Err())
 }
 
-// parseCron reads a cron expression, whose times are UTC unless it says otherwise.
+// parseCron parses a cron expression. Its times are UTC unless it names a zone.
 func parseCron(text string) (cron.Schedule, error) {
 	if (strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ=")) && !strings.Contains(text, " ") { // the library panics
-		return nil, errors.New("after the zone comes a schedule: TZ=Europe/Berlin 0 3 * * *")
+		return nil, errors.New("a schedule must follow the zone: TZ=Europe/Berlin 0 3 * * *")
 	}
 	times, err := cron.ParseStandard(text)
 	if err != nil {
 		return nil, err
 	}
-	if every, is := strings.CutPrefix(text, "@every "); is { // the library makes a second of less
+	if every, is := strings.CutPrefix(text, "@every "); is { // the library rounds less than a second up
 		if d, err := time.ParseDuration(every); err == nil && d < time.Second {
-			return nil, errors.New("once a second at most")
+			return nil, errors.New("at most once a second")
 		}
 	}
 	return times, nil
@@ -169,8 +169,8 @@ func (l *store) enterDue(ctx context.Context) (entered int, err error) {
 	}
 }
 
-// enterNext enters one recurring task, unless none is due. One that can't be entered here is
-// passed over from then on, and holds up nothing else: another worker's host may know its zone.
+// enterNext enters one recurring task, unless none is due. A recurring task that can't be entered here is
+// skipped from then on, so that it delays nothing else: another worker's host may know its zone.
 func (l *store) enterNext(ctx context.Context) (entered int, more bool, err error) {
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		entered, more = 0, false
@@ -203,7 +203,7 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 		r, wrong := newRow(l.queue, e, l.ordered)
 		if err := cmp.Or(err, wrong); err != nil {
 			l.unknown = append(l.unknown, [2]string{name, expression})
-			l.log.WarnContext(ctx, "a recurring task can't be entered here, and is passed over", "name", name, "cron", expression, "error", err)
+			l.log.WarnContext(ctx, "a recurring task can't be entered here, and is skipped", "name", name, "cron", expression, "error", err)
 			return rollback(ctx, conn)
 		}
 		if l.ordered {
@@ -225,7 +225,7 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 	return entered, more, err
 }
 
-// known is the part of a WHERE that leaves out the recurring tasks that can't be entered here.
+// known returns the part of a WHERE that excludes the recurring tasks that can't be entered here.
 func (l *store) known() (and string, args []any) {
 	for _, u := range l.unknown {
 		and += " AND NOT (name = ? AND cron = ?)"
@@ -239,8 +239,8 @@ func rollback(ctx context.Context, conn *sqlx.Conn) error {
 	return err
 }
 
-// nextTime is the next due time after now, by the server's clock; a schedule that is
-// never due again gets the end of time.
+// nextTime returns the next due time after now, by the server's clock. A schedule that is
+// never due again gets a time in the year 9999.
 func nextTime(expression, now string) (string, error) {
 	times, err := parseCron(expression)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// outcome is what became of a claim.
+// outcome is the result of a claim.
 type outcome struct {
 	held *held
 	kind outcomeKind
 	text string        // last_error
-	err  error         // the handler's, of which text is the beginning
-	wait time.Duration // until the next attempt
+	err  error         // the handler's error, of which text is the beginning
+	wait time.Duration // before the next attempt
 }
 
 // freesKey reports whether the outcome ends a task that has a unique key.
@@ -32,18 +32,18 @@ type outcomeKind int
 
 const (
 	wasDone      outcomeKind = iota
-	wasFailed                // to be tried again
+	wasFailed                // tried again
 	wasFatal                 // dead
-	wasReleased              // never begun: nothing has happened
+	wasReleased              // never begun: it counts as no attempt
 	wasCancelled             // the claim on a cancelled task is given up
 )
 
-// byAttempt is ids by their number of attempts. Mostly that is the same for all, so that one statement suffices.
+// byAttempt groups ids by their number of attempts. Mostly all have the same number, so that one statement suffices.
 type byAttempt map[int][]uint64
 
 func (b byAttempt) add(t Task) { b[t.Attempt] = append(b[t.Attempt], t.ID) }
 
-// are gives conditions: tasks in the state with one number of attempts meet one of them.
+// are returns conditions. A task in the state, with its number of attempts, meets exactly one of them.
 func (b byAttempt) are(state string) (conditions []string) {
 	for _, attempt := range slices.Sorted(maps.Keys(b)) {
 		conditions = append(conditions, among(b[attempt])+" AND attempts = "+strconv.Itoa(attempt)+" AND state = '"+state+"'")
@@ -51,14 +51,14 @@ func (b byAttempt) are(state string) (conditions []string) {
 	return conditions
 }
 
-// each calls f with a condition that exactly these claims meet, unless their tasks were cancelled.
+// each calls f with the conditions of claimed.
 func (b byAttempt) each(f func(where string)) {
 	for _, condition := range b.claimed() {
 		f(" WHERE " + condition)
 	}
 }
 
-// claimed gives conditions: these claims meet one of them, unless their tasks were cancelled.
+// claimed returns conditions. Each of these claims meets one of them, unless its task was cancelled.
 func (b byAttempt) claimed() []string {
 	conditions := b.are(stateInProgress)
 	for i := range conditions {
@@ -68,11 +68,11 @@ func (b byAttempt) claimed() []string {
 }
 
 // settle adds the statements that store outcomes. An outcome that comes too late, when another worker has
-// the claim, changes nothing. Several done tasks are one statement.
+// the claim, changes nothing. Tasks that are done share a statement.
 func (l *store) settle(p *packet, outcomes []outcome) {
 	update := func(statement string, args ...any) { p.add(nil, statement, args...) }
 	done, released, cancelled := byAttempt{}, byAttempt{}, byAttempt{}
-	var unique []uint64 // that are ended
+	var unique []uint64 // ended tasks that may have a unique key
 	for _, o := range outcomes {
 		switch o.kind {
 		case wasDone:
@@ -123,12 +123,12 @@ func (l *store) settle(p *packet, outcomes []outcome) {
 	}
 }
 
-// lateOf finds out which outcomes really came too late: a handler that finished its task
-// by itself (FinishTx), and a commit whose answer was lost, have settled theirs before.
+// lateOf returns the outcomes that really came too late. If a handler has finished its task
+// itself (FinishTx), or the answer to a commit was lost, the outcome was already stored.
 func (l *store) lateOf(ctx context.Context, outcomes []outcome) (late []Task, err error) {
 	type now struct {
 		attempts int
-		lapsed   bool // its claim lapsed, and no worker has it yet
+		lapsed   bool // its claim has lapsed, and no worker has it
 	}
 	there := map[uint64]now{}
 	ids := make([]uint64, len(outcomes))
@@ -158,7 +158,7 @@ func (l *store) lateOf(ctx context.Context, outcomes []outcome) (late []Task, er
 }
 
 // renew makes the claims hold for another visibility timeout, and returns those that
-// are lost. started is when it began.
+// are lost. started is when the renewal began.
 func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started time.Time, err error) {
 	claims := byAttempt{}
 	ids := make([]uint64, len(tasks))
@@ -171,7 +171,7 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started t
 		held := map[uint64]int{}
 		var p packet
 		p.add(nil, "START TRANSACTION")
-		for _, condition := range claims.are(stateInProgress) { // cancelled ones too, for as long as their handlers run
+		for _, condition := range claims.are(stateInProgress) { // also cancelled tasks, as long as their handlers run
 			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
 				l.visibility.Microseconds())
 		}
@@ -232,7 +232,7 @@ func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err err
 	return some, err
 }
 
-// likePrefix is a pattern for what begins with the text.
+// likePrefix returns a LIKE pattern for texts that begin with the text.
 func likePrefix(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }

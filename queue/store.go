@@ -18,46 +18,46 @@ import (
 )
 
 // answer is how long the statements of a packet may take before their session counts
-// as lost. Lock waits are 2 s at most there.
+// as lost. Lock waits of the session take at most 2 s.
 const answer = 10 * time.Second
 
-// store makes a worker's statements, over a session of its own. One goroutine uses it.
+// store sends a worker's statements, over a session of its own. One goroutine uses it.
 type store struct {
 	session    *core.Session
 	queue      string
 	ordered    bool
 	owner      string
 	visibility time.Duration
-	skip       bool // SKIP LOCKED
+	skip       bool // use SKIP LOCKED
 	discard    bool
 	lapses     int    // how often a task comes back after its claim has lapsed
-	retried    func() // is told of each transaction that is run again
+	retried    func() // called for every transaction that is repeated
 	log        *slog.Logger
 
 	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
 
-	passed    Task             // the last that was claimed; none when the next claim is a full scan
+	passed    Task             // the last task that was claimed; empty if the next claim is a full scan
 	scannedAt time.Time        // when the last full scan ended
 	took      [2]time.Duration // how long the last two full scans took
-	unscanned bool             // the last search found less than was wanted, and no full scan was due
+	unscanned bool             // the last search found fewer tasks than wanted, and no full scan was due
 
 	reserved reservations
 
-	busy    bool // handlers have tasks in hand while the next claim is made,
-	surplus int  // and this many of those it may claim can't begin at once
-	most    int  // as many tasks as the next claim asks for at most, 0 for any number
+	busy    bool // handlers have tasks while the next claim is made,
+	surplus int  // and this many of the tasks that it may claim can't begin at once
+	most    int  // the maximum number of tasks of the next claim; 0 means no limit
 	cut     bool // the last claim left tasks that it has found
-	short   bool // the last claim found fewer than it asked for
-	refused Task // the task that the last claim left because it is handled alone
+	short   bool // the last claim found fewer tasks than it asked for
+	refused Task // the task that the last claim left because it must be handled alone
 
-	conn *sqlx.Conn // while it keeps the session's permit
+	conn *sqlx.Conn // not nil while stay holds the session's permit
 
 	brief bool // a transaction whose lock wait times out is not run again
 }
 
-// skipLocked finds out whether the server has it. The statements touch no row, and fail
-// where a table is missing or the account may not do what a worker does: one that is
-// idle would find out later.
+// skipLocked reports whether the server has SKIP LOCKED. Its statements touch no row, and fail
+// if a table is missing or the account lacks a privilege of a worker, which an idle worker would
+// otherwise notice only later.
 func (l *store) skipLocked(ctx context.Context) (bool, error) {
 	err := l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		statements := []string{
@@ -81,8 +81,8 @@ func (l *store) skipLocked(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// do runs f over the session. The end of ctx does not cut it off, which would cost the
-// session: a server that does not answer does.
+// do runs f over the session. The end of ctx does not interrupt it, because the driver would close the session.
+// A server that does not answer ends it.
 func (l *store) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	ctx = context.WithoutCancel(ctx)
 	run := func(conn *sqlx.Conn) error {
@@ -94,8 +94,8 @@ func (l *store) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.C
 	return l.session.Do(ctx, run)
 }
 
-// stay runs f, which does much. Meanwhile the session is not given out of hand: between
-// two short transactions that would cost more than they do.
+// stay runs f, which sends many statements, and holds the session's permit meanwhile: to release the permit between
+// two short transactions would cost more than they do.
 func (l *store) stay(f func() error) error {
 	return l.session.Do(context.Background(), func(conn *sqlx.Conn) error {
 		l.conn = conn
@@ -104,7 +104,7 @@ func (l *store) stay(f func() error) error {
 	})
 }
 
-// transact runs f, which begins a transaction and ends it, until no other transaction
+// transact runs f, which begins and ends a transaction, and repeats it as long as another transaction
 // is in its way.
 func (l *store) transact(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	mends := func(err error) bool {
@@ -117,7 +117,7 @@ func (l *store) transact(ctx context.Context, f func(ctx context.Context, conn *
 	return server.Again(context.WithoutCancel(ctx), mends, func() error {
 		return l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 			err := f(ctx, conn)
-			if server.Number(err) != 0 { // of a lost connection nothing is left to be rolled back
+			if server.Number(err) != 0 { // a lost connection has nothing left to roll back
 				if _, back := conn.ExecContext(ctx, "ROLLBACK"); back != nil {
 					return errors.Join(err, back)
 				}
@@ -127,18 +127,18 @@ func (l *store) transact(ctx context.Context, f func(ctx context.Context, conn *
 	})
 }
 
-// The id is the session's last insert id, too, for who claims one task.
+// The id is also the session's last insert id, for a worker that claims one task.
 const claimColumns = "LAST_INSERT_ID(id), " + taskColumns
 
 const taskColumns = "attempts, retries, lapses, priority, created_at, unique_key, payload"
 
-// byID keeps a statement that names ids from reading the whole table, and locking what
-// others have in hand: by EXPLAIN, MariaDB 11.8 does for a hundred of a thousand just filled.
+// byID keeps a statement that names ids from reading the whole table, and from locking rows that
+// other workers have. By EXPLAIN, MariaDB 11.8 does so for a hundred of a thousand rows that were just inserted.
 const byID = " FORCE INDEX (PRIMARY)"
 
-const forceClaim = " FORCE INDEX (claim)" // statistics of a table that grows from nothing mislead
+const forceClaim = " FORCE INDEX (claim)" // the statistics of a table that grows from nothing are misleading
 
-// round settles outcomes and claims at most want tasks. started is when the claims began, from which
+// round settles outcomes and claims at most want tasks. started is when the claims began, from which on
 // they are trusted.
 func (l *store) round(ctx context.Context, outcomes []outcome, want int) (claimed []Task, started time.Time, err error) {
 	begin := want - l.surplus
@@ -160,12 +160,12 @@ func (l *store) round(ctx context.Context, outcomes []outcome, want int) (claime
 	case err != nil:
 	case len(claimed) == 0:
 		claimed, started, err = l.search(ctx, outcomes, want, begin)
-	case len(claimed) < want && !l.cut: // those are claimed, whatever goes wrong now, and the next round tells
+	case len(claimed) < want && !l.cut: // these tasks are claimed even if the search fails; the next round reports its error
 		more, _, failed := l.search(ctx, nil, want-len(claimed), begin-len(claimed))
 		switch {
 		case failed == nil:
 			claimed = append(claimed, more...)
-		case server.Number(failed) == 0: // maybe in the middle of a transaction: with the session's end all is given back
+		case server.Number(failed) == 0: // perhaps inside a transaction: the session ends, and all its tasks are given back
 			claimed, err = nil, failed
 		}
 	}
@@ -187,12 +187,12 @@ func (l *store) search(ctx context.Context, outcomes []outcome, want, begin int)
 	passed := l.passed
 	l.unscanned = false
 	if want > 0 {
-		l.reserved.tasks = nil // it may find them
+		l.reserved.tasks = nil // the search may find them
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		claimed, l.cut, l.refused = nil, false, Task{}
 		cursor := l.cursor(passed)
-		passed = Task{} // another try is a full scan
+		passed = Task{} // a repetition is a full scan
 		var first, second packet
 		first.add(nil, "START TRANSACTION")
 		if l.ordered {
@@ -214,7 +214,7 @@ func (l *store) search(ctx context.Context, outcomes []outcome, want, begin int)
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
-		few := cursor.ID != 0 && len(claimed) < want // what is left is before it, or of another priority
+		few := cursor.ID != 0 && len(claimed) < want // the remaining tasks are before the cursor, or have another priority
 		l.unscanned = few && !l.scanIsDue()
 		if few && !l.unscanned {
 			begun = time.Now()
@@ -235,14 +235,14 @@ func (l *store) search(ctx context.Context, outcomes []outcome, want, begin int)
 	return claimed, started, err
 }
 
-// claimOne ends a transaction that has begun with the claim of one task, all in one packet: in
-// the server the id goes from one statement to the next as the last insert id.
+// claimOne ends a transaction that has begun with the claim of one task, all in one packet. The
+// id goes from one statement to the next as the last insert id.
 func (l *store) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, cursor Task) (claimed []Task, err error) {
 	for {
 		p.add(nil, "DO LAST_INSERT_ID(0)")
 		l.claim(p, 1, cursor, &claimed)
 		mark := "id = LAST_INSERT_ID()"
-		if l.busy { // as chosen chooses
+		if l.busy { // the same choice as in chosen
 			mark += " AND lapses < " + strconv.Itoa(aloneFrom)
 		}
 		l.mark(p, mark)
@@ -256,19 +256,19 @@ func (l *store) claimOne(ctx context.Context, conn *sqlx.Conn, p *packet, cursor
 		if len(claimed) > 0 || cursor.ID == 0 || l.unscanned {
 			return l.chosen(claimed, 1), nil
 		}
-		// What was settled is. What is left is before the last claim, or of another priority.
+		// The outcomes are settled. Remaining tasks are before the cursor, or have another priority.
 		p, cursor = &packet{}, Task{}
 		p.add(nil, "START TRANSACTION")
 	}
 }
 
-// mark adds the statement that makes such tasks claimed.
+// mark adds the statement that marks tasks as claimed.
 func (l *store) mark(p *packet, where string) {
 	p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'in progress', claim_order = 0, attempts = attempts + 1, owner = ?,"+
 		" state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+where, l.owner, l.visibility.Microseconds())
 }
 
-// cursor is the task behind which the next claim begins, none if that is a full scan.
+// cursor returns the task behind which the next claim begins, or none for a full scan.
 func (l *store) cursor(passed Task) Task {
 	if l.ordered || !l.scansAreSlow() && time.Since(l.scannedAt) >= scanEach {
 		return Task{}
@@ -276,7 +276,7 @@ func (l *store) cursor(passed Task) Task {
 	return passed
 }
 
-// claim adds the statement that locks tasks to be claimed and reads them.
+// claim adds the statement that locks and reads the tasks to claim.
 func (l *store) claim(p *packet, want int, passed Task, claimed *[]Task) {
 	read := func(rows *sql.Rows) error { return l.scan(rows, claimed) }
 	if passed.ID != 0 {
@@ -286,10 +286,10 @@ func (l *store) claim(p *packet, want int, passed Task, claimed *[]Task) {
 	p.add(read, l.claimQuery(want, ""), l.claimArgs()...)
 }
 
-// claimQuery selects the tasks to claim among those that meet the condition.
+// claimQuery returns the statement that selects the tasks to claim among those that meet the condition.
 func (l *store) claimQuery(want int, and string) string {
 	if l.ordered {
-		// The queue's row is locked: who reads this is alone.
+		// The queue's row is locked, so no other session reads this at the same time.
 		return "SELECT " + claimColumns + " FROM " + schema.TaskTable + forceClaim + " WHERE queue = ? AND state = 'ready' AND NOT EXISTS (" +
 			"SELECT 1 FROM (SELECT id FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state IN ('in progress', 'failed') LIMIT 1) unsettled) ORDER BY claim_order, state_at, id LIMIT 1 FOR UPDATE"
@@ -305,8 +305,8 @@ func (l *store) claimArgs() []any {
 	return []any{l.queue}
 }
 
-// roundByUpdate is round for servers without SKIP LOCKED: the state's transition is the
-// claim, in a transaction of its own, and the owner tells what it got.
+// roundByUpdate is round for servers without SKIP LOCKED. The change of the state is the
+// claim, in a transaction of its own, and the owner marks the tasks that it has claimed.
 func (l *store) roundByUpdate(ctx context.Context, outcomes []outcome, want, begin int) (claimed []Task, started time.Time, err error) {
 	if len(outcomes) > 0 {
 		err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
@@ -335,7 +335,7 @@ func (l *store) roundByUpdate(ctx context.Context, outcomes []outcome, want, beg
 			return err
 		}
 		chosen := l.chosen(claimed, begin)
-		if others := claimed[len(chosen):]; len(others) > 0 { // as if they had not been claimed
+		if others := claimed[len(chosen):]; len(others) > 0 { // undo their claims
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', claim_order = priority, state_at = "+noTime+", owner = '',"+
 				" attempts = attempts - 1 WHERE "+among(idsOf(others)))
 			l.refused.Attempt--
@@ -347,7 +347,7 @@ func (l *store) roundByUpdate(ctx context.Context, outcomes []outcome, want, beg
 	return claimed, started, err
 }
 
-// claimNumber makes the tokens of a process's claims different.
+// claimNumber makes the tokens of a process's claims differ.
 var claimNumber atomic.Uint64
 
 const tokens = 36 * 36 * 36 * 36 * 36 * 36 // 6 digits
@@ -369,7 +369,7 @@ func (l *store) scan(rows *sql.Rows, into *[]Task) error {
 }
 
 func parseTime(text string) (time.Time, error) {
-	t, err := time.Parse(time.DateTime, text) // takes fractions too
+	t, err := time.Parse(time.DateTime, text) // also accepts fractions
 	if err != nil {
 		return t, fmt.Errorf("the server's time %q: %w", text, err)
 	}

@@ -27,43 +27,43 @@ type Task struct {
 	Queue   string
 	Payload []byte
 	// Attempt is 1 for the first. It grows with every claim, so that ID and Attempt are a
-	// fencing token: whatever the task writes to elsewhere can refuse an older one.
+	// fencing token: a resource that the task writes to can refuse an older one.
 	Attempt  int
-	Retries  int // that are left if this attempt fails
-	Lapses   int // how many claims on it have lapsed because their workers vanished
+	Retries  int // retries that are left if this attempt fails
+	Lapses   int // how many claims on the task have lapsed because their workers vanished
 	Priority int
 	Unique   string
-	// CreatedAt is when it was entered, by the server's clock.
+	// CreatedAt is when the task was entered, by the server's clock.
 	CreatedAt time.Time
 
-	// The rest is set by List alone.
+	// Only List sets the following fields.
 
-	// State is where it is in its life:
+	// State is one of
 	//
-	//   - "scheduled": entered, and not to be claimed before its time
-	//   - "ready": to be claimed
+	//   - "scheduled": entered, and not claimed before its time
+	//   - "ready": may be claimed
 	//   - "in progress": claimed
 	//   - "failed": its last attempt failed, or its worker vanished; it becomes ready again at its time
 	//   - "done"
 	//   - "dead": failed for the last time, or cancelled: the dead letters
 	State string
-	// At is when a scheduled or failed task becomes ready, when the claim on one in progress lapses, and since when one is done
-	// or dead. Zero for one that is ready.
+	// At is when a scheduled or failed task becomes ready, when the claim on a task in progress lapses, and since when a task is
+	// done or dead. It is zero for a task that is ready.
 	At        time.Time
-	Owner     string // who has it, or had it last
+	Owner     string // the worker that has the task, or had it last
 	LastError string
 }
 
-// FinishTx marks the task as done inside the handler's own transaction, so that what the
-// handler does there and the task's end are committed together: exactly once, whatever
-// fails. It returns ErrClaimLost when the task is not the worker's any more; the handler
-// rolls back then. The handler returns nil after its commit, as always.
+// FinishTx marks the task as done inside the handler's own transaction, so that the
+// handler's statements there and the task's end are committed together: exactly once, whatever
+// fails. It returns ErrClaimLost if the worker no longer has the task; the handler must then
+// roll back. After its commit the handler returns nil as usual.
 //
-// Make it the last statement before the commit: it locks the task's row, and while that is
+// Make it the last statement before the commit, because it locks the task's row. While that is
 // locked the worker can't renew the claims of all its tasks, waits for it, and claims nothing.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
-// (innodb_snapshot_isolation) refuses it, with error 1020, once the worker has renewed the claim
+// (innodb_snapshot_isolation) refuses it, with error 1020, if the worker has renewed the claim
 // after the transaction's first read.
 func FinishTx(ctx context.Context, tx notify.Tx, task Task) error {
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+

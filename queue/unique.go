@@ -10,17 +10,17 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A unique key is a row that names its task, in a table of its own: an index of the task
-// table would cost every task, also those without a key, a fifth of what its life costs on
-// MySQL (BenchmarkClaim with Discard). The row is there while the task is neither done nor
-// dead, and goes in the transaction that ends the task. A task that was deleted by hand
+// A unique key is a row that names its task, in a table of its own. An index of the task
+// table would cost every task, also those without a key, a fifth of its total cost on
+// MySQL (BenchmarkClaim with Discard). The row exists while the task is neither done nor
+// dead; the transaction that ends the task deletes it. A task that was deleted by hand
 // leaves its row: the next task with that key takes the row over.
 
-// itsKey joins a task t with the key that it has.
+// itsKey joins a task t with its key, if it has it.
 const itsKey = schema.TaskKeyTable + " k ON k.queue = t.queue AND k.unique_key = t.unique_key AND k.task = t.id"
 
-// enter inserts rows by one statement and returns the first one's id. One with a unique
-// key is alone, and in a transaction; its id is 0 when the queue has the key.
+// enter inserts rows by one statement and returns the id of the first. A row with a unique
+// key must be the only one, in a transaction; its id is 0 if the queue already has the key.
 func enter(ctx context.Context, tx notify.Tx, queue string, rows []row, packet int) (uint64, error) {
 	key := rows[0].unique
 	if key != "" {
@@ -43,12 +43,12 @@ func enter(ctx context.Context, tx notify.Tx, queue string, rows []row, packet i
 		return id, err
 	}
 	if _, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskKeyTable+" SET task = ? WHERE queue = ? AND unique_key = ?", id, queue, key); err != nil {
-		return 0, fmt.Errorf("note the unique key: %w", err)
+		return 0, fmt.Errorf("store the unique key: %w", err)
 	}
 	return id, nil
 }
 
-// prepared returns an ExecContext that sends the values as they are, without a backslash in front of some bytes.
+// prepared returns an ExecContext that sends the values unescaped.
 func prepared(tx notify.Tx) func(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return func(ctx context.Context, query string, args ...any) (sql.Result, error) {
 		statement, err := tx.PrepareContext(ctx, query)
@@ -60,7 +60,7 @@ func prepared(tx notify.Tx) func(ctx context.Context, query string, args ...any)
 	}
 }
 
-// takeKey makes the key's row, or finds it with no task that has it. Else it is taken.
+// takeKey inserts the key's row, or takes over a row whose task has ended. Otherwise the key is taken.
 func takeKey(ctx context.Context, tx notify.Tx, queue, key string) (taken bool, err error) {
 	_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.TaskKeyTable+" (queue, unique_key, task) VALUES (?, ?, 0)", queue, key)
 	if err == nil {
@@ -69,9 +69,9 @@ func takeKey(ctx context.Context, tx notify.Tx, queue, key string) (taken bool, 
 	if !server.Is(err, server.ErrDuplicate) {
 		return false, fmt.Errorf("take the unique key: %w", err)
 	}
-	// The key's row is locked now, and so its task can't end before this transaction does. The task's row
-	// is to stay free for its worker: it is locked only if this transaction can't see it, since its
-	// snapshot is older, or it is no more.
+	// The key's row is locked now, so its task can't end before this transaction does. The task's row
+	// should stay unlocked for its worker: it is locked only if this transaction can't see it, because its
+	// snapshot is older, or because the row is gone.
 	for _, lock := range []string{"", " LOCK IN SHARE MODE"} {
 		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+schema.TaskTable+" t JOIN "+itsKey+
 			" WHERE k.queue = ? AND k.unique_key = ? AND t.state NOT IN ('done', 'dead')"+lock+")", queue, key).Scan(&taken)
@@ -82,14 +82,14 @@ func takeKey(ctx context.Context, tx notify.Tx, queue, key string) (taken bool, 
 	return false, nil
 }
 
-// freeKeys deletes the keys of those of the tasks that are done or dead, in the transaction that
-// made them so.
+// freeKeys returns the statement that deletes the keys of those of the tasks that are done or dead, for the transaction that
+// ended them.
 func freeKeys(ids []uint64) string {
 	return "DELETE k FROM " + schema.TaskTable + " t" + byID + " STRAIGHT_JOIN " + itsKey +
 		" WHERE " + among(ids) + " AND t.state IN ('done', 'dead')"
 }
 
-// pruneKeys deletes the keys of tasks that are no more.
+// pruneKeys deletes the keys of tasks that no longer exist.
 func (q *Queue) pruneKeys(ctx context.Context) error {
 	for after := ""; ; {
 		var keys []struct {
@@ -103,7 +103,7 @@ func (q *Queue) pruneKeys(ctx context.Context) error {
 			return err
 		}
 		after = keys[len(keys)-1].Key
-		for _, k := range keys { // one by one: a list may make the server read, and lock, all keys
+		for _, k := range keys { // one by one, because with a list the server may read, and lock, all keys
 			if _, err := q.execute(ctx, "DELETE FROM "+schema.TaskKeyTable+" WHERE queue = ? AND unique_key = ? AND task = ?", q.name, k.Key, k.Task); err != nil {
 				return err
 			}

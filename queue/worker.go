@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// handler does a task.
+// handler handles a task.
 type handler = func(ctx context.Context, task Task) error
 
 // worker claims the tasks of a queue and hands them to a handler.
@@ -29,23 +29,24 @@ type worker struct {
 	idle    time.Duration // its session's IdleTimeout
 }
 
-// Work claims tasks and handles them until the context ends. nil from the handler means that the task is done; an error, or a
-// panic, that it is tried again, after a wait, while it has retries left, and dead then, or at once with notify.ErrDead.
+// Work claims tasks and handles them until ctx ends. If the handler returns nil, the task is done. After an error, or a
+// panic, the task is tried again, after a wait, as long as it has retries left; after the last one, or at once with notify.ErrDead,
+// it is dead.
 //
 // The handler's context ends when the claim is lost, with ErrClaimLost as its cause, or after WorkerOptions.HandlerTimeout. A
-// handler may be called again for a task that it has done, when the process, its host or the server went away before that was
-// written down: see FinishTx.
+// handler may be called again for a task that it has done, if the process, its host or the server failed before the outcome was
+// stored: see FinishTx.
 //
-// After the end of ctx Work gives back what is not begun, waits for the handlers, whose contexts end after StopTimeout, writes
-// down what they did, and returns nil: not before they return, so that a handler which ignores its context holds it up. It
-// reconnects after a loss of its session, without a limit; handlers go on meanwhile, for as long as their claims hold. What it
-// can't mend is returned: notify.ErrOptions, a first connection that fails, ErrNotFound, notify.ErrNoState, notify.ErrDenied,
-// notify.ErrClosed, errors of the server that are no passing ones; and, at the end, an error when handlers' results could not be
-// written down: other workers will have those tasks again.
+// After the end of ctx Work gives back the tasks that are not begun, waits for the handlers, whose contexts end after StopTimeout,
+// stores their outcomes, and returns nil. It does not return before the handlers do, even if one ignores its context. It
+// reconnects after a loss of its session, without a limit; handlers continue meanwhile, as long as their claims hold. It returns
+// errors that another attempt would repeat: notify.ErrOptions, a failed first connection, ErrNotFound, notify.ErrNoState,
+// notify.ErrDenied, notify.ErrClosed, and lasting errors of the server. At the end it returns an error if outcomes of handlers could
+// not be stored: other workers will then handle those tasks again.
 //
-// It has a connection of its own until it has been idle for a minute; those that wait for tasks are shared by all workers and
-// consumers of a DB. Close the queue after Work has returned. Each call is a worker of its own; WorkerOptions.Concurrency is
-// cheaper than several.
+// Work has a connection of its own until it has been idle for a minute; all workers and consumers of a DB share the connections
+// that wait for tasks. Close the queue after Work has returned. Every call is a worker of its own; WorkerOptions.Concurrency is
+// cheaper than several calls.
 func (q *Queue) Work(ctx context.Context, options WorkerOptions, handle func(ctx context.Context, task Task) error) error {
 	w, err := newWorker(q, options)
 	if err != nil {
@@ -69,9 +70,9 @@ func (w *worker) note(what string) {
 	}
 }
 
-// idleTimeout is how long the server keeps the session of a worker whose host has vanished, and
-// with it what the session has locked between two packets of a transaction, which others pass
-// over: no longer than a claim holds, or a few touches more. Renewals keep a busy session alive.
+// idleTimeout returns how long the server keeps the session of a worker whose host has vanished, and
+// with it the rows that the session has locked between two packets of a transaction, which other workers skip.
+// It is as long as a claim holds, but at least 30 s and at most 8 hours. Renewals keep a busy session alive.
 func idleTimeout(visibility time.Duration) time.Duration {
 	return min(max(visibility, 30*time.Second), 8*time.Hour)
 }
@@ -92,7 +93,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	defer stop(context.Canceled)
 	pool.start(working)
 	defer pool.close()
-	defer stop(context.Canceled) // first: the results of handlers are not written down any more
+	defer stop(context.Canceled) // before close: outcomes of handlers can no longer be stored
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
@@ -103,12 +104,12 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 		case permanent(err):
 			return w.queue.error("work on", err)
 		case ctx.Err() != nil && len(pool.claims(true)) == 0:
-			return nil // whatever the end of the context made of a statement under way
+			return nil // the error is an effect of the end of ctx
 		case !reached && !worked:
 			return w.queue.error("work on", err)
 		case working.Err() != nil: // StopTimeout is over as well
 			if unwritten := len(pool.claims(true)); unwritten > 0 {
-				return w.queue.error("work on", fmt.Errorf("stopped with %d results not written down: %w", unwritten, err))
+				return w.queue.error("work on", fmt.Errorf("stopped with %d results not stored: %w", unwritten, err))
 			}
 			return nil
 		}
@@ -117,7 +118,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
-		w.log.WarnContext(ctx, "the worker lost its session and connects again", "error", err, "wait", wait)
+		w.log.WarnContext(ctx, "the worker lost its session and reconnects", "error", err, "wait", wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -137,15 +138,15 @@ func limited(handler handler, limit time.Duration) handler {
 	}
 }
 
-// tooLate counts an outcome that came when the claim was lost.
+// tooLate counts an outcome that came after the claim was lost.
 func (w *worker) tooLate(t Task) {
 	w.note("lost")
-	w.log.Warn("a task's result came after its claim was lost: others may do it again", "task", t.ID, "attempt", t.Attempt)
+	w.log.Warn("a task's outcome came after its claim was lost: another worker may do it again", "task", t.ID, "attempt", t.Attempt)
 }
 
 var errNoAnswer = errors.New("the server did not answer in time")
 
-// permanent reports whether err would come again at the next try.
+// permanent reports whether another attempt would fail with err again.
 func permanent(err error) bool {
 	if errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) {
 		return true
@@ -154,7 +155,7 @@ func permanent(err error) bool {
 	return server.Number(err) != 0 && !transient
 }
 
-// linger is the handlers' context: it ends StopTimeout after ctx.
+// linger returns the handlers' context, which ends StopTimeout after ctx.
 func (w *worker) linger(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -173,10 +174,10 @@ func (w *worker) linger(ctx context.Context) (context.Context, context.CancelCau
 }
 
 // connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
-// all results are written down.
+// all outcomes are stored.
 func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err error) {
 	connecting := ctx
-	if ctx.Err() != nil { // there are results to write down
+	if ctx.Err() != nil { // there are outcomes to store
 		var cancel context.CancelFunc
 		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
 		defer cancel()
@@ -187,7 +188,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	}
 	defer func() { _ = session.Close() }()
 	var ordered bool
-	err = session.Do(connecting, func(conn *sqlx.Conn) (err error) { // a connection of the pool would stay open for this
+	err = session.Do(connecting, func(conn *sqlx.Conn) (err error) { // not over the pool, whose connection would stay open
 		ordered, err = w.queue.orderedOver(connecting, conn)
 		return err
 	})
@@ -198,7 +199,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 		session: session, queue: w.queue.name, ordered: ordered, owner: w.options.Owner,
 		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
 	}
-	defer func() { _ = store.session.Close() }() // a worker that rested has another one
+	defer func() { _ = store.session.Close() }() // not the session above if the worker has rested
 	if store.skip, err = store.skipLocked(ctx); err != nil {
 		return false, err
 	}
@@ -210,7 +211,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	if err != nil {
 		return false, err
 	}
-	pool.owes(some)
+	pool.noteUntold(some)
 	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, ordered), core.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
 	cancelled := core.NewAuto(w.queue.db, cancels(w.queue.name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs
@@ -222,16 +223,16 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	return true, d.run(ctx, waiter, cancelled)
 }
 
-// polled is what a worker polls. It changes with the first task that is ready, also when that was claimed meanwhile and is ready again, with the first time at which a task falls
-// due or a claim lapses, and, in an ordered queue, with the task in progress, because the next one waits for it. Source has one number for
-// all of them.
+// polled is the query that a worker polls. Its value changes with the first task that is ready, even if that was claimed in the
+// meantime and is ready again; with the first time at which a task falls due or a claim lapses; and, in an ordered queue, with the
+// task in progress, because the next one waits for it. A Source has one number, so it is a checksum of all of these.
 func polled(queue string, ordered bool) core.Source {
 	first := func(state string) string {
 		return "COALESCE((SELECT MIN(state_at) FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = '" + state + "' AND claim_order = 0), 0)"
 	}
 	parts := []string{
-		// The index alone finds the task: the server would read the row of every entry that it steps over.
+		// The inner query uses only the index; otherwise the server would read the row of every entry that it steps over.
 		"COALESCE((SELECT CONCAT(id, ':', attempts) FROM " + schema.TaskTable + byID + " WHERE id = (SELECT id FROM " + schema.TaskTable + forceClaim +
 			" WHERE queue = ? AND state = 'ready' ORDER BY claim_order, state_at, id LIMIT 1)), 0)",
 		first(stateScheduled), first(stateFailed), first(stateInProgress), "COALESCE((SELECT MIN(next_at) FROM " + schema.ScheduleTable + " WHERE queue = ?), 0)",

@@ -1,15 +1,15 @@
 // Package ringbuffer keeps the newest entries of a stream, a fixed number of them, in a table that never grows: a new entry
-// overwrites the oldest. Writers never wait for readers, reading takes nothing away, and nothing has to be deleted. A reader that
-// was overtaken is told by how many entries ([Entry].Missed), and goes on with the oldest that is there.
+// overwrites the oldest. Writers never wait for readers, reading removes nothing, and nothing needs to be deleted. A reader that
+// was overtaken learns how many entries it missed ([Entry].Missed), and continues with the oldest one.
 //
-// Writers append one after another, since each locks the buffer's row until its commit. Entries have consecutive numbers in
-// the order of these commits, and a reader gets them in this order. What was committed is there until it is overwritten,
+// Writers append one after another, because each locks the buffer's row until its commit. Entries have consecutive numbers in
+// the order of these commits, and a reader gets them in this order. A committed entry stays until it is overwritten,
 // whatever is killed or disconnected.
 //
-// The wake trigger of mqnotify_ring, which `mqnotify init` makes, wakes readers at the commit. Without it [Buffer.Append] calls
-// mqnotify_wake, and without that readers poll (package notify).
+// The wake trigger of mqnotify_ring, which `mqnotify init` creates, wakes readers at the commit. Without it [Buffer.Append] calls
+// mqnotify_wake, and without that procedure readers poll (package notify).
 //
-// Messages that all have to be read: a topic (producer, consumer).
+// If all messages must be read, use a topic (producer, consumer).
 package ringbuffer
 
 import (
@@ -31,11 +31,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Errors that callers decide on, with errors.Is, next to those of notify.
+// Errors to check with errors.Is, in addition to those of notify.
 var (
-	// ErrNotFound means that there is no ring buffer of the name: [Create] makes it, and so does `mqnotify ring create NAME`.
+	// ErrNotFound means that no ring buffer has the name: [Create] creates one, and so does `mqnotify ring create NAME`.
 	ErrNotFound = errors.New("does not exist")
-	// ErrShorter means that the buffer ends before the place where its reader was: the buffer was deleted and made again, or
+	// ErrShorter means that the buffer ends before the reader's position: the buffer was deleted and created again, or
 	// the server has lost committed entries.
 	ErrShorter = errors.New("the ring has fewer entries than were read")
 )
@@ -47,8 +47,8 @@ const (
 	maxName = 64
 )
 
-// Create makes a ring buffer of size entries, 1 to 10,000,000. One that is there already stays as it is; if its size is another,
-// that is a notify.ErrOptions. The name has 1 to 64 characters. Other errors are notify.ErrNoState, notify.ErrDenied,
+// Create creates a ring buffer of size entries, 1 to 10,000,000. It keeps an existing one; if its size differs,
+// the error is notify.ErrOptions. The name has 1 to 64 characters. Other errors are notify.ErrNoState, notify.ErrDenied,
 // notify.ErrReadOnly and the server's.
 func Create(ctx context.Context, db *notify.DB, name string, size int) error {
 	if err := checkName(name); err != nil {
@@ -66,12 +66,12 @@ func Create(ctx context.Context, db *notify.DB, name string, size int) error {
 		return fmt.Errorf("ringbuffer: make %q: %w", name, explain(err))
 	}
 	if is != size {
-		return optionsf("the ring %q is there already, with %d entries: use it so, or choose another name", name, is)
+		return optionsf("the ring %q already exists, with %d entries: use it as it is, or choose another name", name, is)
 	}
 	return nil
 }
 
-// checkName returns what is wrong with the name of a buffer.
+// checkName returns an error if the name of a buffer is invalid.
 func checkName(name string) error {
 	if problem := names.Problem(name, maxName); problem != "" {
 		return optionsf("the ring's name %.80q: %s", name, problem)
@@ -93,11 +93,11 @@ type Buffer struct {
 
 	mu     sync.Mutex
 	closed bool
-	auto   *core.Auto // of the readers, nil before the first
+	auto   *core.Auto // the readers'; nil before the first read
 }
 
-// Open returns access to a ring buffer. It does not connect, and whether there is a buffer of the name shows with the first use.
-// The caller closes it, and then the DB. The error is notify.ErrOptions.
+// Open returns access to a ring buffer. It does not connect; the first use finds out whether the buffer exists.
+// The caller closes it, and the DB after it. The error is notify.ErrOptions.
 func Open(db *notify.DB, name string) (*Buffer, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (b *Buffer) Close() error {
 	return b.waker.Close()
 }
 
-// waiter returns what all readers wait with.
+// waiter returns the waiter that all readers share.
 func (b *Buffer) waiter() (*core.Auto, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,10 +141,10 @@ func (b *Buffer) error(what string, err error) error {
 	return fmt.Errorf("ringbuffer: %s %q: %w", what, b.name, explain(err))
 }
 
-// Append writes entries, all or none, in their order, wakes readers, and returns the number of the last. The first entry of a buffer
-// is number 1. A deadlock is tried again. The errors are notify.ErrUnknown after a lost connection, if the commit may have been
-// done, ErrNotFound, notify.ErrOptions for more entries at once than the buffer has room for, a *notify.TooLargeError,
-// notify.ErrDenied, notify.ErrReadOnly, notify.ErrClosed, the cause of ctx, and the server's.
+// Append appends entries, all or none, in their order, wakes readers, and returns the number of the last one. The first entry of a
+// buffer has the number 1. Append tries again after a deadlock. The errors are notify.ErrUnknown if the connection was lost and the
+// commit may have happened, ErrNotFound, notify.ErrOptions for more entries at once than the buffer's size, a
+// *notify.TooLargeError, notify.ErrDenied, notify.ErrReadOnly, notify.ErrClosed, the cause of ctx, and the server's.
 func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, err error) {
 	b.mu.Lock()
 	closed := b.closed
@@ -162,7 +162,7 @@ func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, e
 	if err != nil {
 		return 0, b.error("append to", err)
 	}
-	b.waker.WakeAlways() // the head is updated
+	b.waker.WakeAlways() // the change is an UPDATE of the head
 	return last, nil
 }
 
@@ -172,7 +172,7 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	// The buffer's row is locked until the commit: writers go one after another.
+	// The buffer's row stays locked until the commit, so writers append one after another.
 	var size, head uint64
 	if err := tx.QueryRowContext(ctx, "SELECT size, head FROM "+schema.RingTable+" WHERE name = ? FOR UPDATE", b.name).
 		Scan(&size, &head); err != nil {
@@ -210,30 +210,30 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 
 // Entry is an entry of a buffer.
 type Entry struct {
-	Number    uint64 // 1 for the buffer's first; consecutive
+	Number    uint64 // consecutive, from 1
 	WrittenAt time.Time
 	Payload   []byte
-	// Missed is how many entries right before this one were overwritten before they were read: a larger buffer, or a faster reader,
-	// would have them.
+	// Missed is how many entries directly before this one were overwritten before this reader read them. A larger buffer, or a
+	// faster reader, would have them.
 	Missed uint64
 }
 
-// Head returns the number of the newest entry, 0 if there is none, and how many entries the buffer keeps. The
+// Head returns the number of the newest entry, or 0 if there is none, and the size of the buffer in entries. The
 // errors are those of Read.
 func (b *Buffer) Head(ctx context.Context) (head uint64, size int, err error) {
 	err = b.db.Pool().QueryRowContext(ctx, "SELECT head, size FROM "+schema.RingTable+" WHERE name = ?", b.name).Scan(&head, &size)
 	return head, size, b.error("read", err)
 }
 
-// readBound is how often a reader polls when no hint wakes it.
+// readBound is how often a reader polls without a hint.
 const readBound = 10 * time.Second
 
-// Read waits until there are entries after the one with the number, and returns at most limit of them, in their order. Reading
-// takes nothing away: a reader passes the number of the last entry that it has, or Head's answer for those that come next. 0 means
-// from the oldest that is there, and then what was overwritten before the call does not count as missed.
+// Read waits until there are entries with numbers above after, and returns at most limit of them, in their order. Reading
+// removes nothing. A reader passes the number of the last entry that it has, or the result of Head to get only later ones. 0 means
+// from the oldest entry; entries that were overwritten before the call then do not count as missed.
 //
-// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the cause of ctx, and the server's, after which
-// Read may be called again.
+// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the cause of ctx, and the server's. After an error of
+// the server, Read may be called again.
 func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, error) {
 	if limit < 1 {
 		return nil, optionsf("a limit of %d entries: 1 or more", limit)
@@ -242,10 +242,10 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 	if err != nil {
 		return nil, err
 	}
-	begun := after > 0 // what is overwritten from now on is missed
+	begun := after > 0 // entries that are overwritten from now on count as missed
 	poll := &notify.Fibonacci{Jitter: 0.1}
 	for {
-		head, failed := waiter.Head(ctx) // before the read, or an entry appended in between would be missed
+		head, failed := waiter.Head(ctx) // before the read, so that an entry that is appended in between ends the wait
 		entries, err := b.read(ctx, after, limit, begun)
 		if err != nil || len(entries) > 0 {
 			return entries, err
@@ -269,8 +269,8 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 	}
 }
 
-// read reads what there is, in one statement and so from one snapshot: the entries of a buffer are always those from the oldest to
-// the newest, without a gap.
+// read reads the existing entries, in one statement and so in one snapshot. The entries of a buffer are always those from the oldest
+// to the newest, without a gap.
 func (b *Buffer) read(ctx context.Context, after uint64, limit int, begun bool) ([]Entry, error) {
 	rows, err := b.db.Pool().QueryContext(ctx, "SELECT r.head, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+
 		schema.RingTable+" r LEFT JOIN "+schema.RingSlotTable+" s FORCE INDEX (entry) ON s.ring = r.name AND s.entry > ?"+

@@ -59,7 +59,7 @@ func TestInitWithoutTriggers(t *testing.T) {
 		user := s.User(t, config, "CREATE, SELECT, INSERT, REFERENCES ON `"+config.DBName+"`.*")
 		r := mqnotify(t, user, "", "init", "orders")
 		require.Equal(t, exitDone, r.code, r.err)
-		require.Contains(t, r.err, "not all wake triggers are made: rows that other programs insert are found by polling")
+		require.Contains(t, r.err, "not all wake triggers could be made: rows that other programs insert are found by polling")
 		require.Contains(t, r.err, "mqnotify grants --role admin")
 		succeed(t, user, "produce", "orders", "x")
 

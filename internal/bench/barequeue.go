@@ -11,7 +11,7 @@ import (
 
 var taskPayload = []byte("a short payload")
 
-// bareQueue is a table that a program claims rows of by itself: select, update, commit;
+// bareQueue is a table from which the benchmark claims rows by plain statements: select, update, commit;
 // delete.
 type bareQueue struct {
 	b     *bench
@@ -20,7 +20,7 @@ type bareQueue struct {
 	conns []*sql.Conn
 }
 
-// bareQueue makes the table, and connections that claim from it.
+// bareQueue creates the table, and connections that claim from it.
 func (b *bench) bareQueue(ctx context.Context) (*bareQueue, error) {
 	q := &bareQueue{b: b, table: ident.Quote(b.topic + "_bare"), skip: " SKIP LOCKED"}
 	if _, err := b.db.Pool().ExecContext(ctx, "CREATE TABLE "+q.table+" (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY,"+
@@ -43,7 +43,7 @@ func (b *bench) bareQueue(ctx context.Context) (*bareQueue, error) {
 		q.conns = append(q.conns, conn)
 	}
 	if _, err := q.claim(ctx, q.conns[0], 1); server.Is(err, server.ErrParse) {
-		q.skip = "" // an old server: they wait for each other
+		q.skip = "" // an old server: the connections wait for each other
 	} else if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (q *bareQueue) enter(ctx context.Context, n int) error {
 	return nil
 }
 
-// empty claims rows until none is left.
+// empty claims rows until none is left, at most at rows at a time.
 func (q *bareQueue) empty(ctx context.Context, at int) error {
 	return atOnce(len(q.conns), func(i int) error {
 		for {
@@ -80,7 +80,7 @@ func (q *bareQueue) empty(ctx context.Context, at int) error {
 	})
 }
 
-// claim claims some rows, and deletes them.
+// claim claims at most at rows, and deletes them.
 func (q *bareQueue) claim(ctx context.Context, conn *sql.Conn, at int) (int, error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package bench measures mqnotify on a server and compares it with the floors of the same run:
-// what the server does with bare statements over bare connections.
+// Package bench measures mqnotify on a server. It compares every figure with a floor of the same run:
+// the server's speed with bare statements over bare connections.
 package bench
 
 import (
@@ -19,38 +19,38 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Suites are the names of what can be measured, in their order.
+// Suites are the names of the suites, in the order in which they run.
 var Suites = []string{"latency", "throughput", "idle", "fanout", "queue", "writers"}
 
-// Options are how much to measure.
+// Options are the sizes of the measurements.
 type Options struct {
 	Rounds    int           // of latency, fanout and queue; a tenth more warm up
 	Rows      int           // of throughput; a tenth of them are tasks of queue
 	Listeners int           // of fanout
-	Writers   int           // of writers, at most
+	Writers   int           // of writers: the maximum number of connections
 	Window    time.Duration // of idle
 	Progress  func(suite string, done, of int)
-	Polls     func(why string) // called when the account's listeners poll, though there is a wake trigger
+	Polls     func(why string) // called if the account's listeners poll although there is a wake trigger
 }
 
-// Figure is a measurement: a distribution, in Unit, compared with that of its floor.
+// Figure is a measurement: a distribution, in Unit, compared with its floor.
 type Figure struct {
 	Name   string  `json:"name"`
 	Unit   string  `json:"unit"`
 	Median float64 `json:"median"`
 	P99    float64 `json:"p99"`
 	Max    float64 `json:"max"`
-	// Floor names the figure that it is compared with; it is empty for a floor itself.
+	// Floor is the name of the figure to compare with; it is empty for a floor itself.
 	Floor string `json:"floor,omitempty"`
-	// Ratio is Median by that of the floor; more is worse for a time and better for a rate.
+	// Ratio is Median divided by the floor's; more is worse for a time and better for a rate.
 	Ratio float64 `json:"ratio,omitempty"`
-	// Idle is, of a latency that has its price, the statements a second of those who wait.
+	// Idle is the statements a second of the waiting processes; nil if they were not measured with this latency.
 	Idle    *float64  `json:"idle,omitempty"`
 	Samples []float64 `json:"-"`
 }
 
 // Run measures a suite in a database of the server, in a table of its own, which it drops
-// at its end. The tables that all topics share (schema.Init) stay.
+// at the end. The tables that all topics share (schema.Init) stay.
 func Run(ctx context.Context, suite string, config *mysql.Config, options Options) (figures []Figure, err error) {
 	measure, ok := map[string]func(context.Context, *bench) error{
 		"latency": latency, "throughput": throughput, "idle": idle, "fanout": fanout, "queue": tasks, "writers": writers,
@@ -69,14 +69,14 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 		return nil, err
 	}
 	defer b.close()
-	b.db.Pool().SetMaxOpenConns(0) // or writers would wait forever for a connection that others hold
+	b.db.Pool().SetMaxOpenConns(0) // otherwise writers would wait forever for a connection that other writers hold
 	if err := schema.Init(ctx, b.db.Pool(), b.topic); err != nil {
 		return nil, fmt.Errorf("bench: make the table: %w", err)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		for i := len(b.closing) - 1; i >= 0; i-- { // afterwards nothing uses the table
+		for i := len(b.closing) - 1; i >= 0; i-- { // close the users of the table before it is dropped
 			err = errors.Join(err, b.closing[i]())
 		}
 		b.closing = nil
@@ -90,7 +90,7 @@ func Run(ctx context.Context, suite string, config *mysql.Config, options Option
 	return b.figures, nil
 }
 
-// bench is a suite under way.
+// bench is a running suite.
 type bench struct {
 	Options
 	suite   string
@@ -98,11 +98,11 @@ type bench struct {
 	db      *notify.DB
 	dbs     []*notify.DB
 	topic   string
-	closing []func() error // in turn, the last first
+	closing []func() error // run at the end, the last one first
 	figures []Figure
 }
 
-// process is a DB as another process has it. It is closed with the bench.
+// process returns a DB with its own connections, as another process would have. It is closed with the bench.
 func (b *bench) process() (*notify.DB, error) {
 	db, err := notify.OpenConfig(b.config)
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *bench) close() {
 	}
 }
 
-// trigger makes the topic's wake trigger, and finds out whether it can wake this account's listeners.
+// trigger creates the topic's wake trigger, and reports by Polls if it can't wake this account's listeners.
 func (b *bench) trigger(ctx context.Context) error {
 	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}, b.topic); err != nil {
 		return err
@@ -134,10 +134,10 @@ func (b *bench) trigger(ctx context.Context) error {
 	return nil
 }
 
-// atEnd has f run when the suite has ended.
+// atEnd registers a function to run when the suite has ended.
 func (b *bench) atEnd(f func() error) { b.closing = append(b.closing, f) }
 
-// NewFigure is the distribution of some samples.
+// NewFigure returns the distribution of samples.
 func NewFigure(name, unit string, samples []float64) Figure {
 	f := Figure{Name: name, Unit: unit, Samples: slices.Clone(samples)}
 	slices.Sort(f.Samples)
@@ -148,7 +148,7 @@ func NewFigure(name, unit string, samples []float64) Figure {
 	return f
 }
 
-// add notes a figure, whose floor was noted before.
+// add adds a figure. Its floor must have been added before.
 func (b *bench) add(name, unit string, samples []float64, floor string) {
 	f := NewFigure(name, unit, samples)
 	f.Floor = floor
@@ -160,7 +160,7 @@ func (b *bench) add(name, unit string, samples []float64, floor string) {
 	b.figures = append(b.figures, f)
 }
 
-// rounds runs a round again and again; the first tenth warms up and is not kept.
+// rounds runs a round repeatedly. The first tenth warms up and is not kept.
 func (b *bench) rounds(ctx context.Context, round func(kept bool) error) error {
 	warmUp := max(1, b.Rounds/10)
 	for i := range warmUp + b.Rounds {
@@ -177,8 +177,8 @@ func (b *bench) rounds(ctx context.Context, round func(kept bool) error) error {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// rest lets all that woke wait again.
-func rest(ctx context.Context) { _ = sleep(ctx, 3*time.Millisecond) } // who goes on finds out by itself
+// rest gives woken waiters time to wait again.
+func rest(ctx context.Context) { _ = sleep(ctx, 3*time.Millisecond) } // the next statement returns the error of ctx
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

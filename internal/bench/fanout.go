@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 )
 
-// fanout is the time until the last of many listeners, each a process, has seen a row that is inserted. The floor is as
-// many bare sessions that take and release one lock, one after the other.
+// fanout measures the time until the last of many listeners, each a process, has seen an inserted row. The floor is the same
+// number of bare sessions that take and release one lock, one after the other.
 func fanout(ctx context.Context, b *bench) error {
 	if err := b.trigger(ctx); err != nil {
 		return err
@@ -70,14 +70,14 @@ func fanout(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// last is the time from the action until the last of n waits has returned.
+// last returns the time from the action until the last of n waits has returned.
 func last(ctx context.Context, n int, wait func(i int) error, act func() error) (time.Duration, error) {
 	var waiting sync.WaitGroup
 	errs := make(chan error, n)
 	for i := range n {
 		waiting.Go(func() { errs <- wait(i) })
 	}
-	for range 10 + n/10 { // all wait
+	for range 10 + n/10 { // until all wait
 		rest(ctx)
 	}
 	begun := time.Now()
@@ -91,7 +91,7 @@ func last(ctx context.Context, n int, wait func(i int) error, act func() error) 
 	return took, failed
 }
 
-// atOnce runs f for each, eight at a time.
+// atOnce runs f for every i below n, eight at a time.
 func atOnce(n int, f func(i int) error) error {
 	var running sync.WaitGroup
 	errs := make([]error, n)

@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// floors are bare sessions.
+// floors are bare sessions for the floors.
 type floors struct {
 	holder, waiter      *core.Session
 	name, table, insert string
@@ -40,14 +40,14 @@ func ask(ctx context.Context, session *core.Session, query string, args ...any) 
 	})
 }
 
-// trip is a round trip.
+// trip measures a round trip.
 func (f *floors) trip(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	err := ask(ctx, f.holder, "SELECT 1")
 	return time.Since(begun), err
 }
 
-// commit is a row that is inserted and committed.
+// commit measures the INSERT and commit of one row.
 func (f *floors) commit(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	err := f.holder.Do(ctx, func(conn *sqlx.Conn) error {
@@ -57,7 +57,7 @@ func (f *floors) commit(ctx context.Context) (time.Duration, error) {
 	return time.Since(begun), err
 }
 
-// handOver is a lock's way from one session to another that waits for it.
+// handOver measures the time from the release of a lock until a session that waits for it has it.
 func (f *floors) handOver(ctx context.Context) (time.Duration, error) {
 	if err := ask(ctx, f.holder, "SELECT GET_LOCK(?, 0)", f.name); err != nil {
 		return 0, err

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// settling is a little longer than the waits between two polls take to grow to their longest.
+	// settling is a little longer than the time until the waits between polls have grown to their longest.
 	settling = 5 * time.Second
-	// mostLatencies is the most messages whose latency is measured for a way to wait.
+	// mostLatencies is the maximum number of messages whose latency is measured for one way to wait.
 	mostLatencies = 20
 )
 
-// way is one in which a consumer waits.
+// way is a way in which a consumer waits.
 type way struct {
 	name       string
 	each       time.Duration // between two polls
-	statements float64       // a second, with those of others
+	statements float64       // a second, including those of other users
 	latencies  []float64
 }
 
-// idle is how many statements a second the server gets from a consumer and a producer
-// that wait, by the wake trigger and by polling, and how soon the consumer then has a
+// idle measures how many statements a second the server gets from a waiting consumer and a waiting
+// producer, by the wake trigger and by polling, and the latency of the next
 // message. The floor of the statements is a window before; other users of the server are
-// in both. The floor of the times is a bare INSERT.
+// in both. The floor of the latencies is a bare INSERT.
 func idle(ctx context.Context, b *bench) error {
 	if err := b.trigger(ctx); err != nil {
 		return err
@@ -70,8 +70,8 @@ func idle(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// wait has a consumer wait in a way, while it is counted, and then for messages. It
-// returns what bare INSERTs took between them.
+// wait runs a consumer that waits in a way, calls count while it waits, and then measures messages. It
+// returns the times of bare INSERTs in between.
 func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func() error) (inserts []float64, err error) {
 	if _, err := b.db.Pool().ExecContext(ctx, "DELETE FROM "+floors.table); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 		at, err := receive(ctx, handled)
 		return at.Sub(begun), err
 	}
-	if _, err := publish(); err != nil { // the consumer runs
+	if _, err := publish(); err != nil { // returns when the consumer runs
 		return nil, err
 	}
 	if err := sleep(ctx, min(settling, b.Window)); err != nil { // after a row it polls more often
@@ -119,7 +119,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 		if _, err := receive(ctx, handled); err != nil {
 			return nil, err
 		}
-		// At any time between two polls.
+		// Publish at a random time between two polls.
 		if err := sleep(ctx, 3*time.Millisecond+rand.N(way.each+1)); err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	return inserts, nil
 }
 
-// questions is how many statements a second the server gets, without those that ask.
+// questions returns how many statements a second the server gets, without the statements that read the number.
 func (b *bench) questions(ctx context.Context, part, parts int) (float64, error) {
 	const most = 20
 	read := func() (n int64, err error) {

@@ -15,7 +15,7 @@ const (
 	handOver = "a lock's hand-over"
 )
 
-// latency is a message's way to the handler in another process.
+// latency measures the time of a message to the handler in another process.
 func latency(ctx context.Context, b *bench) error {
 	if err := b.trigger(ctx); err != nil {
 		return err
@@ -50,7 +50,7 @@ func latency(ctx context.Context, b *bench) error {
 				floor[i] = append(floor[i], ms(took))
 			}
 		}
-		if _, err := receive(ctx, handled); err != nil { // the bare one's
+		if _, err := receive(ctx, handled); err != nil { // the row of the bare INSERT
 			return err
 		}
 		rest(ctx)
@@ -95,8 +95,7 @@ func receive(ctx context.Context, handled <-chan time.Time) (time.Time, error) {
 	}
 }
 
-// listen is a consumer in a process of its own, which tells when its handler is called,
-// until it is told to end.
+// listen runs a consumer in a process of its own, until end is called. handled gets the time of every call of its handler.
 func (b *bench) listen(ctx context.Context, options consumer.Options) (handled <-chan time.Time, end func() error, err error) {
 	db, err := b.process()
 	if err != nil {

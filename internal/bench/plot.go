@@ -14,9 +14,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Plot draws the times of the figures into a file, whose format its name tells (.svg,
-// .png, .pdf): their distributions, as the share of samples that were faster, and, below,
-// the latency of those that have a price against it, in statements a second when idle.
+// Plot draws the times of the figures into a file, whose name determines the format (.svg,
+// .png, .pdf). The upper plot has their distributions, as the share of samples that were faster. The lower plot has
+// the latencies of figures with Idle against their statements a second when idle.
 // The axes are logarithmic.
 func Plot(file string, figures []Figure) error {
 	var plots [][]*plot.Plot
@@ -51,7 +51,7 @@ func Plot(file string, figures []Figure) error {
 	return nil
 }
 
-// distributions are those of all times, nil if there are none.
+// distributions draws the distributions of all times. It returns nil if there are none.
 func distributions(figures []Figure) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = "latency"
@@ -88,7 +88,7 @@ func distributions(figures []Figure) (*plot.Plot, error) {
 	return p, nil
 }
 
-// prices are the latencies against their statements, nil if none is known.
+// prices draws the latencies against their idle statements. It returns nil if no figure has Idle.
 func prices(figures []Figure) (*plot.Plot, error) {
 	var points plotter.XYs
 	var names []string
@@ -96,7 +96,7 @@ func prices(figures []Figure) (*plot.Plot, error) {
 		if f.Idle == nil || len(f.Samples) == 0 {
 			continue
 		}
-		// On a logarithmic axis nothing has no place: the left edge stands for it.
+		// A logarithmic axis has no 0: the left edge stands for it.
 		points = append(points, plotter.XY{X: max(*f.Idle, 0.01), Y: max(f.Median, 1e-3)})
 		names = append(names, " "+f.Name)
 	}

@@ -18,15 +18,15 @@ const (
 	bareClaim = "a bare INSERT, claim and DELETE"
 )
 
-// tasks is a task's way to the handler of an idle worker, and how many tasks a second
-// workers do that empty a queue. The floor is a bare table, and as many connections that
+// tasks measures the time of a task to the handler of an idle worker, and how many tasks a second
+// workers do that empty a queue. The floor is a bare table, and the same number of connections that
 // claim from it.
 func tasks(ctx context.Context, b *bench) error {
 	if err := queue.Create(ctx, b.db, b.topic, queue.Options{}); err != nil {
 		return err
 	}
 	b.atEnd(b.dropQueue)
-	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}); err != nil { // the routines: Enqueue wakes workers with them
+	if err := wake.Install(ctx, b.db, wake.Options{Logger: quiet}); err != nil { // installs the routines with which Enqueue wakes workers
 		return err
 	}
 	bare, err := b.bareQueue(ctx)
@@ -39,7 +39,7 @@ func tasks(ctx context.Context, b *bench) error {
 	return b.taskRates(ctx, bare)
 }
 
-// dropQueue leaves the tables, which other queues share.
+// dropQueue deletes the queue's rows, because other queues share the tables.
 func (b *bench) dropQueue() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -54,7 +54,7 @@ func (b *bench) dropQueue() error {
 	return nil
 }
 
-// queue is the queue as another process has it.
+// queue returns the queue as another process would have it.
 func (b *bench) queue() (*queue.Queue, error) {
 	db, err := b.process()
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
 	handled := make(chan time.Time, 1)
 	var floor, latencies, committed []float64
 	round := func(ctx context.Context, kept bool) error {
-		for range 10 { // the worker writes down what it did, and is idle again
+		for range 10 { // until the worker has stored its outcome and is idle again
 			rest(ctx)
 		}
 		begun := time.Now()
@@ -129,7 +129,7 @@ func (b *bench) taskLatency(ctx context.Context, bare *bareQueue) error {
 	return nil
 }
 
-// taskRates are in turns with those of the bare table.
+// taskRates measures the rates, in turns with those of the bare table.
 func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
 	q, err := b.queue()
 	if err != nil {
@@ -173,7 +173,7 @@ func (b *bench) taskRates(ctx context.Context, bare *bareQueue) error {
 	return nil
 }
 
-// emptyQueue is how long workers take for n tasks, until the last is written down as done.
+// emptyQueue returns how long workers take for n tasks, until the last one is stored as done.
 func (b *bench) emptyQueue(ctx context.Context, q *queue.Queue, n, at int) (time.Duration, error) {
 	entries := make([]queue.Entry, min(n, batch))
 	for i := range entries {
@@ -198,7 +198,7 @@ func (b *bench) emptyQueue(ctx context.Context, q *queue.Queue, n, at int) (time
 				}
 				return nil
 			})
-			if errors.Is(err, context.Canceled) { // all was done before it had connected
+			if errors.Is(err, context.Canceled) { // all tasks were done before this worker had connected
 				return nil
 			}
 			return err

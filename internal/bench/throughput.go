@@ -15,10 +15,10 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const (
 	batch = 1000
-	times = 3 // each is measured, after one that warms up
+	times = 3 // every rate is measured as many times, after one that warms up
 )
 
-// turns runs a turn again and again; the first warms up and is not kept.
+// turns runs a turn repeatedly. The first one warms up and is not kept.
 func turns(turn func(i int, kept bool) error) error {
 	for i := range 1 + times {
 		if err := turn(i, i > 0); err != nil {
@@ -28,7 +28,7 @@ func turns(turn func(i int, kept bool) error) error {
 	return nil
 }
 
-// throughput is how many rows a second are published and read.
+// throughput measures how many rows a second are published and read.
 func throughput(ctx context.Context, b *bench) error {
 	p, err := producer.New(b.db, b.topic, producer.Options{Logger: quiet})
 	if err != nil {
@@ -110,7 +110,7 @@ func repeat(n int, f func() error) func() error {
 	}
 }
 
-// scan reads all rows by pages.
+// scan reads all rows in pages.
 func (b *bench) scan(ctx context.Context) (n int, err error) {
 	query := "SELECT id, created_at, headers, payload FROM " + ident.Quote(b.topic) + " WHERE id > ? ORDER BY id LIMIT 1000"
 	id := uint64(0)
@@ -138,7 +138,7 @@ func (b *bench) scan(ctx context.Context) (n int, err error) {
 	}
 }
 
-// consume has a handler called for each.
+// consume reads all rows with a handler for each.
 func (b *bench) consume(ctx context.Context) (n int, err error) {
 	c, err := consumer.New(b.db, b.topic, consumer.Options{From: "beginning", StopAtEnd: true, Logger: quiet})
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// bareTrigger is what every trigger costs.
+// bareTrigger is the floor: what any trigger costs.
 const bareTrigger = "an empty trigger"
 
-// writers is how many INSERTs a second saturating writers get, and the longest of them, on a table with a wake trigger,
+// writers measures how many INSERTs a second saturating writers get, and the longest INSERT, on a table with a wake trigger:
 // without a listener, with a listener whose process is stopped, and with a consumer. The floor is a table whose trigger does
 // nothing.
 func writers(ctx context.Context, b *bench) error {
@@ -97,7 +97,7 @@ func writers(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// gates returns names that begin with the topic's and end as asked, for tables of which each has a gate of its own.
+// gates returns names that begin with the topic's name, with these ends, for tables that have a gate each.
 func (b *bench) gates(topic string, ends ...string) (names []string) {
 	taken := map[int]bool{waiting.Gate(topic): true}
 	for _, end := range ends {
@@ -111,7 +111,7 @@ func (b *bench) gates(topic string, ends ...string) (names []string) {
 	return names
 }
 
-// stoppedListener does to writers what a listener does whose process was stopped while it led: its session holds the lock that
+// stoppedListener has the effect of a listener whose process was stopped while it led: its session holds the lock that
 // makes the trigger send KILLs, and does not wait. The server ends such a session after 3 s. This one stays until goOn is
 // called.
 func (b *bench) stoppedListener(ctx context.Context, table string) (goOn func(), err error) {
@@ -131,8 +131,8 @@ func (b *bench) stoppedListener(ctx context.Context, table string) (goOn func(),
 	return goOn, err
 }
 
-// write has so many connections insert so many rows a statement for a tenth of the window, and returns the statements
-// a second and how long the longest took.
+// write inserts rows over a number of connections for a tenth of the window. It returns the statements
+// a second and how long the longest one took.
 func (b *bench) write(ctx context.Context, table string, connections, rows int) (rate float64, longest time.Duration, err error) {
 	statement := "INSERT INTO " + ident.Quote(table) + " (payload) VALUES " +
 		strings.TrimSuffix(strings.Repeat("('0123456789abcdef0123456789abcdef'), ", rows), ", ")

@@ -24,13 +24,13 @@ import (
 // envBrokers names the folder with the brokers' programs.
 const envBrokers = "MQNOTIFY_TEST_BROKERS"
 
-// The account that every broker knows.
+// The account of every broker.
 const (
 	User     = "bridge"
 	Password = "s3cret-w0rd"
 )
 
-// Broker is a broker of one test. Its methods may be called from several goroutines.
+// Broker is a broker of one test. Safe for concurrent use.
 type Broker struct {
 	tb     testing.TB
 	kind   kind
@@ -40,10 +40,10 @@ type Broker struct {
 
 	mu      sync.Mutex
 	process *process // nil when stopped
-	beside  *process // RabbitMQ's epmd
+	beside  *process // RabbitMQ's epmd, which runs next to it
 }
 
-// kind is how to run a broker.
+// kind is how a broker is run.
 type kind struct {
 	program, scheme, path string
 	secure                string // its scheme with TLS
@@ -51,20 +51,20 @@ type kind struct {
 	prepare func(b *Broker, options []string) (args, environ []string, err error)
 	// ready returns nil when the broker answers.
 	ready func(ctx context.Context, b *Broker) error
-	slow  bool // it takes a processor for seconds to start
+	slow  bool // its start keeps a processor busy for seconds
 }
 
-// slowStart lets one slow broker start at a time.
+// slowStart allows one slow broker to start at a time.
 var slowStart sync.Mutex
 
-// WithTLS starts a broker that speaks TLS alone: begin is NATS, Redis, Mosquitto or
+// WithTLS starts a broker that accepts only TLS. begin is NATS, Redis, Mosquitto or
 // RabbitMQ.
 func WithTLS(tb testing.TB, c Certificate, begin func(tb testing.TB) *Broker) *Broker {
 	tb.Helper()
 	return begin(secured{tb, &c})
 }
 
-// secured tells start about the certificate.
+// secured passes the certificate to start.
 type secured struct {
 	testing.TB
 	certificate *Certificate
@@ -80,7 +80,7 @@ func start(tb testing.TB, k kind, options []string) *Broker {
 		b.secure, b.kind.scheme = s.certificate, k.secure
 	}
 	var err error
-	// Not tb.TempDir: of a broker that was killed a process may still write for a moment, which fails the test.
+	// Not tb.TempDir, because a process of a killed broker may still write for a moment, which would fail the test.
 	if b.folder, err = os.MkdirTemp("", "mqnotify-broker-"); err != nil { //nolint:usetesting // see above
 		tb.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func start(tb testing.TB, k kind, options []string) *Broker {
 	return b
 }
 
-// run starts the program and returns when it answers.
+// run starts the program and returns when the broker answers.
 func (b *Broker) run(options []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +119,7 @@ func (b *Broker) run(options []string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		// Whatever accepts a connection and says nothing is asked again, over another one.
+		// A broker may accept a connection before it can answer; ask again over another one.
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err = b.kind.ready(attempt, b)
 		cancel()
@@ -138,7 +138,7 @@ func (b *Broker) run(options []string) error {
 
 func (b *Broker) path(name string) string { return filepath.Join(b.folder, name) }
 
-// log is the end of what the broker has printed.
+// log returns the end of the broker's output.
 func (b *Broker) log() []byte {
 	text, err := os.ReadFile(b.path("log"))
 	if err != nil {
@@ -148,24 +148,24 @@ func (b *Broker) log() []byte {
 	return bytes.Join(lines[max(0, len(lines)-30):], []byte("\n"))
 }
 
-// Addr is the host and port.
+// Addr returns the host and port.
 func (b *Broker) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)) }
 
-// URL is where to connect to, credentials included, with these parameters.
+// URL returns the address to connect to, with credentials and these parameters.
 func (b *Broker) URL(query string) string {
 	u := url.URL{Scheme: b.kind.scheme, User: url.UserPassword(User, Password), Host: b.Addr(), Path: b.kind.path, RawQuery: query}
 	return u.String()
 }
 
-// Stop ends the broker in an orderly way, Kill with SIGKILL. Both return when it is
-// gone, and do nothing when it is.
+// Stop ends the broker in an orderly way. It returns when the broker is
+// gone, and does nothing if it does not run.
 func (b *Broker) Stop() { b.end(syscall.SIGTERM) }
 
-// Kill ends the broker as a crash does.
+// Kill ends the broker with SIGKILL, as a crash would. It returns when the broker is gone, and does nothing if it does not run.
 func (b *Broker) Kill() { b.end(syscall.SIGKILL) }
 
-// Restart starts the broker again, on the same data and port; one that runs is
-// stopped first.
+// Restart starts the broker again, with the same data and port. It stops a running broker
+// first.
 func (b *Broker) Restart() {
 	b.Stop()
 	if err := b.run(nil); err != nil {
@@ -173,8 +173,8 @@ func (b *Broker) Restart() {
 	}
 }
 
-// Freeze stops the broker's process (SIGSTOP) and returns when it has stopped: it neither
-// answers nor reads until the function that Freeze returns is called.
+// Freeze stops the broker's process (SIGSTOP) and returns when it has stopped. The broker neither
+// answers nor reads until thaw is called.
 func (b *Broker) Freeze() (thaw func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,7 +205,7 @@ func (b *Broker) end(signal syscall.Signal) {
 	}
 }
 
-// program finds a broker's program.
+// program returns the path of a broker's program.
 func program(name string) (string, error) {
 	folder := os.Getenv(envBrokers)
 	if folder == "" {
@@ -222,7 +222,7 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// accepts returns nil when something listens.
+// accepts returns nil if the broker accepts connections.
 func accepts(ctx context.Context, b *Broker) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", b.Addr())

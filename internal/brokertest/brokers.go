@@ -18,8 +18,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/child"
 )
 
-// NATS starts nats-server with JetStream. It takes messages of MaxMessage bytes.
-// Accounts are lines of its configuration in the place of the one user.
+// NATS starts nats-server with JetStream. It accepts messages of MaxMessage bytes.
+// Accounts are lines of its configuration that replace the user.
 func NATS(tb testing.TB, accounts ...string) *Broker {
 	tb.Helper()
 	if len(accounts) == 0 {
@@ -40,7 +40,7 @@ jetstream { store_dir: %q, max_mem: 64MB, max_file: 4GB }
 	}}, nil)
 }
 
-// Redis starts redis-server with an append-only file, which takes values of
+// Redis starts redis-server with an append-only file. It accepts values of
 // MaxMessage bytes. Options are lines of its configuration.
 func Redis(tb testing.TB, options ...string) *Broker {
 	tb.Helper()
@@ -48,7 +48,7 @@ func Redis(tb testing.TB, options ...string) *Broker {
 		if err := os.MkdirAll(b.path("data"), 0o700); err != nil {
 			return nil, nil, err
 		}
-		if options == nil { // again
+		if options == nil { // a restart
 			return []string{b.path("conf")}, nil, nil
 		}
 		port := fmt.Sprintf("port %d", b.port)
@@ -61,21 +61,21 @@ func Redis(tb testing.TB, options ...string) *Broker {
 			port, b.path("data"), MaxMessage, User, Password, strings.Join(options, "\n"))
 		return []string{b.path("conf")}, nil, b.write("conf", text)
 	}, ready: func(ctx context.Context, b *Broker) error {
-		// It answers -LOADING until all is read.
+		// It answers -LOADING until it has read its data.
 		return b.hears(ctx, b.secure != nil, "AUTH "+User+" "+Password+"\r\nPING\r\n", "+OK", "+PONG")
 	}}, append([]string{"# options"}, options...))
 }
 
 // Mosquitto starts an MQTT broker that keeps sessions and messages through an orderly
-// stop, and takes packets of MaxMessage bytes.
+// stop. It accepts packets of MaxMessage bytes.
 func Mosquitto(tb testing.TB) *Broker {
 	tb.Helper()
 	return mosquitto(tb, "")
 }
 
-// MosquittoSaving is a Mosquitto that stores all that it has after each packet, in a time
-// that grows with it. Killed, it has lost what it had confirmed last: one message of each
-// connection at most.
+// MosquittoSaving is a Mosquitto that stores all its data after each packet, in a time
+// that grows with the data. If it is killed, it loses at most the last message that it has confirmed on each
+// connection.
 func MosquittoSaving(tb testing.TB) *Broker {
 	tb.Helper()
 	return mosquitto(tb, "autosave_interval 1\nautosave_on_changes true\n")
@@ -84,7 +84,7 @@ func MosquittoSaving(tb testing.TB) *Broker {
 func mosquitto(tb testing.TB, more string) *Broker {
 	tb.Helper()
 	return start(tb, kind{program: "mosquitto", scheme: "mqtt", secure: "mqtts", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
-		account, err := user.Current() // without the user line it drops to an account that may not read the password file
+		account, err := user.Current() // without the user line it changes to an account that may not read the password file
 		if err != nil {
 			return nil, nil, err
 		}
@@ -94,13 +94,12 @@ func mosquitto(tb testing.TB, more string) *Broker {
 		if c := b.secure; c != nil {
 			text += fmt.Sprintf("certfile %s\nkeyfile %s\n", c.Certificate, c.Key)
 		}
-		// SHA512-PBKDF2 as mosquitto_passwd makes it.
+		// The format of mosquitto_passwd, SHA512-PBKDF2.
 		return []string{"-c", b.path("conf")}, nil, errors.Join(b.write("passwords", User+":"+mosquittoHash(Password)+"\n"), b.write("conf", text))
 	}, ready: accepts}, nil)
 }
 
-// RabbitMQ starts rabbitmq-server, which takes messages of MaxMessage bytes. It needs
-// some seconds.
+// RabbitMQ starts rabbitmq-server, which takes some seconds. It accepts messages of MaxMessage bytes.
 func RabbitMQ(tb testing.TB) *Broker {
 	tb.Helper()
 	var other [2]int
@@ -126,10 +125,10 @@ func RabbitMQ(tb testing.TB) *Broker {
 			"RABBITMQ_MNESIA_BASE=" + b.path("data"), "RABBITMQ_LOG_BASE=" + b.folder, "RABBITMQ_LOGS=-",
 			"RABBITMQ_CONFIG_FILE=" + b.path("rabbit"), "RABBITMQ_ENABLED_PLUGINS_FILE=" + b.path("plugins"),
 			"RABBITMQ_CONF_ENV_FILE=" + b.path("none"),
-			"RUNNING_UNDER_SYSTEMD=true", // no shell stays between us and the server
+			"RUNNING_UNDER_SYSTEMD=true", // no shell stays between this process and the server
 			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
 		}
-		// The port mapper, which the server would start as a daemon.
+		// epmd is the port mapper, which the server would start as a daemon.
 		epmd, err := program("epmd")
 		if err != nil {
 			return nil, nil, err
@@ -141,14 +140,14 @@ func RabbitMQ(tb testing.TB) *Broker {
 	}}, nil)
 }
 
-// MaxMessage is the most bytes that each broker takes in a message.
+// MaxMessage is the size in bytes of the largest message that every broker accepts.
 const MaxMessage = 1 << 20
 
 func (b *Broker) write(name, text string) error {
 	return os.WriteFile(b.path(name), []byte(text), 0o600)
 }
 
-// hears returns nil when the broker answers with lines that begin so.
+// hears says a text and returns nil if the broker answers with lines that begin with the wanted texts.
 func (b *Broker) hears(ctx context.Context, encrypted bool, say string, want ...string) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", b.Addr())
@@ -156,7 +155,7 @@ func (b *Broker) hears(ctx context.Context, encrypted bool, say string, want ...
 		return err
 	}
 	if encrypted {
-		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // it is asked whether it is there, no more
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // this only checks that the broker answers
 	}
 	defer func() { _ = conn.Close() }()
 	if deadline, has := ctx.Deadline(); has {

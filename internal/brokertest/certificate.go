@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// Certificate is a server's certificate for 127.0.0.1, and not for localhost, of an
-// authority that nothing else trusts. Its fields are files in PEM.
+// Certificate is a server's certificate for 127.0.0.1, but not for localhost, of an
+// authority that nothing else trusts. Its fields are the paths of PEM files.
 type Certificate struct{ Authority, Certificate, Key string }
 
-// NewCertificate makes an authority, and a certificate of it.
+// NewCertificate creates an authority, and a certificate of it.
 func NewCertificate(tb testing.TB) Certificate {
 	tb.Helper()
 	folder := tb.TempDir()
@@ -67,7 +67,7 @@ func writePEM(tb testing.TB, file, kind string, text []byte, err error) {
 	}
 }
 
-// Server is what a server in the test itself needs.
+// Server returns the TLS configuration of a server in the test itself.
 func (c Certificate) Server(tb testing.TB) *tls.Config {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// mosquittoHash is a password as mosquitto_passwd stores it.
+// mosquittoHash returns a password in the stored form of mosquitto_passwd.
 func mosquittoHash(password string) string {
 	const rounds, size = 101, 64
 	salt := []byte("brokertestsalt")[:12]

@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/child"
 )
 
-// patience bounds the end of a broker, and startPatience its start: a RabbitMQ that has 100,000
-// messages to read again takes more than a minute where others want the processors.
+// patience bounds the end of a broker, and startPatience its start: a RabbitMQ that must read 100,000
+// messages takes more than a minute if other programs use the processors.
 const (
 	patience      = time.Minute
 	startPatience = 4 * time.Minute
@@ -35,13 +35,13 @@ func startProcess(binary string, args, environ []string, folder, log string) (*p
 	return &process{started}, nil
 }
 
-// end sends the signal to the program and all that it has started, and waits until
-// it is gone.
+// end sends the signal to the program and to all processes that it has started, and waits until
+// the program is gone.
 func (p *process) end(signal syscall.Signal) error {
 	if err := syscall.Kill(-p.Pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("brokertest: send %v: %w", signal, err)
 	}
-	// mosquitto loses a signal that comes between the setting of its handler and its loop, in which it answers already.
+	// mosquitto loses a signal between the setting of its handler and its loop, when it already answers.
 	again := time.AfterFunc(patience/6, func() { _ = syscall.Kill(-p.Pid, signal) })
 	defer again.Stop()
 	late := time.NewTimer(patience)
@@ -50,7 +50,7 @@ func (p *process) end(signal syscall.Signal) error {
 	case <-p.Done:
 		return nil
 	case <-late.C:
-		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // reported below
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // the error below reports it
 		<-p.Done
 		return fmt.Errorf("brokertest: the broker ignored %v for %v", signal, patience)
 	}

@@ -2,8 +2,8 @@ package brokertest
 
 import "syscall"
 
-// attributes tie the broker's life to the test's, however that ends, and keep the
-// terminal's Ctrl-C from it.
+// attributes makes the broker end with the test process, however that ends, and protects it from the
+// terminal's Ctrl-C.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

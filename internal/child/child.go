@@ -1,4 +1,4 @@
-// Package child runs the programs that tests need, and ends them with the tests, however
+// Package child runs programs for tests, and ends them with the tests, however
 // the tests end.
 package child
 
@@ -8,14 +8,14 @@ import (
 	"runtime"
 )
 
-// Process is a program that was started.
+// Process is a program that Start has started.
 type Process struct {
 	*os.Process
 	Done chan struct{} // closed when it has ended
-	Err  error         // why, once Done is closed
+	Err  error         // how it ended; valid once Done is closed
 }
 
-// Start starts the command, with its output appended to the log file. The caller ends it.
+// Start starts the command, and appends its output to the log file. The caller ends it.
 func Start(command *exec.Cmd, log string) (*Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -26,11 +26,11 @@ func Start(command *exec.Cmd, log string) (*Process, error) {
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.Done)
-		// Linux sends the parent-death signal when the thread that started the child ends: it has to be
-		// one that lives as long as the child, and it ends with this goroutine.
+		// Linux sends the parent-death signal when the thread that started the child ends. The thread must therefore
+		// live as long as the child; it ends with this goroutine.
 		runtime.LockOSThread()
 		err := command.Start()
-		_ = file.Close() // the child has its own
+		_ = file.Close() // the child has its own descriptor
 		p.Process = command.Process
 		started <- err
 		if err == nil {

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// FreePort finds a port of the loopback below the range from which the system takes ports for outgoing
-// connections: one from that range could be gone when a stopped server wants it again, and a client that
-// keeps dialling a stopped server there can end up connected to itself. No other test process gets the
-// port as long as this one lives, also while nothing listens there.
+// FreePort returns a free port of the loopback address. It is below the range from which the system takes ports for outgoing
+// connections: a port of that range could be taken when a stopped server wants it again, and a client that
+// keeps dialling a stopped server there may connect to itself. No other test process gets the
+// port as long as this process lives, even while nothing listens on it.
 func FreePort() (int, error) {
 	const low, high, attempts = 10000, 32000, 100
 	for range attempts {

@@ -2,5 +2,5 @@
 
 package child
 
-// claim does nothing here: another process may take the port before it is used.
+// claim does nothing here, so another process may take the port before it is used.
 func claim(int) bool { return true }

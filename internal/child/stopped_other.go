@@ -2,5 +2,5 @@
 
 package child
 
-// AwaitStopped does nothing here: a process that was sent a SIGSTOP may go on for an instant.
+// AwaitStopped does nothing here, so a process may run on for a moment after SIGSTOP.
 func (p *Process) AwaitStopped() {}

@@ -1,4 +1,4 @@
-// Package dberror says what an error of the server means to a caller, and what to do about it.
+// Package dberror translates errors of the server into the errors that callers check, with the remedy.
 package dberror
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Explain adds what callers decide on to an error of a statement on mqnotify's tables: notify.ErrNoState, notify.ErrDenied,
-// notify.ErrReadOnly, or a *notify.TooLargeError for what was to be stored. roles are those of `mqnotify grants`. Other errors
-// stay as they are.
+// Explain adds the error that callers check to the error of a statement on mqnotify's tables: notify.ErrNoState, notify.ErrDenied,
+// notify.ErrReadOnly, or a *notify.TooLargeError. what is the thing that was stored; roles are roles of `mqnotify grants`. It returns
+// other errors unchanged.
 func Explain(err error, what, roles string) error {
 	switch {
 	case err == nil:
@@ -33,8 +33,8 @@ func Explain(err error, what, roles string) error {
 	return err
 }
 
-// Unknown makes a notify.ErrUnknown of the error of a commit that nothing answered. The server's own error is an answer (a
-// statement that fails is rolled back), and two of the driver's mean that nothing was sent.
+// Unknown returns a notify.ErrUnknown if err leaves open whether a commit happened. An error of the server is an answer, because
+// the server rolls back a statement that fails, and two errors of the driver mean that nothing was sent.
 func Unknown(err error) error {
 	if err == nil || server.Number(err) != 0 || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return err

@@ -1,4 +1,4 @@
-// Package deadletter writes the messages that a group gives up.
+// Package deadletter stores dead letters.
 package deadletter
 
 import (
@@ -12,21 +12,21 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// MaxError is how much of an error's text is kept, in bytes, within a TEXT column.
+// MaxError is the maximum length of a stored error text, in bytes; the column is a TEXT.
 const MaxError = 8 << 10
 
-// Letter is a message that a group gives up.
+// Letter is a message that becomes a dead letter.
 type Letter struct {
 	Topic, Group string
 	ID           uint64
-	Headers      map[string]string // nil when there are none
+	Headers      map[string]string // nil if there are none
 	Payload      []byte
 	Attempts     int
 	Cause        error
 }
 
-// Write writes a dead letter. One that is there already is replaced, so a message that comes again after a crash or a reset is no
-// second letter. The error is the server's.
+// Write writes a dead letter. It replaces an existing one of the same message, so that a message that is handled again after a crash
+// or a reset has one dead letter. It returns the server's errors.
 func Write(ctx context.Context, db interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }, l Letter) error {

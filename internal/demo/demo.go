@@ -1,4 +1,4 @@
-// Package demo shows messages on their way from a producer to a consumer, a line for each. Both are the real ones. `mqnotify
+// Package demo prints a line for each message on its way from a real producer to a real consumer. `mqnotify
 // demo` runs it on the user's server, and `go run ./demo` on an engine inside its own process.
 package demo
 
@@ -22,16 +22,16 @@ type Options struct {
 	Topic    string        // a message table that nothing else uses
 	Count    int           // how many messages
 	Interval time.Duration // between two messages
-	Out      io.Writer     // gets a line for each message; its error ends the demo
+	Out      io.Writer     // gets a line for each message; a write error ends the demo
 	Logger   *slog.Logger
-	Writers  string        // empty for what suits the server
+	Writers  string        // see [consumer.Options]; empty means what works on the server
 	Grace    time.Duration // see [consumer.Options]
 }
 
-// Latencies are the times from before a message was published until the consumer had it, in increasing order.
+// Latencies are the times from just before a publish until the consumer had the message, in increasing order.
 type Latencies []time.Duration
 
-// String is a sentence for the end of a demo.
+// String returns a sentence for the end of a demo.
 func (l Latencies) String() string {
 	if len(l) == 0 {
 		return "no message"
@@ -41,8 +41,8 @@ func (l Latencies) String() string {
 
 const headerSent = "sent"
 
-// Run runs the producer and the consumer until all messages are there or ctx has ended, which is no error. It takes two
-// databases, as two processes have them: with one, the producer would wake the consumer without the server.
+// Run runs the producer and the consumer until all messages are handled or ctx has ended, which is no error. It needs two
+// DBs, as two processes have: with one DB, the producer would wake the consumer without the server.
 func Run(ctx context.Context, consuming, producing *notify.DB, o Options) (latencies Latencies, err error) {
 	c, err := consumer.New(consuming, o.Topic, consumer.Options{
 		From: "beginning", Logger: o.Logger, MaxAttempts: -1, Limit: o.Count, Writers: o.Writers, Grace: o.Grace,
@@ -54,7 +54,7 @@ func Run(ctx context.Context, consuming, producing *notify.DB, o Options) (laten
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = p.Close() }() // it fails at nothing that matters any more
+	defer func() { _ = p.Close() }() // an error here no longer matters
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{})
@@ -89,7 +89,7 @@ func publish(ctx context.Context, p *producer.Producer, o Options) error {
 			Payload: fmt.Appendf(nil, "message %d of %d", n+1, o.Count),
 		})
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped in the middle of a publish
+			return nil //nolint:nilerr // ctx ended during a publish
 		}
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ func TestDefaultsFileErrors(t *testing.T) {
 		"user":                        "user has no value: write user=...",
 		"port=s3cret":                 "port is not a number from 1 to 65535",
 		"port=":                       "", // as if it were absent
-		"port=65536":                  "port is no number",
+		"port=65536":                  "port is not a number",
 		"protocol=s3cret":             "protocol is neither tcp nor socket",
 		"protocol=socket":             "protocol=socket needs socket=/path",
 		"password s3cret":             "neither name=value nor a name",

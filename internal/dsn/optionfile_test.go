@@ -132,10 +132,10 @@ func TestOptionFileRefusesWhatAnybodyMayChange(t *testing.T) {
 	path := write(t, "my.cnf", "[client]\n")
 	require.NoError(t, os.Chmod(path, 0o666))
 	_, err := FromDefaultsFile(path)
-	assert.ErrorContains(t, err, path+" can be changed by anybody: run chmod o-w on it")
+	assert.ErrorContains(t, err, "every user can change "+path+": run chmod o-w on it")
 
 	_, err = FromDefaultsFile(write(t, "outer.cnf", "!include "+path))
-	assert.ErrorContains(t, err, "outer.cnf:1: include: "+path+" can be changed by anybody")
+	assert.ErrorContains(t, err, "outer.cnf:1: include: every user can change "+path)
 
 	require.NoError(t, os.Chmod(path, 0o664))
 	_, err = FromDefaultsFile(path)

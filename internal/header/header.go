@@ -1,4 +1,4 @@
-// Package header knows which names of headers are mqnotify's own, and how headers are stored.
+// Package header has the reserved names of headers and their stored form.
 package header
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Prefix begins the names that are reserved, in capitals or not.
+// Prefix is the beginning of reserved names, in capitals or not.
 const Prefix = "mqnotify-"
 
 // Reserved reports whether a header's name is reserved.

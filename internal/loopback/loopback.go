@@ -1,4 +1,4 @@
-// Package loopback tells addresses of this machine alone from those that others can reach.
+// Package loopback recognises addresses that only this machine can reach.
 package loopback
 
 import (
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Is reports whether a host, with a port or without, is this machine by its own name or by a loopback address. A name that
-// someone else's DNS resolves to 127.0.0.1 is not.
+// Is reports whether a host, with or without a port, is localhost or a loopback address. A name that DNS resolves to
+// 127.0.0.1 is not, because someone else controls it.
 func Is(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -8,22 +8,22 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Clock knows how far the database's clock is ahead of this machine's. The zero value is ready for use.
+// Clock measures how far the database's clock is ahead of this machine's. The zero value is ready for use. Safe for concurrent use.
 type Clock struct {
 	mu    sync.Mutex
 	known bool
 	by    time.Duration
-	since time.Time // when it was known first, by this machine's
+	since time.Time // when it was first known, by this machine's clock
 }
 
-// Ahead returns by how much, and whether that is known yet.
+// Ahead returns how far the database's clock is ahead, and whether that is known yet.
 func (c *Clock) Ahead() (by time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.by, c.known
 }
 
-// Run asks once a minute, until ctx ends.
+// Run reads the database's clock once a minute, until ctx ends.
 func (c *Clock) Run(ctx context.Context, db *notify.DB) {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
@@ -39,7 +39,7 @@ func (c *Clock) Run(ctx context.Context, db *notify.DB) {
 		took := time.Since(began)
 		wait.Reset(5 * time.Second)
 		if err != nil {
-			continue // the readers tell of it
+			continue // the readers report the error
 		}
 		c.mu.Lock()
 		if !c.known {

@@ -11,8 +11,8 @@ import (
 )
 
 // CountCommands makes the connections of a configuration count the statements, and the
-// other commands of the protocol, that are sent over them: a packet of several statements
-// is one. Call it before notify.OpenConfig.
+// other commands of the protocol, that are sent over them; a packet of several statements
+// counts once. It returns a function that returns the count. Call it before notify.OpenConfig.
 func CountCommands(config *mysql.Config) func() uint64 {
 	var count atomic.Uint64
 	dial := config.DialFunc
@@ -29,8 +29,8 @@ func CountCommands(config *mysql.Config) func() uint64 {
 	return count.Load
 }
 
-// countingConn counts packets that begin a command: those numbered 0. The driver writes
-// each in one piece. Of what is encrypted it counts nothing.
+// countingConn counts packets with the number 0, which begin a command. The driver writes
+// each in one piece. It can't count commands on an encrypted connection.
 type countingConn struct {
 	net.Conn
 	count *atomic.Uint64
@@ -43,7 +43,7 @@ func (c *countingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// SyscallConn lets the driver, and our sessions, see whether the connection has ended.
+// SyscallConn lets the driver, and sessions of package core, check whether the connection has ended.
 func (c *countingConn) SyscallConn() (syscall.RawConn, error) {
 	if inner, ok := c.Conn.(syscall.Conn); ok {
 		return inner.SyscallConn()

@@ -8,19 +8,19 @@ import (
 
 var (
 	headDesc   = prometheus.NewDesc("mqnotify_head", "The topic's largest id.", []string{"topic"}, nil)
-	lagDesc    = prometheus.NewDesc("mqnotify_group_lag", "Messages that a group has before it, counted up to 10000.", []string{"topic", "group"}, nil)
-	deadDesc   = prometheus.NewDesc("mqnotify_group_dead_letters", "Messages that a group gave up, counted up to 10000.", []string{"topic", "group"}, nil)
+	lagDesc    = prometheus.NewDesc("mqnotify_group_lag", "Messages that the group has not handled yet, counted up to 10000.", []string{"topic", "group"}, nil)
+	deadDesc   = prometheus.NewDesc("mqnotify_group_dead_letters", "Dead letters of the group, counted up to 10000.", []string{"topic", "group"}, nil)
 	activeDesc = prometheus.NewDesc("mqnotify_group_active", "Whether a member of the group is active.", []string{"topic", "group"}, nil)
 )
 
-// DescribeGroups describes what CollectGroups collects.
+// DescribeGroups describes the metrics of CollectGroups.
 func DescribeGroups(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{headDesc, lagDesc, deadDesc, activeDesc} {
 		to <- d
 	}
 }
 
-// CollectGroups tells how far a topic's groups are.
+// CollectGroups collects the progress of a topic's groups.
 func CollectGroups(to chan<- prometheus.Metric, topic string, status *consumer.Status) {
 	Gauge(to, headDesc, float64(status.Head), topic)
 	for _, g := range status.Groups {
@@ -35,7 +35,7 @@ func Gauge(to chan<- prometheus.Metric, desc *prometheus.Desc, value float64, la
 	to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 }
 
-// One is 1 for true.
+// One returns 1 for true and 0 for false.
 func One(is bool) float64 {
 	if is {
 		return 1

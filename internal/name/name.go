@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Problem says what is wrong with a name of at most so many characters, and the remedy. It is empty for a good name. Servers
-// ignore a space at the end when they compare, so that two such names would be one.
+// Problem returns what is wrong with a name of at most most characters, and the remedy, or an empty text for a valid name. It refuses
+// spaces at the end, because servers ignore them in comparisons and two such names would be one.
 func Problem(name string, most int) string {
 	switch {
 	case name == "":

@@ -19,12 +19,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/child"
 )
 
-// ErrNone is returned where no PostgreSQL is installed.
+// ErrNone means that no PostgreSQL is installed.
 var ErrNone = errors.New("postgrestest: no initdb found: apt-get install postgresql")
 
 // Start starts a server on a free loopback port, with a data folder of its own, and returns when it
 // answers. The server and its data are gone after stop, which may be called twice, or when the process
-// dies. It writes a commit at once and flushes nothing (fsync=off). The flags are the server's own.
+// dies. The server writes at every commit but never syncs to the disk (fsync=off). The flags are passed to the server.
 func Start(ctx context.Context, flags ...string) (url string, stop func() error, err error) {
 	bin, err := folder()
 	if err != nil {
@@ -42,13 +42,13 @@ func Start(ctx context.Context, flags ...string) (url string, stop func() error,
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%s/postgres", s.port), stop, nil
 }
 
-// folder is where the server's programs are.
+// folder returns the folder of the server's programs.
 func folder() (string, error) {
 	if initdb, err := exec.LookPath("initdb"); err == nil {
 		initdb, err = filepath.EvalSymlinks(initdb)
 		return filepath.Dir(initdb), err
 	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // fails for a bad pattern only
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // fails only for a bad pattern
 	if len(found) == 0 {
 		return "", ErrNone
 	}
@@ -57,7 +57,7 @@ func folder() (string, error) {
 
 type server struct {
 	bin, dir, port string
-	account        *syscall.Credential // nil: ours
+	account        *syscall.Credential // nil: this process's account
 	process        *os.Process
 	ended          chan struct{}
 }
@@ -106,8 +106,8 @@ func (s *server) start(ctx context.Context, flags []string) error {
 	}
 }
 
-// run starts the server, from a thread that lives as long: a parent's death is that of the thread which
-// started the child.
+// run starts the server from a thread that lives as long as the server, because the parent-death signal comes when the thread that
+// started the child ends.
 func (s *server) run(flags []string) error {
 	log, err := os.Create(filepath.Join(s.dir, "log"))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"errors"
 )
 
-// ErrNone is returned where no PostgreSQL can be started.
+// ErrNone means that no PostgreSQL can be started.
 var ErrNone = errors.New("postgrestest: a private PostgreSQL is started on Linux only")
 
 // Start fails with ErrNone.

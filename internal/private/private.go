@@ -15,9 +15,9 @@ const Mode fs.FileMode = 0o600
 // ErrReadable means that other users can read a file that has secrets.
 var ErrReadable = errors.New("other users can read it")
 
-// Check returns ErrReadable, with the command that mends it, if other users can use a file in a way
-// that mode does not name. A group may read a file of root's that this process, not being root, was
-// given to read. Pipes, devices and Windows are not checked.
+// Check returns ErrReadable, with the command that repairs it, if other users have a permission on the file
+// that mode does not contain. A group may read a file of root that this process, which is not root, may
+// read. Check accepts pipes and devices, and everything on Windows.
 func Check(name string, info fs.FileInfo, mode fs.FileMode) error {
 	if info.Mode().IsRegular() && info.Mode().Perm()&others(info)&^mode != 0 {
 		return fmt.Errorf("%s: %w: run chmod %o %s", name, ErrReadable, mode, name)

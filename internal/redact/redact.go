@@ -1,4 +1,4 @@
-// Package redact shows the URLs of brokers, webhooks and programs without what is secret in them.
+// Package redact shows the URLs of brokers, webhooks and programs without their secrets.
 package redact
 
 import (
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// URL shows a URL without its password and the values of its parameters that may
-// be secret. Of what is no URL only the scheme stays.
+// URL returns a URL without its password and without the values of parameters that may
+// be secret. Of a text that is not a URL only the scheme stays.
 func URL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" {
@@ -22,10 +22,10 @@ func URL(text string) string {
 		return program(u)
 	case u.Scheme == "file":
 	case u.Opaque != "", strings.Contains(u.EscapedPath()+u.RawQuery+u.EscapedFragment(), "@"):
-		// A password with a /, ? or # in it ends up there.
+		// A password that contains a /, ? or # ends up in these parts.
 		return u.Scheme + ":***"
 	case (u.Scheme == "http" || u.Scheme == "https") && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
-		return u.Scheme + "://" + u.Host + "/***" // of many webhooks the path is the secret
+		return u.Scheme + "://" + u.Host + "/***" // the path of many webhooks is secret
 	}
 	if u.User != nil {
 		name := u.User.Username()
@@ -40,11 +40,11 @@ func URL(text string) string {
 			query.Set(name, "xxx")
 		}
 	}
-	u.RawQuery, u.Fragment = query.Encode(), "" // what can't be read is not shown
+	u.RawQuery, u.Fragment = query.Encode(), "" // parameters that can't be parsed are omitted
 	return strings.ReplaceAll(u.String(), "xxx", "***")
 }
 
-// program shows the program alone: its arguments may be anything.
+// program shows only the program, because its arguments may contain secrets.
 func program(u *url.URL) string {
 	text := u.Opaque
 	if text == "" {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// executable returns the path of this program, also when its file was replaced or deleted.
+// executable returns the path of this program, even if its file was replaced or deleted.
 func executable() (string, error) {
 	const self = "/proc/self/exe"
 	if _, err := os.Stat(self); err == nil {
@@ -20,17 +20,17 @@ func executable() (string, error) {
 
 // become makes this process the parent of orphans among its descendants.
 func become() {
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // without it the tree is the command's group
-	// A killall of mqnotify must not kill the process that ends the commands after it.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // if it fails, the tree is the command's group
+	// The name protects the process that ends the commands from a killall of mqnotify.
 	_ = os.WriteFile("/proc/self/comm", []byte("supervisor"), 0)
 }
 
-// attributes makes the command's group, and ends the command with its supervisor.
+// attributes makes a group for the command, and makes the command end with its supervisor.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// replace makes the descriptor to another one for what from is.
+// replace makes descriptor to a copy of descriptor from.
 func replace(from, to int) error { return unix.Dup3(from, to, 0) }
 
 // descendants returns the children of this process, and theirs, and so on.
@@ -62,7 +62,7 @@ func families() (map[int][]int, error) {
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
-			continue // no process
+			continue // not a process
 		}
 		if parent, ok := parentOf(entry.Name()); ok {
 			families[parent] = append(families[parent], pid)
@@ -77,7 +77,7 @@ func parentOf(pid string) (int, bool) {
 	if err != nil {
 		return 0, false
 	}
-	// pid (name) state parent ..., where the name may have anything in it.
+	// The format is: pid (name) state parent ... The name may contain any character.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 2 {
 		return 0, false

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// name is the first of the supervisor's arguments. It makes the program a supervisor. The others are the patience, the first of the
-// supervisor's own descriptors and their number, the command's path, and the command's arguments.
+// name is the first of the supervisor's arguments, which makes the program a supervisor. The others are the patience, the first of
+// the supervisor's own descriptors and their number, the command's path, and the command's arguments.
 const name = "mqnotify-supervisor"
 
-// lookAgain is how often the supervisor looks whether a group has ended that the command has left behind, and for new processes of a
-// tree that is killed.
+// lookAgain is how often the supervisor checks whether a group that the command left behind has ended, and looks for new processes of
+// a tree that it kills.
 const lookAgain = 20 * time.Millisecond
 
-// init makes this process a supervisor. It is in a package with few imports, so that it runs before most of the program is initialized.
+// init makes this process a supervisor. The package has few imports, so that init runs before most of the program is initialized.
 func init() {
 	if os.Args[0] != name {
 		return
@@ -38,7 +38,7 @@ func init() {
 	os.Exit(run(patience, first, first+1, os.Args[4], os.Args[5:]))
 }
 
-// tree is the processes of a command, as its supervisor sees them.
+// tree is the processes of a command, as the supervisor sees them.
 type tree struct {
 	command  int // its process id and that of its group
 	exited   bool
@@ -46,17 +46,18 @@ type tree struct {
 	childs   bool // the supervisor has children
 	patience time.Duration
 	kills    <-chan time.Time
-	ending   bool         // all processes are to end
-	asked    map[int]bool // processes that have been asked to
+	ending   bool         // all processes must end
+	asked    map[int]bool // processes that got SIGTERM
 	killing  bool
 }
 
-// run is the life of a supervisor. It returns the exit code of the command.
+// run runs a supervisor. It returns the exit code of the command.
 func run(patience time.Duration, controlFile, failureFile int, path string, args []string) int {
-	// The kernel sends SIGTERM to the command when the thread that started it ends, for a supervisor that is killed.
+	// The command gets SIGTERM when the thread that started it ends, so that it also ends if the supervisor is killed.
 	runtime.LockOSThread()
 	become()
-	// A signal for the supervisor alone means nothing. The signals are caught rather than ignored, because the command would inherit that.
+	// Signals for the supervisor alone have no effect. They are caught rather than ignored, because the command would inherit
+	// ignored signals.
 	caught := make(chan os.Signal, 1)
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE} {
 		if !signal.Ignored(s) {
@@ -76,7 +77,7 @@ func run(patience time.Duration, controlFile, failureFile int, path string, args
 	closeStreams()
 	t := &tree{command: command, childs: true, patience: patience}
 	control := make(chan byte)
-	go readControl(controlFile, control) // until the process ends
+	go readControl(controlFile, control) // ends with the process
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	for {
@@ -105,13 +106,13 @@ func run(patience time.Duration, controlFile, failureFile int, path string, args
 		case t.killing:
 			t.signalAll(syscall.SIGKILL)
 		case t.ending:
-			// What a process has started right before it ended. What one that goes on starts meanwhile is part of its end.
+			// Ask processes that were started by one that then ended. A running parent ends its own children.
 			t.ask(children())
 		}
 	}
 }
 
-// closeStreams lets go of the command's streams, so that their other ends see when the command closes them.
+// closeStreams closes the supervisor's copies of the command's streams, so that their other ends notice when the command closes them.
 func closeStreams() {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -122,7 +123,7 @@ func closeStreams() {
 	}
 }
 
-// readControl sends what the caller writes, and closes the channel when the caller has closed its end, or is dead.
+// readControl sends the bytes that the caller writes, and closes the channel when the caller has closed its end, or is dead.
 func readControl(fd int, control chan<- byte) {
 	defer close(control)
 	file := os.NewFile(uintptr(fd), "control")
@@ -143,7 +144,7 @@ func (t *tree) end() {
 	t.kills = time.After(t.patience)
 	processes, err := descendants()
 	if err != nil {
-		processes = []int{-t.command} // its group; there may be nothing left
+		processes = []int{-t.command} // its group, which may have ended
 	}
 	t.ask(processes)
 }
@@ -158,13 +159,13 @@ func (t *tree) ask(processes []int) {
 	}
 }
 
-// signal does what the caller has asked for.
+// signal processes a signal number from the caller.
 func (t *tree) signal(s syscall.Signal) {
 	switch {
 	case s == syscall.SIGKILL:
 		t.ending, t.killing = true, true
 	case !t.ending:
-		_ = syscall.Kill(-t.command, s) // the last of the group may have ended
+		_ = syscall.Kill(-t.command, s) // the group may have ended
 	}
 }
 
@@ -172,7 +173,7 @@ func (t *tree) signal(s syscall.Signal) {
 func (t *tree) signalAll(s syscall.Signal) {
 	processes, err := descendants()
 	if err != nil {
-		_ = syscall.Kill(-t.command, s) // there may be nothing left
+		_ = syscall.Kill(-t.command, s) // the group may have ended
 		return
 	}
 	for _, p := range processes {
@@ -200,7 +201,7 @@ func (t *tree) reap() {
 	}
 }
 
-// over reports whether the command has ended: its group, or the whole tree if that was ended.
+// over reports whether the command has ended: its group, or the whole tree if that was asked to end.
 func (t *tree) over() bool {
 	if !t.exited || (t.ending && t.childs) {
 		return false

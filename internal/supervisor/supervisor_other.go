@@ -18,7 +18,7 @@ func (*Command) supervise(time.Duration) {}
 // Keep does nothing.
 func (*Command) Keep(syscall.Conn) {}
 
-// Wait waits until the command has ended. An exit code that is not 0 is an *ExitError.
+// Wait waits until the command has ended. The error is an *ExitError if the exit code is not 0.
 func (c *Command) Wait() error {
 	err := c.Cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {

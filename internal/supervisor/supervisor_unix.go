@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// platform is what a command has where there are supervisors.
+// platform is the part of a Command on systems with supervisors.
 type platform struct {
 	patience time.Duration
 	command  string   // its path
@@ -31,13 +31,13 @@ func (c *Command) supervise(patience time.Duration) {
 	c.patience, c.command = patience, c.Path
 }
 
-// Keep makes the supervisor keep a socket open until the command has ended. It is called before Start. A socket that is closed is ignored.
+// Keep makes the supervisor keep a socket open until the command has ended. Call it before Start. It ignores a closed socket.
 func (c *Command) Keep(conn syscall.Conn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
 	}
-	// Not conn's own File, which would make the socket a blocking one.
+	// Not conn's own File, which would make the socket blocking.
 	_ = raw.Control(func(fd uintptr) {
 		if copied, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
 			c.kept = append(c.kept, os.NewFile(uintptr(copied), "socket"))
@@ -45,11 +45,11 @@ func (c *Command) Keep(conn syscall.Conn) {
 	})
 }
 
-// inherited is the descriptors from 3 on that this process has inherited: the command inherits them, too. Those of this process itself
-// are nil.
+// inherited returns the descriptors from 3 on that this process has inherited, because the command inherits them, too. Elements for
+// descriptors of this process itself are nil.
 var inherited = sync.OnceValue(func() []*os.File {
 	var files []*os.File
-	for fd := 3; fd < 256; fd++ { // a shell gives its commands few, and none above 255
+	for fd := 3; fd < 256; fd++ { // shells pass few descriptors, and none above 255
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
 			files = append(files, make([]*os.File, fd-3-len(files))...)
 			files = append(files, os.NewFile(uintptr(fd), "inherited"))
@@ -58,14 +58,14 @@ var inherited = sync.OnceValue(func() []*os.File {
 	return files
 })
 
-// Start starts the supervisor, which starts the command. Wait returns an error of the latter.
+// Start starts the supervisor, which starts the command. Wait returns an error of the command's start.
 func (c *Command) Start() error {
 	defer func() {
 		for _, file := range c.kept {
 			_ = file.Close()
 		}
 	}()
-	if c.Err != nil { // there is no such command
+	if c.Err != nil { // the command does not exist
 		return c.Err
 	}
 	self, err := executable()
@@ -76,7 +76,7 @@ func (c *Command) Start() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = read.Close() }() // the supervisor has it
+	defer func() { _ = read.Close() }() // the supervisor has a copy
 	failure, write, err := os.Pipe()
 	if err != nil {
 		_ = control.Close()
@@ -97,8 +97,8 @@ func (c *Command) Start() error {
 	return nil
 }
 
-// Wait waits until the command and its group have ended. An exit code that is not 0 is an *ExitError. Other errors are those of
-// exec.Cmd.Wait, and those of starting the command.
+// Wait waits until the command and its group have ended. The error is an *ExitError if the exit code is not 0. Other errors are those
+// of exec.Cmd.Wait, and of starting the command.
 func (c *Command) Wait() error {
 	err := c.Cmd.Wait()
 	c.End() // closes the pipe
@@ -117,7 +117,7 @@ func (c *Command) Wait() error {
 	return &ExitError{Code: exitCode(exit.Sys().(syscall.WaitStatus))}
 }
 
-// exitCode returns the exit code as a shell shows it.
+// exitCode returns the exit code in the form of a shell.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -136,7 +136,7 @@ func (c *Command) Signal(s os.Signal) {
 	}
 }
 
-// End ends the command and all that it has started: with SIGTERM, and with SIGKILL when the patience is over. Wait returns after that.
+// End ends the command and everything that it has started: with SIGTERM, and with SIGKILL after the patience. Then Wait returns.
 func (c *Command) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,5 +146,5 @@ func (c *Command) End() {
 	}
 }
 
-// Kill ends the command and all that it has started with SIGKILL, unless End was called before.
+// Kill ends the command and everything that it has started with SIGKILL, unless End was called before.
 func (c *Command) Kill() { c.Signal(syscall.SIGKILL) }

@@ -98,8 +98,8 @@ func TestValuesThatDoNotBelongLeaveTheLineAsItWas(t *testing.T) {
 		want     string
 	}{
 		{"int", nil, "a row of 0 values for 1 columns"},
-		{"int", []any{[]byte("12a")}, "column `c`: \"12a\" is no integer"},
-		{"bit", []any{make([]byte, 9)}, "column `c`: 9 bytes are no BIT"},
+		{"int", []any{[]byte("12a")}, "column `c`: \"12a\" is not an integer"},
+		{"bit", []any{make([]byte, 9)}, "column `c`: 9 bytes are not a BIT"},
 		{"datetime", []any{time.Now()}, "column `c`: a value of type time.Time (is parseTime on?)"},
 	} {
 		line, err := NewEncoder([]Column{{Name: "c", DataType: test.dataType}}).AppendJSON([]byte("before"), test.values)

@@ -37,7 +37,7 @@ func TestKeyColumn(t *testing.T) {
 			{"(g INT NOT NULL, id INT AUTO_INCREMENT, PRIMARY KEY (g, id)) ENGINE=MyISAM", "", "", ErrNoKey, "such as `g`"},
 
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, at DATETIME NOT NULL, KEY (at))", "at", "", ErrNoKey, "column `at` of table"},
-			{"(id INT AUTO_INCREMENT PRIMARY KEY, at DATETIME NOT NULL, KEY (at))", "at", "", ErrNoKey, "for it is no integer but datetime: name one with --id-column, such as `id`"},
+			{"(id INT AUTO_INCREMENT PRIMARY KEY, at DATETIME NOT NULL, KEY (at))", "at", "", ErrNoKey, "because it is not an integer but datetime: name one with --id-column, such as `id`"},
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, n INT, KEY (n))", "n", "", ErrNoKey, "may be NULL"},
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL)", "n", "", ErrNoKey, "is not the first column of an index"},
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL, KEY (n) USING HASH) ENGINE=MEMORY", "n", "", ErrNoKey, "can't be read in order"},
