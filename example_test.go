@@ -88,7 +88,7 @@ func ExamplePublish() {
 	consumeOne("mailer")
 }
 
-// The message is sent with the order, or not at all.
+// The message is published with the order, or not at all.
 func ExamplePublishTx() {
 	tx, err := db.Core().Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -108,7 +108,7 @@ func ExamplePublishTx() {
 	consumeOne("mailer")
 }
 
-// What the handler writes in the transaction is written once for each message.
+// The statements of the handler in the transaction take effect once for each message.
 func ExampleConsumeTx() {
 	if err := mqnotify.Publish(ctx, db, "orders", Order{"Dan", 6}); err != nil {
 		fmt.Println(err)
@@ -127,7 +127,7 @@ func ExampleConsumeTx() {
 	}
 }
 
-// The rows of a table that other programs fill.
+// Consume also reads the rows of a table that other programs fill.
 func ExampleConsume_rows() {
 	type Payment struct {
 		Customer string  `db:"customer"`

@@ -28,7 +28,7 @@ func open(tb testing.TB, config *mysql.Config) *mqnotify.DB {
 	return db
 }
 
-// consumed is what a handler gets of a topic, up to n values.
+// consumed returns the values that a handler gets from a topic, up to n.
 func consumed[T any](t *testing.T, db *mqnotify.DB, topic, group string, n int) (all []mqnotify.Message[T]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -43,7 +43,7 @@ func consumed[T any](t *testing.T, db *mqnotify.DB, topic, group string, n int) 
 	return all
 }
 
-// Values come as they were published, whatever their type is.
+// Consumers get values as they were published, whatever their type is.
 func TestValues(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -93,7 +93,7 @@ type wide struct {
 	Ignored int
 }
 
-// A row of any table is read into a struct by its db tags.
+// The rows of any table are read into a struct by its db tags.
 func TestRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -123,7 +123,7 @@ func TestRows(t *testing.T) {
 	})
 }
 
-// The value null of a JSON column and NULL are told apart, in the row's JSON and in the fields of structs.
+// The JSON value null and NULL differ in the JSON of a row and in the fields of structs.
 func TestJSONNull(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -157,7 +157,7 @@ func values[T any](messages []mqnotify.Message[T]) (all []T) {
 	return all
 }
 
-// What can't be decoded, and what a handler gives up, is a dead letter at once. Nothing is skipped without a word.
+// A value that can't be decoded, and a message that a handler gives up, become dead letters at once. Nothing is skipped silently.
 func TestDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -182,14 +182,14 @@ func TestDeadLetters(t *testing.T) {
 		require.Contains(t, dead[0], "the payload is not the JSON of a mqnotify_test.Order")
 		require.Contains(t, dead[1], "a wrong customer")
 
-		// A NULL that the field can't hold.
+		// The field can't hold NULL.
 		mysqltest.ExecAll(t, db.Core().Pool(), "CREATE TABLE rows_ (id INT AUTO_INCREMENT PRIMARY KEY, a INT)", "INSERT INTO rows_ (a) VALUES (NULL)")
 		require.NoError(t, stopAtEnd[struct {
 			A int `db:"a"`
 		}](ctx, db, "rows_", "null"))
 		require.Contains(t, mysqltest.Value[string](t, db.Core().Pool(), "SELECT error FROM mqnotify_dead_letter WHERE group_name = 'null'"), "it is NULL")
 
-		// A column that the struct has and the table has not would send all rows there.
+		// Consume refuses a struct with a column that the table lacks, because all rows would become dead letters.
 		err := stopAtEnd[struct {
 			B int `db:"b"`
 		}](ctx, db, "rows_", "none")
@@ -219,8 +219,8 @@ func stopAtEnd[T any](ctx context.Context, db *mqnotify.DB, topic, group string)
 		mqnotify.ConsumeOptions{From: "beginning", StopAtEnd: true})
 }
 
-// A transaction per row needs one connection of the pool, and a column that is altered while a consumer runs is read as it is
-// then.
+// A transaction per row needs one connection of the pool. After a column is altered, a running consumer reads its new
+// form.
 func TestAlteredRows(t *testing.T) {
 	type row struct {
 		C    string         `db:"c"`
@@ -254,7 +254,7 @@ func TestAlteredRows(t *testing.T) {
 	})
 }
 
-// Two who lock one name go one after the other, and who loses the lock learns it.
+// Two callers that lock the same name run one after the other, and a caller that loses the lock learns it.
 func TestLock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

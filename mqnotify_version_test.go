@@ -11,8 +11,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A program refuses tables of a newer mqnotify, and of an older one until Init has upgraded them. The version counts when the
-// program starts: a DB that found it right goes on.
+// A program refuses tables of a newer mqnotify, and tables of an older one until Init has upgraded them. The version counts when the
+// program starts: a DB that found it right once continues.
 func TestOtherVersions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

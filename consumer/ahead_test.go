@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Messages that come one by one are read by the waits for their commits. The reader, which reads with a statement that it
-// has prepared, reads few of them.
+// Messages that come one by one are read by their commit waits. The reader's own prepared
+// statement reads few of them.
 func TestMessagesComeWithTheWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -41,7 +41,7 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 		send()
 		send()
 		mysqltest.Window(t, time.Second) // the listener leads by then
-		// The wait for a commit is a prepared statement, too. On a loaded machine a poll is often faster, and then the reader asks.
+		// The commit wait is a prepared statement, too. On a loaded machine a poll is often faster, and then the reader reads the row.
 		mysqltest.Eventually(t, "the reader asks for few of five messages", func() bool {
 			read, timedOut := commands.Prepared(), timeouts.Load()
 			const n = 5
@@ -57,7 +57,7 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 	})
 }
 
-// newAheadRows returns the rows of orders, and the row that the wait for the commit after an id returns.
+// newAheadRows returns the rows of orders, and the row that the commit wait after an id returns.
 func newAheadRows(t *testing.T, db *notify.DB) (r *rows, come func(a *ahead, after uint64) (keep func())) {
 	t.Helper()
 	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
@@ -81,7 +81,7 @@ func newAheadRows(t *testing.T, db *notify.DB) (r *rows, come func(a *ahead, aft
 	}
 }
 
-// A row that came with its commit is taken by a reader that is right before it, once, and only if no row can stand
+// A row that came with its commit is taken once, by a reader directly before it, and only if no row can be
 // between the two.
 func TestAheadIsTaken(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -130,8 +130,8 @@ func TestAheadIsTaken(t *testing.T) {
 	})
 }
 
-// Up to a head whose writers have ended no gap is kept in mind: a row that came before that was known is read again, with
-// those that follow.
+// Up to a head whose writers have ended the reader tracks no gap. A row that came before this was known is therefore read again,
+// with the rows after it.
 func TestAheadIsOlderThanTheHorizon(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

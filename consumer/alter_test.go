@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A message table that is altered in the middle goes on giving messages.
+// A message table that is altered while a consumer runs still delivers its messages.
 func TestAlterMessageTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -35,7 +35,7 @@ func TestAlterMessageTable(t *testing.T) {
 	})
 }
 
-// Rows of any table come as its columns are, also when those change in the middle.
+// Rows of any table have the columns that it has when they are read, even if these change while the consumer runs.
 func TestAlterRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -79,7 +79,7 @@ func TestAlterRows(t *testing.T) {
 	})
 }
 
-// An account that may read some columns reads those.
+// An account that may read only some columns gets those.
 func TestColumnsThatMayBeRead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

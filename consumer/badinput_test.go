@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// runs is what Run returns by itself for a topic, in a group and without.
+// runs returns what Run returns by itself for a topic, in a group and without.
 func runs(tb testing.TB, db *notify.DB, topic string, options Options) []error {
 	tb.Helper()
 	var got collected
@@ -24,7 +24,7 @@ func runs(tb testing.TB, db *notify.DB, topic string, options Options) []error {
 	return []error{alone, run(tb, db, topic, options, got.handler()).wait(tb)}
 }
 
-// What can't be read is said to be so, by the thing's name and with the remedy.
+// The error for a topic that can't be read names the object and the remedy.
 func TestBadTables(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -62,7 +62,7 @@ func TestBadTables(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	for says, options := range map[string]Options{
 		"Group is longer":            {Group: strings.Repeat("ä", 129)},
-		"Group is not UTF-8":          {Group: "\xff"},
+		"Group is not UTF-8":         {Group: "\xff"},
 		"ends with a space":          {Group: "g "},
 		"Member is longer":           {Member: strings.Repeat("m", 256)},
 		"Reset needs a Group":        {Reset: true},
@@ -91,7 +91,7 @@ func TestBadOptions(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A group needs the tables that init makes, a consumer without one does not.
+// A group needs the tables that init makes; a consumer without a group does not.
 func TestNoState(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -107,8 +107,8 @@ func TestNoState(t *testing.T) {
 	})
 }
 
-// A server that can't be reached at the start is an error at once, without the
-// password; so is one that wants another password or has no such database.
+// A server that can't be reached at the start is an error at once, which does not show the
+// password. So is a server that refuses the password or lacks the database.
 func TestNoServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -135,8 +135,8 @@ func TestNoServer(t *testing.T) {
 	})
 }
 
-// With SELECT on the topic alone, rows can be read, and a group is refused with
-// what is missing.
+// With only SELECT on the topic, a consumer reads rows, and a group is refused with
+// the missing privilege.
 func TestLeastPrivileges(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -172,14 +172,14 @@ func TestLeastPrivileges(t *testing.T) {
 			require.ErrorIs(t, err, notify.ErrOptions)
 			require.ErrorContains(t, err, way)
 		}
-		// Of the offset's row, reading alone is not enough.
+		// Reading the offset's row is not enough.
 		half, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".*"))
 		require.NoError(t, err)
 		defer func() { require.NoError(t, half.Close()) }()
 		err = run(t, half, "orders", Options{Group: "g"}, got.handler()).wait(t)
 		require.EqualValues(t, 1142, number(err), "%v", err)
 
-		// With what a consumer needs, and no more.
+		// These are exactly the privileges that a consumer needs.
 		full, err := notify.OpenConfig(s.User(t, config, "SELECT ON "+config.DBName+".orders",
 			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_offset",
 			"SELECT, INSERT, UPDATE ON "+config.DBName+".mqnotify_dead_letter"))

@@ -58,9 +58,9 @@ func BenchmarkBacklog(b *testing.B) {
 	})
 }
 
-// BenchmarkShare has a backlog of 100,000 messages of 1 KiB read by the members of a group, all in
-// one process, with a handler that does nothing. It shows what it costs that every member reads
-// all ids, compared with a group that is not shared.
+// BenchmarkShare measures how fast the members of a group, all in
+// one process, read a backlog of 100,000 messages of 1 KiB with a handler that does nothing. It shows the cost of every member
+// reading all ids, compared with a group that is not shared.
 //
 //	go test ./consumer -run - -bench Share -benchtime 5x
 func BenchmarkShare(b *testing.B) {
@@ -151,7 +151,7 @@ func tailAll(tb testing.TB, db *notify.DB, options Options) (n int) {
 	return n
 }
 
-// However large the backlog, the reader holds a few pages.
+// However large the backlog is, the reader holds only a few pages in memory.
 func TestBacklogMemory(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Where several servers take writes, each has advisory locks of its own: of the members of a group on two of them one is
-// active, and the other takes over when it dies with its server.
+// If several servers take writes, each has advisory locks of its own. Of two members of a group on two servers, one is
+// active, and the other takes over when the first dies with its server.
 func TestGroupOnTwoServers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		start := s.Primaries
@@ -73,7 +73,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 	})
 }
 
-// A member that stood by is connected to a server that has just become read-only: it waits until that takes writes.
+// A member that stood by is connected to a server that has just become read-only: it waits until that server takes writes.
 func TestStandbyWaitsForWrites(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A consumer from the beginning gets what is there and what comes.
+// A consumer from the beginning gets existing and new rows.
 func TestConsumeBacklogAndNews(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -21,7 +21,7 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 		got.waitFor(t, "one", "two", "three")
 		require.NoError(t, c.end(t))
 
-		// The group goes on where it was.
+		// The group continues where it was.
 		insert(t, db, "orders", "four")
 		var rest collected
 		c = run(t, db, "orders", Options{Group: "g", From: "beginning"}, rest.handler())
@@ -31,7 +31,7 @@ func TestConsumeBacklogAndNews(t *testing.T) {
 }
 
 // A row of a transaction that commits late, with a lower id, comes when it
-// commits; rows with larger ids need not wait for it.
+// commits. Rows with larger ids do not wait for it.
 func lateCommit(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)

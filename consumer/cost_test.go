@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// during is how many statements a second are sent in a window of time.
+// during returns how many statements a second are sent in a window of time.
 func during(tb testing.TB, commands *mysqltest.Commands, window time.Duration) float64 {
 	tb.Helper()
 	before, start := commands.Statements(), time.Now()
@@ -34,8 +34,8 @@ func counted(tb testing.TB, config *mysql.Config) (*notify.DB, *mysqltest.Comman
 	return db, commands
 }
 
-// A transaction that stays open delays its own rows and no others, and costs no
-// growing number of statements: as many in the last part of its life as in the
+// A transaction that stays open delays its own rows and no others. The number of
+// statements does not grow: there are as many in the last part of its life as in the
 // first.
 func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	window := mysqltest.Size(200*time.Millisecond, 2*time.Second, 20*time.Second)
@@ -58,7 +58,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 		}
 		got.waitFor(t, want...)
 	}
-	// Of each poll, since a busy machine makes fewer of them.
+	// Count per poll, because a busy machine makes fewer polls.
 	perPoll := func() float64 {
 		during(t, commands, window) // the polls become fewer again
 		before, statements := polls.n.Load(), commands.Statements()
@@ -81,7 +81,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	require.NoError(t, c.end(t))
 }
 
-// A gap of 10^12 ids costs no memory and no statement an id.
+// A gap of 10^12 ids needs no memory and no statement per id.
 func TestHugeGap(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) { // it measures the heap
 		config := s.Database(t)
@@ -107,8 +107,8 @@ func TestHugeGap(t *testing.T) {
 	})
 }
 
-// A table in which two of three ids are missing takes no more statements than a
-// full one of as many rows, in either order.
+// A table in which two of three ids are missing needs no more statements than a
+// full one with as many rows, in either order.
 func sparseTable(t *testing.T, s *mysqltest.Server) {
 	config := s.Database(t)
 	db := openConfig(t, config, "orders")
@@ -137,7 +137,7 @@ func sparseTable(t *testing.T, s *mysqltest.Server) {
 	}
 }
 
-// A reader of a settled backlog asks for the open writers now and then, not with every page.
+// A reader of a settled backlog asks for the open writers occasionally, not with every page.
 func TestBacklogPollsSeldom(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -161,8 +161,8 @@ func TestBacklogPollsSeldom(t *testing.T) {
 	})
 }
 
-// An ALTER TABLE that waits behind a writer keeps every other statement on the
-// table waiting. A reader's give up after lock_wait_timeout (2 s) and come again.
+// An ALTER TABLE that waits for a writer makes every other statement on the
+// table wait. The reader's statements give up after lock_wait_timeout (2 s) and are repeated.
 func alterBehindWriter(t *testing.T, s *mysqltest.Server) {
 	db := openTopic(t, s)
 	insert(t, db, "orders", "first")
@@ -198,7 +198,7 @@ func alterBehindWriter(t *testing.T, s *mysqltest.Server) {
 }
 
 // If a table's ids begin again below the offset, the consumer returns an error that names the
-// way out, at the start and in the middle. A table that was only emptied is no error.
+// remedy, at the start and while it runs. A table that was only emptied is no error.
 func TestTruncate(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -208,7 +208,7 @@ func TestTruncate(t *testing.T) {
 		log := slog.New(slog.NewTextHandler(&said, nil))
 		c := run(t, db, "orders", Options{Group: "g", From: "beginning", Logger: log}, got.handler())
 		got.waitFor(t, "a", "b", "c")
-		// What goes back before it waits is seen minutes later.
+		// A head that goes back before the reader waits is noticed minutes later.
 		eventually(t, func() bool { return strings.Contains(said.String(), "msg=waiting") }, "it does not wait")
 		do(t, db, "DELETE FROM orders")
 		insert(t, db, "orders", "d")
@@ -237,7 +237,7 @@ func TestTruncate(t *testing.T) {
 	})
 }
 
-// Idle polling costs a poll a second; the first row makes the polls frequent.
+// Idle polling costs one poll a second; the first row makes the polls frequent.
 func TestIdleCost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -251,7 +251,7 @@ func TestIdleCost(t *testing.T) {
 		window := mysqltest.Size(time.Second, 3*time.Second, 3*time.Second)
 		eventually(t, func() bool { idle = during(t, commands, window); return idle < 3 }, "the waits do not grow")
 		t.Logf("%.1f statements a second when idle", idle)
-		// A poll a second before, and after a row at 10, 20, 40, 70, 120 and 200 ms, unless the machine has other work.
+		// One poll a second before the row, and after it at 10, 20, 40, 70, 120 and 200 ms, unless the machine is busy.
 		rows := []string{"first"}
 		for begun, busy := time.Now(), 0.0; busy < 15; {
 			require.Less(t, time.Since(begun), patience, "the waits do not fall back")

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time that this process has used.
 func cpu(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage

@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// letter is a row of the dead letters.
+// letter is a row of the table of dead letters.
 type letter struct {
 	Topic    string
 	Group    string `db:"group_name"`
@@ -29,15 +29,15 @@ type letter struct {
 
 const letters = "SELECT topic, group_name, message_id, headers, payload, attempts, error FROM mqnotify_dead_letter ORDER BY message_id"
 
-// deadLetters returns the rows of a query like letters.
+// deadLetters returns the rows of a query in the form of letters.
 func deadLetters(tb testing.TB, db *notify.DB, query string) (rows []letter) {
 	tb.Helper()
 	require.NoError(tb, db.Pool().SelectContext(tb.Context(), &rows, query))
 	return rows
 }
 
-// A message whose handler fails MaxAttempts times goes to the group's dead
-// letters, whole; the others are handled, and the offset moves past it.
+// A message whose handler fails MaxAttempts times becomes a dead letter of the group,
+// whole; the others are handled, and the offset moves past it.
 func TestDeadLetter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -83,7 +83,7 @@ func TestDeadLetter(t *testing.T) {
 	})
 }
 
-// A row of a table that is no message table is buried as its JSON object.
+// The dead letter of a row, not of a message, is its JSON object.
 func TestDeadLetterOfARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -98,8 +98,8 @@ func TestDeadLetterOfARow(t *testing.T) {
 	})
 }
 
-// One message of a batch that fails takes no other with it: those are handled,
-// and in transactions once.
+// If one message of a batch fails, the others of the batch are handled,
+// in transactions exactly once.
 func TestPoisonInABatch(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -143,8 +143,8 @@ func TestPoisonInABatch(t *testing.T) {
 	})
 }
 
-// A handler that is in the way of another transaction is tried again, and its
-// message is not given up for what the server did.
+// A handler that conflicts with another transaction is tried again, and its
+// message does not become a dead letter because of the server.
 func TestDeadlockInAHandler(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -175,7 +175,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 					require.NoError(t, <-done)
 					return err
 				}
-				// The other transaction lost: this try shows nothing, but the work is done.
+				// The server rolled back the other transaction: this attempt proves nothing, but the work is done.
 				return errors.Join(err, <-done)
 			}))
 		require.NoError(t, c.wait(t))
@@ -185,7 +185,7 @@ func TestDeadlockInAHandler(t *testing.T) {
 	})
 }
 
-// The tables of the state may go away in the middle: Run says what is missing.
+// If the tables of the state disappear while Run runs, its error names what is missing.
 func TestDeadLettersWithoutTheirTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

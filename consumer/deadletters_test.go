@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// lettersOf is access to the dead letters of a group, or of all groups of a table.
+// lettersOf returns access to the dead letters of a group, or of all groups of a table.
 func lettersOf(tb testing.TB, db *notify.DB, topic, group string) *Consumer {
 	tb.Helper()
 	c, err := New(db, topic, Options{Group: group})
@@ -26,7 +26,7 @@ func lettersOf(tb testing.TB, db *notify.DB, topic, group string) *Consumer {
 	return c
 }
 
-// failing is a handler that fails until it is mended, and notes what it handles after that.
+// failing is a handler that fails until it is repaired, and records the messages that it handles then.
 type failing struct {
 	collected
 	mended atomic.Bool
@@ -41,7 +41,7 @@ func (f *failing) handler() Handler {
 	})
 }
 
-// bury makes dead letters of all rows of a table, for each of the groups.
+// bury makes a dead letter of every row of a table, for each of the groups.
 func bury(t *testing.T, db *notify.DB, topic string, groups ...string) {
 	t.Helper()
 	for _, group := range groups {
@@ -50,7 +50,7 @@ func bury(t *testing.T, db *notify.DB, topic string, groups ...string) {
 	}
 }
 
-// shop makes a table of one's own with rows.
+// shop creates a table that is not a message table, with rows.
 func shop(t *testing.T, db *notify.DB, names ...string) {
 	t.Helper()
 	do(t, db, "CREATE TABLE shop (no INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, name VARCHAR(20))")
@@ -60,7 +60,7 @@ func shop(t *testing.T, db *notify.DB, names ...string) {
 	}
 }
 
-// A retry of a message goes to the group that gave it up, and to no other, whole; the dead letter is gone with it.
+// A retry of a message goes, whole, only to the group whose dead letter it was; the dead letter is deleted with it.
 func TestRetryOfAMessage(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -135,8 +135,8 @@ func TestRetryOfAMessage(t *testing.T) {
 	})
 }
 
-// A retry of a row has its group read the row as it is now, whether the group's consumer runs or begins later; no other group
-// gets it. One that fails again is a dead letter again.
+// A retry of a row makes its group read the current row, whether the group's consumer runs or starts later. No other group
+// gets it. If it fails again, it is a dead letter again.
 func TestRetryOfARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -190,7 +190,7 @@ func TestRetryOfARow(t *testing.T) {
 	})
 }
 
-// A row that goes between the request and the consumer's reading leaves its dead letter, which says so.
+// If a row is deleted between the request and the consumer's read, its dead letter stays and says so.
 func TestRetryOfARowThatGoes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -215,8 +215,8 @@ func TestRetryOfARowThatGoes(t *testing.T) {
 	})
 }
 
-// Handlers of every kind handle a row that is tried again once, with the members of a group sharing it too, while several
-// processes ask for the same retries.
+// Handlers of every kind handle a retried row once, also in a shared group, while several
+// processes request the same retries.
 func TestRetriesAtTheSameTime(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -280,7 +280,7 @@ func TestRetriesAtTheSameTime(t *testing.T) {
 	})
 }
 
-// Without its tables a retry says what makes them.
+// If its tables are missing, the error of a retry names the command that makes them.
 func TestDeadLettersWithoutState(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

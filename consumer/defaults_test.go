@@ -68,7 +68,7 @@ func TestServerDefaults(t *testing.T) {
 				require.WithinDuration(t, time.Now(), messages[0].CreatedAt, time.Minute)
 				require.Equal(t, `{"id":1,"a":"`+text+`","b":"","c":3,"d":4}`, string(rows[0].Payload))
 
-				// It is stored as text, not as bytes that happen to come back.
+				// It is stored as text, not as bytes that happen to read back correctly.
 				other := openConfig(t, config)
 				require.Equal(t, text, mysqltest.Value[string](t, other.Pool(), "SELECT a FROM things LIMIT 1"))
 				require.Contains(t, mysqltest.Value[string](t, other.Pool(), "SELECT headers FROM orders LIMIT 1"), text)
@@ -78,7 +78,7 @@ func TestServerDefaults(t *testing.T) {
 	})
 }
 
-// A variable that the user's DSN sets stays as it is there, in every connection.
+// A session variable that the user's DSN sets has its value in every connection.
 func TestVariablesOfTheDSN(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -21,15 +21,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and its tables are init's and the
-// shop's; ctx ends when the program is to end.
+// ctx and db are for the examples. db is the result of notify.Open; mqnotify init and the shop have created its
+// tables. ctx ends when the program should end.
 var (
 	ctx = context.Background()
 	db  *notify.DB
 )
 
-// TestExamples runs the examples on each server. Those that would go on are ended when
-// they have done what they are for.
+// TestExamples runs the examples on each server. It ends those that would not end by themselves when
+// they have shown their result.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -80,8 +80,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// Every message is handled at least once by the group "billing", by one process at
-// a time, until Ctrl-C. A process that stands by takes over when it ends.
+// The group "billing" handles every message at least once, in one process at
+// a time, until Ctrl-C. A process that stands by takes over when the active one ends.
 func ExampleEach() {
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -102,8 +102,8 @@ func ExampleEach() {
 	}
 }
 
-// A page at a time, for work that is cheaper so. What was done of a page that fails in
-// the middle does not come again.
+// Batch handles a page at a time, for work that is cheaper in pages. If the handler fails in the middle of a page, Handled keeps
+// the first messages from being handled again.
 func ExampleBatch() {
 	orders, err := consumer.New(db, "orders", consumer.Options{Group: "index", From: "beginning", PageRows: 500})
 	if err != nil {
@@ -142,8 +142,8 @@ func ExampleOptions_membersShare() {
 	}
 }
 
-// What a handler does in the transaction that it is given is done exactly once: the
-// offset is committed with it.
+// The statements of a handler in its transaction take effect exactly once, because the
+// offset is committed with them.
 func ExampleEachTx() {
 	orders, err := consumer.New(db, "orders", consumer.Options{Group: "parcels", From: "beginning"})
 	if err != nil {
@@ -158,7 +158,7 @@ func ExampleEachTx() {
 	}
 }
 
-// The same for a page of messages.
+// BatchTx does the same with a page of messages.
 func ExampleBatchTx() {
 	orders, err := consumer.New(db, "orders", consumer.Options{Group: "totals", From: "beginning", PageRows: 500})
 	if err != nil {
@@ -174,7 +174,7 @@ func ExampleBatchTx() {
 	}
 }
 
-// A message that no attempt would help goes to the dead letters at once; those behind it go on.
+// A message that no attempt can handle becomes a dead letter at once; the messages behind it continue.
 func ExampleHandler() {
 	orders, err := consumer.New(db, "orders", consumer.Options{Group: "mails", From: "beginning"})
 	if err != nil {
@@ -191,7 +191,7 @@ func ExampleHandler() {
 	}
 }
 
-// The dead letters of a group: the empty ones are deleted, the others are tried again, by that group alone.
+// Of the dead letters of a group, the empty ones are deleted, and the others are tried again by that group alone.
 func ExampleConsumer_DeadLetters() {
 	mails, err := consumer.New(db, "orders", consumer.Options{Group: "mails"})
 	if err != nil {
@@ -214,8 +214,8 @@ func ExampleConsumer_DeadLetters() {
 	fmt.Println(len(messages), "tried again")
 }
 
-// A message that fails three times goes to the dead letters; a table that was
-// truncated is read from its beginning; any other error that Run returns ends the process.
+// A message that fails three times becomes a dead letter. A table that was
+// truncated is read from its beginning. Any other error that Run returns ends the process.
 func ExampleConsumer_Run() {
 	options := consumer.Options{Group: "reports", From: "beginning", MaxAttempts: 3, HandlerTimeout: time.Minute}
 	for {
@@ -236,7 +236,7 @@ func ExampleConsumer_Run() {
 
 func send(context.Context, consumer.Message) error { return nil }
 
-// Whether this account can see the transactions that may fill a gap.
+// Writers shows whether this account can see the transactions that may fill a gap.
 func ExampleConsumer_Writers() {
 	orders, err := consumer.New(db, "orders", consumer.Options{})
 	if err != nil {
@@ -249,7 +249,7 @@ func ExampleConsumer_Writers() {
 	fmt.Println("gaps are settled by knowledge:", way != "unknown" && grace == 0)
 }
 
-// Like tail -n 10, for some rows and columns of any table; without StopAtEnd it goes on,
+// This reads like tail -n 10, with some rows and columns of any table; without StopAtEnd it continues,
 // as tail -f does.
 func ExampleNew() {
 	stock, err := consumer.New(db, "stock_changes", consumer.Options{
@@ -271,7 +271,7 @@ func ExampleNew() {
 	}
 }
 
-// Where to begin. A group begins there once, and then goes on where it was.
+// From is where a new group begins. Later the group continues from its offset.
 func ExampleOptions_from() {
 	counts := make([]int, 5)
 	for i, from := range []string{
@@ -296,7 +296,7 @@ func ExampleOptions_from() {
 	fmt.Println(counts[0], counts[1], counts[2], counts[3], counts[4])
 }
 
-// All that is there now, and then no more; or less.
+// StopAtEnd and Limit end Run at the end of the existing rows, or earlier.
 func ExampleErrStop() {
 	orders, err := consumer.New(db, "orders", consumer.Options{From: "beginning", StopAtEnd: true})
 	if err != nil {
@@ -315,7 +315,7 @@ func ExampleErrStop() {
 	fmt.Println(seen, "of them")
 }
 
-// How far a group is, for an alert.
+// Status shows a group's progress, for an alert.
 func ExampleConsumer_Status() {
 	billing, err := consumer.New(db, "orders", consumer.Options{Group: "billing"})
 	if err != nil {
@@ -330,7 +330,7 @@ func ExampleConsumer_Status() {
 	}
 }
 
-// A reader that keeps its position elsewhere, in a file of its own, say, and no group.
+// A reader without a group stores its position elsewhere, for example in a file.
 func ExampleOptions_watch() {
 	kept := "beginning"
 	for range 2 { // as in two runs of a program
@@ -361,7 +361,7 @@ func ExampleMessage_MarshalJSON() {
 	// Output: {"id":1,"topic":"orders","created_at":"2026-01-31T08:09:10.000000Z","headers":{},"payload":"hello"} <nil>
 }
 
-// A row is JSON, which can't hold any bytes.
+// A row is JSON, which can't contain arbitrary bytes.
 func ExampleMessage_IsBase64() {
 	pictures, err := consumer.New(db, "pictures", consumer.Options{From: "beginning", Limit: 1})
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 )
 
 // workers runs a consumer for each kind of handler, each in a group of its own
-// that writes the ids it handles to a table of its name.
+// that writes the ids it handles into a table of its name.
 func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, stop func()) {
 	tb.Helper()
 	note := func(ctx context.Context, db notify.Tx, table string, messages []Message) error {
@@ -51,7 +51,7 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 		}, handler))
 		names = append(names, name)
 	}
-	// A first connection that fails would end them.
+	// A failed first connection would end them.
 	eventually(tb, func() bool {
 		return mysqltest.Value[int](tb, setup.Pool(), "SELECT COUNT(*) FROM mqnotify_offset") == len(names)
 	}, "they do not begin")
@@ -88,8 +88,8 @@ func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 	return more
 }
 
-// What needs a server of its own: a transaction that stays open for long delays the consumers of all databases,
-// if only their offsets, and a server in trouble is no good for other tests. One instance is enough for all of it.
+// These tests need a server of their own: a transaction that stays open for long delays the offsets of consumers of all databases,
+// and a server with faults disturbs other tests. One server is enough for all of them.
 func TestOnAServerOfItsOwn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		flags := []string{"--innodb-flush-log-at-trx-commit=1"}
@@ -109,8 +109,8 @@ func TestOnAServerOfItsOwn(t *testing.T) {
 	})
 }
 
-// A read-only server can be read. A group can't store there: an error at the
-// start, something to wait out in the middle.
+// A consumer reads from a read-only server. A group can't store its offset there: this is an error at the
+// start, and a reason to wait later.
 func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 	config := own.Database(t)
 	admin := openConfig(t, config, "orders")
@@ -140,7 +140,7 @@ func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 	require.NoError(t, c.end(t))
 }
 
-// A server that goes away in the middle is waited for.
+// If the server goes away while a consumer runs, the consumer waits for it.
 func serverGoesAway(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	var got, alone collected
@@ -159,7 +159,7 @@ func serverGoesAway(t *testing.T, own *mysqltest.Server) {
 	require.NoError(t, k.end(t))
 }
 
-// A server that is killed (kill -9) under load and comes back: handlers in a
+// If the server is killed (kill -9) under load and comes back, handlers in a
 // transaction have done each row exactly once, the others at least once.
 func serverKilledUnderLoad(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
@@ -195,8 +195,8 @@ func serverKilledUnderLoad(t *testing.T, own *mysqltest.Server) {
 	require.False(t, again["page_tx"], "a row was handled twice in a transaction")
 }
 
-// cutter makes connections that end at a COMMIT: before it is sent, or after it
-// is and before the answer comes, in turns.
+// cutter makes connections that end at a COMMIT: alternately before it is sent, and
+// between its sending and the answer.
 type cutter struct {
 	every   int64
 	commits atomic.Int64
@@ -233,7 +233,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return 0, errCut
 }
 
-// A connection that ends at the commit leaves in doubt whether the commit was done. The
+// If a connection ends at the commit, it is unknown whether the commit was done. The
 // stored offset shows it, so the work is still done once.
 func TestCutAtTheCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -258,8 +258,8 @@ func TestCutAtTheCommit(t *testing.T) {
 	})
 }
 
-// What a member knows when a commit is in doubt is older than what the commit may
-// have stored: it is not stored over it, or the work would be done again.
+// When a commit is in doubt, the member's progress is older than what the commit may
+// have stored. It must not overwrite the offset, or the work would be done again.
 func TestInDoubtIsNotStoredOver(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -288,7 +288,7 @@ func TestInDoubtIsNotStoredOver(t *testing.T) {
 	})
 }
 
-// A network that comes and goes costs nothing but time.
+// A network with interruptions costs only time.
 func TestConnectionsCutUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // A transaction that began to read before another member took over can't store
-// its offset, nor can a member that does not know yet.
+// its offset, and neither can a member that does not know of the takeover.
 func TestFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -45,7 +45,7 @@ func TestFence(t *testing.T) {
 		require.Equal(t, uint64(20), stored(t, db, "g"))
 		require.Equal(t, "second", mysqltest.Value[string](t, db.Pool(), "SELECT member FROM mqnotify_offset"))
 
-		// Deleting the row fences every member off, also after the row was made again.
+		// Deleting the row fences every member off, even after the row was inserted again.
 		do(t, db, "DELETE FROM mqnotify_offset")
 		require.ErrorIs(t, second.store(ctx, db.Pool(), position.Progress{Settled: 100}), errFenced)
 		third, anew := claim("third", false)
@@ -60,8 +60,8 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// A store that changes nothing counts as one, whether the driver counts rows that
-// were found or rows that were changed.
+// A store without a change counts as one row, whether the driver counts found
+// or changed rows.
 func TestFenceCountsFoundRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -77,7 +77,7 @@ func TestFenceCountsFoundRows(t *testing.T) {
 	})
 }
 
-// A stored offset that is damaged is said to be, and not guessed at.
+// A damaged offset is an error, and is not guessed.
 func TestOffsetDamaged(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -91,7 +91,7 @@ func TestOffsetDamaged(t *testing.T) {
 	})
 }
 
-// A group whose row is deleted under it begins again at From.
+// A group whose row is deleted begins again at From.
 func TestOffsetDeletedInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

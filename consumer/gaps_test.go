@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// ways are the ways of knowing the writers that the server has.
+// ways returns the ways to find the open writers that the server supports.
 func ways(s *mysqltest.Server) []string {
 	if s.IsMariaDB() {
 		return []string{writersInnoDBTrx, writersUnknown}
@@ -22,7 +22,7 @@ func ways(s *mysqltest.Server) []string {
 	return []string{writersMetadataLocks, writersInnoDBTrx, writersUnknown}
 }
 
-// gapTests are run for every way of knowing the writers.
+// gapTests run for every way to find the open writers.
 var gapTests = []struct {
 	name string
 	test func(t *testing.T, s *mysqltest.Server, writers string)
@@ -39,8 +39,8 @@ var gapTests = []struct {
 	{"AwkwardNameWithGaps", awkwardNameWithGaps},
 }
 
-// TestGaps runs gapTests side by side, but those that read INNODB_TRX in turn: the server makes that view again
-// only when it was not read for 100 ms, so that many readers keep it stale. In the short form one way must do.
+// TestGaps runs gapTests in parallel, but those that read INNODB_TRX one after the other: the server refreshes that view
+// only if it was not read for 100 ms, so that many readers keep it stale. In the short form one way must do.
 func TestGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range mysqltest.Size([]string{writersUnknown}, ways(s), ways(s)) {
@@ -59,8 +59,8 @@ func TestGaps(t *testing.T) {
 	})
 }
 
-// A transaction that stays open holds back no row but its own, whether the others
-// began before it or after, and however late they commit.
+// A transaction that stays open delays only its own row, whether the others
+// began before it or after it, and however late they commit.
 func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -91,9 +91,9 @@ func openTransactionDelaysNoOther(t *testing.T, s *mysqltest.Server, writers str
 	require.NoError(t, c.end(t))
 }
 
-// The head comes before the writers: what begins between the two is beyond it. Here
-// a row is inserted, and a larger one committed, each time right after the server
-// was asked for the writers.
+// The reader reads the head before the writers, so that a writer that begins between the two has larger ids. Here
+// a row is inserted, and a larger one committed, each time right after the reader
+// has asked for the writers.
 func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -129,7 +129,7 @@ func writersThatBeginBehindTheQuestion(t *testing.T, s *mysqltest.Server, writer
 	require.NoError(t, c.end(t))
 }
 
-// Many gaps, of rows that came, were rolled back, or never were.
+// The reader handles many gaps, of rows that were committed, rolled back, or never inserted.
 func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -164,7 +164,7 @@ func manyGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	require.NoError(t, c.end(t))
 }
 
-// A consumer that restarts while gaps are open, at any time of their lives, gets
+// A consumer that restarts while gaps are open, at any time, gets
 // the rows that fill them, and no row twice.
 func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
@@ -192,8 +192,8 @@ func restartWithOpenGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	require.Empty(t, next())
 }
 
-// In strict order rows wait until nothing with a lower id can come: they are held
-// back behind an open transaction, also when the consumer restarts meanwhile.
+// In strict order rows wait until no row with a lower id can appear: they are held
+// back behind an open transaction, also when the consumer restarts in the meantime.
 func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -221,7 +221,7 @@ func strictOrderHoldsBack(t *testing.T, s *mysqltest.Server, writers string) {
 	got.waitFor(t, "two", "three", "four", "five")
 	require.NoError(t, c.end(t))
 
-	// Reading to the end waits for what holds the end back.
+	// Reading to the end waits for the transactions that hold the end back.
 	onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('six')")
 	insert(t, db, "orders", "seven")
 	options.StopAtEnd = true
@@ -266,7 +266,7 @@ func strictOrderUnderLoad(t *testing.T, s *mysqltest.Server, writers string) {
 }
 
 // A view of the transactions that may be older than the head settles nothing,
-// however long that lasts; rows that commit are still delivered.
+// however long it stays stale; rows that commit are still delivered.
 func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	db := openTopic(t, s)
@@ -295,8 +295,8 @@ func staleView(t *testing.T, s *mysqltest.Server, writers string) {
 	require.NoError(t, c.end(t))
 }
 
-// Where nothing is known of the writers, a gap has its grace, and more while its
-// row is found there, locked.
+// If the writers can't be seen, a gap stays open for the grace period, and longer while
+// a probe finds its row locked.
 func TestGraceIsProlongedByALockedRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -323,7 +323,7 @@ func TestGraceIsProlongedByALockedRow(t *testing.T) {
 	})
 }
 
-// Rows that a condition leaves out are no gaps to be read again and again, and the
+// Rows that the condition excludes are not gaps to be read repeatedly, and the
 // offset passes them.
 func whereLeavesRowsOut(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// waiters are the sessions that wait for a lock in the database, but for a gate's.
+// waiters returns the sessions that wait for a lock in the database, except those of gates.
 func waiters(tb testing.TB, db *notify.DB) []uint64 {
 	tb.Helper()
 	return mysqltest.Sessions(tb, db.Pool(), db.Name(),
@@ -31,7 +31,7 @@ func standingBy(tb testing.TB, db *notify.DB, n int) {
 }
 
 // One member of a group is active. Another takes over as soon as it leaves, and
-// goes on where it was.
+// continues where it was.
 func TestGroupHandsOver(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -52,7 +52,7 @@ func TestGroupHandsOver(t *testing.T) {
 	})
 }
 
-// Groups, and topics, have nothing to do with one another.
+// Groups, and topics, are independent of one another.
 func TestGroupsAreApart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders", "bills")
@@ -68,8 +68,8 @@ func TestGroupsAreApart(t *testing.T) {
 	})
 }
 
-// A member's process that is killed (kill -9) leaves the group to the one that
-// stands by, at once.
+// If a member's process is killed (kill -9), the member that
+// stands by gets the group at once.
 func TestGroupProcessKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -91,7 +91,7 @@ func TestGroupProcessKilled(t *testing.T) {
 			<-ended
 		}()
 		eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM seen_once") == 1 }, "the process does not handle its row")
-		// Stored, or the next member would handle it again: rightly, but see below.
+		// Wait until the offset is stored, or the next member would handle the message again, which is allowed but not tested here.
 		eventually(t, func() bool { return stored(t, db, "g") == 1 }, "the process does not store its offset")
 
 		var got collected
@@ -105,9 +105,9 @@ func TestGroupProcessKilled(t *testing.T) {
 	})
 }
 
-// A member whose lock is lost while its handler works: the handler's context says
-// so, another member does the row, and what the first one did in its transaction
-// is not committed, although its handler goes on as if nothing were.
+// If a member loses its lock while its handler works, the handler's context ends
+// with the reason, another member handles the row, and the first member's transaction
+// is not committed, even if its handler ignores the end of its context.
 func TestGroupLockLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -151,7 +151,7 @@ func TestGroupLockLost(t *testing.T) {
 	})
 }
 
-// The lock may be lost after Run's context has ended, with a message in hand.
+// The lock may be lost after Run's context has ended, while the handler runs.
 func TestGroupLockLostWhileStopping(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -177,7 +177,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 	})
 }
 
-// A member that stands by when its wait is killed goes on standing by.
+// A member whose wait for the lock is killed stands by again.
 func TestStandbyKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -208,8 +208,8 @@ func TestStandbyKilled(t *testing.T) {
 	})
 }
 
-// A network that freezes, with all connections open: the server gives the lock to
-// the next member in bounded time, and the first one's handler is told before.
+// If the network freezes with all connections open, the server gives the lock to
+// the next member in bounded time, and the first member's handler learns it before.
 func TestGroupNetworkFreezes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -244,7 +244,7 @@ func TestGroupNetworkFreezes(t *testing.T) {
 	})
 }
 
-// The invariant: however connections are cut, a group's handlers never work on
+// The invariant: however connections are cut, the handlers of a group never work on
 // the same row at the same time, and every row is handled.
 func TestHandlerNeverTwiceAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

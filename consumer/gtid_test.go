@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// By GTID a row comes with its commit although the last row of the table, as a poll saw it, was that of a
-// transaction that is open: a poll takes no lock.
+// With GTIDs a row is delivered at its commit even if the last row that a poll saw belongs to an open
+// transaction, because a poll takes no lock.
 func TestGTIDOpenTransaction(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {

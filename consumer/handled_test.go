@@ -35,7 +35,7 @@ func TestHandled(t *testing.T) {
 		require.Equal(t, want, done)
 		require.Empty(t, deadLetters(t, db, letters))
 
-		// One that stops there stores how far it was.
+		// A handler that stops there stores its progress.
 		insert(t, db, "orders", numbers(21, 30)...)
 		ctx, stop := context.WithCancel(t.Context())
 		c, err := New(db, "orders", options)
@@ -49,7 +49,7 @@ func TestHandled(t *testing.T) {
 	})
 }
 
-// A letter that is written twice is one.
+// A dead letter that is written twice is one row.
 func TestLetterOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

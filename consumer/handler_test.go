@@ -17,10 +17,10 @@ import (
 
 var errHandler = errors.New("this handler fails")
 
-// atOnce tries again without a wait.
+// atOnce is a policy without waits.
 func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
 
-// A message that fails is tried again; those behind it wait, and the order stays.
+// A message that fails is tried again; the messages behind it wait, and the order stays.
 func TestRetry(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -55,7 +55,7 @@ func (r *recordedBackOff) NextBackOff() time.Duration {
 	return wait
 }
 
-// A negative MaxAttempts never gives up.
+// With a negative MaxAttempts a message never becomes a dead letter.
 func TestRetryForEver(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -74,7 +74,7 @@ func TestRetryForEver(t *testing.T) {
 	})
 }
 
-// Without a group there is nowhere to put a message that fails: Run says which.
+// Without a group there are no dead letters for a message that fails: Run's error names the message.
 func TestHandlerError(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -105,8 +105,8 @@ func TestHandlerError(t *testing.T) {
 	})
 }
 
-// A policy of waits that gives up gives up: a message after its attempts, Run
-// after its reconnects.
+// A policy that returns backoff.Stop ends the attempts for a message, and the
+// reconnects of Run.
 func TestBackOffStops(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -137,7 +137,7 @@ func TestPanic(t *testing.T) {
 		require.ErrorContains(t, err, "the handler panicked: oh")
 		require.ErrorContains(t, err, "TestPanic", "with the stack")
 
-		// In a transaction, what it did is undone.
+		// In a transaction, its effects are rolled back.
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		calls := 0
 		err = run(t, db, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, Retry: atOnce},
@@ -155,8 +155,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// A handler that hangs is told by its context after HandlerTimeout, and what it
-// took too long for counts as failed.
+// The context of a handler that hangs ends after HandlerTimeout, and its
+// messages count as failed.
 func TestHandlerTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -172,7 +172,7 @@ func TestHandlerTimeout(t *testing.T) {
 		require.NoError(t, c.wait(t))
 		require.Equal(t, []string{"the handler took longer than 500ms"}, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"))
 
-		// In a transaction also when it says that all was well: the transaction is gone.
+		// In a transaction they fail even if the handler returns nil, because the transaction is gone.
 		options.Group = "tx"
 		var calls atomic.Int64
 		c = run(t, db, "orders", options, EachTx(func(ctx context.Context, _ *sqlx.Tx, _ Message) error {
@@ -188,8 +188,8 @@ func TestHandlerTimeout(t *testing.T) {
 	})
 }
 
-// A handler that ends the transaction it was given has undone the promise that
-// its work and the offset are one: it is told, once.
+// A handler that ends its transaction has broken the guarantee that
+// its work and the offset are committed together: Run returns an error, once.
 func TestHandlerEndsItsTransaction(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -211,7 +211,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 	})
 }
 
-// A handler that can't be called is refused before anything is.
+// A Handler without a function is refused before anything is read.
 func TestHandlerRefused(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -224,8 +224,8 @@ func TestHandlerRefused(t *testing.T) {
 	})
 }
 
-// Large rows make small pages, so that memory stays bounded; the rows' sizes
-// before say nothing of the next.
+// Large rows make small pages, so that memory stays bounded, although the sizes of earlier
+// rows do not predict the next ones.
 func TestLargeRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// quiet is for consumers that lose their connections all the time.
+// quiet is a logger for consumers that lose their connections all the time.
 var quiet = slog.New(slog.DiscardHandler)
 
 // eventually waits for a condition.
@@ -35,7 +35,7 @@ func do(tb testing.TB, db *notify.DB, statements ...string) {
 	}
 }
 
-// newConn is a session of its own, which ends with the test or by leave.
+// newConn returns a session of its own, which ends with the test or by leave.
 func newConn(tb testing.TB, db *notify.DB) *sql.Conn {
 	tb.Helper()
 	conn, err := db.Pool().DB.Conn(tb.Context())
@@ -44,7 +44,7 @@ func newConn(tb testing.TB, db *notify.DB) *sql.Conn {
 	return conn
 }
 
-// leave ends a connection's session: it does not go back to the pool.
+// leave ends a connection's session, so that it does not return to the pool.
 func leave(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
@@ -59,7 +59,7 @@ func onConn(tb testing.TB, conn *sql.Conn, statements ...string) {
 	}
 }
 
-// number is the server's error number.
+// number returns the server's error number.
 func number(err error) uint16 {
 	var failed *mysql.MySQLError
 	if errors.As(err, &failed) {
@@ -68,7 +68,7 @@ func number(err error) uint16 {
 	return 0
 }
 
-// polls counts how often a reader asked who is writing.
+// polls counts how often a reader has asked for the open writers.
 type polls struct {
 	source
 	n     *atomic.Int64
@@ -93,27 +93,27 @@ func (l polls) open(ctx context.Context) (open, error) {
 // wrap is for Options.wrap.
 func (l polls) wrap(s source) source { return polls{s, l.n, l.stale, l.then} }
 
-// wait returns when the reader has polled twice from here on: the second poll
-// began later than this call.
+// wait returns when the reader has polled twice after this call began: the second poll
+// has begun after it.
 func (l polls) wait(tb testing.TB) {
 	tb.Helper()
 	want := l.n.Load() + 2
 	eventually(tb, func() bool { return l.n.Load() >= want }, "the reader does not poll for its gaps")
 }
 
-// lockHolder is the session that holds a group's lock, 0 when none does.
+// lockHolder returns the session that holds a group's lock, or 0 if none does.
 func lockHolder(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
 	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT COALESCE(IS_USED_LOCK(?), 0)", groupLock(db.Name(), "orders", group))
 }
 
-// stored is the group's settled offset.
+// stored returns the group's settled offset.
 func stored(tb testing.TB, db *notify.DB, group string) uint64 {
 	tb.Helper()
 	return mysqltest.Value[uint64](tb, db.Pool(), "SELECT settled FROM mqnotify_offset WHERE topic = 'orders' AND group_name = ?", group)
 }
 
-// numbers are the numbers from and to, and those between.
+// numbers returns the numbers from one to another, inclusive.
 func numbers(from, to int) []string {
 	var all []string
 	for i := from; i <= to; i++ {

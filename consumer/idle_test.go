@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// Ten consumers that wait for a wake trigger, each a process with a group of its own, send 0.08 statements a second each
-// at most, and producers that wait none. The process of the leader sends no more than twice that. By GTIDs it is 0.12.
+// Ten consumers that wait for a wake trigger, each a process with a group of its own, send at most 0.08 statements a second
+// each, and waiting producers send none. The leader's process sends at most twice that. With GTIDs it is 0.12.
 func TestIdleListeners(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("trigger", func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestIdleListeners(t *testing.T) {
 		}
 		t.Run("GTIDs", func(t *testing.T) {
 			t.Parallel()
-			// A server of its own: what is committed in any database wakes those that wait for GTIDs.
+			// A server of its own, because a commit in any database wakes sessions that wait for GTIDs.
 			// Without a trigger every process polls once a second, and asks for triggers every 5 s.
 			idle(t, s.Start(t, gtids...), false, 1.3, 1.3)
 		})
@@ -35,7 +35,7 @@ func TestIdleListeners(t *testing.T) {
 
 var gtids = []string{"--log-bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1"}
 
-// idle has consumers and producers wait on a server, and fails the test if the process that sends most sends
+// idle runs waiting consumers and producers on a server, and fails the test if the process that sends most sends
 // more than leader statements a second, or the others more than each on average.
 func idle(t *testing.T, s *mysqltest.Server, trigger bool, leader, each float64) {
 	t.Helper()
@@ -69,7 +69,7 @@ func idle(t *testing.T, s *mysqltest.Server, trigger bool, leader, each float64)
 		}
 		return counts
 	}
-	// Each session finds out first whether pings keep it.
+	// Every session first finds out whether pings keep it.
 	if testing.Short() {
 		eventually(t, func() bool { before := sent(); mysqltest.Window(t, time.Second); return sum(sent())-sum(before) < 4 }, "what the first row began does not end")
 	} else {
@@ -84,7 +84,7 @@ func idle(t *testing.T, s *mysqltest.Server, trigger bool, leader, each float64)
 	}
 	rest := ((sum(after)-sum(before))/took - most) / float64(listeners)
 	t.Logf("%s: %.2f statements a second of the leader, %.3f of each of %d listeners", s.Name(), most, rest, listeners)
-	// A short window has room for a statement that comes by chance.
+	// A short window allows for one statement that falls into it by chance.
 	chance := 2 / window.Seconds()
 	assert.LessOrEqual(t, most, leader+chance)
 	assert.LessOrEqual(t, rest, each+chance/float64(listeners))

@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// Ids use all of their 64 bits.
+// Ids may use all 64 bits.
 func TestLargestIDs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -43,8 +43,8 @@ func TestLargestIDs(t *testing.T) {
 	})
 }
 
-// Any increasing integer with a unique index is a key, whatever its type. What is
-// at 0 or below is no row to read.
+// Any increasing integer with a unique index can be the key, whatever its type. Rows with
+// a key of 0 or less are not read.
 func TestKeys(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -73,7 +73,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// A row with an id that no consumer reads is an error, at the start and while it runs, and a warning for who accepts it.
+// A row with an id that no consumer reads is an error, at the start and while it runs, and a warning with AcceptAnyKey.
 func TestIdsBelowOne(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, insert := range map[string]string{
@@ -113,8 +113,8 @@ func TestIdsBelowOne(t *testing.T) {
 	})
 }
 
-// What AcceptAnyKey says is so: a row that is inserted later with a smaller key does not come. The changes of the table,
-// as capture makes messages of them, have it.
+// With AcceptAnyKey, a row that is inserted later with a smaller key is not delivered, as documented. The table's changes
+// that capture publishes contain it.
 func TestAcceptAnyKeyLoses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -161,8 +161,8 @@ func TestKeysRefused(t *testing.T) {
 	})
 }
 
-// A table that is no message table is read as its rows, whole or some columns of
-// it, those that meet the condition. A message table may be read so too.
+// A table that is not a message table is read as rows, with all or some columns, and only those
+// that meet the condition. A message table may be read in the same way.
 func TestRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

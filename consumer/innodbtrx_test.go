@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What is done here to INNODB_TRX would disturb the consumers of other tests.
+// These tests disturb INNODB_TRX for the consumers of other tests, so they need a server of their own.
 func TestInnoDBTrxOfAServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -21,7 +21,7 @@ func TestInnoDBTrxOfAServer(t *testing.T) {
 }
 
 // The server refreshes INNODB_TRX only if no session has read it for 100 ms. Another session
-// that reads it all the time keeps it stale: that loses no row, and delays none.
+// that reads it all the time keeps it stale, which loses and delays no row.
 func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	polls := newPolls()
@@ -71,8 +71,8 @@ func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	require.NoError(t, c.end(t))
 }
 
-// A statement that is no UTF-8 makes MySQL refuse the view with an error while it
-// runs: that delays the settling, and loses nothing.
+// While a statement runs that is not UTF-8, MySQL refuses the view with an error. This
+// delays the settling, and loses nothing.
 func innoDBTrxWithATextThatIsNoUTF8(t *testing.T, s *mysqltest.Server) {
 	db := openTopic(t, s)
 	polls := newPolls()

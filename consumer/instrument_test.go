@@ -14,8 +14,8 @@ import (
 )
 
 // MySQL does not show metadata locks that were taken while the instrument was off. The rows of such writers are delivered
-// anyway: a consumer whose own lock does not show goes on in another way, and it reads the transactions that were open when
-// it began from INNODB_TRX as well.
+// anyway: a consumer whose own lock is not shown uses another way, and it also reads the transactions that were open when
+// it began from INNODB_TRX.
 func TestInstrumentOff(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
@@ -62,7 +62,7 @@ func TestInstrumentOff(t *testing.T) {
 	})
 }
 
-// Without the performance schema the consumer takes another way.
+// Without the performance schema the consumer uses another way.
 func TestWithoutPerformanceSchema(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
@@ -77,7 +77,7 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 	})
 }
 
-// An account that sees no transactions is told once what that costs.
+// A consumer whose account sees no transactions logs once what that costs.
 func TestWarnsOfUnknownWriters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// Of a key whatever was published after another commit comes after its rows, also where these
-// fill a gap; and where the gaps are too many to be read at one time, it waits.
+// A message of a key that was published after another commit is delivered after that commit's rows, even if these
+// fill a gap. If there are too many gaps to read at one time, it waits.
 func TestShareOrderOfLateCommits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, gaps := range []int{0, maxRanges + 1} {
@@ -51,7 +51,7 @@ func TestShareOrderOfLateCommits(t *testing.T) {
 	})
 }
 
-// lastPayload is that of the next messages' last.
+// lastPayload returns the payload of the last of the next messages.
 func lastPayload(out chan batch) string {
 	for b := range out {
 		if n := len(b.messages); n > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A limit counts every message, also one that goes to the dead letters, and none more is touched.
+// A limit counts every message, also one that becomes a dead letter, and no further message is touched.
 func TestLimit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders")
@@ -59,7 +59,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// What the handler needs is away: the topic does not run into the dead letters at full speed.
+// If what the handler needs is unavailable, the topic does not become dead letters at full speed.
 func TestDeadLettersInARowPause(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders")
@@ -80,7 +80,7 @@ func TestDeadLettersInARowPause(t *testing.T) {
 			}
 			return errors.New("broken")
 		})))
-		// Before the third, the fourth and the good one.
+		// It waits before the third, the fourth and the good message.
 		require.Equal(t, 3, strings.Count(log.String(), "messages in a row became dead letters"), log.String())
 		require.Equal(t, 7, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 	})

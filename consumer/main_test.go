@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event.
 const patience = 40 * time.Second
 
 // openTopic gives the test a database of its own with a message table "orders".
@@ -49,7 +49,7 @@ func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
 	}
 }
 
-// running is a consumer that runs next to the test.
+// running is a consumer that runs in parallel with the test.
 type running struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -83,7 +83,7 @@ func (r *running) end(tb testing.TB) error {
 	return r.wait(tb)
 }
 
-// wait returns what Run returned, when it does by itself.
+// wait returns what Run returns by itself.
 func (r *running) wait(tb testing.TB) error {
 	tb.Helper()
 	select {
@@ -94,7 +94,7 @@ func (r *running) wait(tb testing.TB) error {
 	return r.err
 }
 
-// collected are the messages that a handler got.
+// collected are the messages that a handler has received.
 type collected struct {
 	mu  sync.Mutex
 	all []Message

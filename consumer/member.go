@@ -111,7 +111,7 @@ func readSnapshot(ctx context.Context, db sqlx.QueryerContext, of sharing, prefi
 	return s, nil
 }
 
-// fair returns how many partitions each member should have: all the same number, or one more for the members in the first slots.
+// fair returns how many partitions each member should have: the same number for all, or one more for the members in the first slots.
 func (s snapshot) fair() map[uint64]int {
 	members := slices.DeleteFunc(slices.Clone(s.slots), func(session uint64) bool { return session == 0 })
 	fair := make(map[uint64]int, len(members))

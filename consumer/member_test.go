@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A partition goes to another member when its handler has done what it has in hand, and its
-// offset is stored; let go before that, a message is handled by two at once.
+// A partition goes to another member after its handler has finished its current messages and its
+// offset is stored. If it is released before that, two members handle a message at the same time.
 func TestShareHandsOver(t *testing.T) {
 	for _, hasty := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hasty=%v", hasty), func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestShareHandsOver(t *testing.T) {
 	}
 }
 
-// A member whose locks are lost in the middle of a handler's transaction: the handler is told,
-// another member does the message, and what the first one did is not committed.
+// If a member loses its locks during a handler's transaction, the handler's context ends,
+// another member handles the message, and the first transaction is not committed.
 func TestShareLockLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -114,7 +114,7 @@ func TestShareLockLost(t *testing.T) {
 	})
 }
 
-// Shares are fair whatever the slots that are taken.
+// Shares are fair whichever slots are taken.
 func TestFair(t *testing.T) {
 	t.Parallel()
 	random := mysqltest.Random(t)

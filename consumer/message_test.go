@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Messages come as they were stored, whatever bytes they are of.
+// Messages are delivered as they were stored, whatever their bytes are.
 func TestMessages(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -40,7 +40,7 @@ func TestMessages(t *testing.T) {
 		require.Zero(t, last.CreatedAt)
 		require.Nil(t, last.Headers)
 
-		// What shares memory stays apart.
+		// Messages that share memory do not overwrite each other.
 		for i := range got.all {
 			got.all[i].Payload = append(got.all[i].Payload, "more"...)
 		}
@@ -50,7 +50,7 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// A payload of a text type is a payload.
+// A payload column of a text type works as well.
 func TestTextPayload(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -82,7 +82,7 @@ func TestMessageJSON(t *testing.T) {
 	}
 }
 
-// What other programs write as headers is shown, not refused.
+// Headers that other programs wrote are shown in any form, not refused.
 func TestHeaders(t *testing.T) {
 	for text, want := range map[string]map[string]string{
 		"":                             nil,

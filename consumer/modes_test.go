@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// soon is well below the bound at which a consumer polls without any hint.
+// soon is much shorter than the bound at which a consumer polls without any hint.
 const soon = maxWait / 3
 
 // A flag that a trigger or a producer sets, in both published forms, wakes a
@@ -69,8 +69,8 @@ func TestFlags(t *testing.T) {
 	})
 }
 
-// A writer whose trigger found the flag's row holds it until it commits: the
-// reader can't delete it, and reads on.
+// A writer whose trigger found the flag's row locks it until it commits: the
+// reader can't delete it, and continues to read.
 func TestFlagRowHeldByAWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -92,7 +92,7 @@ func TestFlagRowHeldByAWriter(t *testing.T) {
 	})
 }
 
-// The handshake as published: producer and consumer take turns, so that nothing is
+// In the published handshake, producer and consumer take turns, so that nothing is
 // inserted while the consumer works.
 func TestHandshake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -134,7 +134,7 @@ func TestHandshake(t *testing.T) {
 		got.waitFor(t, numbers(1, 30)...)
 		require.ErrorIs(t, ended(), context.Canceled)
 
-		// Its producer is gone: what others insert comes too.
+		// The producer is gone: rows of other programs are delivered, too.
 		insert(t, db, "orders", "alone")
 		got.waitFor(t, append(numbers(1, 30), "alone")...)
 		require.NoError(t, c.end(t))

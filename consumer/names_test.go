@@ -14,13 +14,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// awkward are names that servers take, and that a careless statement would not.
+// awkward are names that servers accept, and that break a statement without quotes.
 var awkward = []string{
 	"a`b", "it's", `say "x"`, `back\slash`, "two words", "größe", "注文", "semi;colon", "-- comment", "/* x */", "%s ? :name", "SELECT",
 	"x`; DROP TABLE orders; -- ", "0", strings.Repeat("n", 64), strings.Repeat("ü", 64), "a.b", "@x", "tab\tbed",
 }
 
-// Names are quoted, wherever they go, and never run.
+// Names are quoted wherever they are used, and never run as SQL.
 func TestAwkwardNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -60,7 +60,7 @@ func TestAwkwardNames(t *testing.T) {
 			require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE topic = ? AND group_name = ?", name, name))
 			require.LessOrEqual(t, len(groupLock(db.Name(), name, name)), 64)
 
-			// As a column: the key, what is shown, and the time.
+			// Use it as a column: the key, a selected column, and the time.
 			column := ident.Quote(name)
 			do(t, db, "CREATE TABLE rows_of ("+column+" BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, x INT)", "INSERT INTO rows_of (x) VALUES (7)")
 			require.Equal(t, []uint64{1}, consumed(t, db, "rows_of", Options{From: "last 1", Key: name, Columns: []string{name}}), name)
@@ -74,7 +74,7 @@ func TestAwkwardNames(t *testing.T) {
 	})
 }
 
-// A gap in a table of an awkward name is settled by whatever way there is.
+// A gap in a table with an awkward name settles by every way.
 func awkwardNameWithGaps(t *testing.T, s *mysqltest.Server, writers string) {
 	t.Helper()
 	const topic = "it`s 'Ünïcode'"

@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// An account that has no PROCESS, but may execute mqnotify_open_writers, knows the open transactions: a row that commits
-// late is not lost, however late that is, and the offset stays before it. The account sees no statement of others.
+// An account that has no PROCESS, but may execute mqnotify_open_writers, sees the open transactions: a row that commits
+// late is not lost, however late that is, and the offset stays before it. The account sees no statement of other sessions.
 func TestOpenWritersRoutine(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -49,7 +49,7 @@ func TestOpenWritersRoutine(t *testing.T) {
 	})
 }
 
-// showsWriters reports whether the account sees a transaction that writes. It must see no statement.
+// showsWriters reports whether the account sees a transaction that writes. It fails the test if the account sees a statement.
 func showsWriters(t *testing.T, reader *notify.DB) (seen bool) {
 	t.Helper()
 	rows, err := reader.Pool().QueryContext(t.Context(), "CALL mqnotify_open_writers(7)")

@@ -93,7 +93,7 @@ type Options struct {
 	// later row has a larger key. With any other key, a row that is inserted later with a smaller key than one that was read
 	// is LOST to this consumer, without an error.
 	AcceptAnyKey bool
-	// Columns are the columns of the rows, for a table that is not a message table or that is to be read as rows; empty means
+	// Columns are the columns of the rows, for a table that is not a message table or is read as rows; empty means
 	// all columns that exist when Run connects.
 	Columns []string
 	// Where is an SQL condition that rows must meet. It is sent as it is: never build it from untrusted input.

@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// aged waits until no table of the database is so young that its origin is not known.
+// aged waits until every table of the database is old enough for its origin to be known.
 func aged(t *testing.T, db *notify.DB) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -22,8 +22,8 @@ func aged(t *testing.T, db *notify.DB) {
 	}, "the tables stay young")
 }
 
-// A table that was truncated and has more rows than before is noticed; one that was altered in any way, emptied or made again is
-// not taken for it.
+// A table that was truncated and has more rows than before is noticed. A table that was altered in any way, emptied or created again
+// is not mistaken for it.
 func TestOrigin(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -101,7 +101,7 @@ func TestOrigin(t *testing.T) {
 	})
 }
 
-// A consumer that runs notices it, with a group or without; and an account without PROCESS goes on as before.
+// A running consumer notices it, with a group or without; an account without PROCESS continues as before.
 func TestOriginWhileItRuns(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

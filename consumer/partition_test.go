@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// What the partitions go by: rows of one key are in one, and those without a key are spread.
+// Rows of one key are in one partition, and rows without a key are distributed.
 func TestPartitionBy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders", "bills")
@@ -51,7 +51,7 @@ func TestPartitionBy(t *testing.T) {
 				require.Greater(t, n.Parts, n.Keys/2, "%+v", c)
 			}
 
-			// And so are they read, by a member that has half of them.
+			// A member that has half of the partitions reads exactly these rows.
 			var got collected
 			o := Options{Group: c.topic + c.by, From: "beginning", MembersShare: true, PartitionBy: c.by, StopAtEnd: true}
 			require.NoError(t, run(t, db, c.topic, o, got.handler()).wait(t))

@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// consumed are the ids that a consumer gets that stops at the end.
+// consumed returns the ids that a consumer with StopAtEnd gets.
 func consumed(tb testing.TB, db *notify.DB, topic string, options Options) []uint64 {
 	tb.Helper()
 	options.StopAtEnd = true
@@ -90,8 +90,8 @@ func TestPositionsOfAnEmptyTable(t *testing.T) {
 	})
 }
 
-// The end is where it is: a row of a transaction that was open then has a lower
-// id than the newest, and comes when it commits. So it is for the last rows and
+// A row of a transaction that is open when a reader begins at the end has a lower
+// id than the newest row, and is delivered when it commits. The same holds for the last rows and
 // for a time.
 func TestEndWithATransactionInFlight(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -124,7 +124,7 @@ func TestEndWithATransactionInFlight(t *testing.T) {
 	})
 }
 
-// The end is found among the newest rows alone, however many there are.
+// The end is found among the newest rows, however many rows there are.
 func TestEndOfALongTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -168,7 +168,7 @@ func TestSince(t *testing.T) {
 				at := begin.Add(time.Duration(i*131) * time.Minute)
 				want := mysqltest.Value[uint64](t, db.Pool(), "SELECT COALESCE(MIN(id), 0) FROM shop WHERE at >= ?", at.Format(time.DateTime))
 				require.Equal(t, want, first(at, column), "%s %v", column, at)
-				// Another zone of the same moment, and a moment earlier.
+				// The same moment in another zone, and an earlier moment.
 				require.Equal(t, want, first(at.In(time.FixedZone("", 3*3600)), column))
 				require.Equal(t, want, first(at.Add(-time.Microsecond), column))
 			}
@@ -185,15 +185,15 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// A group that goes on where it was does not ask for a position: one that can't be
-// found does no harm, and Reset without a group is refused.
+// A group with an offset ignores From, even one that can't be
+// found, and Reset without a group is refused.
 func TestResetNeedsAGroup(t *testing.T) {
 	_, err := New(nil, "orders", Options{Reset: true})
 	require.ErrorIs(t, err, notify.ErrOptions)
 }
 
-// Without a group, too, a consumer goes on where it was when its connections are
-// lost: it neither begins again nor leaves out the rows that were committed meanwhile.
+// A consumer without a group also continues where it was after its connections are
+// lost: it neither begins again nor omits rows that were committed in the meantime.
 func TestReconnectWithoutAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

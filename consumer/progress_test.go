@@ -11,8 +11,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// Watch is told where reading begins and how the watermark moves, not past an open gap. A reader that begins at what it was told
-// gets what was not handled by then, a row that commits late included.
+// Watch gets the position where reading begins and every move of the watermark, but none past an open gap. A reader that begins at
+// such a position gets the rows that were not handled then, including a row that commits late.
 func TestWatch(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

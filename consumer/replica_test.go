@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A replica that takes writes, as it does by default, sees no open transaction of its source: a row that commits late
-// there is not lost here. (One whose account can't see that it is a replica knows by what it applies.)
+// A replica that takes writes, as it does by default, sees no open transaction of its source. A row that commits late
+// there is not lost here. (An account that can't see that the server is a replica detects it by the applied transactions.)
 func TestReplicaThatTakesWrites(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		source, replica := s.Replica(t)
@@ -37,7 +37,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 		got.waitFor(t, "two", "late")
 		require.NoError(t, c.end(t))
 
-		// Its own account shows nothing but what it has applied.
+		// This account can see only the applied transactions.
 		plain := attach(t, replica.User(t, there, "SELECT ON "+config.DBName+".*"))
 		session, err := core.NewSession(t.Context(), plain, core.SessionOptions{})
 		require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 		insert(t, db, "orders", "three")
 		eventually(t, applies, "it does not notice")
 
-		// A group's lock would be held on the source too.
+		// The source might also hold a lock of the group.
 		ctx, cancel := context.WithCancel(t.Context())
 		wrote := mysqltest.Result(func() error {
 			for ctx.Err() == nil {
@@ -73,7 +73,7 @@ func TestReplicaThatTakesWrites(t *testing.T) {
 	})
 }
 
-// attach opens a database whose tables are there, or come by replication.
+// attach opens a database whose tables exist, or come by replication.
 func attach(t *testing.T, config *mysql.Config) *notify.DB {
 	t.Helper()
 	db, err := notify.OpenConfig(config)

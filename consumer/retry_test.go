@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A message that is published again for one group comes to that group, and to consumers without
+// A message that is published again for one group is delivered to that group, and to consumers without
 // a group; the other groups count it as handled.
 func TestRetryOfAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -35,7 +35,7 @@ func TestRetryOfAGroup(t *testing.T) {
 	})
 }
 
-// A page of which the handler did a part counts those before it that are for others.
+// If a handler has handled a part of a page, the messages for other groups before that count as handled.
 func TestRetryInAPage(t *testing.T) {
 	other, failed := map[string]string{retryHeader: "other/1"}, errors.New("failed")
 	page := []Message{{ID: 1, Headers: other}, {ID: 2}, {ID: 3, Headers: other}, {ID: 4}, {ID: 5}, {ID: 6, Headers: other}}

@@ -32,16 +32,16 @@ const (
 	shareKeys    = 5 // of each writer
 )
 
-// shareMember is what a process of TestShareProcesses is told.
+// shareMember is the input of a process of TestShareProcesses.
 type shareMember struct {
 	DSN     string
 	Writers string
 }
 
-// The invariant: however members come, end and are killed (kill -9), and however writers
-// commit late and roll back, every row is handled, those of a key in the order in which they
+// The invariant: however members start, end and are killed (kill -9), and however writers
+// commit late and roll back, every row is handled. The rows of a key are handled in the order in which they
 // were published and by one member at a time; with a handler in a transaction exactly
-// once. Once no member comes or goes, the shares are fair.
+// once. When no member joins or leaves, the shares become fair.
 func TestShareProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
@@ -125,8 +125,8 @@ func TestShareProcesses(t *testing.T) {
 	})
 }
 
-// publishKeys publishes for keys of its own, numbered for each key, until the context ends.
-// Some commit late, some roll back.
+// publishKeys publishes for keys of its own, with a number for each key, until the context ends.
+// Some transactions commit late, some roll back.
 func publishKeys(ctx context.Context, db *notify.DB, n int, random *rand.Rand) error {
 	committed := make([]int, shareKeys)
 	for ctx.Err() == nil {
@@ -164,7 +164,7 @@ func publishKeys(ctx context.Context, db *notify.DB, n int, random *rand.Rand) e
 	return nil
 }
 
-// process is a member's, and ends with the test's.
+// process is a member's process, which ends with the test's.
 type process struct {
 	command *exec.Cmd
 	alive   io.Closer
@@ -199,13 +199,13 @@ func startMember(t *testing.T, told string) *process {
 	return p
 }
 
-// kill is kill -9.
+// kill kills with kill -9.
 func (p *process) kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// end has the member end as it should.
+// end ends the member in an orderly way.
 func (p *process) end(tb testing.TB) {
 	tb.Helper()
 	require.NoError(tb, p.alive.Close())
@@ -218,7 +218,7 @@ func (p *process) end(tb testing.TB) {
 }
 
 // shareMain is the member's process, with a consumer in each of two groups, until its stdin
-// ends.
+// is closed.
 func shareMain(told string) error {
 	var m shareMember
 	if err := json.Unmarshal([]byte(told), &m); err != nil {
@@ -262,10 +262,10 @@ func shareMain(told string) error {
 	return nil
 }
 
-// shareRandom is a member's source of random choices.
+// shareRandom returns a member's source of random choices.
 var shareRandom = sync.OnceValue(func() *rand.Rand { return mysqltest.RandomOf("share member") })
 
-// keyed is a message's key, and its number among those of the key.
+// keyed is a message's key, and the message's number for this key.
 func keyed(m Message) (key string, seq int, err error) {
 	seq, err = strconv.Atoi(string(m.Payload))
 	return m.Headers["key"], seq, err
@@ -317,7 +317,7 @@ func shareOnce(ctx context.Context, db *notify.DB, m Message, wrong func(string,
 		return err
 	}
 	if n, err := result.RowsAffected(); err != nil || n != 1 {
-		// A busy server may run later what one had sent that was killed: it was no handler any more.
+		// A busy server may run a statement of a killed member later; that was no handler any more.
 		var late bool
 		const query = "SELECT EXISTS (SELECT 1 FROM state_once s JOIN killed k ON k.member = s.member WHERE s.k = ? AND s.at >= k.at - INTERVAL 1 SECOND)" // both are when a statement began
 		if err := db.Pool().GetContext(ctx, &late, query, key); err != nil || late {

@@ -24,7 +24,7 @@ func publishKey(tb testing.TB, db *notify.DB, key, payload string) {
 	require.NoError(tb, err)
 }
 
-// snapshotOf is who has what in the group.
+// snapshotOf returns which session holds which lock of the group.
 func snapshotOf(tb testing.TB, db *notify.DB, group string) snapshot {
 	tb.Helper()
 	row, err := readGroup(tb.Context(), db.Pool(), "orders", group)
@@ -39,8 +39,8 @@ func snapshotOf(tb testing.TB, db *notify.DB, group string) snapshot {
 	return now
 }
 
-// fairly waits until so many members have their fair shares: none has more than one
-// partition more than another, none is free.
+// fairly waits until that many members have fair shares: their numbers of partitions differ by at most one,
+// and no partition is free.
 func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
@@ -60,7 +60,7 @@ func fairly(tb testing.TB, db *notify.DB, group string, members int) {
 	}, 4*patience, 20*time.Millisecond, "%d members do not share the group", members)
 }
 
-// Members of one process come and end: the shares are fair each time, and every message is
+// When members of one process join and leave, the shares become fair each time, and every message is
 // done exactly once.
 func TestShare(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -106,7 +106,7 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// Members can't disagree: how a group is shared is kept with it.
+// Members can't disagree, because the group stores how it is shared.
 func TestShareDisagreement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -154,8 +154,8 @@ func TestShareDisagreement(t *testing.T) {
 	})
 }
 
-// A group that had one reader goes on where it was when its members share it, gaps included,
-// and waits until that reader has ended.
+// When the members of a group that had one reader share it, the group continues where it was, gaps included,
+// after that reader has ended.
 func TestShareGoesOn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -180,7 +180,7 @@ func TestShareGoesOn(t *testing.T) {
 	})
 }
 
-// A poison message blocks its member's partitions until it is buried; nothing else is.
+// A message that always fails blocks its member's partitions until it is a dead letter, and no others.
 func TestShareDeadLetter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -209,8 +209,8 @@ func TestShareDeadLetter(t *testing.T) {
 	})
 }
 
-// What members who wait send: the coordinator about one poll a second, each other what any
-// consumer of a group does.
+// While members wait, the coordinator sends about one poll a second, and each other member as much as any
+// consumer of a group.
 func TestShareIdle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -230,7 +230,7 @@ func TestShareIdle(t *testing.T) {
 		}
 		member()
 		quietly(1)
-		// On a busy machine members lose connections, and what follows costs statements: several windows are tried.
+		// On a busy machine members lose connections, which costs statements, so several windows are tried.
 		below := func(limit float64) (rate float64) {
 			for range 6 {
 				if rate = during(t, commands, window); rate < limit {

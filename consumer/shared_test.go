@@ -16,14 +16,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// connections is the number of connections that an account has.
+// connections returns the number of connections of an account.
 func connections(tb testing.TB, db *notify.DB, user string) int {
 	tb.Helper()
 	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = ?", user)
 }
 
-// The consumers of many topics, each with a group, share a handful of connections: 8 gates, 2 that poll, one that helps, 4
-// that read, one with the locks, and the pool. Nothing is lost when the server ends all of them.
+// The consumers of many topics, each with a group, share a few connections: 8 of gates, 2 pollers, one helper, 4
+// readers, one with the locks, and the pool. Nothing is lost when the server ends all of them.
 func TestManyConsumers(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) { // so many consumers keep the machine busy
 		const most = 20
@@ -78,7 +78,7 @@ func TestManyConsumers(t *testing.T) {
 			require.Equal(t, holder, lock(topic))
 		}
 
-		// The session with the locks alone, then all.
+		// First the session with the locks alone, then all.
 		require.True(t, mysqltest.KillSession(t, admin.Pool(), holder))
 		mysqltest.Eventually(t, "another session has all locks", func() bool {
 			holder := lock(topics[0])
@@ -92,8 +92,8 @@ func TestManyConsumers(t *testing.T) {
 	})
 }
 
-// A consumer that is stopped in the middle of a read leaves the session to the other consumers, with no statement of its
-// own prepared.
+// A consumer that is stopped during a read leaves the session to the other consumers, without a prepared statement of its
+// own.
 func TestStopInTheMiddleOfARead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
@@ -125,7 +125,7 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 		got.waitFor(t, "first")
 		mysqltest.Eventually(t, "all have prepared to read", func() bool { return prepared() == before+5 })
 
-		// An ALTER TABLE behind a writer keeps a read waiting for 2 s.
+		// An ALTER TABLE behind a writer makes a read wait for 2 s.
 		writer, ddl := newConn(t, admin), newConn(t, admin)
 		onConn(t, writer, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')")
 		insert(t, admin, "orders", "second") // after a gap, at which the consumer polls
@@ -150,7 +150,7 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 	})
 }
 
-// The end of a context does not end the statement of a session that others use.
+// The end of a context does not interrupt a statement of a session that other callers use.
 func TestAskOutlivesItsContext(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A group's status shows its members, their partitions, and what waits in these.
+// A group's status shows its members, their partitions, and the waiting rows of these.
 func TestShareStatus(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -29,7 +29,7 @@ func statusBy(tb testing.TB, db *notify.DB, topic, key string) (*Status, error) 
 	return c.Status(context.WithoutCancel(tb.Context()))
 }
 
-// group is the status of one group, without what the clock decides.
+// group returns the status of one group, without the values that depend on the clock.
 func (s *Status) group(tb testing.TB, name string) GroupStatus {
 	tb.Helper()
 	at := slices.IndexFunc(s.Groups, func(g GroupStatus) bool { return g.Group == name })
@@ -47,7 +47,7 @@ func keep(tb testing.TB, db *notify.DB, group string, p position.Progress) {
 	require.NoError(tb, err)
 }
 
-// A group's status follows what its members do.
+// A group's status follows the work of its members.
 func TestStatus(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -87,7 +87,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// Offsets at any place of a table, and what belongs to others is not counted.
+// The status is right for offsets at any place of a table, and does not count what belongs to other groups.
 func TestStatusOfGroups(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -123,7 +123,7 @@ func TestStatusOfGroups(t *testing.T) {
 			assert.Less(t, g.Moved, past+patience, g.Group)
 		}
 
-		// The ids of an emptied table go on, those of a truncated one begin again.
+		// The ids of an emptied table continue, those of a truncated one begin again.
 		do(t, db, "DELETE FROM orders")
 		assert.False(t, statusOf(t, db, "orders").group(t, "B").BelowOffset)
 		do(t, db, "TRUNCATE TABLE orders")
@@ -132,7 +132,7 @@ func TestStatusOfGroups(t *testing.T) {
 	})
 }
 
-// Counting has a limit, of rows and of gaps, and says when it was reached.
+// Counting has a limit, for rows and for gaps, and the status shows when it was reached.
 func TestStatusCountsSoFar(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -162,7 +162,7 @@ func TestStatusCountsSoFar(t *testing.T) {
 		more := status.group(t, "more gaps")
 		assert.Equal(t, maxRanges+1, more.Gaps)
 		assert.EqualValues(t, rows-more.Gaps, more.Behind)
-		// What is behind all that is done counts first, and is one of the ranges.
+		// The rows behind all done ids count first, and are one of the ranges.
 		assert.Equal(t, []any{rows - 3*more.Gaps + 2*(maxRanges-1), true}, []any{more.Waiting, more.MoreWaiting})
 	})
 }

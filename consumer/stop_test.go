@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The end of Run's context lets the message in hand be done: it counts, is stored,
-// and no further one is begun.
+// After the end of Run's context the handler finishes its message: the message counts and is stored,
+// and no further one begins.
 func TestStopFinishesTheMessageInHand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -52,8 +52,8 @@ func TestStopFinishesTheMessageInHand(t *testing.T) {
 	})
 }
 
-// A handler that does not end is told StopTimeout after the end of Run's context;
-// its message comes again.
+// The context of a handler that does not return ends StopTimeout after the end of Run's context;
+// its message is delivered again.
 func TestStopTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -77,7 +77,7 @@ func TestStopTimeout(t *testing.T) {
 	})
 }
 
-// ErrStop, alone or wrapped, ends Run after the messages in hand, which count.
+// ErrStop, alone or wrapped, ends Run after the current messages, which count as handled.
 func TestErrStop(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -112,8 +112,8 @@ func TestErrStop(t *testing.T) {
 	})
 }
 
-// StopAtEnd reads what is there and returns, also when nothing is, or a
-// transaction is open; what that one commits comes to the group's next run.
+// StopAtEnd reads the existing rows and returns, even if there are none or a
+// transaction is open; its rows are delivered in the group's next run.
 func TestStopAtEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -135,8 +135,8 @@ func TestStopAtEnd(t *testing.T) {
 	})
 }
 
-// FlushInterval: negative, the offset is stored before the next message is begun;
-// long, only at the end. A handler in a transaction stores it always.
+// With a negative FlushInterval the offset is stored before the next message begins;
+// with a long one, only at the end. A handler in a transaction always stores it.
 func TestFlushInterval(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -169,7 +169,7 @@ func TestFlushInterval(t *testing.T) {
 		})).wait(t))
 		require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT error FROM mqnotify_dead_letter"))
 
-		// The interval's end comes also when nothing else does.
+		// The end of the interval counts even if nothing else happens.
 		var got collected
 		c := run(t, db, "orders", Options{Group: "idle", From: "beginning", FlushInterval: 50 * time.Millisecond}, got.handler())
 		eventually(t, func() bool {
@@ -179,8 +179,8 @@ func TestFlushInterval(t *testing.T) {
 	})
 }
 
-// An offset that can't be stored at the end is an error, since what was handled
-// will come again.
+// An offset that can't be stored at the end is an error, because the handled messages
+// will be delivered again.
 func TestStopUnsaved(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"context", "ErrStop", "StopAtEnd"} {
@@ -210,7 +210,7 @@ func TestStopUnsaved(t *testing.T) {
 	})
 }
 
-// Run ends with nil whatever the cause of its context's end, and wherever it is.
+// Run returns nil whatever the cause of its context's end is, and wherever Run is.
 func TestStopWithACause(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

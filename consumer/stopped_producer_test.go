@@ -20,7 +20,7 @@ import (
 // producerEnv makes the test's program a producer of the database that its value names.
 const producerEnv = "MQNOTIFY_TEST_PRODUCER"
 
-// producerMain inserts a row, says so, and commits when its stdin ends.
+// producerMain inserts a row, prints a line, and commits when its stdin is closed.
 func producerMain(dsn string) error {
 	db, err := notify.Open(dsn)
 	if err != nil {
@@ -38,8 +38,8 @@ func producerMain(dsn string) error {
 	return tx.Commit()
 }
 
-// A producer's process that is stopped (SIGSTOP) between INSERT and COMMIT delays its own row alone: the rows of other producers come, and its
-// row comes when it goes on and commits. If it is killed instead, nothing waits for it.
+// A producer's process that is stopped (SIGSTOP) between INSERT and COMMIT delays only its own row: the rows of other producers are
+// delivered, and its row when it continues and commits. If it is killed instead, nothing waits for it.
 func TestStoppedProducer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, killed := range []bool{false, true} {

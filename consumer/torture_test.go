@@ -26,7 +26,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The invariant: however writers commit, roll back, skip ids and dawdle, and
+// The invariant: however writers commit, roll back, skip ids and delay, and
 // however often a reader is killed, every committed row is delivered, to each
 // group at least once, and to a handler in a transaction exactly once.
 func TestTorture(t *testing.T) {
@@ -45,10 +45,10 @@ func TestTorture(t *testing.T) {
 				require.Empty(t, lost, "rows were lost")
 			})
 		}
-		// Without the gaps the same test loses rows: it can fail.
+		// Without gaps the same test loses rows, which shows that it can fail.
 		t.Run("without gaps", func(t *testing.T) {
 			t.Parallel()
-			// A reader that a busy machine lets begin after the writers have ended loses nothing.
+			// A reader that begins after the writers have ended, because the machine is busy, loses nothing.
 			mysqltest.Eventually(t, "a reader without gaps loses rows, or the test shows nothing", func() bool {
 				return len(torture(t, own, tortureReader{ForgetGaps: true}, tortureSize{Rows: mysqltest.Many(200, 1000, 1000)})) > 0
 			})
@@ -58,11 +58,11 @@ func TestTorture(t *testing.T) {
 
 const (
 	tortureWriters = 8
-	// slowest is how long a writer's transaction takes at most, about.
+	// slowest is the approximate maximum time of a writer's transaction.
 	slowest = 4 * time.Second
 )
 
-// tortureReader is what a reader's process is told.
+// tortureReader is the input of a reader's process.
 type tortureReader struct {
 	DSN        string
 	Group      string
@@ -73,7 +73,7 @@ type tortureReader struct {
 	Kill       bool // kill the readers at random
 }
 
-// tortureSize is what a torture reaches at least: in the long form 10^6 rows and 10^3 kills on each server.
+// tortureSize is the minimum size of a torture: in the long form 10^6 rows and 10^3 kills on each server.
 type tortureSize struct{ Rows, Kills int }
 
 const tortureEnv = "MQNOTIFY_TORTURE_READER"
@@ -111,7 +111,7 @@ func torture(t *testing.T, s *mysqltest.Server, reader tortureReader, size tortu
 	}
 	var committed []uint64
 	more := mysqltest.Many(500*time.Millisecond, 2500*time.Millisecond, time.Minute)
-	// What would show nothing goes on.
+	// Continue until the size is reached.
 	for ; (len(committed) <= size.Rows || int(kills.Load()) < size.Kills) && !t.Failed(); more = mysqltest.Many(time.Second, time.Second, 10*time.Second) {
 		until := time.Now().Add(more)
 		var writers sync.WaitGroup
@@ -164,8 +164,8 @@ func torture(t *testing.T, s *mysqltest.Server, reader tortureReader, size tortu
 	return lost
 }
 
-// keepReading runs a reader's process until the context ends, and kills it at
-// random if it is to.
+// keepReading runs a reader's process until the context ends. It kills it at
+// random if that is asked for.
 func keepReading(ctx context.Context, t *testing.T, r tortureReader, kills *atomic.Int64) {
 	random := mysqltest.RandomOf(t.Name() + r.Group)
 	told, err := json.Marshal(r)
@@ -337,7 +337,7 @@ func (w *tortureWriter) transaction(ctx context.Context, db *sql.DB) (err error)
 	return fmt.Errorf("%s: %w", end, err)
 }
 
-// sleep lets the server wait, with what the transaction holds.
+// sleep makes the server sleep while the transaction holds its locks.
 func (w *tortureWriter) sleep(ctx context.Context, conn *sql.Conn, most float64) {
 	_, _ = conn.ExecContext(ctx, fmt.Sprintf("DO SLEEP(%f)", w.random.Float64()*most))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// While rows are held back the log says which id they wait for, and for how long at most where a time bounds that, at the end of the
-// table, too. It does not say so of rows that come by themselves.
+// While rows are held back, the log says which id they wait for, and for how long at most if a time bounds that, also at the end of
+// the table. It does not say so for rows that are only not committed yet.
 func TestWaitIsSaid(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range ways(s) {

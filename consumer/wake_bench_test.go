@@ -18,9 +18,9 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// BenchmarkWake is the way of a message through everything, from Publish's call, and from its return, to the handler's
-// call, by a wake trigger, by mqnotify_wake, and by GTIDs. Floors in the same rounds: a round trip, and a hand-over of a
-// lock between two bare sessions. Medians.
+// BenchmarkWake measures the latency of a message, from Publish's call, and from its return, to the handler's
+// call, by a wake trigger, by mqnotify_wake, and by GTIDs. Floors in the same rounds are a round trip, and the hand-over of a
+// lock between two bare sessions. The figures are medians.
 //
 //	go test ./consumer -run - -bench Wake -benchtime 500x
 func BenchmarkWake(b *testing.B) {
@@ -33,7 +33,7 @@ func BenchmarkWake(b *testing.B) {
 	})
 }
 
-// benchmarkWake makes wake triggers for some tables.
+// benchmarkWake creates wake triggers for some tables.
 func benchmarkWake(b *testing.B, s *mysqltest.Server, triggers ...string) {
 	b.Helper()
 	config := s.Database(b)
@@ -75,7 +75,7 @@ func benchmarkWake(b *testing.B, s *mysqltest.Server, triggers ...string) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// handOver is two sessions that pass a lock.
+// handOver is two sessions that pass a lock to each other.
 type handOver struct {
 	holder, waiter *core.Session
 	name           string
@@ -108,7 +108,7 @@ func (h *handOver) ask(tb testing.TB, session *core.Session, query string, args 
 	})
 }
 
-// pass is the time from the release to the return of the wait.
+// pass returns the time from the release to the return of the wait.
 func (h *handOver) pass(tb testing.TB) float64 {
 	tb.Helper()
 	require.NoError(tb, h.ask(tb, h.holder, "SELECT GET_LOCK(?, 0)", h.name))
@@ -127,8 +127,8 @@ func (h *handOver) pass(tb testing.TB) float64 {
 	return ms(passed.Sub(begun))
 }
 
-// A thousand messages a second from 4 producers to 10 consumers, each a process, for
-// a second; 30 s in the long form. All get all. What it costs is printed.
+// 4 producers publish a thousand messages a second to 10 consumers, each a process, for
+// a second; 30 s in the long form. Every consumer gets all. The test prints the cost.
 func TestThousandASecond(t *testing.T) {
 	const producers, consumers, rate = 4, 10, 1000
 	period := mysqltest.Size(200*time.Millisecond, time.Second, 30*time.Second)

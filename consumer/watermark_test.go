@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// simulation is a table with writers, in the order in which a server does things,
-// without the server: ids are taken, rows appear at the commit or never.
+// simulation is a table with writers, without a server. It makes the steps in the order of a server:
+// ids are taken, and rows appear at the commit or never.
 type simulation struct {
 	random  *rand.Rand
 	next    uint64              // the next id
@@ -78,7 +78,7 @@ func (s *simulation) open() open {
 	return o
 }
 
-// read are the visible ids of (after, upTo], most of them at most.
+// read returns at most most of the visible ids of (after, upTo].
 func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 	for _, p := range s.visible.Spans {
 		for id := max(p.Lo, after+1); id <= min(p.Hi, upTo); id++ {
@@ -90,8 +90,8 @@ func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 	return ids
 }
 
-// The invariant: whatever the order of takes, commits, rollbacks and readings,
-// every row is read once, and nothing appears below the watermark. The reader follows
+// The invariant: whatever the order of taken ids, commits, rollbacks and reads,
+// every row is read once, and no row appears below the watermark. The reader follows
 // the protocol: page, then writers, then the gaps again. It restarts from
 // its stored progress at random. A writer that never ends may be among the writers.
 func TestWatermarkSimulated(t *testing.T) {
@@ -144,7 +144,7 @@ type simulatedReader struct {
 	last   uint64
 }
 
-// steps lets the writers go on, at any place between two statements of the reader.
+// steps lets the writers continue, at any place between two statements of the reader.
 func (r *simulatedReader) steps() {
 	for range r.random.IntN(4) {
 		r.step()
@@ -217,7 +217,7 @@ func openOf(names ...writer) open {
 	return o
 }
 
-// A transaction that stays open costs nothing however many rows come meanwhile.
+// A transaction that stays open costs nothing, however many rows are inserted in the meantime.
 func TestWatermarkOneLongWriter(t *testing.T) {
 	w := newWatermark(0, position.Set{})
 	now := time.Now()
@@ -238,8 +238,8 @@ func TestWatermarkOneLongWriter(t *testing.T) {
 	require.Equal(t, uint64(999), w.settled)
 }
 
-// While a transaction stays open, whatever others leave missing is read again when
-// they end, and no more than what they may have left.
+// While a transaction stays open, the reader reads the gaps of other writers again when
+// these end, and only the gaps that they may have left.
 func TestWatermarkManyShortWriters(t *testing.T) {
 	w := newWatermark(0, position.Set{})
 	now := time.Now()
@@ -266,12 +266,12 @@ func TestWatermarkManyShortWriters(t *testing.T) {
 	require.Len(t, w.writers, 1)
 }
 
-// gapsOf are the gaps of a span, as the reader would read them again.
+// gapsOf returns the gaps of a span that the reader would read again.
 func gapsOf(w *watermark, s position.Span) []position.Span {
 	return slices.Collect(w.seen.Missing(max(s.Lo-1, w.settled), min(s.Hi, w.frontier)))
 }
 
-// Under a load that never rests the watermark goes on.
+// Under a load without pauses the watermark still moves.
 func TestWatermarkNeverRests(t *testing.T) {
 	w := newWatermark(0, position.Set{})
 	now := time.Now()
@@ -306,7 +306,7 @@ func TestWatermarkGrace(t *testing.T) {
 	w.end(ended)
 	require.False(t, w.waiting())
 
-	// Heads that come all the time have their grace each, and cost little memory.
+	// Heads that come all the time have a grace period each, and need little memory.
 	for n := range 10_000 {
 		now = now.Add(10 * time.Millisecond)
 		id := uint64(7 + 2*n)

@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// openWoken makes topics with wake triggers.
+// openWoken creates topics with wake triggers.
 func openWoken(t *testing.T, s *mysqltest.Server, topics ...string) (*notify.DB, Options) {
 	t.Helper()
 	db := openConfig(t, s.Database(t), topics...)
@@ -55,7 +55,7 @@ func TestPlainInsertWakes(t *testing.T) {
 	})
 }
 
-// A consumer whose trigger is removed polls, and one that begins later does, too.
+// A consumer whose trigger is removed polls, and so does one that begins later.
 func TestTriggerRemoved(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, options := openWoken(t, s, "orders")
@@ -92,14 +92,14 @@ func TestConsumersShareSessions(t *testing.T) {
 			insert(t, db, topic, "x")
 		}
 		mysqltest.Eventually(t, "all are handled", func() bool { return int(handled.Load()) == len(topics) })
-		// At most 8 sessions in gates, 2 that poll, and one that helps, besides a session of each consumer's own.
+		// At most 8 sessions in gates, 2 pollers, and one helper, in addition to a session of each consumer.
 		sessions := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND COMMAND <> 'Sleep'")
 		require.LessOrEqual(t, sessions, 8+2+1+1)
 	})
 }
 
-// A row that came with the wait for its commit does not hide those that were committed after it, when the reader was
-// held up meanwhile.
+// A row that came with its commit wait does not hide rows that were committed after it while the reader was
+// delayed.
 func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, options := openWoken(t, s, "orders")
@@ -112,7 +112,7 @@ func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
 		}))
 		insert(t, db, "orders", "0")
 		mysqltest.Await(t, begun, "the first message")
-		// One waits in the channel, one in the reader's hands, and one comes with its commit. Each has time to get there.
+		// One row waits in the channel, the reader has one, and one comes with its commit. Each has time to get there.
 		for _, payload := range []string{"1", "2", "3"} {
 			insert(t, db, "orders", payload)
 			mysqltest.Window(t, 50*time.Millisecond)
@@ -124,7 +124,7 @@ func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
 	})
 }
 
-// The time of a message is right, whatever the server's time zone and the DSN say.
+// The time of a message is right, whatever the server's time zone and the DSN are.
 func TestTimeOfAWokenMessage(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t, "--default-time-zone=+05:00")

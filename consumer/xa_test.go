@@ -13,7 +13,7 @@ import (
 )
 
 // A prepared XA transaction whose session has left is open until another session
-// commits it: its row comes then.
+// commits it; its row is delivered then.
 func TestPreparedXA(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range []string{writersMetadataLocks, writersInnoDBTrx} {
@@ -46,8 +46,8 @@ func TestPreparedXA(t *testing.T) {
 	})
 }
 
-// endXA commits or rolls back a prepared transaction, once the server has let its
-// session go.
+// endXA commits or rolls back a prepared transaction, after the server has released it from its
+// session.
 func endXA(tb testing.TB, db *notify.DB, statement string) {
 	tb.Helper()
 	eventually(tb, func() bool {
@@ -59,8 +59,8 @@ func endXA(tb testing.TB, db *notify.DB, statement string) {
 	}, "%s", statement)
 }
 
-// A transaction goes by the same name while it runs, when it is prepared, and
-// when its session has left, whatever its session did before it.
+// A transaction has the same name while it runs, when it is prepared, and
+// when its session has left, whatever its session did before.
 func TestMetadataLockNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
@@ -124,9 +124,9 @@ func openMetadataLocks(tb testing.TB, db *notify.DB) (*core.Session, *metadataLo
 	return session, source
 }
 
-// MariaDB itself drops the metadata lock of a prepared XA transaction when its
-// session leaves, although the transaction is open and its row may still come:
-// the reason why metadata locks are refused there.
+// MariaDB drops the metadata lock of a prepared XA transaction when its
+// session leaves, although the transaction is open and its row may still be committed. This is
+// why metadata locks are refused there.
 func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
 	db := openTopic(t, own)
 	xid := "'" + db.Name() + "'"

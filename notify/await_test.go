@@ -18,21 +18,21 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// awaitStock waits until so many are in stock. A query that finds fewer takes a lock of that
-// number, which its session holds from then on.
+// awaitStock waits until a number is in stock. A query that finds less takes a lock with this
+// number, which its session then holds.
 func awaitStock(ctx context.Context, db *notify.DB, n int) ([]int, error) {
 	return notify.Await[int](ctx, db, "stock", "SELECT n FROM stock WHERE n >= ? OR GET_LOCK(CONCAT(DATABASE(), ?), 0) = 2", n, n)
 }
 
-// asked waits until awaitStock has asked.
+// asked returns when awaitStock has run its query.
 func asked(tb testing.TB, s *mysqltest.Server, config *mysql.Config, n int) {
 	tb.Helper()
 	admin := s.Admin(tb)
 	require.Eventually(tb, func() bool { return holder(tb, admin, fmt.Sprint(config.DBName, n)) != 0 }, patience, tick)
 }
 
-// A change of the table wakes those who wait for it at once if the table has wake triggers for all changes, and within a
-// second or so otherwise.
+// A change of the table wakes Await at once if the table has wake triggers for all changes, and otherwise within about a
+// second.
 func TestAwait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		var took [2][]time.Duration
@@ -66,7 +66,7 @@ func TestAwait(t *testing.T) {
 				took[i] = append(took[i], time.Since(begun))
 			}
 		}
-		// The best with triggers: a loaded machine may delay any, and most, for a while. The middle of those that are polled.
+		// Compare the best with triggers, because a loaded machine may delay most of them, and the median of the others.
 		mysqltest.Eventually(t, "an await with triggers ends in half of the time of one that polls", func() bool {
 			for range 4 {
 				again[0]()
@@ -79,7 +79,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// It ends with its context, with the cause of that, and with an error of the query.
+// Await returns the cause of its context when that ends, and an error of the query.
 func TestAwaitEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Tidy(t, "/mqnotify/notify.")
@@ -102,7 +102,7 @@ func TestAwaitEnds(t *testing.T) {
 	})
 }
 
-// Where locks do not reach the writers it polls, and it goes on after a restart of the server.
+// If locks do not reach the writers, Await polls. It continues after a restart of the server.
 func TestAwaitOnAReadOnlyServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)

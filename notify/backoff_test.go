@@ -53,7 +53,7 @@ func TestFibonacciJitter(t *testing.T) {
 	}
 }
 
-// The wait doubles up to the maximum, and the policy never gives up: the library's default stops
+// The wait doubles up to the maximum, and the policy never stops, while the library's default stops
 // after 15 minutes.
 func TestExponential(t *testing.T) {
 	policy := notify.Exponential(time.Second, 10*time.Second)

@@ -16,13 +16,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and its tables are init's.
+// ctx and db are for the examples. db is the result of notify.Open; mqnotify init has created its tables.
 var (
 	ctx = context.Background()
 	db  *notify.DB
 )
 
-// TestExamples runs the examples that need a server, on each, without a binary log.
+// TestExamples runs the examples that need a server, on each server, without a binary log.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -59,7 +59,7 @@ func ExampleListen() {
 		fmt.Println(err)
 		return
 	}
-	// In any program; INSERT INTO mqnotify_notification (name, payload) does the same.
+	// Any program can do the same with INSERT INTO mqnotify_notification (name, payload).
 	if err := notify.Notify(ctx, db, "reload", "v42"); err != nil {
 		fmt.Println(err)
 		return
@@ -98,7 +98,7 @@ func ExampleFibonacci() {
 	// Output: 10ms 10ms 20ms 30ms 50ms 80ms 100ms 100ms 10ms
 }
 
-// With the driver's own configuration, where a DSN can't say what is needed.
+// OpenConfig takes a configuration of the driver, for settings that a DSN can't express.
 func ExampleOpenConfig() {
 	config, err := mysql.ParseDSN(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -120,7 +120,7 @@ func ExampleOpenConfig() {
 	fmt.Println("a primary:", !readOnly)
 }
 
-// The notification is received if the transaction commits.
+// The notification is received when the transaction commits.
 func ExampleNotifyTx() {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -139,7 +139,7 @@ func ExampleNotifyTx() {
 	fmt.Println("sent with the commit")
 }
 
-// After a commit to a table that has no wake trigger.
+// Call Wake after a commit to a table that has no wake trigger.
 func Example_wake() {
 	if err := insertOrder(ctx); err != nil {
 		fmt.Println(err)
@@ -152,7 +152,7 @@ func Example_wake() {
 	fmt.Println("who listens to orders reads them now")
 }
 
-// The flag says that something changed which has no new id, such as an UPDATE. A consumer with consumer.Options{Flag: "counter"} polls it.
+// The flag shows a change without a new id, such as an UPDATE. A consumer with consumer.Options{Flag: "counter"} polls it.
 func ExampleFlag() {
 	flag := notify.Flag{Topic: "customers"}
 	if err := flag.Set(ctx, db.Pool()); err != nil { // after the commit, by the code that made the change

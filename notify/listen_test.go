@@ -21,7 +21,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// openNotifications makes the table of notifications, with or without its wake trigger.
+// openNotifications creates the table of notifications, with or without its wake trigger.
 func openNotifications(t *testing.T, s *mysqltest.Server, trigger bool) (db *notify.DB, config *mysql.Config) {
 	t.Helper()
 	config = s.Tidy(t, "/mqnotify/notify.")
@@ -48,7 +48,7 @@ func listen(t *testing.T, db *notify.DB, names ...string) <-chan notify.Notifica
 	return got
 }
 
-// Every process gets the notifications of its names, once and with their payloads, with a wake trigger and without.
+// Every process gets the notifications of its names once, with their payloads, with a wake trigger and without.
 func TestListen(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, trigger := range []bool{true, false} {
@@ -101,7 +101,7 @@ func TestListenLateCommits(t *testing.T) {
 	})
 }
 
-// 5,000 names in one process take a handful of connections, and a NOTIFY wakes the one that listens.
+// 5,000 names in one process use a few connections, and a NOTIFY wakes the one that listens.
 func TestListenToManyNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -119,7 +119,7 @@ func TestListenToManyNames(t *testing.T) {
 	})
 }
 
-// A receiver that is too slow learns that it missed some, and the others get all.
+// A receiver that is too slow learns that it missed some, and the other receivers get all.
 func TestListenMisses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -146,7 +146,7 @@ func TestListenMisses(t *testing.T) {
 	})
 }
 
-// A receiver goes on after its sessions were killed, and gets the notifications published meanwhile.
+// A receiver continues after its sessions were killed, and gets the notifications that were published in the meantime.
 func TestListenAfterKills(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -195,7 +195,7 @@ func insertNotifications(tb testing.TB, db mysqltest.Database, name string, rows
 	mysqltest.Exec(tb, db, "INSERT INTO mqnotify_notification (name) VALUES ('"+name+"')"+strings.Repeat(", ('"+name+"')", rows-1))
 }
 
-// The last receiver leaves in the middle of a delivery, again and again.
+// The last receiver leaves during a delivery, repeatedly.
 func TestListenLeaves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -258,7 +258,7 @@ func TestListenAfterTruncate(t *testing.T) {
 	})
 }
 
-// A transaction with more notifications than the reader looks for commits late: the receiver learns that it missed some.
+// If a transaction with more notifications than maxGaps commits late, the receiver learns that it missed some.
 func TestListenMissesALateMany(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -281,7 +281,7 @@ func TestListenMissesALateMany(t *testing.T) {
 	})
 }
 
-// Pruning does not wait for an open transaction, and deletes what is old.
+// Pruning does not wait for an open transaction, and deletes old rows.
 func TestListenPrunes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
@@ -297,7 +297,7 @@ func TestListenPrunes(t *testing.T) {
 	})
 }
 
-// A session that holds the leader's lock and does not lead stops no process from listening: the process polls.
+// A session that holds the leader's lock without leading keeps no process from listening: the process polls.
 func TestListenBesideAForeignLeader(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openNotifications(t, s, true)

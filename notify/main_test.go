@@ -22,9 +22,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long a test waits for what must come.
+	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
-	// tick is how often it looks.
+	// tick is how often it checks.
 	tick = 10 * time.Millisecond
 )
 
@@ -41,7 +41,7 @@ func makeTopic(tb testing.TB, db *notify.DB) {
 	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
 }
 
-// openProcess is the DB of another process: it keeps no idle connection, so that sessions of the test's are all that there are.
+// openProcess returns the DB of another process. It keeps no idle connection, so that the test's sessions are the only ones.
 func openProcess(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()
 	db := openDB(tb, config)
@@ -49,7 +49,7 @@ func openProcess(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// holder is the session that holds a lock, 0 for none.
+// holder returns the session that holds a lock, or 0 if none does.
 func holder(tb testing.TB, admin *sql.DB, lock string) uint64 {
 	tb.Helper()
 	return mysqltest.Value[uint64](tb, admin, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock)

@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// interpolated is how long a statement is at the worst, when the driver escapes
-// each byte of its values: _binary'...' around a payload, '...' around headers.
+// interpolated returns the maximum length of a statement, when the driver escapes
+// every byte of its values: _binary'...' around a payload, '...' around headers.
 func interpolated(into string, s statement) int {
 	query, args := s.sql(into)
 	size := len(query) - len(args) // each ? goes
@@ -28,7 +28,7 @@ func interpolated(into string, s statement) int {
 	return size
 }
 
-// However the sizes fall: no row is lost, doubled or moved, and each statement fits
+// Whatever the sizes are, no row is lost, doubled or moved, and every statement fits
 // into a packet with its command byte.
 func TestSplit(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -13,11 +13,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// The floor of a publish is the INSERT it sends, ready made, through database/sql
-// and the same driver settings. Floor and publish alternate, so that what the
-// machine does otherwise hits both. The figures are medians of the rounds.
+// The floor of a publish is the prepared text of its INSERT, sent through database/sql
+// with the same driver settings. Floor and publish alternate, so that other load
+// of the machine affects both. The figures are medians of the rounds.
 //
-// The test servers' durability applies to both: the log is written at each commit
+// The durability of the test servers applies to both: the log is written at every commit
 // and flushed once a second (innodb_flush_log_at_trx_commit=2).
 
 func BenchmarkPublishBatchesOf1000(b *testing.B) { compare(b, 1000, 20) }

@@ -73,7 +73,7 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
-// What is wrong with the call needs no server to say so.
+// Mistakes in a call are found without a server.
 func TestBadCalls(t *testing.T) {
 	config := mysql.NewConfig()
 	config.DBName, config.Addr = "d", "127.0.0.1:1"

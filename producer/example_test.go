@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and its tables are init's and the shop's.
+// ctx and db are for the examples. db is the result of notify.Open; mqnotify init and the shop have created its tables.
 var (
 	ctx = context.Background()
 	db  *notify.DB
@@ -91,8 +91,8 @@ func ExampleSafeToRetry() {
 	}
 }
 
-// The outbox pattern: the message is published if the business of the transaction
-// is committed, and only then.
+// The outbox pattern: the message is published if the transaction that stores the order
+// commits, and only then.
 func ExampleProducer_PublishTx() {
 	orders, err := producer.New(db, "orders", producer.Options{Flag: true})
 	if err != nil {

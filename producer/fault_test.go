@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Every message whose publish succeeded survives a server that is killed in the
-// middle, each once; one whose error is safe to retry is not there.
+// If a server is killed during publishes, every message whose publish succeeded survives
+// exactly once, and a message whose error is safe to retry is not stored.
 func TestServerKilledInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -78,8 +78,8 @@ func TestServerKilledInTheMiddle(t *testing.T) {
 	})
 }
 
-// A commit without an answer ends with the context, and is neither called a
-// failure nor tried again.
+// A commit without an answer ends with the context. It is neither called a
+// failure nor repeated.
 func TestNoAnswer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, messages := range map[string]int{"statement": 1, "transaction": 2} {
@@ -102,7 +102,7 @@ func TestNoAnswer(t *testing.T) {
 				err = mysqltest.Receive(t, published) // for less than the statement takes
 				require.ErrorIs(t, err, context.Canceled)
 				_, _ = db.Pool().ExecContext(t.Context(), fmt.Sprintf("KILL %d", session)) // it may have ended by itself
-				// Of a transaction nothing is committed before COMMIT.
+				// A transaction stores nothing before its COMMIT.
 				assert.Equal(t, messages == 1, errors.Is(err, notify.ErrUnknown), "%v", err)
 				assert.Equal(t, messages > 1, SafeToRetry(err))
 				if messages > 1 {

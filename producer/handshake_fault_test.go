@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// holder waits until a session other than the given one holds the topic's lock.
+// holder returns when a session other than the given one holds the topic's lock.
 func holder(t *testing.T, db *notify.DB, topic string, other uint64) (id uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -74,8 +74,8 @@ func TestHandshakeProducerDies(t *testing.T) {
 		assert.Equal(t, []string{"0", "1"}, all)
 		require.NoError(t, <-second)
 
-		// Killed while it waits for the end of the consumer's turn: what is published
-		// meanwhile is inserted once, by the session that follows.
+		// Kill it while it waits for the end of the consumer's turn. The messages that are published
+		// in the meantime are inserted once, by the next session.
 		waiting := queued(t, db)
 		third := publishing(ctx, h, payload(2))
 		mysqltest.KillSession(t, db.Pool(), waiting)
@@ -87,8 +87,8 @@ func TestHandshakeProducerDies(t *testing.T) {
 	})
 }
 
-// A consumer that starts first finds nothing, keeps out of the way, and gets what
-// comes.
+// A consumer that starts first finds nothing, does not block a producer that starts later, and gets
+// its messages.
 func TestHandshakeConsumerStartsFirst(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -138,7 +138,7 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 	})
 }
 
-// Without a Run Publish waits for one, and after it there is an error.
+// Without a Run Publish waits for one; after a Run has ended it returns an error.
 func TestHandshakeNotRunning(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -160,7 +160,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 		queued(t, db)
 		require.ErrorContains(t, h.Run(t.Context()), "runs already")
 
-		// It ends while one waits for its turn.
+		// Run ends while a Publish waits for its turn.
 		first := publishing(ctx, h, payload(0))
 		_, _, err = r.read(ctx, 1)
 		require.NoError(t, err)
@@ -176,7 +176,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 		require.ErrorIs(t, <-waits, errNotRunning)
 		assert.Equal(t, 1, count(t, db, "x"))
 
-		// And may run again.
+		// Run may be called again.
 		ctx, cancel = context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = h.Run(ctx) })
@@ -187,7 +187,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 	})
 }
 
-// A first connection that fails is told at once; a lost one is made again.
+// Run returns the error of a failed first connection at once, and replaces a lost connection.
 func TestHandshakeReconnects(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -225,7 +225,7 @@ func TestHandshakeReconnects(t *testing.T) {
 	})
 }
 
-// A caller that leaves while its messages are inserted is told that it can't know.
+// A caller that leaves while its messages are inserted gets ErrUnknown.
 func TestHandshakeCallerLeaves(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -245,7 +245,7 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 		err = <-published
 		require.ErrorIs(t, err, notify.ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
-		// A turn that has begun is finished, even if its caller has left.
+		// A turn that has begun is finished even if its caller has left.
 		h.stop()
 		mysqltest.Exec(t, blocker, "DO RELEASE_LOCK(?)", lock)
 		require.ErrorIs(t, <-h.end, context.Canceled)

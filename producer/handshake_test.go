@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// running is a Producer whose Run is under way.
+// running is a Producer whose Run runs.
 type running struct {
 	*Producer
 	stop func()
@@ -49,7 +49,7 @@ func runIt(t *testing.T, p *Producer) *running {
 	return &running{p, cancel, end}
 }
 
-// reader is the consumer's side: it reads what is new while it holds the lock.
+// reader is the consumer's side: it reads new rows while it holds the lock.
 type reader struct {
 	*core.Handshake
 	session *core.Session
@@ -71,7 +71,7 @@ func newReader(t *testing.T, db *notify.DB, topic string) *reader {
 	return r
 }
 
-// turn waits for the consumer's turn and returns the payloads that are new.
+// turn waits for the consumer's turn and returns the new payloads.
 func (r *reader) turn(ctx context.Context) (payloads []string, err error) {
 	if r.head, err = r.Wait(ctx, r.head, 10*time.Second); err != nil {
 		return nil, err
@@ -85,15 +85,15 @@ func (r *reader) turn(ctx context.Context) (payloads []string, err error) {
 	})
 }
 
-// begin makes it the consumer's turn, while there is no producer.
+// begin gives the consumer its first turn, while there is no producer.
 func (r *reader) begin(t *testing.T) {
 	t.Helper()
 	_, err := r.Wait(t.Context(), r.head, time.Millisecond)
 	require.NoError(t, err)
 }
 
-// queued waits until one of the two waits for the lock, which the other has: from
-// here on they take turns.
+// queued returns when one of the two waits for the lock, which the other has: from
+// then on they take turns.
 func queued(t *testing.T, db *notify.DB) (id uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -104,7 +104,7 @@ func queued(t *testing.T, db *notify.DB) (id uint64) {
 	return id
 }
 
-// read takes turns until n payloads have come, and tells how many turns brought some.
+// read takes turns until n payloads have come, and returns how many turns brought some.
 func (r *reader) read(ctx context.Context, n int) (all []string, turns int, err error) {
 	for len(all) < n {
 		payloads, err := r.turn(ctx)
@@ -127,8 +127,8 @@ func deadline(t *testing.T) context.Context {
 
 func payload(i int) Message { return Message{Payload: fmt.Append(nil, i)} }
 
-// Turn by turn: what is published in the consumer's turn is inserted when it has
-// ended and not before, and wakes the consumer for the next.
+// A message that is published in the consumer's turn is inserted after this turn
+// and not before, and wakes the consumer for the next one.
 func TestHandshakeAlternates(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const topic, n = "a `topic`", 30
@@ -151,8 +151,8 @@ func TestHandshakeAlternates(t *testing.T) {
 	})
 }
 
-// Both run as fast as they can: all comes, in order, and nothing is inserted while
-// it is the consumer's turn.
+// When both sides run as fast as they can, all messages come, in order, and nothing is inserted in
+// the consumer's turn.
 func TestHandshakeTurnsDoNotOverlap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		n := mysqltest.Many(50, 200, 200)
@@ -183,8 +183,8 @@ func TestHandshakeTurnsDoNotOverlap(t *testing.T) {
 	})
 }
 
-// A consumer that comes to wait an instant after the producer's turn has missed the
-// release that was to wake it. It need not wait for its bound.
+// A consumer that begins to wait just after the producer's turn has missed the
+// release that should have woken it. It need not wait for its bound.
 func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -206,7 +206,7 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 	})
 }
 
-// What is published while it is the consumer's turn comes together in the next.
+// Messages that are published in the consumer's turn come together in the next one.
 func TestHandshakeGathers(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -232,7 +232,7 @@ func TestHandshakeGathers(t *testing.T) {
 				}
 			})
 		}
-		// The consumer works on.
+		// The consumer continues its turn.
 		require.Eventually(t, func() bool { return inTurn() == publishers }, 30*time.Second, 10*time.Millisecond)
 		assert.Equal(t, 1, count(t, db, "x"), "inserted in the consumer's turn")
 		all, turns, err := r.read(ctx, 2*publishers)
@@ -243,14 +243,14 @@ func TestHandshakeGathers(t *testing.T) {
 	})
 }
 
-// inTurn is how many callers of Publish in this process wait for their turn: of one test at a time.
+// inTurn returns how many callers of Publish wait for their turn in this process; only one test at a time may have some.
 func inTurn() int {
 	all := make([]byte, 16<<20)
 	all = all[:runtime.Stack(all, true)]
 	return len(regexp.MustCompile(`(?m)^goroutine \d+ \[select.*\]:\n.*\(\*handshake\)\.publish\(`).FindAll(all, -1))
 }
 
-// publishing publishes and tells how it went.
+// publishing publishes in a goroutine and sends the result.
 func publishing(ctx context.Context, h *running, messages ...Message) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -260,8 +260,8 @@ func publishing(ctx context.Context, h *running, messages ...Message) <-chan err
 	return done
 }
 
-// Idle, the producer says nothing but the touch that keeps its lock. Without a
-// consumer that takes a turn it rests after a few.
+// An idle producer sends only the touches that keep its lock. If no
+// consumer takes a turn, it stops repeating the turn after a few times.
 func TestHandshakeIdleCostsNoStatement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Payloads that need a backslash before each byte fit up to the server's own
-// limit, and what does not fit is refused before it is sent.
+// Payloads that need a backslash before every byte fit up to the server's own
+// limit, and larger ones are refused before they are sent.
 func TestLargeMessages(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -45,7 +45,7 @@ func TestLargeMessages(t *testing.T) {
 	})
 }
 
-// Neither a server nor a driver that takes small packets only gets larger ones.
+// If a server or a driver accepts only small packets, it gets no larger ones.
 func TestSmallPackets(t *testing.T) {
 	messages := make([]Message, 200)
 	for i := range messages {

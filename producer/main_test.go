@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-// open returns access to the database that is closed at the test's end.
+// open returns a DB that is closed at the test's end.
 func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	tb.Helper()
 	db, err := notify.OpenConfig(config)
@@ -51,7 +51,7 @@ func count(tb testing.TB, db *notify.DB, topic string) (n int) {
 	return n
 }
 
-// inserting waits until a session runs an INSERT, and is its id.
+// inserting waits until a session runs an INSERT, and returns its id.
 func inserting(tb testing.TB, db *notify.DB) (session uint64) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
@@ -61,7 +61,7 @@ func inserting(tb testing.TB, db *notify.DB) (session uint64) {
 	return session
 }
 
-// stored is the topic's rows as messages, by id.
+// stored returns the topic's rows as messages, by id.
 func stored(tb testing.TB, db *notify.DB, topic string) map[uint64]Message {
 	tb.Helper()
 	rows, err := db.Pool().QueryContext(tb.Context(), "SELECT id, headers, payload FROM "+ident.Quote(topic))
@@ -82,7 +82,7 @@ func stored(tb testing.TB, db *notify.DB, topic string) map[uint64]Message {
 	return messages
 }
 
-// logged is a logger that keeps the messages it gets.
+// logged is a logger that keeps its messages.
 type logged struct {
 	slog.Handler
 	mu   sync.Mutex

@@ -24,7 +24,7 @@ func everyByte() []byte {
 	return all
 }
 
-// What goes in comes out, byte by byte, under every mode that changes how a
+// Messages are stored byte by byte as they were published, under every mode that changes how a
 // string is written.
 func TestPublishStoresWhatItIsGiven(t *testing.T) {
 	messages := []Message{
@@ -92,8 +92,8 @@ func TestTopicNames(t *testing.T) {
 	})
 }
 
-// The ids that Publish works out are those of the rows, with many publishers at
-// once, in every lock mode of AUTO_INCREMENT and with ids in steps.
+// The ids that Publish computes are those of the rows, with many publishers at the
+// same time, in every lock mode of AUTO_INCREMENT and with an increment above 1.
 func TestIDs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		check := func(t *testing.T, s *mysqltest.Server, step int) {
@@ -179,7 +179,7 @@ func TestOneMessageIsOneStatementAndNoneIsNone(t *testing.T) {
 	})
 }
 
-// A batch of several statements leaves nothing when one of them fails.
+// A batch of several statements stores nothing if one of them fails.
 func TestPublishIsAllOrNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -210,8 +210,8 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// A session without autocommit would leave the rows in a transaction that is never
-// committed.
+// In a session without autocommit the rows would stay in a transaction that nothing
+// commits.
 func TestPublishCommitsWithoutAutocommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Headers that decide which groups get a message can't be set by a program, in whatever way it publishes.
+// No way of publishing lets a program set the headers that determine which groups get a message.
 func TestReservedHeaders(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, err := notify.OpenConfig(s.Database(t))

@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// counted stands for the flag, and counts.
+// counted replaces the flag, and counts.
 type counted struct {
 	mu sync.Mutex
 	n  int
@@ -37,8 +37,8 @@ func (c *counted) count() int {
 	return c.n
 }
 
-// The messages of a transaction are there when it commits, with the ids that
-// PublishTx returned, and never were when it does not.
+// The messages of a transaction are stored when it commits, with the ids that
+// PublishTx returned, and are not stored otherwise.
 func TestPublishTx(t *testing.T) {
 	type transaction interface {
 		notify.Tx
@@ -170,8 +170,8 @@ func TestTransact(t *testing.T) {
 	})
 }
 
-// Two transactions that lock the same rows the other way round: one of them is
-// rolled back by the server and runs again.
+// If two transactions lock the same rows in opposite order, the server rolls one of them
+// back, and it runs again.
 func TestTransactRunsAgainAfterADeadlock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -212,7 +212,7 @@ func TestTransactRunsAgainAfterADeadlock(t *testing.T) {
 	})
 }
 
-// A publish that waits too long for a lock is tried again.
+// A publish whose lock wait times out is tried again.
 func TestPublishTriesAgainAfterALockWait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

@@ -18,13 +18,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// install makes the wake triggers of the tables, and mqnotify_wake.
+// install installs the wake triggers of the tables, and mqnotify_wake.
 func install(tb testing.TB, db *notify.DB, tables ...string) {
 	tb.Helper()
 	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Logger: slog.New(slog.DiscardHandler)}, tables...))
 }
 
-// calls is the number of CALLs that the server has got. A wake trigger makes none.
+// calls returns the number of CALLs that the server has received. A wake trigger makes none.
 func calls(tb testing.TB, db *notify.DB) (n int) {
 	tb.Helper()
 	var name string
@@ -32,8 +32,8 @@ func calls(tb testing.TB, db *notify.DB) (n int) {
 	return n
 }
 
-// A topic without a wake trigger: what a producer publishes, alone or in a transaction, wakes consumers of other
-// processes by mqnotify_wake. Where the procedure is not there, they poll.
+// If a topic has no wake trigger, a publish, alone or in a transaction, wakes consumers of other
+// processes by mqnotify_wake. If the procedure is missing, they poll.
 func TestPublishWakes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, publish := range map[string]func(t *testing.T, p *Producer){
@@ -61,7 +61,7 @@ func TestPublishWakes(t *testing.T) {
 	})
 }
 
-// medianWake is the median time from a commit to the consumer's handler.
+// medianWake returns the median time from a commit to the consumer's handler.
 func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*testing.T, *Producer)) time.Duration {
 	t.Helper()
 	config := s.Database(t)
@@ -106,7 +106,7 @@ func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*t
 	return took[len(took)/2]
 }
 
-// A producer calls mqnotify_wake if the table has no wake trigger. With a trigger it calls once, and finds the trigger.
+// A producer calls mqnotify_wake if the table has no wake trigger. With a trigger it calls it once, and then finds the trigger.
 func TestCallsOfWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s.Start(t), "x") // no other test moves this server's counter
@@ -140,7 +140,7 @@ func TestCallsOfWake(t *testing.T) {
 	})
 }
 
-// knows publishes until the producer has found out that its topic has a wake trigger.
+// knows publishes until the producer knows that its topic has a wake trigger.
 func knows(t *testing.T, p *Producer, db *notify.DB) {
 	t.Helper()
 	mysqltest.Eventually(t, "the producer calls no more", func() bool {
@@ -152,8 +152,8 @@ func knows(t *testing.T, p *Producer, db *notify.DB) {
 	})
 }
 
-// Once the producer knows that its topic has no wake trigger, an INSERT and the call of mqnotify_wake are one packet.
-// Whatever becomes of the call, the ids are those of the rows.
+// When the producer knows that its topic has no wake trigger, it sends an INSERT and the call of mqnotify_wake in one packet.
+// Whether or not the call succeeds, the returned ids are those of the rows.
 func TestPublishWithCall(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
@@ -186,7 +186,7 @@ func TestPublishWithCall(t *testing.T) {
 		require.False(t, woken)
 		require.Equal(t, []uint64{4}, ids)
 
-		// The last id that the connection has given out is of another table now.
+		// The connection's last id belongs to another table now.
 		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x MODIFY id BIGINT UNSIGNED NOT NULL DEFAULT 9")
 		_, _, err = publish(1)
 		require.ErrorIs(t, err, ErrNoID)
@@ -197,7 +197,7 @@ func TestPublishWithCall(t *testing.T) {
 	})
 }
 
-// A KILL may meet the packet after its INSERT is stored, and so its error promises nothing.
+// A KILL may arrive after the packet's INSERT was stored, so its error must not be safe to retry.
 func TestInterruptedPacketIsInDoubt(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
@@ -231,7 +231,7 @@ func TestInterruptedPacketIsInDoubt(t *testing.T) {
 	})
 }
 
-// knowsCalls waits until the producer has found out that its topic has no wake trigger.
+// knowsCalls waits until the producer knows that its topic has no wake trigger.
 func knowsCalls(t *testing.T, p *Producer) {
 	t.Helper()
 	mysqltest.Eventually(t, "the producer knows that calls are of use", func() bool {
