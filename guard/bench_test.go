@@ -35,8 +35,8 @@ func median(b *testing.B, f, floor func(n int)) {
 	b.ReportMetric(float64(took)/float64(least), "floors")
 }
 
-// What guards cost without contention, compared with a bare UPDATE of one row over the
-// same pool: every guard runs at least that.
+// The cost of guards without contention, compared with a bare UPDATE of one row over the
+// same pool, because every guard runs at least one such statement.
 func BenchmarkGuards(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db, _ := openState(b, s)

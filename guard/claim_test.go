@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A claim is one's, and each has one successor, however often the next step is triggered.
+// A claim has one owner and at most one successor, however often the next step is triggered.
 func TestClaims(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
@@ -53,7 +53,7 @@ func TestClaims(t *testing.T) {
 			try(false)(claims.Forget(t.Context(), "ship 1"))
 			try(true)(claims.Follow(t.Context(), "pay 1", "ship 1"))
 
-			// In a transaction it counts if that commits.
+			// In a transaction it counts when the transaction commits.
 			for _, commit := range []bool{false, true} {
 				tx, err := db.Pool().BeginTxx(t.Context(), nil)
 				require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestClaims(t *testing.T) {
 			_, err = claims.ClaimTx(t.Context(), db.Pool(), "k")
 			require.ErrorIs(t, err, notify.ErrOptions)
 
-			// Nothing follows itself. What differs in a byte is another key.
+			// No key follows itself. Keys that differ in one byte are different.
 			_, err = claims.Follow(t.Context(), "k", "k")
 			require.ErrorIs(t, err, notify.ErrOptions)
 			err = inTx(t, db, func(tx notify.Tx) error {
@@ -90,7 +90,7 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// A step of a chain that is triggered by sixteen at once is taken by one, step after step.
+// Of sixteen callers that trigger a step of a chain at the same time, one takes it, step after step.
 func TestChain(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)

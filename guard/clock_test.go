@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// clockMain says what the time is, and answers with what it got: of a lease ("take",
-// "hold"), of an interval ("every") or once ("once").
+// clockMain prints its time, and then the result of each order: for a lease ("take",
+// "hold"), an interval ("every") or once ("once").
 func clockMain(ctx context.Context, db *notify.DB, t told) error {
 	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
 	if err != nil {
@@ -44,8 +44,8 @@ func clockMain(ctx context.Context, db *notify.DB, t told) error {
 	})
 }
 
-// A client whose clock is an hour off, or that lives in another time zone, changes
-// nothing: not when leases expire, not whose turn it is, not what the server stores.
+// A client whose clock is an hour off, or that is in another time zone, changes
+// nothing: not when leases expire, not who gets through, not what the server stores.
 func TestClockOff(t *testing.T) {
 	t.Parallel()
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
@@ -94,7 +94,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 		require.Less(t, status.Left, 2*ttl, "taken after the time that the statement began with, at most")
 		return !status.Held
 	}
-	// expires lets the lease's time pass, but for what the server's clock has to decide.
+	// expires waits until the lease has expired by the server's clock.
 	expires := func() {
 		t.Helper()
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET expires_at = expires_at - INTERVAL ? SECOND WHERE name = 'x'", int((ttl - time.Second).Seconds()))
@@ -119,7 +119,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 	require.Zero(t, mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM (SELECT done_at FROM mqnotify_once UNION ALL SELECT taken_at FROM mqnotify_interval
 		UNION ALL SELECT taken_at FROM mqnotify_lease) t WHERE ABS(TIMESTAMPDIFF(SECOND, done_at, UTC_TIMESTAMP(6))) > 60`))
 
-	// One that holds renews in time, and is not robbed.
+	// A holder renews in time, and keeps the lease.
 	wrong("hold", true)
 	renewals := func() int {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease WHERE name = 'x'")

@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Where two servers take writes, another holder takes the lease on the other server while a
-// transaction is fenced by it here, and this server has not heard of it: the server refuses
+// If two servers take writes, another holder may take the lease on the other server while a
+// transaction is fenced by it here, and this server does not know it yet: the server refuses
 // the transaction at its commit.
 func TestLeaseFenceOfAGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
@@ -68,7 +68,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 		require.NoError(t, next.Release(t.Context()))
 		require.Zero(t, mysqltest.Value[int](t, here.Pool(), "SELECT n FROM resource"))
 
-		// Both at the same time, again and again: a transaction that is refused has done nothing.
+		// Both at the same time, repeatedly: a transaction that is refused has no effect.
 		var both sync.WaitGroup
 		const each = 20
 		for _, db := range []*notify.DB{here, there} {
@@ -91,7 +91,7 @@ func TestLeaseFenceOfAGroup(t *testing.T) {
 	})
 }
 
-// count counts up, in two steps, in a transaction that is fenced.
+// count counts up, in two steps, in a fenced transaction.
 func count(ctx context.Context, db *notify.DB, held guard.Held) error {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {

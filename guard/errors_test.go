@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A column that is missing may be one of the user's table: `mqnotify init` is no remedy.
+// A missing column may belong to the user's table, so `mqnotify init` is no remedy.
 func TestMissingColumn(t *testing.T) {
 	require.NotErrorIs(t, explain("once in users, key", "7", &mysql.MySQLError{Number: 1054}), notify.ErrNoState)
 	require.ErrorIs(t, explain("lease", "x", &mysql.MySQLError{Number: 1146}), notify.ErrNoState)

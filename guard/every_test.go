@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Every lets one through an interval, of any number that ask.
+// Every lets one of any number of callers through in an interval.
 func TestEvery(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
@@ -66,7 +66,7 @@ func TestEvery(t *testing.T) {
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour, due, float64(time.Minute))
 
-			// The server's clock decides: that of a session that is an hour later.
+			// The server's clock decides: here that of a session whose time is an hour later.
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 1 HOUR WHERE interval_key = 'hourly'")
 			through, err = every.Try(t.Context(), db)
 			require.NoError(t, err)
@@ -75,8 +75,8 @@ func TestEvery(t *testing.T) {
 	})
 }
 
-// everyMain asks again and again, and says when it got through: between which two times
-// of the machine, which has the server too.
+// everyMain calls Try repeatedly, and prints when it got through: between which two times
+// of the machine, which also runs the server.
 func everyMain(ctx context.Context, db *notify.DB, t told) error {
 	every := guard.Every{Key: t.Name, Interval: t.TTL}
 	random := t.random()
@@ -95,7 +95,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 	return obey(func(string) error { return nil })
 }
 
-// Processes that are killed in the middle, and lose their connections, get through once an
+// Processes, some of which are killed or lose their connections, get through once in an
 // interval, all of them together.
 func TestEveryProcesses(t *testing.T) {
 	rounds := mysqltest.Many(2, 3, 60)
@@ -144,12 +144,12 @@ func TestEveryProcesses(t *testing.T) {
 		slices.SortFunc(all, func(a, b passed) int { return cmp.Compare(a.told, b.told) })
 		const slack = 2 * time.Millisecond // for a machine's clock that is corrected
 		for i := 1; i < len(all); i++ {
-			// The one that was told later may have been through first.
+			// The process that got its answer later may have been through first.
 			apart := time.Duration(max(all[i].told-all[i-1].asked, all[i-1].told-all[i].asked))
 			require.GreaterOrEqual(t, apart, interval-slack, "two got through in one interval")
 		}
 		require.LessOrEqual(t, len(all), times(), "somebody got through of whom the server knows nothing")
-		// Each cut, and each process that was killed, may have kept one from being told.
+		// Every cut, and every kill, may have lost the answer of one that got through.
 		require.GreaterOrEqual(t, len(all), times()-failed-rounds-len(ended)-len(running), "some got through and were not told")
 		t.Logf("%d intervals, %d processes told, %d of them killed with kill -9, connections of half of them cut %d times, %d tries failed",
 			times(), len(all), rounds, rounds, failed)

@@ -29,7 +29,7 @@ func TestMoreExamples(t *testing.T) {
 	})
 }
 
-// The step and what it does are committed together.
+// One transaction commits the claim of the step and its work.
 func ExampleClaims_FollowTx() {
 	claims := guard.NewClaims(db)
 	tx, err := db.Pool().BeginTx(ctx, nil)
@@ -55,7 +55,7 @@ func ExampleClaims_FollowTx() {
 	fmt.Println("forgotten:", forgotten && err == nil)
 }
 
-// In the scheduler of each machine.
+// This runs in the scheduler of every machine.
 func ExampleEvery_Due() {
 	daily := guard.Every{Key: "daily report", Interval: 24 * time.Hour}
 	ours, err := daily.Try(ctx, db)
@@ -70,7 +70,7 @@ func ExampleEvery_Due() {
 	fmt.Println("again in less than a day:", due > 0 && due < 24*time.Hour && err == nil)
 }
 
-// A process that is started again goes on with the lease that it had.
+// A restarted process continues with the lease that it had.
 func ExampleMutex_Resume() {
 	lease, err := guard.NewMutex(db, "migration", guard.MutexOptions{Kind: "lease", TTL: time.Minute})
 	if err != nil {
@@ -97,7 +97,7 @@ func ExampleMutex_Resume() {
 	}
 }
 
-// A lock that nothing but a human's decision frees, with a token.
+// A lock with a token that only a person frees.
 func ExampleMutex_TryLock() {
 	repair, err := guard.NewMutex(db, "repair", guard.MutexOptions{Kind: "flag"})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and its tables are init's.
+// ctx and db are for the examples. db is the result of notify.Open; mqnotify init has created its tables.
 var (
 	ctx = context.Background()
 	db  *notify.DB
@@ -63,7 +63,7 @@ func ExampleNewOnce() {
 	}
 }
 
-// Rows that are there already: invoices whose sent_at is NULL are not sent yet.
+// Once works on existing rows: here invoices, whose sent_at is NULL until they are sent.
 func ExampleNewOnce_table() {
 	sent, err := guard.NewOnce(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleNewOnce_table() {
 	}
 }
 
-// What is done in the transaction is done exactly once.
+// The work in the transaction is done exactly once.
 func ExampleOnce_TryTx() {
 	sent, err := guard.NewOnce(db, guard.OnceTable{Table: "invoices", Key: "id", Time: "sent_at"})
 	if err != nil {
@@ -100,7 +100,7 @@ func ExampleOnce_TryTx() {
 	fmt.Println("marked:", ours && err == nil)
 }
 
-// An order is paid or cancelled, not both, however often either is asked for.
+// An order is paid or cancelled, but not both, however often either is requested.
 func ExampleClaims() {
 	claims := guard.NewClaims(db)
 	if _, err := claims.Claim(ctx, "order 7"); err != nil {
@@ -123,14 +123,14 @@ func ExampleClaims() {
 	}
 }
 
-// In the scheduler of each machine.
+// This runs in the scheduler of every machine.
 func ExampleEvery_Try() {
 	often := guard.Every{Key: "frequent report", Interval: 9 * time.Minute}
 	ours, err := often.Try(ctx, db)
 	fmt.Println("the report is ours:", ours && err == nil)
 }
 
-// In the scheduler of each machine, at 3:00 in Berlin.
+// This runs in the scheduler of every machine, at 3:00 in Berlin.
 func ExampleEvery_period() {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -194,7 +194,7 @@ func ExampleWith() {
 	}
 }
 
-// Every kind of mutex is used alike; this one is a lease.
+// All kinds of mutex are used in the same way; this one is a lease.
 func ExampleNewMutex() {
 	imports, err := guard.NewMutex(db, "import", guard.MutexOptions{Kind: "lease", TTL: 30 * time.Second})
 	if err != nil {
@@ -237,8 +237,8 @@ func ExampleMutex_Take() {
 	}
 }
 
-// Work in the same database can't be done by one who has lost the lease and does not
-// know it.
+// A process that has lost the lease and does not know it can't change the
+// same database.
 func ExampleMutex_Fence() {
 	lease, err := guard.NewMutex(db, "books", guard.MutexOptions{Kind: "lease", TTL: 30 * time.Second})
 	if err != nil {

@@ -9,17 +9,17 @@ func Abandon(h Held) {
 	<-lease.done
 }
 
-// Renew is Resume, but renews nothing in the background.
+// Renew is Resume without renewals in the background.
 func Renew(ctx context.Context, m *Mutex, token uint64) error {
 	l := m.kind.(*lease)
 	return explain("renew", l.name, again(ctx, func() error { return l.renew(ctx, token) }))
 }
 
-// TakeAs takes the lease for an attempt, as often as it is called, as the statements do of an
+// TakeAs takes the lease with the mark of one attempt. Several calls act like the repeated statements of an
 // attempt whose connections are lost.
 func TakeAs(ctx context.Context, m *Mutex, attempt string) (uint64, error) {
 	return m.kind.(*lease).takeAs(ctx, attempt)
 }
 
-// Retried is how many statements and transactions of this process were run again.
+// Retried is how many statements and transactions of this process were repeated.
 func Retried() uint64 { return retried.Load() }

@@ -18,15 +18,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// What a client did to a lease.
+// The operations of a client on a lease.
 const (
 	take    = "take"
 	renew   = "renew"
 	release = "release"
 )
 
-// event is the beginning of what a client does to a lease, or its end. Times are the
-// machine's, in nanoseconds, which has the server too.
+// event is the begin or the end of an operation on a lease. Times are those of the
+// machine, which also runs the server, in nanoseconds.
 type event struct {
 	Does  string
 	Begun bool
@@ -37,7 +37,7 @@ type event struct {
 }
 
 // historyMain takes, renews and releases a lease at random, with its token or an old one,
-// and says what it does before and after. It never waits, and forgets some of its tokens,
+// and prints every operation before and after. It never waits, and drops some of its tokens,
 // so that leases expire.
 func historyMain(ctx context.Context, db *notify.DB, t told) error {
 	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
@@ -91,7 +91,7 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 	return obey(func(string) error { return nil })
 }
 
-// brokenTake looks whether the lease is free, and then takes it, in two statements.
+// brokenTake reads whether the lease is free, and then takes it, in two statements.
 func brokenTake(ctx context.Context, db *notify.DB, t told) (uint64, error) {
 	var free bool
 	err := db.Pool().GetContext(ctx, &free, "SELECT NOT EXISTS (SELECT 1 FROM mqnotify_lease WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))", t.Name)
@@ -112,7 +112,7 @@ func brokenTake(ctx context.Context, db *notify.DB, t told) (uint64, error) {
 	return uint64(id), err
 }
 
-// operation is what porcupine judges: an event's two halves.
+// operation is a begin and an end as one operation for porcupine.
 type operation struct {
 	does   string
 	token  uint64 // that was given
@@ -123,19 +123,19 @@ type operation struct {
 	answer int64
 }
 
-// leaseState is a lease as the model knows it.
+// leaseState is the state of the model.
 type leaseState struct {
 	token uint64
 	held  bool
-	// When the call began that took or renewed it last, and when it had been answered.
+	// When the call began that last took or renewed it, and when its answer came.
 	call, answer int64
 }
 
-// leaseModel is what a lease promises: a token larger by one for each taking; no process
+// leaseModel is the guarantee of a lease: every taking has a token larger by one; no process
 // takes it while it is held; only its holder can renew and release it. It
 // is held until it is released, or until ttl after it was taken or renewed, which the
-// server did at some time between call and answer. What has not ended, as far as anybody
-// knows, may happen at any time after its call, or never.
+// server did at some time between call and answer. An operation without an answer
+// may happen at any time after its call, or never.
 func leaseModel(ttl time.Duration) porcupine.Model {
 	const slack = int64(2 * time.Millisecond) // for a machine's clock that is corrected
 	return (&porcupine.NondeterministicModel{
@@ -179,7 +179,7 @@ func leaseModel(ttl time.Duration) porcupine.Model {
 	}).ToModel()
 }
 
-// faults are what processes meet that share a lease.
+// faults are the faults of the processes that share a lease.
 type faults struct {
 	kills, cuts int
 	proxy       *mysqltest.Proxy
@@ -187,7 +187,7 @@ type faults struct {
 }
 
 // histories runs processes that share a lease, kills and replaces some, cuts their
-// connections, and returns what they did, and how much of it was sent again.
+// connections, and returns their operations, and the number of repeated statements.
 func histories(t *testing.T, db *notify.DB, told told, processes, most int, faults faults) (all []porcupine.Operation, again int) {
 	t.Helper()
 	counted := func() int {
@@ -259,9 +259,9 @@ func histories(t *testing.T, db *notify.DB, told told, processes, most int, faul
 	return all, again
 }
 
-// Histories of processes that take, renew and release leases at the same time, are killed
-// in the middle and lose their connections, are those of one lease: a linearizability
-// checker says so.
+// The histories of processes that take, renew and release leases at the same time, are killed
+// and lose their connections, are linearizable histories of one lease, by a
+// checker.
 func TestLeaseLinearizable(t *testing.T) {
 	most, kills, cuts := mysqltest.Many(60, 120, 3000), mysqltest.Many(1, 2, 20), mysqltest.Many(2, 4, 60)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -282,7 +282,7 @@ func TestLeaseLinearizable(t *testing.T) {
 	})
 }
 
-// The checker finds a lease that looks first and takes then.
+// The checker rejects a lease that first reads and then takes.
 func TestLeaseLinearizableShowsTwo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("shows that TestLeaseLinearizable can fail, not what a lease does; TestMutexProcessesShowTwo does the like")
@@ -299,7 +299,7 @@ func TestLeaseLinearizableShowsTwo(t *testing.T) {
 	})
 }
 
-// shownHistory returns the history as text, an operation in each line.
+// shownHistory returns the history as text, an operation on each line.
 func shownHistory(all []porcupine.Operation) string {
 	var text strings.Builder
 	for _, o := range all {

@@ -16,13 +16,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// calling is a TwoStep that does nothing but call.
+// calling is a TwoStep that only calls.
 func calling(call func(ctx context.Context) error) guard.TwoStep {
 	return guard.TwoStep{TTL: time.Minute, Call: call, Finish: func(context.Context, *sqlx.Tx) error { return nil }}
 }
 
-// A row has one lease, whichever unique key it is asked for by, in whatever spelling that
-// the column takes for the same, and whatever the session is set to.
+// A row has one lease, by whichever unique key a caller names it, in whichever spelling
+// the column takes as the same, and whatever the session's settings are.
 func TestTwoStepOneLeaseARow(t *testing.T) {
 	const german = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -86,8 +86,8 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 	})
 }
 
-// When the key names another row than the one whose lease was taken, nothing is done to
-// that one.
+// If the key names another row than the one whose lease was taken, nothing is done to
+// that row.
 func TestTwoStepOtherRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -103,7 +103,7 @@ func TestTwoStepOtherRow(t *testing.T) {
 			require.ErrorIs(t, err, notify.ErrLockLost, change)
 		}
 
-		// Between the look for the row and the lease, which waits here.
+		// This happens between the read of the row and the lease, which waits here.
 		lease, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { _ = lease.Rollback() }()
@@ -119,13 +119,13 @@ func TestTwoStepOtherRow(t *testing.T) {
 	})
 }
 
-// waiting are the sessions in the database whose statement is like that.
+// waiting returns the sessions in the database whose statement matches.
 func waiting(t *testing.T, db *notify.DB, statement string) int {
 	t.Helper()
 	return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ?", statement)
 }
 
-// Engines that lock no rows exclude no session, and roll nothing back: they are refused where
+// Engines without row locks exclude no session and roll nothing back, so they are refused where
 // that matters.
 func TestEngines(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -156,7 +156,7 @@ func TestEngines(t *testing.T) {
 	})
 }
 
-// A transaction that has the pool's only connection needs no other one, also while others
+// A transaction that has the pool's only connection needs no other one, even while other callers
 // wait for it.
 func TestOneConnection(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -183,7 +183,7 @@ func TestOneConnection(t *testing.T) {
 			require.NoError(t, tx.Commit())
 			require.NoError(t, mysqltest.Receive(t, other))
 
-			// The rest does with one as well.
+			// The other guards also need only one.
 			require.NoError(t, guard.LockRow(ctx, db, guard.RowRef{Table: "ma`ils", Key: "id", Value: 1}, patience,
 				func(ctx context.Context, tx *sqlx.Tx) error {
 					_, err := readyOnce(db).TryTx(ctx, tx, "k")

@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// requireToken asks that the token was refused, and why.
+// requireToken requires that the token was refused, and why.
 func requireToken(t *testing.T, err error, want guard.TokenError) {
 	t.Helper()
 	var wrong *guard.TokenError
@@ -32,8 +32,8 @@ func inTx(t *testing.T, db *notify.DB, f func(tx notify.Tx) error) error {
 	return f(tx)
 }
 
-// A lease needs no connection: it is taken, its taker goes away, and another program
-// goes on with it or releases it, by its token. Tokens only grow. The token of another lease,
+// A lease needs no connection: a program takes it and ends, and another program
+// continues or releases it, by its token. Tokens only grow. The token of another lease,
 // an old one and one that was never given release nothing and renew nothing.
 func TestLeaseTokens(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -85,7 +85,7 @@ func TestLeaseTokens(t *testing.T) {
 }
 
 // The next holder gets a lease that is not renewed when it expires, with a larger token. The
-// previous holder can neither release, renew nor fence any more. A lease that is renewed lasts.
+// previous holder can then neither release, renew nor fence. A lease that is renewed lasts.
 func TestLeaseExpires(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -123,8 +123,8 @@ func TestLeaseExpires(t *testing.T) {
 	})
 }
 
-// A statement of a connection that was lost may run after the one that was sent in its place, or be the second of
-// two that ran. The token that the taker was told stays the lease's, and no renewal makes the lease shorter.
+// A statement of a lost connection may run after its repetition, or both may
+// run. The token that the caller has stays the lease's, and no renewal makes the lease shorter.
 func TestLeaseStatementsOfLostConnections(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
@@ -138,7 +138,7 @@ func TestLeaseStatementsOfLostConnections(t *testing.T) {
 		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		require.NoError(t, guard.Renew(t.Context(), lease, token))
 
-		// A session's time is that of its statement's beginning, which may be long ago.
+		// A session's time is the begin of its statement, which may be long ago.
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP() - 30"}
 		late := newLease(t, openDB(t, config), "x", time.Minute)
@@ -158,7 +158,7 @@ func TestLeaseStatementsOfLostConnections(t *testing.T) {
 }
 
 // A holder that can't reach the server knows that the lease is lost before the server
-// gives it to anybody else, and its context says why. Others need no connection that it
+// gives it to another one, and its context has the reason. Other holders need no connection that it
 // would have to give up.
 func TestLeaseLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -192,8 +192,8 @@ func TestLeaseLost(t *testing.T) {
 	})
 }
 
-// A holder learns at its next renewal that the lease was taken from it, by hand for
-// instance.
+// A holder learns at its next renewal that the lease was taken from it, for example by
+// hand.
 func TestLeaseTakenAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -205,7 +205,7 @@ func TestLeaseTakenAway(t *testing.T) {
 		require.ErrorIs(t, held.Release(t.Context()), notify.ErrLockLost)
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_lease WHERE expires_at > UTC_TIMESTAMP(6)"))
 
-		// At its release, when that comes first.
+		// Or at its release, if that comes first.
 		lease = newLease(t, db, "y", time.Hour)
 		held = mustLock(t, lease)
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
@@ -214,7 +214,7 @@ func TestLeaseTakenAway(t *testing.T) {
 	})
 }
 
-// The renewals go on over lost connections and a restart of the server.
+// The renewals survive lost connections and a restart of the server.
 func TestLeaseSurvives(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -243,7 +243,7 @@ func TestLeaseSurvives(t *testing.T) {
 	})
 }
 
-// No other holder takes the lease while a transaction is fenced by it, even past its end, so
+// No other holder takes the lease while a transaction is fenced by it, even after the lease's end, so
 // the transaction commits as the only holder.
 func TestLeaseFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -288,7 +288,7 @@ func errs(err error) int {
 }
 
 // A lease that was renewed after a transaction's first read can still be fenced, if the transaction is READ COMMITTED.
-// Some servers refuse the default; the error then names the way out.
+// Some servers refuse the default level; the error then names the remedy.
 func TestLeaseFenceAfterARenewal(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)

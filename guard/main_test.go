@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long a test waits for what must come.
+	// patience is how long a test waits for an event.
 	patience = time.Minute
-	// tick is how often it looks.
+	// tick is how often it checks.
 	tick = 10 * time.Millisecond
 )
 
@@ -38,7 +38,7 @@ func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// openState is a database of the test's own with the tables of guards.
+// openState returns a database of the test with the tables of guards.
 func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	config := s.Database(tb)
@@ -62,7 +62,7 @@ func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *noti
 	}
 }
 
-// shortly is a context that ends soon.
+// shortly returns a context that ends soon.
 func shortly(tb testing.TB, d time.Duration) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), d)
@@ -84,7 +84,7 @@ func newLease(tb testing.TB, db *notify.DB, name string, ttl time.Duration) *gua
 	return lease
 }
 
-// readyOnce is a Once on the ready table.
+// readyOnce returns a Once on the table of `mqnotify init`.
 func readyOnce(db *notify.DB) *guard.Once {
 	once, err := guard.NewOnce(db, guard.OnceTable{})
 	if err != nil {
@@ -93,7 +93,7 @@ func readyOnce(db *notify.DB) *guard.Once {
 	return once
 }
 
-// lost is closed when the lock is lost.
+// lost returns a channel that is closed when the lock is lost.
 func lost(tb testing.TB, held guard.Held) <-chan struct{} {
 	tb.Helper()
 	holding, stop := held.Context(context.Background())
@@ -101,7 +101,7 @@ func lost(tb testing.TB, held guard.Held) <-chan struct{} {
 	return holding.Done()
 }
 
-// leaseStatus is what the server knows of a lease.
+// leaseStatus is a lease's row.
 type leaseStatus struct {
 	Held  bool
 	Token uint64        // of the last holder; 0 if it was never taken

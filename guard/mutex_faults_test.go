@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The error of a wait that ends while the server is away does not say that the lock is held, but
+// If a wait ends while the server is away, its error does not say that the lock is held, but
 // why the server could not be asked, even if the lock was held before.
 func TestMutexServerAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -111,8 +111,8 @@ func TestMutexConnectionLost(t *testing.T) {
 	})
 }
 
-// A context that ends while the server takes the lock: the attempt waits for the answer and takes the lock back. If it only left,
-// the server would give the lock to no caller, after the attempt to take it back.
+// If a context ends while the server takes the lock, the attempt waits for the answer and releases the lock. Without the wait,
+// the server might take the lock after the release, for no caller.
 func TestMutexContextEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ blocksTaking, release string }{
@@ -149,7 +149,7 @@ func TestMutexContextEnds(t *testing.T) {
 	})
 }
 
-// A statement that frees a key or a lock of any holder is not run again after a lost answer: by then
+// A statement that frees a key or a lock of any holder is not repeated after a lost answer, because by then
 // the next holder may have it.
 func TestFreedOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -216,8 +216,8 @@ func TestFreedOnce(t *testing.T) {
 	})
 }
 
-// answerLost runs act and cuts its connection after the server has done what act asked
-// for, and before it is told: block, run in a transaction, makes act's statement wait,
+// answerLost runs act and cuts its connection after the server has done what act requested,
+// and before the answer: block, run in a transaction, makes act's statement wait,
 // until the proxy forwards nothing more.
 func answerLost[T any](t *testing.T, direct *notify.DB, proxy *mysqltest.Proxy, block, statement, done string, want int, act func() T) T {
 	t.Helper()

@@ -36,8 +36,8 @@ func with(options guard.MutexOptions) func(db *notify.DB, name string) (*guard.M
 	return func(db *notify.DB, name string) (*guard.Mutex, error) { return guard.NewMutex(db, name, options) }
 }
 
-// eachMutex runs f for each implementation, and for connections that count changed rows
-// and found ones.
+// eachMutex runs f for each kind, with connections that count changed rows
+// and with connections that count found rows.
 func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name string) *guard.Mutex)) {
 	t.Helper()
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -55,14 +55,14 @@ func eachMutex(t *testing.T, f func(t *testing.T, db *notify.DB, open func(name 
 	})
 }
 
-// What all mutexes have in common.
+// These properties are common to all mutexes.
 func TestMutex(t *testing.T) {
 	eachMutex(t, func(t *testing.T, _ *notify.DB, open func(name string) *guard.Mutex) {
 		held, err := open("A name: ☃").TryLock(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, held.Err())
 
-		// No second holder gets it, nor its holder again; another name is another lock.
+		// Neither a second holder nor its holder can take it again; another name is another lock.
 		_, err = open("A name: ☃").TryLock(t.Context())
 		require.ErrorIs(t, err, notify.ErrNotAcquired)
 		require.ErrorContains(t, err, "A name")
@@ -70,8 +70,8 @@ func TestMutex(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, other.Release(t.Context()))
 
-		// A wait ends with its context, and with its cause. On a busy machine a short one ends before the
-		// server has refused it.
+		// A wait ends with its context, and with its cause. On a busy machine a short context may end before the
+		// server has refused the lock.
 		enough := errors.New("enough")
 		ctx := t.Context()
 		err = nil
@@ -89,7 +89,7 @@ func TestMutex(t *testing.T) {
 		_, err = open("free").TryLock(ctx)
 		require.ErrorIs(t, err, enough)
 
-		// A waiter has it after the release, even after a release under a context that has ended.
+		// A waiter gets it after the release, even after a release with a context that has ended.
 		waits := mysqltest.Result(func() guard.Held { return mustLock(t, open("A name: ☃")) })
 		working, stop := held.Context(t.Context())
 		defer stop()
@@ -106,7 +106,7 @@ func TestMutex(t *testing.T) {
 	})
 }
 
-// One at a time: what two did at once would show in the count.
+// A mutex has one holder at a time: two would make the count wrong.
 func TestMutexExcludes(t *testing.T) {
 	eachMutex(t, func(t *testing.T, db *notify.DB, open func(name string) *guard.Mutex) {
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE IF NOT EXISTS counter (kind VARCHAR(20) PRIMARY KEY, n INT NOT NULL, token BIGINT UNSIGNED NOT NULL)")
@@ -134,7 +134,7 @@ func TestMutexExcludes(t *testing.T) {
 	})
 }
 
-// What f returns, With returns; and the lock is free after a panic.
+// With returns what f returns, and the lock is free after a panic.
 func TestWith(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -148,7 +148,7 @@ func TestWith(t *testing.T) {
 		require.NoError(t, guard.With(t.Context(), lease, func(context.Context) error { ran = true; return nil }))
 		require.True(t, ran)
 
-		// A lock that was lost while f ran is an error, whatever f says.
+		// A lock that was lost while f ran is an error, whatever f returns.
 		row, err := guard.NewMutex(db, "x", guard.MutexOptions{Kind: "row"})
 		require.NoError(t, err)
 		err = guard.With(t.Context(), row, func(ctx context.Context) error {
@@ -159,7 +159,7 @@ func TestWith(t *testing.T) {
 	})
 }
 
-// What is for leases alone, and what is for those without an end, the other kinds refuse.
+// The methods for leases only, and for kinds that do not expire, are refused by the other kinds.
 func TestMutexKinds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
@@ -182,7 +182,7 @@ func TestMutexKinds(t *testing.T) {
 	})
 }
 
-// A lock without an end stays taken when its holder is gone, until it is broken.
+// A kind that does not expire stays taken when its holder is gone, until Break.
 func TestBreak(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
@@ -211,8 +211,8 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// A release that got no answer, and gave up, may have released the lock: the next release does
-// not take that for a loss. A release that finds another holder does.
+// A release that failed without an answer may have released the lock; the next release does
+// not count that as a loss. A release that finds another holder does.
 func TestReleaseAgain(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ table, release, free string }{
@@ -246,7 +246,7 @@ func TestReleaseAgain(t *testing.T) {
 	})
 }
 
-// An advisory lock whose connection ends is lost at once, with a cause, and another's.
+// An advisory lock whose connection ends is lost at once, with a cause, and another holder gets it.
 func TestAdvisoryLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -277,8 +277,8 @@ func TestAdvisoryLost(t *testing.T) {
 	})
 }
 
-// An advisory lock is not trusted where it does not exclude: behind a proxy that deals
-// statements out to several sessions, and on a server whose writers are elsewhere.
+// An advisory lock is refused where it does not exclude: behind a proxy that distributes
+// statements to several sessions, and on a server whose writers are elsewhere.
 func TestAdvisoryUnsafe(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--read-only=1")

@@ -27,8 +27,8 @@ func onceInMails(tb testing.TB, db *notify.DB, taker string) *guard.Once {
 	return once
 }
 
-// One gets through, whether the connection counts changed rows or found ones; on the
-// ready table, on a user's own, and inside a transaction.
+// One caller gets through, whether the connection counts changed or found rows; on the
+// table of `mqnotify init`, on a user's own, and inside a transaction.
 func TestOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
@@ -64,7 +64,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// Inside a transaction it is done if that commits and not if it does not; others wait.
+// Inside a transaction the row is done if it commits, and not otherwise; other callers wait.
 func TestOnceTx(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
@@ -89,7 +89,7 @@ func TestOnceTx(t *testing.T) {
 			require.NoError(t, tx.Rollback())
 			require.True(t, mysqltest.Receive(t, other))
 
-			// A transaction whose snapshot is older than what another one did.
+			// A transaction whose snapshot is older than the change of another one.
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_once (once_key) VALUES ('old')")
 			tx = begin()
 			var n int
@@ -112,8 +112,8 @@ func TestOnceTx(t *testing.T) {
 	})
 }
 
-// A caller that loses the connection in the middle finds out whether it got through, where the
-// table stores the taker; where it does not, an error says that this is unknown.
+// A caller that loses the connection during Try finds out whether it got through if the
+// table stores the taker. Otherwise the error says that this is unknown.
 func TestOnceConnectionLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -128,7 +128,7 @@ func TestOnceConnectionLost(t *testing.T) {
 		} {
 			_, err := once.Reset(t.Context(), key) // connected, and the table known
 			require.NoError(t, err)
-			// The statement waits for the row until the connection is cut, and goes on.
+			// The statement waits for the row until the connection is cut, and then continues.
 			lock, err := direct.Pool().BeginTxx(t.Context(), nil)
 			require.NoError(t, err)
 			if key == "ready" {

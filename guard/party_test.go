@@ -23,7 +23,7 @@ import (
 
 const partyEnv = "MQNOTIFY_GUARD_PARTY"
 
-// told is what a process of a test is told. It does what its role does, reads orders line
+// told is the input of a process of a test. The process does what its role does, reads orders line
 // by line and answers in lines.
 type told struct {
 	Role, DSN, Kind, Name string
@@ -31,13 +31,13 @@ type told struct {
 	Choices               string // the name of its random choices
 }
 
-// random are the random choices of such a process.
+// random returns the source of random choices of such a process.
 func (t told) random() *rand.Rand { return mysqltest.RandomOf(t.Choices) }
 
 // parties counts the processes that each test has started.
 var parties sync.Map
 
-// roles are what a process can be.
+// roles are the possible roles of a process.
 var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
 	"racer":   raceMain,
 	"worker":  workerMain,
@@ -47,7 +47,7 @@ var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
 	"every":   everyMain,
 }
 
-// party is such a process, seen from the test.
+// party is such a process, as the test sees it.
 type party struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
@@ -57,7 +57,7 @@ type party struct {
 	killed  sync.Once
 }
 
-// startParty starts a process, which lives no longer than the test's.
+// startParty starts a process, which ends with the test's process.
 func startParty(t *testing.T, told told) *party {
 	t.Helper()
 	return startProgram(t, os.Args[0], told)
@@ -94,7 +94,7 @@ func startProgram(t *testing.T, program string, told told) *party {
 	return p
 }
 
-// kill is kill -9, also for one that is stopped, and returns when the process has ended.
+// kill kills with kill -9, also a stopped process, and returns when the process has ended.
 func (p *party) kill() {
 	p.killed.Do(func() {
 		_ = p.command.Process.Kill() // it may have ended by itself
@@ -103,10 +103,10 @@ func (p *party) kill() {
 	})
 }
 
-// tell writes a line. It may have ended.
+// tell writes a line to the process, which may have ended.
 func (p *party) tell(line string) { _, _ = io.WriteString(p.orders, line+"\n") }
 
-// hear is the next line that it says; false at its end.
+// hear returns the next line of the process; false at its end.
 func (p *party) hear(t *testing.T) (string, bool) {
 	t.Helper()
 	select {
@@ -131,7 +131,7 @@ func partyMain(text string) error {
 	return roles[t.Role](context.Background(), db, t)
 }
 
-// obey calls f with each line that it is told, until the test's process closes the other
+// obey calls f with every line of input, until the test's process closes the other
 // end or ends.
 func obey(f func(order string) error) error {
 	lines := bufio.NewScanner(os.Stdin)

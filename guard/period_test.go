@@ -12,11 +12,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// An Every of a period lets one through in each, whatever is left of the period, by the server's clock.
+// An Every with a Period lets one caller through in each period, however much of the period is left, by the server's clock.
 func TestEveryPeriod(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			// A zone whose day has just begun, or is about to end, would make the test fail now and then: noon is far from both.
+			// In a zone whose day has just begun or is about to end, the test would sometimes fail: noon is far from both.
 			now := mysqltest.Value[int](t, db.Pool(), "SELECT TIME_TO_SEC(UTC_TIME())")
 			zone := time.FixedZone("noon", 12*60*60-now)
 			for _, period := range []string{"hour", "day", "week", "month"} {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A period begins with its first instant, in zones whose clocks are changed at night, at midnight, forward and back.
+// A period begins with its first instant, also in zones whose clocks change at night or at midnight, forward and back.
 func TestPeriodStart(t *testing.T) {
 	for _, c := range []struct {
 		period            calendar
@@ -39,7 +39,8 @@ func TestPeriodStart(t *testing.T) {
 	}
 }
 
-// Periods follow one another without a gap: every half hour of a year is in a period that begins before it, which ends where the next begins.
+// Periods follow one another without a gap: every half hour of a year is in a period that begins before it and ends where the next
+// begins.
 func TestPeriodsFollow(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Asia/Amman", "America/Havana", "Asia/Beirut", "Atlantic/Azores", "America/St_Johns"} {
 		zone, err := time.LoadLocation(name)

@@ -22,7 +22,7 @@ const (
 	chained = 4 // the kind that is a step of a chain
 )
 
-// raceMain tries for a key when it is told to, and acts if it gets through.
+// raceMain tries to get a key when it is ordered to, and acts if it gets through.
 func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	once, claims := readyOnce(db), guard.NewClaims(db)
 	own, err := guard.NewOnce(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"})
@@ -64,9 +64,9 @@ func raceMain(ctx context.Context, db *notify.DB, _ told) error {
 	})
 }
 
-// Once, Claims, the steps of a chain and Every never let two through: sixteen processes (with -short, eight) race for each key, half
-// of them with connections that count found rows. Some are killed with kill -9 in the
-// middle of a race, and some lose their connections. In a race without either, one gets through.
+// Once, Claims, the steps of a chain and Every never let two callers through: sixteen processes (with -short, eight) race for each
+// key, half of them with connections that count found rows. Some are killed with kill -9 during
+// a race, and some lose their connections. In a race without either, one gets through.
 func TestOnceRaces(t *testing.T) {
 	races := mysqltest.Many(25, 100, 25_000) // two of the five kinds are Once
 	racers := mysqltest.Many(8, 16, 16)
@@ -158,7 +158,7 @@ func TestOnceRaces(t *testing.T) {
 				next, err := claims.Next(t.Context(), last)
 				require.NoError(t, err)
 				require.False(t, won == 1 && next == "", "a step that nobody took")
-				// What one sent that was killed may take the step when the others have asked.
+				// A statement of a killed process may take the step after the others have tried.
 				late = next == "" && disturbed
 				if next != "" {
 					last = next
@@ -173,7 +173,7 @@ func TestOnceRaces(t *testing.T) {
 		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM (SELECT race FROM acts GROUP BY race HAVING COUNT(*) > 1) twice"))
 		acts := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM acts")
 		require.GreaterOrEqual(t, acts, races-kills-unwon)
-		// Steps only ever go on from the last one.
+		// Steps only follow the last one.
 		count, walked := mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_claim WHERE follows IS NOT NULL"), 0
 		for last = "the beginning"; ; walked++ {
 			if last, err = claims.Next(t.Context(), last); last == "" {

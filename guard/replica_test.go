@@ -24,7 +24,7 @@ func TestAdvisoryOnAReplica(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return mysqltest.Value[int](t, openDB(t, there).Pool(), "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'x'") == 1
 		}, patience, tick)
-		// The source goes on writing: an account that may not see the replication sees that.
+		// The source continues to write, which an account sees even if it may not see the replication.
 		ctx, cancel := context.WithCancel(t.Context())
 		wrote := mysqltest.Result(func() error {
 			for ctx.Err() == nil {
@@ -46,7 +46,7 @@ func TestAdvisoryOnAReplica(t *testing.T) {
 	})
 }
 
-// A wait for a lock outlives the server's death, and gets the lock that its holder lost.
+// A wait for a lock survives the server's death, and gets the lock that its holder lost.
 func TestLockWaitsThroughARestart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)

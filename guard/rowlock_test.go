@@ -35,8 +35,8 @@ func balance(tb testing.TB, db *notify.DB, id int) int {
 	return mysqltest.Value[int](tb, db.Pool(), "SELECT balance FROM `acc``ounts` WHERE id = ?", id)
 }
 
-// One transaction at a time on a row: what is read and written in two statements does not
-// get lost. What fails or panics leaves nothing.
+// One transaction at a time has the row, so a read and a write in two statements lose
+// no update. A function that fails or panics changes nothing.
 func TestLockRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
@@ -58,7 +58,7 @@ func TestLockRow(t *testing.T) {
 		}
 		all.Wait()
 		require.Equal(t, 80, balance(t, db, 1))
-		// The connections wait for locks as long as they did before.
+		// The connections have their former lock wait timeout.
 		require.Equal(t, mysqltest.Value[int](t, db.Pool(), "SELECT @@GLOBAL.innodb_lock_wait_timeout"), mysqltest.Value[int](t, db.Pool(), "SELECT @@innodb_lock_wait_timeout"))
 
 		no := errors.New("no")
@@ -78,7 +78,7 @@ func TestLockRow(t *testing.T) {
 	})
 }
 
-// A row that is locked: every way of waiting, and a row that is not there.
+// A locked row with every way of waiting, and a missing row.
 func TestLockRowHeld(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
@@ -110,7 +110,7 @@ func TestLockRowHeld(t *testing.T) {
 	})
 }
 
-// A deadlock is the caller's trouble no more: it runs again.
+// LockRow repeats the transaction after a deadlock, so the caller does not see it.
 func TestLockRowDeadlock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
@@ -158,8 +158,8 @@ func TestLockRowRefuses(t *testing.T) {
 	})
 }
 
-// The pitfall of LIMIT with a lock, and why LockRow takes a unique key alone: a search
-// that has no index locks the rows that it passes, so that the second worker gets
+// The pitfall of LIMIT with a lock, and the reason why LockRow requires a unique key: a search
+// without an index locks the rows that it passes, so that the second worker gets
 // nothing although there is work.
 func TestLimitWithLock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -179,7 +179,7 @@ func TestLimitWithLock(t *testing.T) {
 		require.Equal(t, []int{1}, free(first, " SKIP LOCKED"))
 		require.Empty(t, free(second, " SKIP LOCKED"), "three rows are free")
 
-		// By the key, one row is locked and no other: all four have their own.
+		// By the key only one row is locked: all four workers have a row of their own.
 		require.NoError(t, first.Rollback())
 		require.NoError(t, second.Rollback())
 		var nested func(id int) error
@@ -194,9 +194,9 @@ func TestLimitWithLock(t *testing.T) {
 	})
 }
 
-// The pitfall of an external call inside a transaction: it happened although the
-// transaction did not, and again when that is run again. In two steps the row is free
-// meanwhile, and the call happens once.
+// The pitfall of an external call inside a transaction: the call happens although the
+// transaction is rolled back, and again when the transaction is repeated. In two steps the row is free
+// in the meantime, and the call happens once.
 func TestTwoStep(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
@@ -250,12 +250,12 @@ func TestTwoStep(t *testing.T) {
 		require.Equal(t, 2, finished)
 		require.Equal(t, "paid", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
 
-		// A call that fails leaves the row as it was, and free for the next one.
+		// A call that fails leaves the row unchanged, and free for the next one.
 		no := errors.New("no")
 		pay.Call = func(context.Context) error { return no }
 		require.ErrorIs(t, pay.Do(t.Context(), db, account(2)), no)
 
-		// A lease that another holder has got meanwhile: Finish is rolled back.
+		// Another holder got the lease in the meantime: Finish is rolled back.
 		pay.Call = func(context.Context) error {
 			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
 			return nil

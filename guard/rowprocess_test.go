@@ -24,8 +24,8 @@ const (
 
 var errTwo = errors.New("two at once")
 
-// rowMain works on a row again and again, which it asks for by one key or another. When it
-// is told "die" it kills itself in the middle: in the transaction, or in the call.
+// rowMain works on a row repeatedly, and names it by one of two keys. On the order
+// "die" it kills itself in the transaction, or in the call.
 func rowMain(ctx context.Context, db *notify.DB, t told) error {
 	orders := listen()
 	die := func() {
@@ -36,7 +36,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		default:
 		}
 	}
-	// One that had the row at the same time would count from the same number.
+	// A second holder of the row would count from the same number.
 	count := func(ctx context.Context, tx *sqlx.Tx) error {
 		var n int
 		if err := tx.GetContext(ctx, &n, "SELECT n FROM resource WHERE id = 1"); err != nil {
@@ -51,7 +51,7 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 		_, err := tx.ExecContext(ctx, "UPDATE resource SET n = ?, written = n, process = ? WHERE id = 1", n+1, os.Getpid())
 		return err
 	}
-	// What is called is outside the database, and sees two callers at once by a lock that
+	// The call is outside the database. It detects two callers at once by a lock that
 	// ends with the process.
 	call := func(ctx context.Context) error {
 		file, err := os.OpenFile(t.Name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -96,9 +96,9 @@ func rowMain(ctx context.Context, db *notify.DB, t told) error {
 	}
 }
 
-// A row is one's at a time, and so is a call outside that is made for it: processes ask for
-// it by one key and another, are killed with kill -9 in the middle, and half of them lose
-// their connections. What was said to be done is done, once.
+// A row has one holder at a time, and so has the external call for it: processes name
+// it by one key or another, are killed with kill -9, and half of them lose
+// their connections. Work that was reported as done is done, once.
 func TestRowProcesses(t *testing.T) {
 	rounds, each := mysqltest.Many(1, 2, 30), mysqltest.Many(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// broken is a mutex as it is often written, and wrong: it looks, and then it takes.
+// broken is a common but wrong mutex: it first reads, and then takes.
 type broken struct{ db *notify.DB }
 
 func (b broken) Lock(ctx context.Context) (guard.Held, error) {
@@ -52,8 +52,8 @@ func (b brokenHeld) Release(ctx context.Context) error {
 	return err
 }
 
-// workerMain takes the mutex again and again, and does work that a second holder at the
-// same time would break. When it is told "die" it kills itself in the middle of it.
+// workerMain takes the mutex repeatedly, and does work that a second holder at the
+// same time would spoil. On the order "die" it kills itself during the work.
 func workerMain(ctx context.Context, db *notify.DB, t told) error {
 	var mutex interface {
 		Lock(ctx context.Context) (guard.Held, error)
@@ -83,7 +83,7 @@ func workerMain(ctx context.Context, db *notify.DB, t told) error {
 	}
 }
 
-// listen are the orders to a process, which ends with the test's.
+// listen returns the orders to a process, which ends with the test's process.
 func listen() <-chan string {
 	orders := make(chan string, 1)
 	go func() {
@@ -96,7 +96,7 @@ func listen() <-chan string {
 var errRejected = errors.New("rejected")
 
 // work counts up in two steps. A second holder at the same time would count from the
-// same number. The resource refuses who has a smaller token than it has seen.
+// same number. The resource refuses a smaller token than it has seen.
 func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan string) (err error) {
 	ctx, cancel := held.Context(ctx)
 	defer cancel()
@@ -117,8 +117,8 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		}()
 	}
 	change := func(ctx context.Context, n int) error {
-		// One statement, or a transaction that is cut off would keep others waiting. A trigger
-		// notes what was written.
+		// One statement, because an interrupted transaction would make other holders wait. A trigger
+		// records what was written.
 		result, err := hands.ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
 			" n = GREATEST(n, written) WHERE token <= ?", held.Token(), os.Getpid(), n, held.Token())
 		if err != nil {
@@ -130,7 +130,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		return errRejected
 	}
 	if held.Token() == 0 {
-		// What a dead holder had sent may run still: without a token, wait for that.
+		// A statement of a dead holder may still run; without a token, wait for it.
 		if _, err := hands.ExecContext(ctx, "DO SLEEP(0.1)"); err != nil {
 			return err
 		}
@@ -162,8 +162,8 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 	return change(ctx, n+1)
 }
 
-// overlive returns when a session has ended whose connection was lost, and with it what it
-// had been sent: without a token, nothing else keeps that from the next holder's work.
+// overlive returns when a session whose connection was lost has ended, and with it its last
+// statement: without a token, nothing else separates that from the next holder's work.
 func overlive(ctx context.Context, db *notify.DB, hands *sqlx.Conn, id uint64) {
 	_ = hands.Raw(func(any) error { return driver.ErrBadConn })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -207,7 +207,7 @@ func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, 
 
 func same(_ int, direct string) string { return direct }
 
-// halfThrough is for half of the workers to connect through the proxy.
+// halfThrough makes half of the workers connect through the proxy.
 func halfThrough(s *mysqltest.Server, proxy *mysqltest.Proxy) func(n int, direct string) string {
 	return func(n int, direct string) string {
 		if n%2 == 0 {
@@ -226,14 +226,14 @@ func (w *workers) replace(n int) {
 
 func (w *workers) done() int { return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT n FROM resource") }
 
-// goOn waits until so much more was done.
+// goOn waits until a number of further steps was done.
 func (w *workers) goOn(n int) {
 	w.t.Helper()
 	n += w.done()
 	require.Eventually(w.t, func() bool { return w.done() >= n }, patience, tick, "nobody works any more")
 }
 
-// cut cuts the connections of those that have theirs through the proxy, again and again.
+// cut repeatedly cuts the connections that go through the proxy.
 func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
 	for range cuts {
 		w.goOn(each / 2)
@@ -245,12 +245,12 @@ func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
 // cuts is how often connections are cut in a round.
 const cuts = 3
 
-// twice returns how many numbers were counted to more than once: two holders at once.
+// twice returns how many numbers were counted to more than once, because of two holders at once.
 func (w *workers) twice() int {
 	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
 
-// hear listens to a process until it says something that begins so, or ends.
+// hear reads lines of a process until one begins with the text, or the process ends.
 func (w *workers) hear(p *party, prefix string) string {
 	for {
 		line, ok := p.hear(w.t)
@@ -270,9 +270,9 @@ func (w *workers) stop() {
 	}
 }
 
-// A mutex never has two holders: processes that share one count up in two steps, and are
-// killed with kill -9 in the middle, and half of them lose their connections. A mutex
-// without an end is broken by a process that knows that its holder is dead.
+// A mutex never has two holders: processes that share one count up in two steps, are
+// killed with kill -9, and half of them lose their connections. A mutex
+// that does not expire is broken by a process that knows that its holder is dead.
 func TestMutexProcesses(t *testing.T) {
 	rounds, each := mysqltest.Many(1, 2, 30), mysqltest.Many(4, 6, 40)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -310,7 +310,7 @@ func TestMutexProcesses(t *testing.T) {
 	})
 }
 
-// The same shows that a mutex is broken which is.
+// The same test detects a broken mutex.
 func TestMutexProcessesShowTwo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		w := startWorkers(t, s, told{Role: "worker", Kind: "broken"}, same, 4)
@@ -319,7 +319,7 @@ func TestMutexProcessesShowTwo(t *testing.T) {
 	})
 }
 
-// Holders of a lease that are stopped past its end, or cut off from the server, come back
+// Holders of a lease that are stopped until after its end, or cut off from the server, come back
 // and write: the resource rejects them by their tokens, and no holder's work is lost.
 func TestLeaseFaults(t *testing.T) {
 	rounds := mysqltest.Many(2, 4, 60)

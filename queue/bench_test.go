@@ -20,15 +20,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// benchWorkers is how many work at the same time, here and in the bare loop.
+// benchWorkers is the number of concurrent workers, here and in the bare loop.
 const benchWorkers = 4
 
-// BenchmarkClaim is 4 workers that empty a queue, compared with a bare loop of as many connections
-// on a bare table: select with SKIP LOCKED, update, commit; delete. In batches of 100 each
-// worker is one by itself; one by one they are the 4 handlers of a Worker, which writes down
-// and claims for all that are free in one transaction, and, apart, 4 Workers again. Rounds take
-// turns, on a server with its default durability, and begin when the server has purged what the
-// one before has left; medians. Retried are the transactions that met a deadlock, which no caller sees.
+// BenchmarkClaim measures 4 workers that empty a queue, compared with a bare loop of as many connections
+// on a bare table: select with SKIP LOCKED, update, commit; delete. With batches of 100, four Workers run.
+// One by one, there are the 4 handlers of one Worker, which stores outcomes
+// and claims tasks for all free handlers in one transaction, and, separately, 4 Workers. Rounds take
+// turns, on a server with its default durability, and begin when the server has purged the rest of the
+// previous one. The figures are medians. Retried are the transactions that met a deadlock, which no caller sees.
 //
 //	go test ./queue -run - -bench Claim -benchtime 5x
 func BenchmarkClaim(b *testing.B) {
@@ -46,8 +46,8 @@ func BenchmarkClaim(b *testing.B) {
 	})
 }
 
-// durable is a server with its default durability, which the tests' servers don't have: each
-// commit is on the disk when it returns, and in MySQL's binary log, too.
+// durable returns a server with its default durability, unlike the tests' servers: every
+// commit is on the disk when it returns, and also in MySQL's binary log.
 func durable(b *testing.B, s *mysqltest.Server) *mysqltest.Server {
 	b.Helper()
 	flags := []string{"--innodb-flush-log-at-trx-commit=1"}
@@ -57,7 +57,7 @@ func durable(b *testing.B, s *mysqltest.Server) *mysqltest.Server {
 	return s.Start(b, flags...)
 }
 
-// contender is who empties the queue.
+// contender is one way to empty the queue.
 type contender struct {
 	name    string
 	workers int
@@ -102,8 +102,8 @@ func benchmarkClaim(b *testing.B, s *mysqltest.Server, batch int, contenders []c
 	b.ReportMetric(float64(retried), "retried")
 }
 
-// purged waits until the server removes no more of what was deleted and changed: who comes
-// next would pay for it.
+// purged waits until the server has purged what was deleted and changed, which would slow down
+// the next round.
 func purged(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	for left, before := -1, -2; left != before; {
@@ -186,8 +186,8 @@ func bareStep(tb testing.TB, conn *sql.Conn, batch int) bool {
 	return true
 }
 
-// workAll has workers empty the queue, and returns how long that took until all was written
-// down as done, and how many transactions were retried.
+// workAll empties the queue with workers. It returns how long it took until all tasks were stored
+// as done, and how many transactions were retried.
 func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) (took time.Duration, retried uint64) {
 	tb.Helper()
 	install(tb, db)
@@ -219,9 +219,9 @@ func workAll(tb testing.TB, db *notify.DB, n, count int, options WorkerOptions) 
 	return took, retried
 }
 
-// BenchmarkFinished is a claim of one task, in tables with more and more tasks that are
-// done: the cost must not grow with them. The tables take turns, so that whatever else the
-// machine does meets all of them. Microseconds, medians.
+// BenchmarkFinished measures a claim of one task, in tables with more and more done
+// tasks: the cost must not grow with them. The tables take turns, so that other load of the
+// machine affects all of them. Microseconds, medians.
 //
 //	go test ./queue -run - -bench Finished -benchtime 1000x
 func BenchmarkFinished(b *testing.B) {
@@ -256,7 +256,7 @@ func BenchmarkFinished(b *testing.B) {
 	})
 }
 
-// written has the server write to the disk what was just inserted, which MariaDB does not by itself, and waits for it.
+// written makes the server write the inserted rows to the disk, which MariaDB does not do by itself, and waits for it.
 func written(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	was := mysqltest.Value[float64](tb, db.Pool(), "SELECT @@GLOBAL.innodb_max_dirty_pages_pct")
@@ -270,7 +270,7 @@ func written(tb testing.TB, db *notify.DB) {
 	mysqltest.Exec(tb, db.Pool(), "SET GLOBAL innodb_max_dirty_pages_pct = ?", was)
 }
 
-// newStore is a session that claims.
+// newStore returns a store on a session of its own.
 func newStore(tb testing.TB, db *notify.DB, skip bool) *store {
 	tb.Helper()
 	session, err := core.NewSession(tb.Context(), db, core.SessionOptions{})
@@ -282,8 +282,8 @@ func newStore(tb testing.TB, db *notify.DB, skip bool) *store {
 	}
 }
 
-// BenchmarkLatency is from the return of Enqueue, which is after its commit, to the
-// handler's start, of an idle worker; compared with a round trip and a commit. Medians, ms.
+// BenchmarkLatency measures the time from the return of Enqueue, which is after its commit, to the
+// start of an idle worker's handler, compared with a round trip and a commit. Medians, ms.
 //
 //	go test ./queue -run - -bench Latency -benchtime 300x
 func BenchmarkLatency(b *testing.B) {
@@ -323,9 +323,9 @@ func BenchmarkLatency(b *testing.B) {
 	})
 }
 
-// BenchmarkMillion is 4 workers that empty a queue of a million tasks, in batches of 100: tasks a second over the first tenth of
-// them, and over the last, and the time from an urgent task's commit to its handler, in the middle, in ms: the median and the
-// worst of 30. Idle is the same with nothing to do. The server has its default durability.
+// BenchmarkMillion measures 4 workers that empty a queue of a million tasks, in batches of 100: tasks a second over the first tenth,
+// and over the last, and the time from an urgent task's commit to its handler, in the middle, in ms: the median and the
+// worst of 30. Idle is the same with an empty queue. The server has its default durability.
 //
 //	go test ./queue -run - -bench Million -benchtime 1x -timeout 30m
 func BenchmarkMillion(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// host is one whose connections can vanish without a word.
+// host is a host whose connections can vanish silently.
 type host struct {
 	before []byte // with the first packet that has this, which is not sent any more
 	gone   atomic.Bool
@@ -26,7 +26,7 @@ type host struct {
 	open   []net.Conn
 }
 
-// newHost is the configuration of a host's clients. Its connections are closed at the test's end.
+// newHost returns the configuration of a host's clients. Its connections are closed at the test's end.
 func newHost(tb testing.TB, config *mysql.Config, before string) (*host, *mysql.Config) {
 	tb.Helper()
 	h := &host{before: []byte(before)}
@@ -78,8 +78,8 @@ func (c *hostConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// A worker's host that vanishes between the two packets of a transaction leaves rows locked, which
-// others pass over: until the server ends the session.
+// If a worker's host vanishes between the two packets of a transaction, rows stay locked, and
+// other workers skip them, until the server ends the session.
 func TestHostVanishesBetweenPackets(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range map[string]struct{ before, state string }{
@@ -113,7 +113,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 	})
 }
 
-// The longest that such rows stay locked is the time for which a claim holds, or half a minute.
+// Such rows stay locked at most as long as a claim holds, or half a minute.
 func TestIdleTimeout(t *testing.T) {
 	for visibility, want := range map[time.Duration]time.Duration{
 		time.Second: 30 * time.Second, time.Minute: time.Minute, maxDelay: 8 * time.Hour,
@@ -122,7 +122,7 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// A worker that finds tasks locked by another session tries again less and less often, and claims them
+// A worker that finds tasks locked by another session tries less and less often, and claims them
 // soon after they are free.
 func TestLockedTasks(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A cancelled task has one handler at most: neither its retry nor a task with its unique key begins before the handler that is
-// ended has returned. The worker ends the handler at once, and not with the next renewal, which is minutes off here.
+// A cancelled task has at most one handler: neither its retry nor a task with its unique key begins before the cancelled
+// handler has returned. The worker ends the handler at once, and not at the next renewal, which is minutes away here.
 func TestCancelHoldsTask(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		for name, retry := range map[string]bool{"retry": true, "unique key": false} {
@@ -84,8 +84,8 @@ func TestCancelHoldsTask(t *testing.T) {
 	})
 }
 
-// A task that was cancelled is dead, also when its handler ends before the worker learns of that, and when a batch of claimed
-// tasks waits for a handler.
+// A cancelled task is dead, even if its handler ends before the worker learns of the cancellation, and if claimed
+// tasks wait for a handler.
 func TestCancelMeetsEnd(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -109,7 +109,7 @@ func TestCancelMeetsEnd(t *testing.T) {
 	})
 }
 
-// The claim on a cancelled task lapses when its worker has vanished: then the task is dead, or ready after a Retry.
+// If a worker has vanished, its claim on a cancelled task lapses: then the task is dead, or ready after a Retry.
 func TestCancelledClaimLapses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

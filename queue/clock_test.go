@@ -72,7 +72,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	require.NoError(t, err)
 	assert.Less(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE payload = 'soon'"), 60, "a due time is entered once")
 
-	// Both hold tasks, for longer than a claim does, and then the wrong one is killed.
+	// Both hold tasks, for longer than a claim holds, and then the wrong one is killed.
 	tasks := 0
 	holds := func() bool {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT worker) FROM runs r JOIN mqnotify_task t ON t.id = r.task"+

@@ -10,13 +10,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// connections are those of the test's database, without the one that asks. db has no more than that.
+// connections returns the number of connections of the test's database, without its own. db has only one connection.
 func connections(tb testing.TB, db *notify.DB) int {
 	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()")
 }
 
-// An idle worker has two connections, for its process's waiting. It keeps none of its own, and none of the pool. It
-// learns of every task all the same: of a new one, of one that becomes due, and of one whose worker vanished after it had
+// An idle worker has two connections, which its process waits on. It keeps none of its own, and none of the pool. It still
+// learns of every task: of a new one, of one that becomes due, and of one whose worker vanished after it had
 // claimed the task without a hint. It stops at once.
 func TestIdleConnections(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

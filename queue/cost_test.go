@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A claim, a poll, and a search for what fell due read the same few rows, however many
+// A claim, a poll, and a search for tasks that have fallen due read the same few rows, however many
 // tasks are done.
 func TestFinishedTasksCostNothing(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -56,7 +56,7 @@ func TestFinishedTasksCostNothing(t *testing.T) {
 	})
 }
 
-// What several handlers have done, or give back, is a statement for all of them.
+// One statement stores the outcomes of several handlers, or gives several tasks back.
 func TestSettlesTogether(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -91,7 +91,7 @@ func TestSettlesTogether(t *testing.T) {
 	})
 }
 
-// counted is one of the session's counters of statements.
+// counted returns one of the session's counters of statements.
 func counted(t *testing.T, l *store, counter string) (n int) {
 	t.Helper()
 	require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
@@ -101,7 +101,7 @@ func counted(t *testing.T, l *store, counter string) (n int) {
 	return n
 }
 
-// handlerReads are the rows that the session has read so far.
+// handlerReads returns how many rows the session has read.
 func handlerReads(t *testing.T, l *store) (sum int) {
 	t.Helper()
 	require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
@@ -125,7 +125,7 @@ func handlerReads(t *testing.T, l *store) (sum int) {
 	return sum
 }
 
-// Ten workers with nothing to do send 0.2 statements a second each at most. The leader, whose statements
+// Ten idle workers send at most 0.2 statements a second each. The leader, whose statements
 // are not counted, is another worker.
 func TestIdleWorkers(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -160,8 +160,8 @@ func TestIdleWorkers(t *testing.T) {
 	})
 }
 
-// From the commit to the handler of an idle worker it takes a few round trips, not a
-// poll's wait.
+// From the commit to the handler of an idle worker it takes a few round trips, not the wait
+// of a poll.
 func TestLatency(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

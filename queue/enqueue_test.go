@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A task is entered if its transaction commits, and only then.
+// A task exists if its transaction commits, and only then.
 func TestEnqueueTx(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -55,7 +55,7 @@ func TestEnqueueTxOverOneConnection(t *testing.T) {
 	})
 }
 
-// A task that any program inserts starts at once where the table of tasks has a wake trigger. Without one the workers
+// A task that any program inserts starts at once if the table of tasks has a wake trigger. Without one the workers
 // poll, and a call of mqnotify_wake wakes them.
 func TestPlainInsert(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

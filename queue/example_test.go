@@ -18,16 +18,16 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// ctx, db and q are the examples'. db is notify.Open's, and its tables are init's and the
-// shop's; ctx ends when the program is to end.
+// ctx, db and q are for the examples. db is the result of notify.Open; mqnotify init and the shop have created its
+// tables. ctx ends when the program should end.
 var (
 	ctx = context.Background()
 	db  *notify.DB
 	q   *queue.Queue
 )
 
-// TestExamples runs the examples on each server. Those that would go on are ended when
-// they have done what they are for.
+// TestExamples runs the examples on each server. It ends those that would not end by themselves when
+// they have shown their result.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -114,7 +114,7 @@ func ExampleQueue_Enqueue() {
 	}
 }
 
-// The task is entered if the transaction's business is committed, and only then.
+// The task is entered if the transaction that stores the order commits, and only then.
 func ExampleQueue_EnqueueTx() {
 	enter := func(tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE item = ?", 1); err != nil {
@@ -135,7 +135,7 @@ func ExampleQueue_EnqueueTx() {
 	q.Notify(ctx)
 }
 
-// What the handler does in the database and the end of the task are one transaction.
+// The handler's statements and the end of the task are one transaction.
 func ExampleFinishTx() {
 	if _, err := q.Enqueue(ctx, queue.Entry{Payload: []byte("7")}); err != nil { // an account
 		log.Fatal(err)

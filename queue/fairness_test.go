@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A process with workers of two queues does the tasks of one, each as it comes, while the other queue has a backlog: they do not
-// wait until that is done.
+// A process with workers of two queues does the tasks of one as they come, while the other queue has a backlog: they do not
+// wait until the backlog is done.
 func TestBacklogOfAnotherQueue(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

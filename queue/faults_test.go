@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A handler may take longer than the visibility timeout: the claim is renewed for as
+// A handler may take longer than the visibility timeout: the worker renews the claim as
 // long as it runs, and no other worker gets the task.
 func TestRenewal(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
@@ -50,8 +50,8 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
-// A worker that is there again renews its claims at once: of the time that it trusts them for
-// much may be gone. This one has a handler to spare, and so sees the loss when it happens.
+// A worker that reconnects renews its claims at once, because much of the time for which it
+// trusts them may have passed. This one has a free handler, and so notices the loss when it happens.
 func TestRenewsWhenBack(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
@@ -74,8 +74,8 @@ func TestRenewsWhenBack(t *testing.T) {
 	})
 }
 
-// A worker that the network cuts off loses its claims before another gets the tasks: its
-// handlers' contexts end first, and what they say afterwards changes nothing.
+// A worker that is cut off from the network loses its claims before another gets the tasks: its
+// handlers' contexts end first, and their later results change nothing.
 func TestCutOff(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
@@ -136,8 +136,8 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// What was claimed over a session that is lost before its answer goes back when the
-// worker is there again.
+// If a session is lost before the answer to a claim, the claimed tasks are given back when the
+// worker reconnects.
 func TestAnswerLost(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -161,8 +161,8 @@ func TestAnswerLost(t *testing.T) {
 	})
 }
 
-// A worker goes on by itself after its connections were cut, again and again, and the
-// server was killed and came back; every task is done, and none by two at once.
+// A worker continues by itself after its connections were cut repeatedly, and after the
+// server was killed and came back; every task is done, and no two workers have one at once.
 func TestReconnects(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		tasks := mysqltest.Many(60, 300, 3000)
@@ -205,7 +205,7 @@ func TestReconnects(t *testing.T) {
 	})
 }
 
-// holders notices a task that two have at once, within a process.
+// holders detects a task that two workers have at once, within a process.
 type holders struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -271,8 +271,8 @@ func TestLateResult(t *testing.T) {
 	})
 }
 
-// More failures than a packet takes, of the time when the server was out of reach, are written down by
-// several.
+// If more failures than fit into a packet come while the server can't be reached, several packets
+// store them.
 func TestManyFailures(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--max-allowed-packet="+"8M")

@@ -19,14 +19,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// install makes the wake trigger of tasks.
+// install installs the wake trigger of tasks.
 func install(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	require.NoError(tb, wake.Install(tb.Context(), db, wake.Options{Logger: slog.New(slog.DiscardHandler)}, schema.TaskTable))
 }
 
 // idleWorker is a worker in a process of its own that waits for the wake trigger, and polls by itself once an hour: it
-// finds what it is told of, and nothing else.
+// finds only tasks with a hint.
 func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options WorkerOptions, handler handler) *running {
 	tb.Helper()
 	install(tb, db)
@@ -39,8 +39,8 @@ func idleWorker(tb testing.TB, db *notify.DB, config *mysql.Config, options Work
 	return w
 }
 
-// Changes wake workers by mqnotify_wake where no trigger does: the call is made before Close returns, though
-// the caller's context has ended. With a trigger it is made for changes that the trigger does not tell of.
+// Changes without a trigger wake workers by mqnotify_wake: the call is made before Close returns, even if
+// the caller's context has ended. With a trigger it is made only for changes at which the trigger does not fire.
 func TestCallsOfWake(t *testing.T) {
 	each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
@@ -83,8 +83,8 @@ func TestCallsOfWake(t *testing.T) {
 	})
 }
 
-// A worker that stops tells the others of what it leaves to them: what it had claimed and not
-// begun, while its handler goes on; what has failed and falls due later; in an ordered queue the
+// A worker that stops wakes the others for what it leaves to them: tasks that it has claimed and not
+// begun, while its handler still runs; failed tasks that fall due later; in an ordered queue the
 // next task.
 func TestStopTells(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -126,7 +126,7 @@ func TestStopTells(t *testing.T) {
 	})
 }
 
-// An ordered queue goes on when its head dies without an outcome: by a lapse, or cancelled.
+// An ordered queue continues when its head dies without an outcome: by a lapse, or cancelled.
 func TestOrderedHeadDies(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range map[string]struct {
@@ -159,7 +159,7 @@ func TestOrderedHeadDies(t *testing.T) {
 	})
 }
 
-// A task of the far future is due then: no idle worker takes it for overdue, and polls all the time. One of
+// A task of the far future is due then: no idle worker takes it as overdue and polls all the time. One of
 // the far past is overdue.
 func TestFarFuture(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -179,7 +179,7 @@ func TestFarFuture(t *testing.T) {
 	})
 }
 
-// A task that was claimed, died, and is ready again wakes an idle worker, though it was the first one that was ready before.
+// A task that was claimed, died, and is ready again wakes an idle worker, even if it was also the first ready task before.
 func TestRetryWakes(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)

@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// Only the chosen ids meet a condition for them, however they alternate with others, and a session that changes or
-// deletes such rows keeps no other session from the rows next to them.
+// The condition of among matches exactly the ids, however they alternate with others, and a session that changes or
+// deletes such rows does not lock the rows next to them.
 func TestAmong(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const rows, ofWorker = 60, " AND attempts = 0 AND state = 'ready'"
@@ -53,7 +53,7 @@ func TestAmong(t *testing.T) {
 }
 
 // apart runs a statement in a transaction, while others have locked the rest of the rows, and asserts that it
-// waits for none of them; nor does it keep them locked.
+// waits for none of them, and keeps none of them locked.
 func apart(t *testing.T, pool *sqlx.DB, statement string, others []uint64) {
 	t.Helper()
 	begin := func() *sqlx.Tx {

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// lapse lets all claims lapse, and ends the waits after that.
+// lapse makes all claims lapse, and ends the waits after that.
 func lapse(tb testing.TB, db *notify.DB, l *store) {
 	tb.Helper()
 	mysqltest.Exec(tb, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'in progress'")
@@ -31,7 +31,7 @@ func endWaits(tb testing.TB, db *notify.DB) {
 	mysqltest.Exec(tb, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'failed'")
 }
 
-// endClaims lets the claims of a worker that was killed lapse at once, and the tasks come back at the same time.
+// endClaims makes the claims of a killed worker lapse at once, and the tasks come back at the same time.
 func endClaims(t *testing.T, db *notify.DB) {
 	t.Helper()
 	l := newStore(t, db, true)
@@ -41,7 +41,7 @@ func endClaims(t *testing.T, db *notify.DB) {
 
 const poisonLapses = 4
 
-// tasksBy is the tasks in a state: how many, and the sums of their columns.
+// tasksBy is the number of tasks in a state, and the sums of their columns.
 func tasksBy(t *testing.T, db *notify.DB, state string, columns ...string) string {
 	t.Helper()
 	sums := []string{"COUNT(*)"}
@@ -51,8 +51,8 @@ func tasksBy(t *testing.T, db *notify.DB, state string, columns ...string) strin
 	return mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', "+strings.Join(sums, ", ")+") FROM mqnotify_task WHERE state = ?", state)
 }
 
-// A task that kills its workers is dead after its lapses. It takes no other task with it, even if the tasks that lapsed
-// together come back together: each of them lapses twice at most, and keeps its retries.
+// A task that kills its workers is dead after its lapses. It takes no other task with it, even if tasks that lapsed
+// together come back together: each of them lapses at most twice, and keeps its retries.
 func TestPoison(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
@@ -93,8 +93,8 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// kill -9 of a worker costs the tasks of a batch that no handler had begun nothing but a wait: no retry, and those without
-// retries are done by the next worker. The one without retries that was begun is dead, and never begun twice.
+// kill -9 of a worker costs the tasks of a batch that no handler had begun only a wait: no retry, and the next worker does those
+// without retries. The begun task without retries is dead, and never begun twice.
 func TestBatchKilled(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		for name, c := range map[string]struct {
@@ -136,8 +136,8 @@ func TestBatchKilled(t *testing.T) {
 	})
 }
 
-// A task whose claim lapses comes back after a wait, not with all others at the same moment, so often and no more. One
-// without a retry left does not.
+// A task whose claim lapses comes back after a wait, not with all others at the same moment, at most Lapses times. One
+// without a retry left does not come back.
 func TestLapse(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -179,8 +179,8 @@ func TestLapse(t *testing.T) {
 	})
 }
 
-// What a claim takes of the tasks that it finds: one that has lapsed alone, and those without retries up to where handlers
-// begin at once. What it leaves is as it was.
+// A claim takes a lapsed task alone, and tasks without retries only as far as handlers
+// begin at once. The tasks that it leaves stay unchanged.
 func TestClaimedTogether(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -209,8 +209,8 @@ func TestClaimedTogether(t *testing.T) {
 	})
 }
 
-// A claim that met a task without retries asks for as many tasks as begin at once, because it would leave the others,
-// and then for more and more.
+// A claim that met a task without retries asks for as many tasks as begin at once, because it would leave the others.
+// Later claims ask for more and more.
 func TestAsksForMore(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -231,8 +231,8 @@ func TestAsksForMore(t *testing.T) {
 	})
 }
 
-// A task that has lapsed twice is handled alone: its worker begins it when it has nothing else in hand, and begins nothing
-// else until that has ended. Tasks behind it wait for that.
+// A task that has lapsed twice is handled alone: its worker begins it when it has no other task, and begins no
+// other until it has ended. Tasks behind it wait for that.
 func TestHandledAlone(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -273,7 +273,7 @@ func TestHandledAlone(t *testing.T) {
 	})
 }
 
-// A worker that waits to handle a task alone claims other tasks again after a while, because a task in hand may be long.
+// A worker that waits to handle a task alone claims other tasks again after a while, because its current task may be long.
 func TestHandledAloneLater(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)

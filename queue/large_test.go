@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A payload that fits into a packet of the server's is a task, whatever its bytes are. A larger one is refused, before it is
+// A payload that fits into a packet of the server can be a task, whatever its bytes are. A larger one is refused before it is
 // sent, with its size.
 func TestLargeTasks(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {

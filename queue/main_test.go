@@ -29,13 +29,13 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long a test waits for what must come.
+	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
-	// tick is how often it looks.
+	// tick is how often it checks.
 	tick = 10 * time.Millisecond
 )
 
-// each is mysqltest.Each, since most of what is done here is waiting.
+// each is mysqltest.Each, in parallel, because these tests mostly wait.
 var each = mysqltest.Each
 
 // eachMode is each with every way to claim; the short form chooses one.
@@ -64,7 +64,7 @@ func openConfig(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// database is one of the test's own, with the tables, and the queue "mail".
+// database returns a database of the test with the tables, and the queue "mail".
 func database(tb testing.TB, s *mysqltest.Server, options ...Options) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	config := s.Database(tb)
@@ -96,7 +96,7 @@ func enqueue(tb testing.TB, q *Queue, payloads ...string) []uint64 {
 	return ids
 }
 
-// running is a worker that runs next to the test.
+// running is a worker that runs in parallel with the test.
 type running struct {
 	*worker
 	counts
@@ -105,7 +105,7 @@ type running struct {
 	err  error
 }
 
-// counts are what WorkerOptions.Count was told.
+// counts are the calls of WorkerOptions.Count.
 type counts struct {
 	mu  sync.Mutex
 	all map[string]int
@@ -123,7 +123,7 @@ func (c *counts) of(what string) int {
 	return c.all[what]
 }
 
-// outcomes are the counts of attempts.
+// outcomes returns the counts of attempts.
 func (c *counts) outcomes() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +168,7 @@ func (r *running) wait(tb testing.TB) error {
 	return r.err
 }
 
-// collected are the tasks that a handler got.
+// collected are the tasks that a handler has received.
 type collected struct {
 	mu  sync.Mutex
 	all []Task
@@ -195,7 +195,7 @@ func (c *collected) payloads() []string {
 	return payloads
 }
 
-// waitFor waits until exactly these have come.
+// waitFor waits until exactly these tasks have come.
 func (c *collected) waitFor(tb testing.TB, payloads ...string) {
 	tb.Helper()
 	eventually(tb, func() bool { return len(c.payloads()) >= len(payloads) }, fmt.Sprintf("these payloads: %q", payloads))
@@ -207,13 +207,13 @@ func eventually(tb testing.TB, is func() bool, what string) {
 	mysqltest.Eventually(tb, what, is)
 }
 
-// inState is how many tasks are.
+// inState returns how many tasks are in a state.
 func inState(tb testing.TB, db *notify.DB, state string) int {
 	tb.Helper()
 	return mysqltest.Value[int](tb, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state = ?", state)
 }
 
-// finished makes n tasks that are done.
+// finished inserts n done tasks.
 func finished(tb testing.TB, db *notify.DB, n int) {
 	tb.Helper()
 	const columns = "(queue, state, state_at, attempts, owner, payload)"

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A server that has no room or no memory for a moment does not end a worker: it waits, and goes on.
+// A server that lacks disk space or memory for a moment does not end a worker: it waits, and continues.
 func TestPassingServerErrors(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, number := range []int{1021, 1037, 1038, 1041, 1114, 1180, 1206} {

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Without a wake trigger a worker polls, and finds tasks that are ready, that fall due later, and
+// Without a wake trigger the waiter polls, and a worker finds tasks that are ready, that fall due later, and
 // that another worker has failed at, and recurring tasks: none of them by its own poll.
 func TestWorkersPoll(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -25,7 +25,7 @@ func TestWorkersPoll(t *testing.T) {
 		var fails atomic.Bool
 		var got collected
 		fails.Store(true)
-		// Of two workers either may have a task. Who fails at "again" stops.
+		// Either of the two workers may get a task. The one that fails at "again" stops.
 		workers := make(chan *running, 2)
 		polling := func() *running {
 			mine := newQueue(t, openConfig(t, config), Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
@@ -49,7 +49,7 @@ func TestWorkersPoll(t *testing.T) {
 		polling()
 		polling()
 		eventually(t, func() bool { return strings.Count(logged.String(), "mode=poll") == 2 }, "they do not poll")
-		// What was done before is no news any more, nor the state at the beginning.
+		// Earlier changes, and the state at the beginning, are no news any more.
 		settle := func() { <-time.After(busyPoll + busyPoll/2) }
 		settle()
 		enqueue(t, q, "now")
@@ -68,8 +68,8 @@ func TestWorkersPoll(t *testing.T) {
 	})
 }
 
-// What is polled changes with everything that may be news to an idle worker, however the worker that
-// brought it about ends, and does not change by itself.
+// The polled value changes with every change that concerns an idle worker, however the worker that
+// made it ends, and does not change by itself.
 func TestPolledChanges(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

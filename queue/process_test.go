@@ -23,7 +23,7 @@ import (
 
 const processEnv = "MQNOTIFY_QUEUE_PROCESS"
 
-// processTold is what a process of these tests is told.
+// processTold is the input of a process of these tests.
 type processTold struct {
 	Role       string // worker, enqueuer, scheduler, delayer, acker, finisher
 	Name       string
@@ -42,14 +42,14 @@ type processTold struct {
 	Off        time.Duration // how far from it this process's is
 }
 
-// process is one that a test has started, and may kill.
+// process is a process that a test has started, and may kill.
 type process struct {
 	told    processTold
 	command *exec.Cmd
 	ended   chan struct{}
 }
 
-// startProcess starts a process, which lives no longer than the test's.
+// startProcess starts a process, which ends with the test's process.
 func startProcess(t *testing.T, told processTold) *process {
 	t.Helper()
 	return startProgram(t, os.Args[0], told)
@@ -81,13 +81,13 @@ func startProgram(t *testing.T, program string, told processTold) *process {
 	return p
 }
 
-// kill is kill -9.
+// kill kills with kill -9.
 func (p *process) kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// processMain is such a process.
+// processMain is the main function of such a process.
 func processMain(text string) error {
 	go func() { // the test's process holds the other end
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -153,7 +153,7 @@ func processMain(text string) error {
 			case <-ctx.Done():
 			}
 		}
-		// Whatever became of ctx: the run lasts until now, and not until a loaded server has written that down.
+		// Whatever happened to ctx, the run lasts until now, and not until a loaded server has stored its end.
 		_, err = record.Pool().ExecContext(context.WithoutCancel(ctx),
 			"UPDATE runs SET ended = began + INTERVAL ? MICROSECOND, lost = ? WHERE task = ? AND attempt = ?",
 			time.Since(begun).Microseconds(), ctx.Err() != nil, task.ID, task.Attempt)
@@ -178,7 +178,7 @@ func enqueueMain(q *Queue, told processTold) error {
 	return q.Close()
 }
 
-// makeRuns makes the table in which workers write down each run of a task.
+// makeRuns creates the table in which workers record every run of a task.
 func makeRuns(t *testing.T, db *notify.DB) {
 	t.Helper()
 	mysqltest.Exec(t, db.Pool(), "CREATE TABLE runs (task BIGINT, attempt INT, worker VARCHAR(64), began DATETIME(6), ended DATETIME(6) NULL,"+
@@ -186,17 +186,17 @@ func makeRuns(t *testing.T, db *notify.DB) {
 	mysqltest.Exec(t, db.Pool(), "CREATE TABLE killed (worker VARCHAR(64) PRIMARY KEY, at DATETIME(6) NOT NULL) ENGINE=InnoDB")
 }
 
-// killWorker kills a worker, and stores the time first, because a loaded machine may take long for
-// a statement after the kill.
+// killWorker kills a worker. It stores the time first, because a statement after the kill may take long on a
+// loaded machine.
 func killWorker(t *testing.T, db *notify.DB, p *process) {
 	t.Helper()
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO killed VALUES (?, UTC_TIMESTAMP(6))", p.told.Name)
 	p.kill()
 }
 
-// overlaps returns the runs that began before a run which must precede them had ended, empty for none.
-// All is done by now, also the statements that a worker had sent when it was killed and that the
-// server finished then.
+// overlaps returns the runs that began before the end of a run that must precede them.
+// All runs have ended by then, also statements that a killed worker had sent and that the
+// server finished later.
 func overlaps(t *testing.T, db *notify.DB, before string) string {
 	t.Helper()
 	mysqltest.Exec(t, db.Pool(), "UPDATE runs r JOIN killed k ON k.worker = r.worker SET r.ended = k.at WHERE r.ended IS NULL OR r.ended > k.at")
@@ -205,8 +205,8 @@ func overlaps(t *testing.T, db *notify.DB, before string) string {
 		" FROM runs a JOIN runs b ON "+before+" WHERE b.began < a.ended")
 }
 
-// Tasks that processes enter are done by processes that race for them, three of which
-// are killed in the middle, while the connections of others are cut: no task is lost,
+// Processes enter tasks, and others race to do them. Three of those are
+// killed, and the connections of others are cut: no task is lost,
 // each is done, and none is handled twice at once.
 func TestProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
@@ -219,7 +219,7 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// The same of processes whose tasks take no time, so that they reserve those that they come to next.
+// The same with tasks that take no time, so that the workers reserve the next ones.
 func TestReservingProcesses(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 1500, 60_000), kills: mysqltest.Many(1, 3, 60), quick: true}
@@ -228,7 +228,7 @@ func TestReservingProcesses(t *testing.T) {
 	})
 }
 
-// requireDone checks that there are so many tasks, each was run for the attempt that it has, and none by two at once.
+// requireDone checks the number of tasks, that each was run for its attempt, and that no two workers had one at once.
 func requireDone(t *testing.T, db *notify.DB, all int) {
 	t.Helper()
 	assert.Equal(t, all, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"), "entered once")
@@ -237,7 +237,7 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 	assert.Empty(t, overlaps(t, db, "a.task = b.task AND a.attempt < b.attempt"), "handled twice at once")
 }
 
-// Processes that share an ordered queue, some of which are killed in the middle, while the
+// Processes that share an ordered queue, some of which are killed, while the
 // connections of others are cut, have one task at a time, and none before all that were
 // entered before it are done.
 func TestOrderedProcesses(t *testing.T) {
@@ -258,7 +258,7 @@ type race struct {
 	ordered, quick                   bool
 }
 
-// run runs it until all tasks are done and no worker runs any more. It returns the number of tasks.
+// run runs the race until all tasks are done and no worker runs any more. It returns the number of tasks.
 func (r race) run(t *testing.T, s *mysqltest.Server, mode string) (db *notify.DB, all int) {
 	t.Helper()
 	db, config := database(t, s, Options{Ordered: r.ordered})
@@ -354,7 +354,7 @@ func TestScheduleProcesses(t *testing.T) {
 			proxy.Down()
 			proxy.Up()
 		}
-		// All from one snapshot: the schedulers go on.
+		// Read everything in one snapshot, because the schedulers continue.
 		rows := mysqltest.Value[string](t, db.Pool(), "SELECT CONCAT_WS(' ', (SELECT COUNT(*) FROM mqnotify_task), (SELECT COUNT(*) FROM moves),"+
 			" (SELECT COUNT(DISTINCT due) FROM moves))")
 		var tasks, moves, due int

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A queue is made once, and its settings are what all agree on.
+// A queue is created once, and all callers agree on its settings.
 func TestCreate(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -35,7 +35,7 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// All entries of an Enqueue are there or none is, many statements or one.
+// All entries of an Enqueue are stored, or none, whether it sends one statement or many.
 func TestEnqueue(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -70,7 +70,7 @@ func TestEnqueue(t *testing.T) {
 	})
 }
 
-// A key is queued once while its task is neither done nor dead, however many try.
+// A key is queued once while its task is neither done nor dead, however many callers try.
 func TestUnique(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
@@ -95,7 +95,7 @@ func TestUnique(t *testing.T) {
 		assert.Equal(t, 2*many+1, inState(t, db, stateReady))
 
 		fail := make(chan error, 1)
-		// It polls often: on a busy machine its waiter may take longer to begin than the test waits.
+		// It polls often, because on a busy machine its waiter may begin later than the test waits.
 		w := work(t, q, WorkerOptions{Claim: mode, PollInterval: time.Second}, func(ctx context.Context, task Task) error {
 			if task.Unique == "" {
 				return nil
@@ -125,8 +125,8 @@ func TestUnique(t *testing.T) {
 	})
 }
 
-// A busy worker claims behind its last claim. What became ready before that, or has a smaller
-// number of priority, it finds when it finds too few there, and at its next full scan.
+// A busy worker claims behind its last claim. It finds a task that became ready before that, or has a smaller
+// priority number, when it finds too few there, and at its next full scan.
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -157,7 +157,7 @@ func TestSweep(t *testing.T) {
 }
 
 // An ordered queue gives out one task at a time, in the order of entry, and the next
-// when the one before is settled, whatever workers there are.
+// when the one before is settled, however many workers there are.
 func TestOrdered(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s, Options{Ordered: true})
@@ -214,7 +214,7 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
-// Dead letters can be listed, tried again and pruned; a task can be cancelled, at work too.
+// Dead letters can be listed, tried again and pruned; a task can be cancelled, also while its handler runs.
 func TestAdministration(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -294,7 +294,7 @@ func TestAdministration(t *testing.T) {
 	})
 }
 
-// Pruning goes in small transactions and takes the old ones alone.
+// Pruning works in small transactions and deletes only old tasks.
 func TestPrune(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -346,7 +346,7 @@ func TestFinishTx(t *testing.T) {
 }
 
 // A transaction can finish a task whose claim was renewed after its first read, if it is READ COMMITTED.
-// Some servers refuse the default; the error then names the way out.
+// Some servers refuse the default level; the error then names the remedy.
 func TestFinishTxAfterARenewal(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

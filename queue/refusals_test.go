@@ -12,8 +12,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Whatever is asked of a queue that is not there is an error that names it and says how it
-// is made, and makes nothing.
+// Every call for a queue that does not exist returns an error that names it and the command that creates
+// it, and creates nothing.
 func TestNoQueue(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -49,7 +49,7 @@ func TestNoQueue(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A number or a time that makes no sense is told as it was given, with what would.
+// The error for an invalid number or time has the value as it was given, and the valid values.
 func TestRefusalsSayWhat(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

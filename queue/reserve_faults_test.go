@@ -14,14 +14,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// underWay returns a function that reports whether such a statement runs in this database, a trigger's too.
+// underWay returns a function that reports whether such a statement runs in this database, also in a trigger.
 func underWay(t *testing.T, db *notify.DB, pattern string) func() bool {
 	return func() bool {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
 	}
 }
 
-// What a reservation passes over, which others are about to claim, it does not lock.
+// A reservation does not lock the tasks that it skips, because other workers are about to claim them.
 func TestReserveLocksItsOwn(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -35,7 +35,7 @@ func TestReserveLocksItsOwn(t *testing.T) {
 			require.NoError(t, tx.SelectContext(t.Context(), &free, "SELECT id FROM mqnotify_task WHERE id > 0 FOR UPDATE SKIP LOCKED"))
 			return free
 		}
-		// A trigger looks from within the transaction, with its locks: it waits until the test has looked.
+		// A trigger runs inside the transaction, with its locks: it waits until the test has checked.
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits BEFORE UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60)")
 		lock := newStore(t, db, true)
 		require.NoError(t, lock.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
@@ -53,7 +53,7 @@ func TestReserveLocksItsOwn(t *testing.T) {
 	})
 }
 
-// A worker that was not told which tasks it has claimed loses its session, and gives them back over the next one.
+// A worker that does not learn which tasks it has claimed loses its session, and gives them back over the next one.
 func TestReservedUnknown(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -103,7 +103,7 @@ func TestReservedUnknown(t *testing.T) {
 	})
 }
 
-// If another session has locked a reserved task since, a worker waits for it once; then it passes it over.
+// If another session has locked a reserved task since, a worker waits for it once; then it skips it.
 func TestReservedLocked(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -138,7 +138,7 @@ func partlyTaken(t *testing.T, s *mysqltest.Server) (db *notify.DB, l, other *st
 	return db, l, other, ids
 }
 
-// What a search for the rest has read and could not claim is not taken for claimed.
+// Tasks that a search for the rest has read and could not claim do not count as claimed.
 func TestReservedAndTheRestFails(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, l, _, ids := partlyTaken(t, s)
@@ -149,8 +149,8 @@ func TestReservedAndTheRestFails(t *testing.T) {
 	})
 }
 
-// A search for the rest that fails here may have left a transaction open, or have claimed: that ends the session, and all is
-// given back.
+// If a search for the rest fails in the client, it may have left a transaction open, or have claimed tasks: the session ends, and all
+// tasks are given back.
 func TestReservedAndTheRestIsUnreadable(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, l, other, ids := partlyTaken(t, s)
@@ -164,7 +164,7 @@ func TestReservedAndTheRestIsUnreadable(t *testing.T) {
 	})
 }
 
-// A task whose retries were taken away while it was in hand fails like any other.
+// A task whose retries were taken away while its handler ran fails like any other.
 func TestRetriesTakenAway(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// claimRow is what a claim changes of a task.
+// claimRow is the columns of a task that a claim changes.
 type claimRow struct {
 	State     string
 	Attempts  int
@@ -31,7 +31,7 @@ func claimRowOf(t *testing.T, db *notify.DB, id uint64) (r claimRow) {
 	return r
 }
 
-// reserving is a line that has reserved n tasks, and takes them, however slow this is.
+// reserving returns a store that has reserved n tasks, and does not let them expire during the test.
 func reserving(t *testing.T, db *notify.DB, n int) *store {
 	t.Helper()
 	l := newStore(t, db, true)
@@ -40,7 +40,7 @@ func reserving(t *testing.T, db *notify.DB, n int) *store {
 	return l
 }
 
-// claims is a round's claims.
+// claims returns the claims of a round.
 func claims(t *testing.T, l *store, want int, outcomes ...outcome) []Task {
 	t.Helper()
 	tasks, _, err := l.round(t.Context(), outcomes, want)
@@ -55,8 +55,8 @@ func doneOf(tasks ...Task) (outcomes []outcome) {
 	return outcomes
 }
 
-// A statement claims the next tasks that are reserved, and settles those before, without any search; each
-// task gets what is its own.
+// One statement claims the next reserved tasks, and settles the previous ones, without a search; every
+// task gets its own values.
 func TestReserved(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -94,7 +94,7 @@ func TestReserved(t *testing.T) {
 		assert.Equal(t, isDone, claimRowOf(t, db, ids[0]))
 		assert.Equal(t, isClaimed, claimRowOf(t, db, ids[2]))
 
-		// What is not just done is settled in the same transaction.
+		// Outcomes that are not simply done are settled in the same transaction.
 		failed := doneOf(third...)
 		failed[0].kind, failed[0].text = wasFailed, "after"
 		var fourth []Task
@@ -105,7 +105,7 @@ func TestReserved(t *testing.T) {
 		assert.Equal(t, "after", *after.LastError)
 		assert.Equal(t, 2, after.Attempts-1)
 
-		// The last that is reserved, the one behind it, and nothing.
+		// The last reserved task, the task behind it, and nothing.
 		fifth := claims(t, l, 1, doneOf(fourth...)...)
 		require.Equal(t, ids[4:5], idsOf(fifth))
 		sixth := claims(t, l, 1, doneOf(fifth...)...)
@@ -119,7 +119,7 @@ func TestReserved(t *testing.T) {
 }
 
 // Every worker may claim reserved tasks: one that searches takes them, and the one that has reserved them
-// finds others, and still stores its outcomes. A worker that reserves skips them, until they run out.
+// finds others, and still stores its outcomes. Other reserving workers skip them, until they expire.
 func TestReservedExcludesNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -149,14 +149,14 @@ func TestReservedExcludesNobody(t *testing.T) {
 			assert.Equal(t, claimRow{State: stateInProgress, Attempts: 1, Owner: "idle", Holds: true}, claimRowOf(t, db, id))
 		}
 
-		// Of several, those that are left, and others for the rest.
+		// Of several reserved tasks it gets the remaining ones, and others for the rest.
 		third := reserving(t, db, 1)
 		third.reserved.tasks = append([]Task{{ID: taken[0].ID}}, third.reserved.tasks...)
 		assert.Equal(t, []uint64{ids[6], ids[5]}, idsOf(claims(t, third, 2)))
 	})
 }
 
-// Reservations run out, also one that a wrong clock has made, and show in no list.
+// Reservations expire, also one with an expiry of a wrong clock, and no list shows them.
 func TestReservedRunsOut(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -175,8 +175,8 @@ func TestReservedRunsOut(t *testing.T) {
 	})
 }
 
-// What a search claims is not claimed once more, though it was reserved: for one that claims too many at
-// once, and for what is too little.
+// A reserved task that a search claims is not claimed again, whether the worker wants too many at
+// once or has reserved too few.
 func TestReservedAndSearched(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -199,7 +199,7 @@ func TestReservedAndSearched(t *testing.T) {
 		require.Equal(t, ids, idsOf(some))
 		assert.Empty(t, claims(t, l, 2, doneOf(some[0])...))
 
-		// Nor is a task that was made ready again what it was.
+		// A task that was made ready again is not the reserved one any more.
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task")
 		ids = enqueue(t, q, "0", "1")
 		l = reserving(t, db, 1)
@@ -213,8 +213,8 @@ func TestReservedAndSearched(t *testing.T) {
 	})
 }
 
-// A claim that lapsed is another worker's, or none: its worker does not settle it, and if it claims the
-// task again, it does not take the second claim for the first.
+// If a claim lapsed, its worker does not settle it, whether another worker has the task or none. If it claims the
+// task again, it does not confuse the second claim with the first.
 func TestReservedAfterALapse(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -253,7 +253,7 @@ func TestReservedLarge(t *testing.T) {
 		require.Equal(t, ids[2:3], idsOf(third))
 		assert.Len(t, third[0].Payload, len(large))
 
-		// The worker does not read it again and again for nothing, and finds one that is before the last claim.
+		// The worker does not read it repeatedly without use, and finds a task before its last claim.
 		enqueue(t, q, make([]string, 10)...)
 		claims(t, l, 2)
 		urgent, err := q.Enqueue(t.Context(), Entry{Payload: []byte(large), Priority: -1})
@@ -268,8 +268,8 @@ func TestReservedLarge(t *testing.T) {
 	})
 }
 
-// Who claims few tasks at a time, one time after the other, reserves what it comes to; who finds too little
-// does not, nor who is slow, claims many or in order.
+// A worker that claims few tasks at a time, one time after the other, reserves the next ones. One that finds too few,
+// is slow, claims many or claims in order does not.
 func TestPace(t *testing.T) {
 	begun := time.Now()
 	rounds := func(n, found, want int, took time.Duration) int {

@@ -11,8 +11,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Where full scans are slow, a claim begins behind the last one, and finds no task before that until a full scan is due: full scans take a
-// share of the time. Every task is found then. A full scan that was slow once changes nothing.
+// If full scans are slow, a claim begins behind the last one, and finds no task before that until a full scan is due, because full
+// scans take only a share of the time. Then it finds every task. A single slow full scan changes nothing.
 func TestSlowScans(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, want := range []int{1, 3} {

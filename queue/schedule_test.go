@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A recurring task is stored, changed and forgotten; the workers enter it when it is due.
+// A recurring task is stored, changed and deleted; the workers enter it when it is due.
 func TestSchedule(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -27,7 +27,7 @@ func TestSchedule(t *testing.T) {
 		nightly.Next = all[0].Next
 		assert.Equal(t, nightly, all[0])
 
-		// It is due now, and was while no worker ran: the times missed make one task.
+		// It is due now, and was while no worker ran: the missed times make one task.
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_schedule SET next_at = next_at - INTERVAL 5 DAY")
 		var got collected
 		w := work(t, q, WorkerOptions{Claim: mode}, got.handle)
@@ -38,7 +38,7 @@ func TestSchedule(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, all[0].Next, again[0].Next, "the next time, not a missed one")
 
-		// A schedule that comes while the worker sleeps wakes it in time.
+		// A schedule that is stored while the worker sleeps wakes it in time.
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "often", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
 		eventually(t, func() bool { return len(got.payloads()) >= 3 }, "it does not come in time")
 		assert.Equal(t, []string{"report", "tick", "tick"}, got.payloads()[:3])
@@ -64,7 +64,7 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
-// Times that a zone's clocks skip are left out, and those that they show twice come twice.
+// Times that a zone's clocks skip are left out, and those that they show twice occur twice.
 func TestScheduleClocksChanged(t *testing.T) {
 	for _, test := range []struct{ cron, now, next string }{
 		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2027-03-27 01:30:00", "2027-03-29 00:30:00"},
@@ -79,8 +79,8 @@ func TestScheduleClocksChanged(t *testing.T) {
 	}
 }
 
-// One due time makes one task, even if several workers ask at the same moment; with a unique key, none
-// while the one before is unfinished.
+// One due time makes one task, even if several workers try at the same moment; with a unique key, none
+// while the previous one is unfinished.
 func TestEnterDueRaces(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -106,8 +106,8 @@ func TestEnterDueRaces(t *testing.T) {
 	})
 }
 
-// A recurring task whose Cron this host can't read holds up neither other ones nor tasks, and is
-// entered once it is mended.
+// A recurring task whose Cron this host can't parse delays neither other ones nor tasks, and is
+// entered once it is repaired.
 func TestScheduleUnknown(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

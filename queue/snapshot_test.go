@@ -14,9 +14,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// BenchmarkOldSnapshot is the time from a task's commit to its handler, of an idle worker, when no task was done before, and when
-// many were done while a snapshot is open, so that the server keeps their entries of the index. The tasks of the last figure have a smaller
-// priority number each than the one before. Medians and the worst, in ms.
+// BenchmarkOldSnapshot measures the time from a task's commit to the handler of an idle worker, when no task was done before, and
+// when many were done while a snapshot is open, so that the server keeps their index entries. The tasks of the last figure each have
+// a smaller priority number than the one before. Medians and the worst, in ms.
 //
 //	go test ./queue -run - -bench OldSnapshot -benchtime 20x
 func BenchmarkOldSnapshot(b *testing.B) {
@@ -60,7 +60,7 @@ func BenchmarkOldSnapshot(b *testing.B) {
 	}
 }
 
-// finishedInVain makes n tasks that were claimed and done while a snapshot is open.
+// finishedInVain makes n tasks that were claimed and done while a snapshot is open, so that their index entries stay.
 func finishedInVain(tb testing.TB, db *notify.DB, n int) {
 	tb.Helper()
 	snapshot, err := db.Pool().Connx(tb.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// endsAt ends a context when its connections have been written to so many times.
+// endsAt ends a context after a number of writes to its connections.
 type endsAt struct {
 	left atomic.Int32
 	end  context.CancelFunc
@@ -30,7 +30,7 @@ func (c endingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A worker that is told to stop while it connects returns nil, whichever of its first statements that ends.
+// A worker that stops while it connects returns nil, whichever of its first statements is interrupted.
 func TestWorkerStopsAtAnyStatement(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, config := database(t, s)

@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Two transactions that lock two tasks in opposite order meet a deadlock. The server rolls one of them back, and
-// transact runs it again.
+// Two transactions that lock two tasks in opposite order cause a deadlock. The server rolls one of them back, and
+// transact repeats it.
 func TestTransactAfterADeadlock(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -56,7 +56,7 @@ func TestTransactAfterADeadlock(t *testing.T) {
 	})
 }
 
-// An error of a packet's reader is the error of the packet, and the session can be used after it.
+// An error of a packet's reader is the error of the packet, and the session stays usable.
 func TestPacketWhoseRowIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

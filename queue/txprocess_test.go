@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ackerMain enters tasks without a key, and writes down the ids of those that it was told are entered.
+// ackerMain enters tasks without a key, and prints the ids of those whose Enqueue succeeded.
 func ackerMain(q *Queue, record *notify.DB, told processTold) error {
 	ctx := context.Background()
 	for n := 0; n < told.Tasks; {
@@ -32,8 +32,8 @@ func ackerMain(q *Queue, record *notify.DB, told processTold) error {
 	return q.Close()
 }
 
-// finish is a handler whose effect and the task's end are one transaction. An effect that is
-// there already is written down.
+// finish is a handler whose effect and the task's end are one transaction. An effect that
+// already exists is recorded.
 func finish(ctx context.Context, db, record *notify.DB, task Task) error {
 	tx, err := db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -52,8 +52,8 @@ func finish(ctx context.Context, db, record *notify.DB, task Task) error {
 	return tx.Commit()
 }
 
-// Processes enter tasks, and others do them in the transaction that ends the task; of both some are
-// killed, and of others the connections are cut. What was acknowledged is done, and nothing is done twice.
+// Processes enter tasks, and others do them in the transaction that ends the task. Some of both are
+// killed, and the connections of others are cut. Acknowledged tasks are done, and nothing is done twice.
 func TestTransactionProcesses(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		tasks, kills := mysqltest.Many(15, 60, 3000), mysqltest.Many(1, 3, 30)

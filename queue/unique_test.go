@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A key is free when its task is no more, however that came, and whatever the transaction that
-// wants it saw before.
+// A key is free when its task no longer exists, for whatever reason, and whatever the snapshot of the transaction that
+// wants it is.
 func TestUniqueOfNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
@@ -73,7 +73,7 @@ func snapshotIsolation(t *testing.T, s *mysqltest.Server, db *notify.DB) bool {
 	return on == "ON"
 }
 
-// Who was dead has no key any more, and another may have it.
+// A task that was dead has no key any more, and another task may have it.
 func TestUniqueOfTheDead(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -152,7 +152,7 @@ func TestUniqueEnds(t *testing.T) {
 	})
 }
 
-// A claim that was lost does not free the key of the task, which another works on.
+// A lost claim does not free the key of the task, which another worker has.
 func TestUniqueOfALateOutcome(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, discard := range []bool{false, true} {
@@ -177,8 +177,8 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 	})
 }
 
-// Who finds a key taken, in a transaction that stays open, keeps its task's worker from nothing but
-// ending it.
+// A transaction that finds a key taken, and stays open, keeps the task's worker only from
+// ending the task.
 func TestUniqueKeepsNobody(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
@@ -215,7 +215,7 @@ func TestUniqueKeepsNobody(t *testing.T) {
 	})
 }
 
-// Nor that task's worker from renewing its claims, from claiming others and from ending them; and when
+// It does not keep that worker from renewing its claims, from claiming other tasks and from ending those; when
 // the key is free, the task ends as well.
 func TestUniqueKeepsNoWorker(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {

@@ -87,7 +87,7 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// The smaller priority is first, and equal ones go by their ids.
+// Tasks are claimed by priority, the smallest number first, and then by id.
 func TestPriority(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -128,7 +128,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// A worker that stops lets its handlers end, and gives back what is not begun.
+// A worker that stops lets its handlers finish, and gives back the tasks that are not begun.
 func TestStop(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
@@ -158,8 +158,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A handler's context ends StopTimeout after its worker's; what it returns then is written
-// down.
+// A handler's context ends StopTimeout after its worker's; its outcome then is still
+// stored.
 func TestStopTimeout(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
@@ -226,7 +226,7 @@ func TestWorkerRefusals(t *testing.T) {
 	})
 }
 
-// What a server says that may serve again by itself does not end a worker.
+// An error of a server that may recover by itself does not end a worker.
 func TestPassingErrors(t *testing.T) {
 	for number, ends := range map[uint16]bool{
 		server.ErrNotPrepared: false, server.ErrHookFailed: false, server.ErrTooManyConnections: false, server.ErrOptionPreventsWrite: false,
@@ -237,7 +237,7 @@ func TestPassingErrors(t *testing.T) {
 	}
 }
 
-// A handler that hangs is told by its context after HandlerTimeout, and its task fails. Other tasks have its place then.
+// The context of a handler that hangs ends after HandlerTimeout, and its task fails. Then other tasks get the handler.
 func TestHandlerTimeout(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)

@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/ringbuffer"
 )
 
-// db is notify.Open's, and its tables are init's; ctx ends when the program is to end.
+// db is the result of notify.Open; mqnotify init has created its tables. ctx ends when the program should end.
 var (
 	ctx = context.Background()
 	db  *notify.DB

@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event.
 const patience = 40 * time.Second
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func openConfig(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// database is one of the test's own, with the tables, and the buffer "log" of size entries.
+// database returns a database of the test with the tables, and the buffer "log" of size entries.
 func database(tb testing.TB, s *mysqltest.Server, size int) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	config := s.Database(tb)

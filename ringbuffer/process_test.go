@@ -21,11 +21,11 @@ import (
 
 const processEnv = "MQNOTIFY_RINGBUFFER_PROCESS"
 
-// writerTold is what a process of these tests is told.
+// writerTold is the input of a process of these tests.
 type writerTold struct{ Name, DSN string }
 
 // writeMain appends numbers to a buffer, one to five at a time, until the process is killed. It does not append
-// again the numbers of an Append that failed, because they may be there.
+// the numbers of a failed Append again, because they may be stored.
 func writeMain(text string) error {
 	go func() { // the test's process holds the other end
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -73,9 +73,9 @@ func startWriter(t *testing.T, told writerTold) (kill func()) {
 	return kill
 }
 
-// Processes append to a ring; some are killed in the middle, and the connections of others are
-// cut. A reader gets each entry in the order of the numbers, without a gap that it is not told
-// of, and of what was appended together all or nothing.
+// Processes append to a ring; some are killed while they do, and the connections of others are
+// cut. A reader gets every entry in the order of the numbers, learns of every gap,
+// and gets entries that were appended together all or none.
 func TestRingProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const size, writers = 2000, 4
@@ -137,7 +137,7 @@ func TestRingProcesses(t *testing.T) {
 		for _, kill := range alive {
 			kill()
 		}
-		// The server may still end what they had sent.
+		// The server may still finish statements of killed writers.
 		mysqltest.Eventually(t, "they are gone", func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", config.User) == 0
 		})

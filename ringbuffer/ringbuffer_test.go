@@ -50,8 +50,8 @@ func next(tb testing.TB, r *reader, limit int) (payloads []string) {
 	return payloads
 }
 
-// A ring never has more rows than its size, and a reader that was overtaken learns by
-// how much.
+// A ring never has more rows than its size, and a reader that was overtaken learns how many entries it
+// missed.
 func TestRing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s, 4)
@@ -89,7 +89,7 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// A reader that waits at an empty ring is told what it missed, too.
+// A reader that waits at an empty ring also learns how many entries it missed.
 func TestOvertakenAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s, 4)
@@ -106,7 +106,7 @@ func TestOvertakenAtOnce(t *testing.T) {
 	})
 }
 
-// A ring that was deleted and made again does not look like one in which nothing happens.
+// A ring that was deleted and created again does not look like one without new entries.
 func TestShorter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s, 4)
@@ -125,8 +125,8 @@ func TestShorter(t *testing.T) {
 	})
 }
 
-// Readers that wait are woken, and each gets what the writers have appended, in the
-// order of its numbers, but for what it is told that it missed.
+// Waiting readers are woken, and each gets the entries of the writers in the
+// order of the numbers, except those that it learns it has missed.
 func TestRingAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const writers, size = 4, 50
@@ -182,8 +182,8 @@ func TestRingAtOnce(t *testing.T) {
 	})
 }
 
-// Each entry wakes a reader that waits for it by the wake trigger. The reads that it makes by itself are readBound
-// apart: four entries, one after the other, would take three of these.
+// The wake trigger wakes a waiting reader at every entry. Reads without a hint are readBound
+// apart, so four entries, one after the other, would take three times that.
 func TestRingWakes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s, 4)
@@ -242,7 +242,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// Append wakes readers by mqnotify_wake where no trigger does, before Close returns.
+// Without a trigger Append wakes readers by mqnotify_wake, before Close returns.
 func TestCallOfWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-// Each broker starts, comes back after a stop and a kill on the same port, and is gone
+// Each broker starts, restarts on the same port after a stop and a kill, and is gone
 // at the end.
 func TestBrokers(t *testing.T) {
 	mysqltest.Once(t)
@@ -51,8 +51,8 @@ func TestBrokers(t *testing.T) {
 	}
 }
 
-// What takes a connection while a broker starts, and says nothing, does not use up the time
-// that the broker has.
+// A server that accepts a connection while a broker starts, and sends nothing, does not use up the broker's start
+// time.
 func TestSilence(t *testing.T) {
 	mysqltest.Once(t)
 	b := Redis(t)

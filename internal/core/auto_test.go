@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// auto is an Auto and what it logged.
+// auto is an Auto with its log.
 type auto struct {
 	*core.Auto
 	logged mysqltest.Text
@@ -55,7 +55,7 @@ func (a *auto) wakes(tb testing.TB, db *core.DB) time.Duration {
 	return time.Since(begun)
 }
 
-// A wake trigger that is made while a process waits is used, and left when it is removed. Each way is logged once.
+// A wake trigger that is created while a process waits is used, and no longer used when it is removed. Each mode is logged once.
 func TestAutoTakesATrigger(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -74,7 +74,7 @@ func TestAutoTakesATrigger(t *testing.T) {
 	})
 }
 
-// The writers of a server that is read-only are elsewhere: it is polled, or its commits are followed.
+// If a server is read-only, its writers are elsewhere: Auto polls, or follows its commits.
 func TestAutoOnAReadOnlyServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own, mode := s.Start(t, "--read-only=1"), "poll"
@@ -91,7 +91,7 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 
 var gtidFlags = []string{"--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"}
 
-// Through a proxy that gives every statement another session of the server no lock can be held: the topic is polled.
+// A proxy that sends every statement to another session of the server makes locks impossible: Auto polls.
 func TestAutoThroughAMultiplexer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -106,7 +106,7 @@ func TestAutoThroughAMultiplexer(t *testing.T) {
 	})
 }
 
-// Without a wake trigger, MySQL's commits end the wait, long before a poll would: while GTIDs are on.
+// Without a wake trigger, MySQL's commits end the wait long before a poll would, as long as GTIDs are on.
 func TestAutoFollowsCommits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {
@@ -134,7 +134,7 @@ func TestAutoFollowsCommits(t *testing.T) {
 	})
 }
 
-// Closing it in the middle of whatever it does leaves nothing behind.
+// Closing an Auto at any moment leaves nothing behind.
 func TestAutoClose(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Tidy(t, ours)

@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What a session adds to a statement.
+// BenchmarkSession measures what a session adds to a statement.
 func BenchmarkDo(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db := openDB(b, s.Database(b))

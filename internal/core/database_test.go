@@ -77,7 +77,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, s.IsMariaDB(), caps.MariaDB)
 
-		// The caller's configuration is copied, and its sessions outlive the pool.
+		// OpenConfig copies the caller's configuration, and sessions outlive the pool.
 		config.DBName = "another"
 		session := openSession(t, db, 0)
 		require.NoError(t, db.Close())
@@ -87,7 +87,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// A logger of the user's is kept; the driver's own, which prints on stderr, is not.
+// A logger of the user is kept; the driver's own, which prints on stderr, is replaced.
 func TestOpenConfigKeepsTheLogger(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)

@@ -1,6 +1,6 @@
 package core
 
-// ReadsAhead reports whether the idle connection is read.
+// ReadsAhead reports whether a goroutine reads from the idle connection.
 func (s *Session) ReadsAhead() bool {
 	s.socket.mu.Lock()
 	defer s.socket.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Producer and consumer alternate: when the producer's turn was taken, the consumer has
-// seen what it inserted, and is done with it. A turn that comes before the consumer has
-// queued is not taken, and so the producer turns again.
+// Producer and consumer alternate: when a consumer has taken the producer's turn, it has
+// read and processed what the producer inserted. A turn that comes before the consumer waits
+// for the lock is not taken, so the producer repeats it.
 func TestHandshakeAlternates(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -55,8 +55,8 @@ func TestHandshakeAlternates(t *testing.T) {
 	})
 }
 
-// Without a producer the consumer keeps the lock while it sleeps, two statements a
-// second at most, and nothing can be inserted unseen. A producer that comes has its
+// Without a producer the consumer keeps the lock while it sleeps. It sends at most two statements a
+// second, and nothing can be inserted unnoticed. A producer that starts gets its
 // turn at the end of a sleep.
 func TestHandshakeWithoutAProducer(t *testing.T) {
 	longest := mysqltest.Size(600*time.Millisecond, 1500*time.Millisecond, 1500*time.Millisecond)
@@ -99,7 +99,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		head := mysqltest.Receive(t, waited)
 		assert.NotEqual(t, seen, head)
 
-		// The waits fell back, and so a producer that is back is heard at once.
+		// The waits fell back, so a returning producer gets its turn at once.
 		n = len(waits.given())
 		waited = mysqltest.Result(func() core.Head {
 			next, err := waiter.Wait(t.Context(), head, time.Hour)
@@ -114,7 +114,7 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 	})
 }
 
-// A producer that lives and has nothing to say costs nothing: the consumer waits in
+// A producer that lives and has nothing to insert costs nothing: the consumer waits in
 // the server.
 func TestHandshakeWithASilentProducer(t *testing.T) {
 	if testing.Short() {
@@ -139,7 +139,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		require.NoError(t, mysqltest.Receive(t, waited))
 		assert.Zero(t, own.Questions(t)-questions-1)
 
-		// Its death is what wakes the consumer.
+		// The producer's death wakes the consumer.
 		waited = mysqltest.Result(func() error {
 			_, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 			return err
@@ -149,8 +149,8 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 		kill(t, own.Admin(t), "CONNECTION", producer.ID())
 		require.NoError(t, mysqltest.Receive(t, waited))
 
-		// The next one takes its turn and is silent too, for longer than the consumer's
-		// bound; when it has something to say it is heard.
+		// The next producer takes its turn and inserts nothing, for longer than the consumer's
+		// bound. Its next row wakes the consumer.
 		next := openSession(t, db, never)
 		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, next, name) })
 		mysqltest.AwaitState(t, own.Admin(t), next.ID(), waiting)
@@ -174,8 +174,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 	})
 }
 
-// A consumer that lost the lock, though not its session, does not work on as if it had
-// it: a producer may have inserted meanwhile.
+// A consumer that has lost the lock, but not its session, must not continue: a producer may have inserted rows in the meantime.
 func TestHandshakeThatLostItsLock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

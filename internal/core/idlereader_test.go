@@ -18,13 +18,13 @@ func awaitReadAhead(t *testing.T, session *core.Session) {
 	require.Eventually(t, session.ReadsAhead, patience, time.Millisecond, "an idle connection is not read")
 }
 
-// awaitGone waits until the server has the session no more, which was killed.
+// awaitGone waits until the killed session no longer exists on the server.
 func awaitGone(t *testing.T, admin *sql.DB, id uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return !killIfThere(t, admin, "CONNECTION", id) }, patience, tick)
 }
 
-// A session that ends while a caller of Do has it, and runs no statement, has ended when Do returns.
+// If a session ends while a caller of Do has it and runs no statement, the session is lost when Do returns.
 func TestEndInDo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -46,8 +46,8 @@ func TestEndInDo(t *testing.T) {
 	})
 }
 
-// A context that ends in Within costs the session, though the statement has one that does not; so does
-// the limit. One that ended before costs nothing.
+// A context that ends in Within, or its limit, closes the session, although the statement's own context does not end.
+// A context that has ended before changes nothing.
 func TestWithin(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))

@@ -9,10 +9,10 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// ours is how stacks name this package.
+// ours is the name of this package in stacks.
 const ours = "/internal/core."
 
-// What is left is seen, so that a test of it can fail.
+// The test detects what is left behind, so that it can fail.
 func TestLeftovers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Tidy(t, ours)

@@ -39,7 +39,7 @@ func TestLock(t *testing.T) {
 		require.ErrorIs(t, err, core.ErrNotAcquired)
 		assert.GreaterOrEqual(t, time.Since(begun), 1900*time.Millisecond, "rounded up, by the server's clock")
 
-		// Waits as long as it is told to, however long that is.
+		// It waits as long as it is asked to.
 		granted := mysqltest.Result(func() error {
 			lock, err := two.Lock(t.Context(), name, math.MaxInt64)
 			if err != nil {
@@ -67,7 +67,7 @@ func TestLockNamesThatServersTakeDifferently(t *testing.T) {
 	})
 }
 
-// One goroutine after the other has the lock, on one session and on many.
+// Goroutines hold the lock one after another, on one session and on many.
 func TestLockExcludes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -149,7 +149,7 @@ func TestTwoLocksOfASession(t *testing.T) {
 		_, err := other.TryLock(t.Context(), y.Name())
 		require.ErrorIs(t, err, core.ErrNotAcquired)
 
-		// One is lost, the other stays.
+		// One lock is lost, the other stays.
 		z := mustLock(t, session, lockName(db, "z"))
 		require.Equal(t, 1, value[int](t, session, "SELECT RELEASE_LOCK(?)", z.Name()))
 		mysqltest.Await(t, z.Lost(), "the loss")
@@ -159,7 +159,7 @@ func TestTwoLocksOfASession(t *testing.T) {
 	})
 }
 
-// A release comes after what the session does just now, and is not given up when the
+// A release waits for the session's running statement, and happens even if the
 // caller's context has ended.
 func TestReleaseWaitsForItsTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -185,8 +185,8 @@ func TestReleaseWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-// A release that fails costs the session: a lock that may still be held, and that no
-// code looks after, would keep every other session out.
+// A release that fails closes the session. Otherwise a lock might stay held without an owner,
+// and keep all other sessions out.
 func TestAReleaseThatFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

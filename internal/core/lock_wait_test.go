@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// A wait for a lock takes longer than the session may be idle: the session lives,
-// and holds what it got.
+// A wait for a lock may take longer than the session's wait_timeout: the session lives,
+// and holds the lock afterwards.
 func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		long := short + time.Second
@@ -92,7 +92,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 	})
 }
 
-// The sessions that wait for the lock hold it meanwhile, in the order in which they came.
+// The sessions that wait for the lock hold it during a Pass, in the order in which they came.
 func TestTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -126,7 +126,7 @@ func TestTurn(t *testing.T) {
 		assert.Equal(t, []string{"second", "third", "fourth", "first"}, order)
 		requireHeld(t, lock, true)
 
-		// A session that came meanwhile keeps the lock.
+		// A session that came in the meantime keeps the lock.
 		other := openSession(t, db, 0)
 		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, other, name) })
 		mysqltest.AwaitState(t, admin, other.ID(), waiting)
@@ -140,7 +140,7 @@ func TestTurn(t *testing.T) {
 		require.ErrorIs(t, err, core.ErrLockLost, "it was not held")
 		require.NoError(t, first.Err())
 
-		// A context that ends before costs nothing, in the middle the session.
+		// A context that ends before the statement changes nothing; during the statement it closes the session.
 		ended, end := context.WithCancelCause(t.Context())
 		end(errOurs)
 		_, err = theirs.Pass(ended, 0)
@@ -165,7 +165,7 @@ func TestTurn(t *testing.T) {
 }
 
 // A wait that a DBA ends (KILL QUERY) is an error: 1317 on MySQL, NULL on MariaDB. The
-// session is of use after it, and holds nothing that it does not know of.
+// session is usable afterwards, and holds no lock that it does not know of.
 func TestAWaitThatIsKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -192,7 +192,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 		require.NoError(t, held.Release(t.Context()))
 		lock := mustLock(t, session, name)
 
-		// In the middle of a pass: the lock was let go, and another session may have held it.
+		// During a pass: the lock was released, and another session may have held it.
 		queued := mysqltest.Result(func() *core.Lock { return mustLock(t, holder, name) })
 		mysqltest.AwaitState(t, admin, holder.ID(), waiting)
 		turned := mysqltest.Result(func() error {
@@ -210,7 +210,7 @@ func TestAWaitThatIsKilled(t *testing.T) {
 	})
 }
 
-// Kills at any moment, just before a grant and just after it too, leave no lock that
+// Kills at any moment, also just before and just after a grant, leave no lock that
 // the session does not know of.
 func TestKillsAtAnyMoment(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -244,7 +244,7 @@ func TestKillsAtAnyMoment(t *testing.T) {
 			if err == nil {
 				err = lock.Release(t.Context())
 			}
-			// Whatever became of it, it does not hold the lock any more.
+			// Whatever happened, the session no longer holds the lock.
 			free, err2 := other.Lock(t.Context(), lockName(db), patience)
 			require.NoError(t, err2, "after %v", err)
 			require.NoError(t, free.Release(t.Context()))
@@ -253,8 +253,8 @@ func TestKillsAtAnyMoment(t *testing.T) {
 	})
 }
 
-// Two sessions that wait for each other: the server tells one of them, which holds
-// what it held.
+// If two sessions wait for each other, the server refuses one of them, which keeps
+// its lock.
 func TestDeadlockOfLocks(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// socket is how to reach the server through its Unix socket, by a path that is
+// socket returns a configuration that uses the server's Unix socket, by a path that is
 // short enough.
 func socket(t *testing.T, s *mysqltest.Server, config *mysql.Config) *mysql.Config {
 	t.Helper()
@@ -38,8 +38,8 @@ func socket(t *testing.T, s *mysqltest.Server, config *mysql.Config) *mysql.Conf
 	return through
 }
 
-// unwatched is by a network that is registered with the driver: its connections can be neither read
-// ahead nor cut.
+// unwatched returns a configuration that uses a network registered with the driver. Such connections can be neither
+// read ahead nor cut.
 func unwatched(config *mysql.Config) *mysql.Config {
 	mysql.RegisterDialContext("mqtest", func(ctx context.Context, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -50,7 +50,7 @@ func unwatched(config *mysql.Config) *mysql.Config {
 	return through
 }
 
-// impatient is a connection, as a user's DialFunc may give it, whose reads end by themselves.
+// impatient is a connection, as a user's DialFunc may return it, whose reads end by a deadline.
 type impatient struct{ net.Conn }
 
 func (c impatient) Read(p []byte) (int, error) {
@@ -70,8 +70,8 @@ func hurried(config *mysql.Config) *mysql.Config {
 	return through
 }
 
-// A killed session is lost at once: no touch is due while the test runs, so that it
-// was the read ahead that saw it, over every kind of connection.
+// A killed session is lost at once. No touch is due during the test, so
+// the read ahead has noticed it, over every kind of connection.
 func TestKilledSessionIsLostAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, certificate(t)...)
@@ -117,7 +117,7 @@ func TestKilledSessionIsLostAtOnce(t *testing.T) {
 	})
 }
 
-// What can't be read ahead a touch finds out. There is not even a socket to cut.
+// A touch notices the end of a connection that can't be read ahead. There is not even a socket to cut.
 func TestKilledSessionIsLostByATouch(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, unwatched(s.Database(t)))
@@ -179,11 +179,11 @@ func TestLostWithTheServer(t *testing.T) {
 	})
 }
 
-// A frozen network: the server gives the lock to the next session when it has heard
-// nothing for IdleTimeout, and by then the first knows that it has lost it. However
-// busy the session is: each case is what it does when the network freezes.
+// If the network freezes, the server gives the lock to the next session after IdleTimeout without a sign of the
+// first one, which by then knows that it has lost the lock. The cases are what the session does
+// when the network freezes.
 func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
-	// Thousands of calls still fit between two touches, and the other tests get the processors.
+	// A longer pause would allow thousands of calls between two touches; this one leaves the processors to other tests.
 	pause := func() { <-time.After(time.Millisecond) }
 	cases := map[string]func(t *testing.T, session *core.Session, another string){
 		"idle": nil,
@@ -248,7 +248,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 	})
 }
 
-// An answer that comes late says what was true when it was sent: the server has given
+// An answer that comes late was true when it was sent: the server has given
 // the lock to another session since.
 func TestALateGrantIsNone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -291,7 +291,7 @@ func TestALateGrantIsNone(t *testing.T) {
 	})
 }
 
-// A session that holds locks and is too busy to ask the server for them counts as lost, in time.
+// A session with locks that is too busy to ask the server for them is lost, in time.
 func TestAStatementThatTakesTooLong(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -313,7 +313,7 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// wait_timeout is over twice, and the session and its locks live.
+// After twice the wait_timeout the session and its locks still live.
 func TestAnIdleSessionLives(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -333,8 +333,8 @@ func TestAnIdleSessionLives(t *testing.T) {
 	})
 }
 
-// A lock that the server no longer counts as the session's is lost, though its
-// connection is well: by a touch, however busy the session is, or when asked.
+// If the server no longer gives the session the lock, the lock is lost although the
+// connection works: a touch notices it, however busy the session is, or Held.
 func TestLossByOwnership(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))

@@ -33,17 +33,17 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long a test waits for what must come.
+	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
-	// tick is how often it looks.
+	// tick is how often it checks.
 	tick = 10 * time.Millisecond
-	// never is an IdleTimeout with no touch while a test runs: what is noticed was
-	// seen by reading the idle connection.
+	// never is an IdleTimeout without a touch during a test: only reading the idle connection can notice
+	// its end.
 	never = 8 * time.Hour
 )
 
-// short is an IdleTimeout that is soon over: touched every 4.4 s, trusted for 9, so that
-// a stall of 3 s loses nothing, also between two slices of a wait. With -short a stall of 3 s is just borne.
+// short is an IdleTimeout that passes soon: touched every 4.4 s, trusted for 9 s, so that
+// a stall of 3 s loses nothing, also between two slices of a wait. With -short it just survives a stall of 3 s.
 var short = 11 * time.Second
 
 func openDB(tb testing.TB, config *mysql.Config) *core.DB {
@@ -54,7 +54,7 @@ func openDB(tb testing.TB, config *mysql.Config) *core.DB {
 	return db
 }
 
-// openTopic is a database of the test's own with a message table "orders".
+// openTopic returns a database of the test with a message table "orders".
 func openTopic(tb testing.TB, s *mysqltest.Server) *core.DB {
 	tb.Helper()
 	db := openDB(tb, s.Database(tb))
@@ -80,7 +80,7 @@ func openSession(tb testing.TB, db *core.DB, idle time.Duration) *core.Session {
 	return session
 }
 
-// lockName is a name of the test's own.
+// lockName returns a name of the test.
 func lockName(db *core.DB, parts ...string) string {
 	return core.LockName(append([]string{"test", db.Name()}, parts...)...)
 }
@@ -99,7 +99,7 @@ func requireHeld(tb testing.TB, lock *core.Lock, want bool) {
 	require.Equal(tb, want, held)
 }
 
-// value asks the session's server.
+// value reads a value over the session.
 func value[T any](tb testing.TB, session *core.Session, query string, args ...any) (v T) {
 	tb.Helper()
 	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {
@@ -115,7 +115,7 @@ func kill(tb testing.TB, admin *sql.DB, what string, id uint64) {
 	require.True(tb, killIfThere(tb, admin, what, id), "session %d is gone", id)
 }
 
-// killIfThere ends a session, or its statement ("QUERY"), and reports whether there was such a session.
+// killIfThere kills a session, or its statement ("QUERY"), and reports whether the session existed.
 func killIfThere(tb testing.TB, admin *sql.DB, what string, id uint64) bool {
 	tb.Helper()
 	if what == "QUERY" {
@@ -135,7 +135,7 @@ func serverTime(tb testing.TB, admin *sql.DB, d time.Duration) {
 	require.Eventually(tb, func() bool { return now() >= end }, d+patience, 50*time.Millisecond)
 }
 
-// certificate makes a key and a certificate for a server, and returns its flags.
+// certificate creates a key and a certificate for a server, and returns the server's flags for it.
 func certificate(tb testing.TB) []string {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -156,7 +156,7 @@ func certificate(tb testing.TB) []string {
 	}
 }
 
-// openProcess is the DB of another process: it keeps no idle connection, so that sessions of the test's are all that there are.
+// openProcess returns the DB of another process. It keeps no idle connection, so that the test's sessions are the only ones.
 func openProcess(tb testing.TB, config *mysql.Config) *core.DB {
 	tb.Helper()
 	db := openDB(tb, config)
@@ -164,7 +164,7 @@ func openProcess(tb testing.TB, config *mysql.Config) *core.DB {
 	return db
 }
 
-// holder is the session that holds a lock, 0 for none.
+// holder returns the session that holds a lock, or 0 if none does.
 func holder(tb testing.TB, admin *sql.DB, lock string) uint64 {
 	tb.Helper()
 	return mysqltest.Value[uint64](tb, admin, "SELECT COALESCE(IS_USED_LOCK(?), 0)", lock)

@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// names are parts that are easily taken for one another.
+// names are parts that are easily confused with one another.
 var names = [][]string{
 	{}, {""}, {"", ""}, {"", "", ""},
 	{"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"a:b"}, {"a:", "b"}, {"a", ":b"}, {"a:b", ""}, {"a::b"}, {"ab"},
@@ -46,7 +46,7 @@ func requireName(tb testing.TB, name string) {
 	}
 }
 
-// Every server takes them all for different locks.
+// Every server distinguishes the locks of all these names.
 func TestServersTakeLockNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -63,7 +63,7 @@ func TestServersTakeLockNames(t *testing.T) {
 	})
 }
 
-// Parts come split at different places, and in another case.
+// The same text, split at different places and in another case.
 func FuzzLockName(f *testing.F) {
 	for _, parts := range names {
 		f.Add(strings.Join(parts, ","), strings.Join(parts, ":"))

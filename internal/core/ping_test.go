@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What touches rest on: to the server a ping is not a statement, but it counts among the session's
+// Touches rely on this: to the server a ping is not a statement, but it counts among the session's
 // other commands, and restarts its wait_timeout.
 func TestPing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -45,7 +45,7 @@ func TestPing(t *testing.T) {
 	})
 }
 
-// An idle session that is kept by pings alone lives, and its lock with it.
+// Pings alone keep an idle session and its lock alive.
 func TestTouchesArePings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestTouchesThroughAProxyThatAnswersPings has a session that touches keep, TestPing has the pings")
@@ -77,7 +77,7 @@ func TestTouchesArePings(t *testing.T) {
 	})
 }
 
-// A proxy that answers pings itself keeps no session alive: touches go on to be statements.
+// If a proxy answers pings itself, pings keep no session alive: touches stay statements.
 func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -93,7 +93,7 @@ func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
 	})
 }
 
-// What a session's own statements let go is noticed by the next touch.
+// If a session's own statements release a lock, the next touch notices it.
 func TestTouchAfterAStatement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
@@ -110,8 +110,8 @@ func TestTouchAfterAStatement(t *testing.T) {
 	})
 }
 
-// An idle session costs no more statements than it has touches, five in two IdleTimeouts,
-// though the first of them finds out whether pings arrive.
+// An idle session needs no more statements than touches, five in two IdleTimeouts,
+// although the first touch also finds out whether pings arrive.
 func TestTouchesAreFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("counts for half a minute; TestTouchAfterAStatement has touches")
@@ -138,12 +138,12 @@ func TestTouchesAreFew(t *testing.T) {
 		assert.Zero(t, touches)
 		touches, over := count(short)
 		assert.GreaterOrEqual(t, touches, 3)
-		// The end of the session before may count as a statement of this time.
+		// The end of the previous session may count as a statement of this time.
 		assert.LessOrEqual(t, touches, int(over/(short*2/5))+1)
 	})
 }
 
-// adminCommands is how many commands the session had that are no statements: pings.
+// adminCommands returns how many commands of the session were not statements: pings.
 func adminCommands(tb testing.TB, session *core.Session) (n int) {
 	tb.Helper()
 	require.NoError(tb, session.Do(tb.Context(), func(conn *sqlx.Conn) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Idle polling: the waits grow to the maximum and fall back at the first row, and
-// each costs one statement, by the server's own counter.
+// While idle, the waits grow to the maximum. The first row resets them. Every poll
+// costs one statement, by the server's own counter.
 func TestPollGrowsAndFallsBack(t *testing.T) {
 	const least, most = 10 * time.Millisecond, 150 * time.Millisecond
 	growing := []time.Duration{least, least, 2 * least, 3 * least, 5 * least, 8 * least, 13 * least, most, most}
@@ -51,7 +51,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 					all := waits.await(t, begun+len(growing))
 					require.Equal(t, growing, all[begun:begun+len(growing)])
 
-					// At the maximum there is one look in each, and nothing else.
+					// At the maximum there is one poll in each, and nothing else.
 					start, before, questions := time.Now(), len(waits.given()), own.Questions(t)
 					n := len(waits.given())
 					all = waits.await(t, n+5)
@@ -69,7 +69,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 	})
 }
 
-// A policy that gives up, as backoff's default does after 15 minutes, begins again.
+// A policy that returns backoff.Stop, as backoff's default does after 15 minutes, is reset.
 func TestPollOutlivesItsPolicy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -92,7 +92,7 @@ func TestPollOutlivesItsPolicy(t *testing.T) {
 	})
 }
 
-// The waits that consumers give a Poll are from 10 ms to 1 s.
+// The waits of consumers for a Poll are 10 ms to 1 s.
 func TestPollWithFibonacci(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestPollGrowsAndFallsBack counts the same statements")
@@ -105,15 +105,15 @@ func TestPollWithFibonacci(t *testing.T) {
 		bound := mysqltest.Size(3, 6, 6)
 		_, err := waiter.Wait(t.Context(), core.Head{}, time.Duration(bound)*time.Second)
 		require.NoError(t, err)
-		// 10, 10, 20 ... 550, 890 ms make 10 looks in 1.4 to 1.5 s, or in all of the time on a busy
-		// machine; then it is one a second.
+		// Waits of 10, 10, 20 ... 550, 890 ms make 10 polls in 1.4 to 1.5 s, or in the whole time on a busy
+		// machine; after that there is one a second.
 		asked := own.Questions(t) - questions - 1
 		assert.GreaterOrEqual(t, asked, uint64(10))
 		assert.LessOrEqual(t, asked, uint64(11+bound))
 	})
 }
 
-// The published form: a reader that finds the row deletes it, and so sees the next change again.
+// The published form: a reader that finds the row deletes it, and so notices the next change.
 func TestFlagRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -149,8 +149,8 @@ func TestFlagRow(t *testing.T) {
 	})
 }
 
-// A writer whose trigger found the row holds it until it commits. The reader can't take
-// it meanwhile: it tells of what it saw, and the row is there for the writer's change.
+// A writer whose trigger found the row locks it until it commits. The reader can't delete
+// it in the meantime: it returns what it saw, and the row stays for the writer's change.
 func TestFlagRowOfAnOpenWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -222,7 +222,7 @@ func TestFlag(t *testing.T) {
 	})
 }
 
-// A table whose id is as large as ids get, and names with all that names may have.
+// A table with the largest possible id, and names with every legal character.
 func TestLargestID(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -240,7 +240,7 @@ func TestLargestID(t *testing.T) {
 	})
 }
 
-// The session of a poll serves other statements too, however long they take.
+// The session of a poll also runs other statements, however long they take.
 func TestPollSharesItsSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)

@@ -23,13 +23,13 @@ import (
 
 const partyEnv = "MQNOTIFY_HANDSHAKE_PARTY"
 
-// party is what a process of TestHandshakeOfProcesses is told.
+// party is the input of a process of TestHandshakeOfProcesses.
 type party struct{ Role, DSN string }
 
-// Producer and consumer are processes, and die by kill -9. Whichever it is, and
-// whichever comes first, the other goes on, and no row is lost. They alternate: no row
-// is inserted while the consumer works, and so it finds a row at a time, or a few when it
-// came late for its turn.
+// Producer and consumer are processes, and are killed by kill -9. Whichever is killed, and
+// whichever starts first, the other continues, and no row is lost. They alternate: no row
+// is inserted while the consumer works, so it finds one row at a time, or a few if it
+// was late for its turn.
 func TestHandshakeOfProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -63,7 +63,7 @@ func TestHandshakeOfProcesses(t *testing.T) {
 		require.Eventually(t, func() bool { return count("SELECT COALESCE(MAX(last_id), 0) FROM turns") >= all }, patience, tick)
 		killProducer = start("producer")
 		more(turns, mysqltest.Many(10, 30, 30))
-		// Of most turns: while a consumer that has let the lock go is held up the producer goes on alone.
+		// Only most turns: while a consumer that has released the lock is delayed, the producer continues alone.
 		assert.Equal(t, 1, count("SELECT 2 * SUM(found < 5) > COUNT(*) FROM turns"))
 
 		killConsumer()
@@ -81,7 +81,7 @@ func TestHandshakeOfProcesses(t *testing.T) {
 	})
 }
 
-// startParty starts a process, which lives no longer than the test's.
+// startParty starts a process, which ends with the test's process.
 func startParty(t *testing.T, p party) (kill func()) {
 	t.Helper()
 	told, err := json.Marshal(p)
@@ -135,7 +135,7 @@ func partyMain(told string) error {
 	return fmt.Errorf("no role %q", p.Role)
 }
 
-// produce publishes a message after the other.
+// produce publishes one message after another.
 func produce(ctx context.Context, db *core.DB) error {
 	handshake, err := producer.New(db, "orders", producer.Options{Mode: "handshake"})
 	if err != nil {
@@ -150,7 +150,7 @@ func produce(ctx context.Context, db *core.DB) error {
 	}
 }
 
-// consume notes the rows that it finds at each of its turns, and those that come
+// consume records the rows that it finds in each of its turns, and those that are inserted
 // while it works.
 func consume(ctx context.Context, db *core.DB) error {
 	session, err := core.NewSession(ctx, db, core.SessionOptions{})

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// The session's settings are the server's, whatever the DSN asks for.
+// The session's settings are its own, whatever the DSN asks for.
 func TestSessionSettings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -79,7 +79,7 @@ func TestSessionRefusals(t *testing.T) {
 		require.ErrorAs(t, err, &failure)
 		assert.EqualValues(t, 1049, failure.Number)
 
-		// It takes a connection without a right, and then can't be set up.
+		// The account may connect, but the session can't be set up.
 		bad := config.Clone()
 		bad.Params = map[string]string{"no_such_variable": "1"}
 		_, err = core.NewSession(t.Context(), openDB(t, bad), core.SessionOptions{})
@@ -89,7 +89,7 @@ func TestSessionRefusals(t *testing.T) {
 
 var errOurs = errors.New("the test's own cause")
 
-// A server that accepts and says nothing must not hold a caller whose context ends.
+// A server that accepts a connection and sends nothing must not block a caller whose context ends.
 func TestSessionToAServerThatHangs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		proxy := s.Proxy(t)
@@ -226,7 +226,7 @@ func TestClose(t *testing.T) {
 			require.ErrorIs(t, session.Err(), core.ErrSessionClosed)
 		})
 
-		// Each returns only when all is over, the one that came second too.
+		// Both calls return only when everything has ended.
 		t.Run("while a statement runs, many at once", func(t *testing.T) {
 			mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 			session := openSession(t, db, 0)
@@ -268,7 +268,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// A server that is cut off writes a warning for each session.
+// For a session that is cut off, the server would log a warning.
 func TestCloseTellsTheServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("counts on a server of its own; TestClose has what it does")
@@ -297,7 +297,7 @@ func TestCloseTellsTheServer(t *testing.T) {
 
 func TestSessionsOfManyDatabases(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		// Locks of the same purpose in two databases don't meet.
+		// Locks of the same purpose in two databases do not conflict.
 		one, two := openDB(t, s.Database(t)), openDB(t, s.Database(t))
 		require.NotEqual(t, core.HandshakeName(one.Name(), "orders"), core.HandshakeName(two.Name(), "orders"))
 		mustLock(t, openSession(t, one, 0), core.HandshakeName(one.Name(), "orders"))

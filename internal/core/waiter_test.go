@@ -17,16 +17,16 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// kind is a waiter that keeps the promises of core.Waiter, and how its head changes.
+// kind is a waiter that must keep the guarantees of core.Waiter, and a way to change its head.
 type kind struct {
 	open   func(db *core.DB, session *core.Session, waits backoff.BackOff) core.Waiter
 	change func(tb testing.TB, db *core.DB)
-	// shared says that the waiter has sessions of its own, which all of a DB share: it has no policy, it goes on after a
-	// session's loss, and its Head is what it saw last.
+	// shared means that all waiters of a DB share sessions. Such a waiter has no policy, continues after a
+	// session's loss, and its Head is the head that it saw last.
 	shared bool
 }
 
-// spy is a policy that tells which waits it gave.
+// spy is a policy that records its waits.
 type spy struct {
 	policy backoff.BackOff
 	mu     sync.Mutex
@@ -52,7 +52,7 @@ func (s *spy) given() []time.Duration {
 	return slices.Clone(s.waits)
 }
 
-// await waits until n waits have begun, and returns them and those that came since.
+// await waits until n waits have begun, and returns them and all later ones.
 func (s *spy) await(tb testing.TB, n int) []time.Duration {
 	tb.Helper()
 	require.Eventually(tb, func() bool { return len(s.given()) >= n }, patience, tick)
@@ -110,7 +110,7 @@ func setFlag(tb testing.TB, db *core.DB) {
 	require.NoError(tb, notify.Flag{Topic: "orders"}.Set(tb.Context(), db.Pool()))
 }
 
-// TestWaiters runs every waiter through what core.Waiter promises.
+// TestWaiters tests the guarantees of core.Waiter with every waiter.
 func TestWaiters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, kind := range kinds {
@@ -123,8 +123,8 @@ func TestWaiters(t *testing.T) {
 }
 
 func conform(t *testing.T, s *mysqltest.Server, kind kind) {
-	// waits gives its first wait when a Wait has begun. slow's is an hour: what ends it
-	// is what is tested, and no look that comes soon anyway.
+	// waits returns its first wait when a Wait has begun. slow's wait is an hour, so that only the tested event
+	// ends it, and no poll.
 	slow := func() *spy { return &spy{policy: backoff.NewConstantBackOff(time.Hour)} }
 	open := func(t *testing.T, waits *spy) (db *core.DB, session *core.Session, waiter core.Waiter, _ *spy) {
 		t.Helper()
@@ -139,14 +139,14 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 		head core.Head
 		err  error
 	}
-	// begun returns when a Wait has: with the n-th wait of the policy.
+	// begun returns when a Wait has begun: with the n-th wait of the policy.
 	begun := func(t *testing.T, waits *spy, n int) {
 		t.Helper()
 		if !kind.shared {
 			waits.await(t, n)
 		}
 	}
-	// head is the head when nothing is on its way that would end a Wait.
+	// head returns the head when nothing is pending that would end a Wait.
 	head := func(t *testing.T, waiter core.Waiter) core.Head {
 		t.Helper()
 		head, err := waiter.Head(t.Context())

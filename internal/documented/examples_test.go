@@ -1,4 +1,4 @@
-// Package documented checks that what users can call is shown to them.
+// Package documented checks that examples show every exported function.
 package documented
 
 import (
@@ -26,7 +26,7 @@ var rooms = map[string][]string{
 	"adapters/gocloud":   {"adapters/gocloud"},
 }
 
-// room is a package and what its Examples have in them.
+// room is a package and the functions that its Examples call.
 type room struct {
 	types    *types.Package
 	examples []*ast.FuncDecl // of the tests
@@ -34,8 +34,8 @@ type room struct {
 	tested   map[string]bool // Examples that are run: by their output, or by a test
 }
 
-// Every exported function is called in an Example of its package, and so is every method
-// that neither only tells something nor is there for an interface's sake. And every
+// Every exported function is called in an Example of its package. So is every method, except those
+// that only return a value or implement an interface. Every
 // Example is run.
 func TestExamples(t *testing.T) {
 	all := map[string]*room{}
@@ -84,7 +84,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// load reads rooms of the module in the folder.
+// load returns the packages of the module in the folder.
 func load(t *testing.T, folder string, rooms []string) map[string]*room {
 	t.Helper()
 	patterns := make([]string, len(rooms))
@@ -123,7 +123,7 @@ func load(t *testing.T, folder string, rooms []string) map[string]*room {
 	return found
 }
 
-// read notes what a test's file shows.
+// read records the functions that a test file's Examples call.
 func (r *room) read(p *packages.Package, file *ast.File) {
 	for _, example := range doc.Examples(file) {
 		if example.Output != "" || example.EmptyOutput {
@@ -157,7 +157,7 @@ func (r *room) read(p *packages.Package, file *ast.File) {
 	}
 }
 
-// key is a function's name, or "Type.Method".
+// key returns a function's name, or "Type.Method".
 func key(f *types.Func) string {
 	receiver := f.Signature().Recv()
 	if receiver == nil {
@@ -174,7 +174,7 @@ func key(f *types.Func) string {
 	return named.Obj().Name() + "." + f.Name()
 }
 
-// accessor reports whether a method only returns something: one value, or several and no
+// accessor reports whether a method only returns something: one value, or several without an
 // error, without an argument.
 func accessor(method *types.Func) bool {
 	results := method.Signature().Results()
@@ -182,7 +182,7 @@ func accessor(method *types.Func) bool {
 		results.Len() > 1 && results.At(results.Len()-1).Type().String() != "error")
 }
 
-// internal reports whether a method takes a type of an internal package: then only packages of the module call it.
+// internal reports whether a method takes a type of an internal package, so that only packages of the module can call it.
 func internal(method *types.Func) bool {
 	for param := range method.Signature().Params().Variables() {
 		if strings.Contains(param.Type().String(), "/internal/") {
@@ -192,7 +192,7 @@ func internal(method *types.Func) bool {
 	return false
 }
 
-// wellKnown are methods that a type has for an interface of the standard library, or of
+// wellKnown are methods that implement an interface of the standard library, or of
 // a library that users know.
 var wellKnown = []string{"Error", "Is", "Unwrap", "String", "MarshalJSON", "NextBackOff", "Reset", "Close", "OpenTopicURL", "OpenSubscriptionURL"}
 

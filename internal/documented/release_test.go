@@ -10,7 +10,7 @@ import (
 )
 
 // The drivers in adapters/, which are modules of their own, require the newest release in the
-// CHANGELOG: who downloads one has no `replace`.
+// CHANGELOG, because a user who downloads one has no `replace`.
 func TestReleased(t *testing.T) {
 	const root = "../.."
 	changes, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))

@@ -194,8 +194,8 @@ func TestParseDoesNotPanicOnStrict(t *testing.T) {
 }
 
 func TestKnownParametersAreTheDrivers(t *testing.T) {
-	// A parameter that the driver knows does not end up among the session
-	// variables. If it learns a new one, the list of this package must follow.
+	// A parameter that the driver knows does not become a session
+	// variable. If the driver gets a new one, the list of this package must follow.
 	for _, pair := range strings.Fields(`allowAllFiles=1 allowCleartextPasswords=1 allowFallbackToPlaintext=1
 		allowNativePasswords=1 allowOldPasswords=1 charset=utf8 checkConnLiveness=1 clientFoundRows=1
 		collation=utf8_bin columnsWithAlias=1 compress=1 connectionAttributes=a:b interpolateParams=1 loc=UTC

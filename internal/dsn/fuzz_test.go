@@ -12,8 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// FuzzParse: any string gives either a configuration that the driver takes or a
-// SyntaxError, and the password that was read is not in the redacted string.
+// FuzzParse: any string gives either a configuration that the driver accepts or a
+// SyntaxError, and the redacted string does not contain the password.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "/", "u:p@ss:word@tcp(host", "u:passw/ord@tcp([::1]:3306)/db?tls=true&timeout=5s&x=%27y%27",
@@ -48,10 +48,10 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// encode percent-encodes all that could mean something in a URL.
+// encode percent-encodes every character that may have a meaning in a URL.
 func encode(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// FuzzURL: what was put into a URL comes out of it, and the parameters mean the
+// FuzzURL: the parts of a URL are parsed as they were written, and the parameters mean the
 // same as in the driver's form.
 func FuzzURL(f *testing.F) {
 	f.Add("u", "p", "db", uint16(3306), "tls=true&timeout=5s")
@@ -83,8 +83,8 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// FuzzPassword: wherever a password stands in a string, well-formed or not, no
-// error shows any part of it, and Redact doesn't show it.
+// FuzzPassword: wherever a password is in a string, well-formed or not, no
+// error and no result of Redact shows any part of it.
 func FuzzPassword(f *testing.F) {
 	const mark = "Qz7" // begins and ends the password, and occurs in no message
 	raw := func(s string) string { return s }
@@ -140,8 +140,8 @@ func FuzzPassword(f *testing.F) {
 	})
 }
 
-// FuzzDefaultsFile: a password that is written as the manual says is read as it
-// was; whatever else stands in the file, an error doesn't show it.
+// FuzzDefaultsFile: a password that is written as the manual says is read
+// unchanged; whatever else the file contains, an error does not show it.
 func FuzzDefaultsFile(f *testing.F) {
 	f.Add("p", "user=u")
 	f.Add("a#b ' \" \\ \t \r \n", "[mysql]\nhost=::1\nport=1 # c\nprotocol=tcp")

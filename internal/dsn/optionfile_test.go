@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// grammar is testdata/grammar.cnf as my_print_defaults of MySQL 9.7 and MariaDB 10.11
-// show it (but for loose-, _ and capitals, which the programs resolve).
+// grammar is testdata/grammar.cnf in the output of my_print_defaults of MySQL 9.7 and MariaDB 10.11
+// (except loose-, _ and capitals, which the programs resolve themselves).
 var grammar = []string{
 	"--user=root", "--p0=a#b", "--p1=a", `--p2=a\`, `--p3=a"b`, "--p4=it''s", `--p5="x" y`,
 	"--p6= lead  \t\\q\\n", "--p7= x ", "--p8=a;b", "--p9=a ; b", "--p10='abc", `--p11="a # b' # "c`,
@@ -32,7 +32,7 @@ func TestOptionFileGrammar(t *testing.T) {
 	assert.Equal(t, grammar, printed(file.options))
 }
 
-// printed writes the options as my_print_defaults does.
+// printed writes the options in the form of my_print_defaults.
 func printed(options []option) []string {
 	var lines []string
 	for _, o := range options {
@@ -45,7 +45,7 @@ func printed(options []option) []string {
 	return lines
 }
 
-// TestOptionFileGrammarIsMySQLs proves that the expectation above is not ours.
+// TestOptionFileGrammarIsMySQLs shows that the expectation above is the servers' own.
 func TestOptionFileGrammarIsMySQLs(t *testing.T) {
 	program, err := exec.LookPath("my_print_defaults")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestOptionFileGrammarIsMySQLs(t *testing.T) {
 	assert.Equal(t, grammar, got)
 }
 
-// write makes a file for a test and returns its path.
+// write writes a file for a test and returns its path.
 func write(t testing.TB, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

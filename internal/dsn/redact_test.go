@@ -12,7 +12,7 @@ import (
 
 func TestRedact(t *testing.T) {
 	for input, want := range map[string]string{
-		// Well-formed: all but the password stays.
+		// Well-formed: everything but the password stays.
 		"u:s3cret@tcp(db:3306)/shop?timeout=5s":     "u:***@tcp(db:3306)/shop?timeout=5s",
 		"u:s3:cr@e/t@tcp(db:3306)/shop":             "u:***@tcp(db:3306)/shop",
 		":s3cret@tcp(db:3306)/shop":                 ":***@tcp(db:3306)/shop",
@@ -34,7 +34,7 @@ func TestRedact(t *testing.T) {
 		"a:b@/:s3cret":          "a:***",
 		"admin@unix(:s3cret)/x": "***",
 		"mysql://u@[::1]/shop":  "mysql://***", // by the port that is not there
-		// Malformed: what surely is no password.
+		// Malformed: only parts stay that can't be a password.
 		"":                                     "***",
 		"s3cret":                               "***",
 		"u:s3cret":                             "u:***",

@@ -33,10 +33,10 @@ func newAuthority(t *testing.T) *authority {
 	return ca
 }
 
-// path is where the PEM file of that name is.
+// path returns the path of the PEM file of that name.
 func (ca *authority) path(name string) string { return filepath.Join(ca.dir, name+".pem") }
 
-// issue writes NAME.pem and NAME-key.pem; the first one is signed by itself.
+// issue writes NAME.pem and NAME-key.pem; the first certificate signs itself.
 func (ca *authority) issue(t *testing.T, name string, cert *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -63,8 +63,8 @@ func (ca *authority) issue(t *testing.T, name string, cert *x509.Certificate) (*
 	return parsed, key
 }
 
-// connect shakes hands between a client with these options and a server with the
-// certificate "server" of ca; it returns the certificates that the client showed,
+// connect makes a handshake between a client with these options and a server with the
+// certificate "server" of ca. It returns the certificates that the client presented,
 // and the client's error.
 func (ca *authority) connect(t *testing.T, options string) ([]*x509.Certificate, error) {
 	t.Helper()
@@ -118,7 +118,7 @@ func TestTLSVerifies(t *testing.T) {
 	_, err = misnamed.connect(t, "ssl-mode=VERIFY_IDENTITY\nssl-ca="+misnamed.path("ca"))
 	assert.ErrorAs(t, err, new(x509.HostnameError))
 
-	// Without ssl-ca the system's CAs are asked, which do not know ours.
+	// Without ssl-ca the system's CAs are used, which do not include the test's.
 	for _, mode := range []string{"VERIFY_CA", "VERIFY_IDENTITY"} {
 		_, err = ours.connect(t, "ssl-mode="+mode)
 		assert.Error(t, err, mode)
@@ -161,7 +161,7 @@ func TestTLSShowsTheClientsCertificate(t *testing.T) {
 	assert.ErrorContains(t, err, "my.cnf:2: ssl-ca: there is no PEM certificate in ")
 }
 
-// What the options amount to, as the driver will see it.
+// The resulting mode of the options, as the driver sees it.
 func TestTLSModes(t *testing.T) {
 	ca := newAuthority(t)
 	withCA := "ssl-ca=" + ca.path("ca") + "\n"

@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/dsn"
 )
 
-// The forms of tls= that verify the server are read in both forms of a DSN. A path may be written with or without
+// Both forms of a DSN accept the forms of tls= that verify the server. A path may be written with or without
 // percent-encoding in a URL. Errors show no value.
 func TestVerifiedTLS(t *testing.T) {
 	pin := strings.Repeat("aB", 32)

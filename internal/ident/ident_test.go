@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// Each of these was made as a table, a column and a database on MySQL 9.7 and
+// Each of these was created as a table, a column and a database on MySQL 9.7 and
 // MariaDB 10.11.
 var legal = []string{
 	"orders", "a", "1", "1e5", "Größe", "注文", " leading", "two words",
@@ -72,9 +72,9 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// FuzzQuote reads the quoted name back the way the server's lexer does (a
+// FuzzQuote parses the quoted name as the server's lexer does (a
 // backtick ends the identifier unless another follows): the identifier must be
-// the name, and nothing may be left over behind it.
+// the name, and nothing may follow it.
 func FuzzQuote(f *testing.F) {
 	for _, name := range legal {
 		f.Add(name)
@@ -111,8 +111,8 @@ func lex(t *testing.T, sql string) (name, rest string) {
 	return "", ""
 }
 
-// FuzzCheck: what is accepted has none of what a server refuses or mistakes,
-// and a refusal shows nothing that a terminal would obey.
+// FuzzCheck: an accepted name has no character that a server refuses or misreads,
+// and an error contains nothing that controls a terminal.
 func FuzzCheck(f *testing.F) {
 	for _, name := range append([]string{"", "a ", "a\x00", "😀", "\xff", strings.Repeat("é", 65)}, legal...) {
 		f.Add(name)

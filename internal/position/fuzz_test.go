@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzParseProgress: what a client may send as its cursor is an error, or a progress whose text reads back as the same.
+// FuzzParseProgress: any cursor of a client is an error, or a progress whose text reads back as the same.
 func FuzzParseProgress(f *testing.F) {
 	for _, seed := range []string{"", "0", "1041", "1041+1043-1050,1052", "1+18446744073709551615", "7+5", "1+3-2", "1,2"} {
 		f.Add(seed)
@@ -28,7 +28,7 @@ func FuzzParseProgress(f *testing.F) {
 	})
 }
 
-// FuzzParse: an error that shows the text, or a position.
+// FuzzParse: any text is an error that shows it, or a position.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"beginning", "end", "17", "2026-01-31", "2026-01-31T08:00:00Z", "90m", "-90m", "1e9999h", "last 3", "after 5+7-9"} {
 		f.Add(seed)

@@ -98,7 +98,7 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// The arithmetic of progress, against sets of small ids.
+// The arithmetic of Progress, compared with sets of small ids.
 func TestProgressOfTwo(t *testing.T) {
 	t.Parallel()
 	random := mysqltest.Random(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// model is a set of small ids that can't be wrong.
+// model is a set of small ids that is obviously correct.
 type model [64]bool
 
 func (m *model) spans() (all []Span) {
@@ -38,8 +38,8 @@ func (m *model) missing(after, upTo uint64) (all []Span) {
 	return all
 }
 
-// FuzzIDSet runs operations on the set and on the model, and compares all that
-// can be asked after each. An operation is three bytes: which, and two ids.
+// FuzzIDSet runs operations on the set and on the model, and compares all
+// results after each. An operation is three bytes: its kind, and two ids.
 func FuzzIDSet(f *testing.F) {
 	f.Add([]byte{0, 5, 9, 0, 11, 11, 0, 10, 10, 1, 6, 0})
 	f.Add([]byte{0, 1, 1, 0, 3, 3, 0, 5, 5, 0, 2, 4, 1, 0, 0})
@@ -93,14 +93,14 @@ func FuzzIDSet(f *testing.F) {
 	})
 }
 
-// same compares spans; none are none, nil or not.
+// same compares spans; nil and empty are equal.
 func same(t *testing.T, want, got []Span, what string) {
 	t.Helper()
 	require.True(t, slices.Equal(want, got), "%s: want %v, got %v", what, want, got)
 }
 
-// FuzzDecodeIDSet reads whatever a damaged row may hold: an error or a set in
-// order, never a panic and never more memory than maxStored allows.
+// FuzzDecodeIDSet decodes arbitrary bytes: the result is an error or a sorted
+// set, never a panic and never more memory than maxStored allows.
 func FuzzDecodeIDSet(f *testing.F) {
 	f.Add([]byte{1, 2, 0, 1}, uint64(7))
 	f.Add([]byte{1, 3, 0, 255, 255, 63}, uint64(0))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A file that its owner alone can read is accepted, and no other; the error says what mends it.
+// A file that only its owner can read is accepted, and no other; the error contains the command that repairs it.
 func TestReadFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("it has no such permissions")

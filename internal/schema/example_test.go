@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// TestExamples runs the example that needs a server, on each.
+// TestExamples runs the example that needs a server, on each server.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Setenv("MQNOTIFY_DSN", s.Database(t).FormatDSN())
@@ -22,7 +22,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// At a program's start, instead of `mqnotify init orders` beforehand.
+// Init at a program's start replaces `mqnotify init orders`.
 func ExampleInit() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -45,7 +45,7 @@ func ExampleInit() {
 	fmt.Println("the newest tables:", version == newest && err == nil)
 }
 
-// For an administrator, or a migration.
+// Script is for an administrator, or for a migration tool.
 func ExampleScript() {
 	script, err := schema.Script("orders")
 	fmt.Println(strings.Contains(script, "CREATE TABLE IF NOT EXISTS `orders`"), err)
@@ -64,7 +64,7 @@ func ExampleTopic() {
 	// ) ENGINE=InnoDB
 }
 
-// The flag of a table is set at each change by any program.
+// This trigger sets the flag of a table at every change by any program.
 func ExampleTrigger() {
 	statement, err := schema.Trigger("customers", schema.TriggerCounter, "update")
 	if err != nil {
@@ -92,7 +92,7 @@ func ExampleCaptureName() {
 	// Output: mqnotify_capture_update_customers
 }
 
-// What capture.Install makes, with an SQL expression for each row.
+// capture.Install makes such a trigger, with an SQL expression for the row.
 func ExampleCaptureTrigger() {
 	trigger := schema.CaptureTrigger{
 		Table: "stock", Topic: "stock_changes", Event: "delete", Old: schema.CaptureRow{Row: "JSON_OBJECT('id', OLD.id)"},
@@ -102,7 +102,7 @@ func ExampleCaptureTrigger() {
 	// Output: mqnotify_capture_delete_stock true <nil>
 }
 
-// For a script that an administrator runs.
+// OpenWriters is for a script that an administrator runs.
 func ExampleOpenWriters() {
 	for line := range strings.Lines(schema.OpenWriters()) {
 		if strings.HasPrefix(line, "CREATE") {

@@ -34,7 +34,7 @@ func text(tb testing.TB, db Conn, query string, args ...any) (s string) {
 	return s
 }
 
-// odd are names that a statement has to quote right.
+// odd are names that a statement must quote correctly.
 var odd = []string{
 	"orders", "o`rders", "``", `o"rders`, "o'rders", `o''r\d'e\'rs`, `\`, "two words", "per%cent", "{topic}", "{name}",
 	"größe", "注文", "-- comment", "/* comment", "a;b", "a;\nb", "a\n--b\nc", "a\r\nb", "a;\n-- b;\nc;", "?", "sele\tct",

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// structure is all that the server knows of the database's tables, as text.
+// structure returns everything that the server knows of the database's tables, as text.
 func structure(tb testing.TB, db *sql.DB) string {
 	tb.Helper()
 	var all strings.Builder
@@ -48,7 +48,7 @@ func structure(tb testing.TB, db *sql.DB) string {
 	return all.String()
 }
 
-// state are the tables that Init makes, whatever the topics.
+// state are the tables that Init creates, whatever the topics are.
 var state = []string{
 	FlagTable, OffsetTable, DeadLetterTable, RetryTable, OriginTable, VersionTable,
 	OnceTable, ClaimTable, IntervalTable, RowMutexTable, FlagMutexTable, LeaseTable,
@@ -64,7 +64,7 @@ func TestInit(t *testing.T) {
 			assert.Equal(t, "0", text(t, db, "SELECT COUNT(*) FROM "+ident.Quote(name)+" WHERE 1 = 0"))
 		}
 
-		// What is there stays: the rows, and what its owner has changed.
+		// Existing tables stay: their rows, and changes by their owner.
 		exec(t, db, "INSERT INTO orders (payload) VALUES ('a message')")
 		exec(t, db, "ALTER TABLE orders ADD extra INT")
 		changed := structure(t, db)
@@ -73,7 +73,7 @@ func TestInit(t *testing.T) {
 		assert.Equal(t, changed, structure(t, db))
 		assert.Equal(t, "1", text(t, db, "SELECT COUNT(*) FROM orders"))
 
-		// A plain insert is a message: each other column has a default.
+		// A plain insert is a message, because all other columns have defaults.
 		assert.Equal(t, "1 a message 1 1", text(t, db, `SELECT CONCAT_WS(' ', id, payload, headers IS NULL,
 			ABS(TIMESTAMPDIFF(SECOND, created_at, CURRENT_TIMESTAMP(6))) < 60) FROM orders`))
 	})
@@ -95,7 +95,7 @@ func TestInitAtOnce(t *testing.T) {
 	})
 }
 
-// An administrator who runs the script has what Init would have made.
+// An administrator who runs the script gets the same tables as from Init.
 func TestScript(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		want := open(t, s.Database(t))
@@ -115,7 +115,7 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// What a name has in it never reaches a comment, where a line's end would end it.
+// A name never reaches a comment, where a line break would end it.
 func TestCommentsNameNothing(t *testing.T) {
 	const table = "ÄÖÜ\nDROP TABLE b;"
 	script, err := Script(table)
@@ -131,7 +131,7 @@ func TestCommentsNameNothing(t *testing.T) {
 	}
 }
 
-// Each migration is applied once, in order, and noted.
+// Every migration is applied once, in order, and recorded.
 func TestMigrations(t *testing.T) {
 	all, err := migrations()
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestInitRefusals(t *testing.T) {
 		assert.Equal(t, "0", text(t, db, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()"),
 			"checked before anything is made")
 
-		// Errors say what was not done, at each step.
+		// The error of every step says what was not done.
 		var failure *mysql.MySQLError
 		reader := s.User(t, config, "SELECT ON "+config.DBName+".*")
 		err := Init(t.Context(), open(t, reader), "orders")

@@ -14,11 +14,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// modes are what a session may have been told to read quotes and backslashes as.
+// modes are values of sql_mode that change the meaning of quotes and backslashes.
 var modes = []string{"", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL"}
 
-// Each form sets the flag of its table, and of no other, at each event, whatever the
-// table's name and the session's sql_mode when the trigger was made.
+// Each form sets the flag of its table, and of no other, at every event, whatever the
+// table's name is and whatever the session's sql_mode was when the trigger was created.
 func TestTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, mode := range modes {
@@ -111,7 +111,7 @@ func TestTriggerName(t *testing.T) {
 	}
 }
 
-// Whatever the sql_mode, a literal is read as the text that it was made of.
+// Whatever the sql_mode is, a literal is read as the text that it was made from.
 func TestLiteral(t *testing.T) {
 	texts := append([]string{"", `\`, `\\`, `\'`, `'`, `''`, `"`, `\"`, "\n", `\n`, "%_", "`", "😀", "a\x00b"}, odd...)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -126,7 +126,7 @@ func TestDiscover(t *testing.T) {
 		assert.Equal(t, 321, c.WaitTimeout)
 		assert.GreaterOrEqual(t, c.MaxAllowedPacket, 1<<20)
 
-		// Each setting of ours is one that the server takes.
+		// The server accepts every setting of ForWaits.
 		_, err = db.Exec(c.Settings("autocommit", "1", "max_statement_time", "0", "max_execution_time", "0",
 			"idle_transaction_timeout", "0", "lock_wait_timeout", "2", "long_query_time", "3600", "time_zone", "'+00:00'"))
 		require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
-// A server with a binary log and GTIDs, where it has such a mode.
+// A server with a binary log, and with GTIDs if it has such a mode.
 func TestGTIDServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.IsMariaDB() {

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// late is a context that ends shortly after its deadline, as each may on a busy machine.
+// late is a context that ends shortly after its deadline, as may happen on a busy machine.
 type late struct {
 	context.Context //nolint:containedctx // it is one
 	deadline        time.Time
@@ -21,7 +21,7 @@ type late struct {
 
 func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
 
-// A connection that is not made by the deadline fails when its context has ended.
+// The error of a connection that is not made by the deadline comes after its context has ended.
 func TestConnectAtTheDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

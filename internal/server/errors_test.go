@@ -76,7 +76,7 @@ func TestNumber(t *testing.T) {
 	assert.False(t, Is(io.EOF, 0), "no server said it")
 }
 
-// What servers really answer.
+// These are the answers of real servers.
 func TestErrorsOfServers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -121,7 +121,7 @@ func TestErrorsOfServers(t *testing.T) {
 		assert.True(t, ReadOnly(err), err)
 		require.NoError(t, tx.Rollback())
 
-		// A row that is locked, for a session that waits and for one that does not.
+		// A locked row, for a session that waits and for one that does not.
 		holder, err := root.Begin()
 		require.NoError(t, err)
 		_, err = holder.Exec("UPDATE x SET n = 3")
@@ -137,7 +137,7 @@ func TestErrorsOfServers(t *testing.T) {
 		require.NoError(t, waiter.Close())
 		require.NoError(t, holder.Rollback())
 
-		// A connection that is killed: the statement under way, and the next one.
+		// A killed connection: the running statement, and the next one.
 		conn, err := root.Conn(t.Context())
 		require.NoError(t, err)
 		var id int

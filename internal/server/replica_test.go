@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A replica is known whether it is read-only or not. MySQL shows an ordinary account only that it applies transactions.
+// A replica is detected whether it is read-only or not. MySQL shows an ordinary account only that it applies transactions.
 func TestReplica(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		source, replica := s.Replica(t)
@@ -70,7 +70,7 @@ func TestReplica(t *testing.T) {
 	})
 }
 
-// A replica of MySQL without GTIDs is known by its applier, to an account that may see it.
+// A replica of MySQL without GTIDs is detected by its applier, by an account that may see it.
 func TestReplicaWithoutGTIDs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if shared.IsMariaDB() {

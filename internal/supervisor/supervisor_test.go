@@ -22,7 +22,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an event.
 const patience = 60 * time.Second
 
 // holder is the environment variable that makes the test's program run the command that follows, until it is killed.
@@ -61,7 +61,7 @@ func line(tb testing.TB, r *bufio.Reader) string {
 	return strings.TrimSuffix(text, "\n")
 }
 
-// state returns ps's letter for a process, "" if there is none.
+// state returns ps's letter for a process, or "" if there is none.
 func state(tb testing.TB, pid string) string {
 	tb.Helper()
 	out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
@@ -77,7 +77,7 @@ func requireGone(tb testing.TB, pid string) {
 	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 5*time.Millisecond, "process %s", pid)
 }
 
-// family is commands that start others, in the ways of daemons too. Each prints the process id of the one that matters.
+// family is commands that start others, also in the ways of daemons. Each prints the process id of the one that matters.
 func family(tb testing.TB) map[string]string {
 	tb.Helper()
 	all := map[string]string{
@@ -97,7 +97,7 @@ func family(tb testing.TB) map[string]string {
 	return all
 }
 
-// When the process that runs a command is killed with SIGKILL, all that the command has started ends.
+// When the process that runs a command is killed with SIGKILL, everything that the command has started ends.
 func TestCallerKilled(t *testing.T) {
 	for name, script := range family(t) {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestCallerKilled(t *testing.T) {
 	}
 }
 
-// End and Kill end all that the command has started, before Wait returns.
+// End and Kill end everything that the command has started, before Wait returns.
 func TestEnd(t *testing.T) {
 	for name, script := range family(t) {
 		for way, end := range map[string]func(*supervisor.Command){"End": (*supervisor.Command).End, "Kill": (*supervisor.Command).Kill} {
@@ -132,7 +132,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// What a process has started right before it ended is asked to end, too.
+// A process whose parent started it just before the parent ended is asked to end, too.
 func TestEndOfAnOrphan(t *testing.T) {
 	t.Parallel()
 	c, out := start(t, time.Hour, `trap 'sleep 1000 & echo $!; exit' TERM; echo ready; while :; do sleep 0.01; done`)
@@ -143,7 +143,7 @@ func TestEndOfAnOrphan(t *testing.T) {
 	require.Empty(t, state(t, pid))
 }
 
-// What ignores SIGTERM gets SIGKILL after the patience. What is stopped is continued, so that it gets SIGTERM.
+// A process that ignores SIGTERM gets SIGKILL after the patience. A stopped process is continued, so that it gets SIGTERM.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	c, out := start(t, 50*time.Millisecond, `trap '' TERM; bash -c 'setsid sleep 1000 & echo $!; exec sleep 1000' & wait; wait`)
@@ -160,7 +160,7 @@ func TestPatience(t *testing.T) {
 	require.Equal(t, &supervisor.ExitError{Code: 7}, c.Wait())
 }
 
-// A command has ended when its group has ended. A process that has left the group is not waited for, and goes on.
+// A command has ended when its group has ended. A process that has left the group is not waited for, and continues.
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -203,7 +203,7 @@ func TestNotStarted(t *testing.T) {
 	require.ErrorIs(t, supervisor.New([]string{"no-such-command"}, time.Hour).Start(), exec.ErrNotFound)
 }
 
-// The command has the caller's streams and environment, and no other descriptors. Its group gets signals; the supervisor cares for none.
+// The command has the caller's streams and environment, and no other descriptors. Its group gets signals; the supervisor ignores them.
 func TestCommandSees(t *testing.T) {
 	t.Parallel()
 	const list = `ls /dev/fd | tr '\n' ' '; echo`
@@ -237,7 +237,7 @@ func TestStreamsAreTheCommands(t *testing.T) {
 	require.Equal(t, &supervisor.ExitError{Code: 137}, c.Wait())
 }
 
-// The command inherits what the caller has inherited from its own caller.
+// The command inherits the descriptors that the caller has inherited.
 func TestInherited(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -251,7 +251,7 @@ func TestInherited(t *testing.T) {
 	require.Equal(t, "four\n", string(text))
 }
 
-// A socket that the supervisor keeps is open until all that the command has started has ended.
+// A socket that the supervisor keeps is open until everything that the command has started has ended.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -294,7 +294,7 @@ func TestSupervisorKilled(t *testing.T) {
 	requireGone(t, pid)
 }
 
-// fifo makes a named pipe and returns its path.
+// fifo creates a named pipe and returns its path.
 func fifo(tb testing.TB, path string) string {
 	tb.Helper()
 	require.NoError(tb, syscall.Mkfifo(path, 0o600))

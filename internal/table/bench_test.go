@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// benchmarkRow is a row like those that shops have, as the driver gives it.
+// benchmarkRow is a typical row of a shop, in the driver's types.
 func benchmarkRow() (*Encoder, []any) {
 	columns := []Column{
 		{Name: "id", DataType: "bigint", Unsigned: true},
@@ -60,7 +60,7 @@ func make64KiB() []byte {
 	return text
 }
 
-// What it would cost to let encoding/json write the row: the yardstick.
+// The yardstick: the cost of writing the row with encoding/json.
 func BenchmarkMarshalMap(b *testing.B) {
 	_, values := benchmarkRow()
 	row := map[string]any{

@@ -102,7 +102,7 @@ func TestJSONColumns(t *testing.T) {
 			mysqltest.ExecAll(t, conn, "SET sql_mode = '"+mode+"'", "DROP TABLE IF EXISTS t",
 				"CREATE TABLE t (a JSON, `b\"``'` JSON NOT NULL COMMENT 'b', c LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"+
 					" COMMENT ' CHECK (json_valid(`c`)),\\n', d VARCHAR(9), e JSON AS (JSON_ARRAY()) STORED, f JSON)")
-			// An account that may only read must see the same as the one that made the table.
+			// An account that may only read must see the same as the account that created the table.
 			reader := open(t, s.User(t, cfg, "SELECT ON "+ident.Quote(cfg.DBName)+".*"))
 			mysqltest.ExecAll(t, reader, "SET sql_mode = '"+mode+"'")
 			for _, table := range []*Table{describe(t, conn, "t"), describe(t, reader, "t")} {
@@ -114,7 +114,7 @@ func TestJSONColumns(t *testing.T) {
 			}
 		}
 
-		// Rights on single columns: the definition can't be read, and what the account sees is described.
+		// With privileges on single columns the definition can't be read, and only visible columns are described.
 		narrow := open(t, s.User(t, cfg, "SELECT (a, d) ON "+ident.Quote(cfg.DBName)+".t"))
 		table := describe(t, narrow, "t")
 		require.Len(t, table.Columns, 2)
@@ -139,7 +139,7 @@ func TestNoTable(t *testing.T) {
 		assert.ErrorIs(t, err, ErrNoTable)
 		assert.ErrorContains(t, err, "no table `orders` in database `no_such_database`, or this account")
 
-		// The account sees that the database has a table, another one.
+		// The account sees that the database has another table.
 		limited := open(t, s.User(t, cfg, "SELECT ON "+ident.Quote(cfg.DBName)+".other"))
 		_, err = Describe(ctx, limited, cfg.DBName, "orders")
 		assert.ErrorIs(t, err, ErrNoTable)

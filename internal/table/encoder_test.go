@@ -109,7 +109,7 @@ func TestValuesThatDoNotBelongLeaveTheLineAsItWas(t *testing.T) {
 }
 
 // Whatever bytes a column holds, the line is one valid JSON object on one line,
-// from which the bytes can be had again.
+// from which the bytes can be restored.
 func FuzzAppendJSON(f *testing.F) {
 	for _, seed := range []string{"", "text", "{\"a\":\n1}", "0000-00-00 00:00:00", "2024-01-01 00:00:00.000001", "\xff", "\"\\\x00", "17", "null", " null\n"} {
 		f.Add("name", []byte(seed))

@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// decode reads a row; numbers keep every digit, but a FLOAT's or DOUBLE's are compared
-// as what they are.
+// decode decodes a row. Numbers keep every digit, but FLOATs and DOUBLEs are compared
+// as numbers.
 func decode(t *testing.T, line string, c Column) map[string]any {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(line))
@@ -35,7 +35,7 @@ func decode(t *testing.T, line string, c Column) map[string]any {
 	return object
 }
 
-// What a trigger writes of a row reads as what an Encoder writes of it, for every
+// A row that a trigger writes is equal to the row that an Encoder writes, for every
 // type, whatever the writer's time zone and sql_mode are.
 func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -109,7 +109,7 @@ func TestExpressionKeepsEveryDigit(t *testing.T) {
 	})
 }
 
-// numbers are n finite numbers of each size: the extremes, and random bits.
+// numbers returns n finite numbers of each size: the extremes, and random bits.
 func numbers(random *rand.Rand, n int) (doubles []float64, floats []float32) {
 	doubles = []float64{0, -math.MaxFloat64, math.MaxFloat64, -math.SmallestNonzeroFloat64, -2.2250738585072014e-308, -1.2345678901234567e-100, 1 << 53}
 	floats = []float32{0, -math.MaxFloat32, math.MaxFloat32, 1.1, 16777216, -1.17549435e-38, 1e-10}
@@ -122,7 +122,7 @@ func numbers(random *rand.Rand, n int) (doubles []float64, floats []float32) {
 	return doubles, floats
 }
 
-// changedTypes are types that an ALTER TABLE makes of each other, with a value of each.
+// changedTypes are types that ALTER TABLE can convert into each other, with a value of each.
 func changedTypes() []typeCase {
 	return []typeCase{
 		{"INT", "7", "", ""},
@@ -146,7 +146,7 @@ func changedTypes() []typeCase {
 	}
 }
 
-// A column whose type was changed since the trigger was made never makes a write fail, and what is written is a JSON object
+// A column whose type was changed since the trigger was made never makes a write fail, and the trigger writes a JSON object
 // with the value of the column.
 func TestExpressionOfChangedTypes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -187,7 +187,7 @@ func TestExpressionOfChangedTypes(t *testing.T) {
 	})
 }
 
-// sameValue is a column's value in a form that all the ways to write it share.
+// sameValue returns a column's value in a form that is the same for all ways to write it.
 func sameValue(t *testing.T, line string, c Column) string {
 	t.Helper()
 	value := fmt.Sprint(decode(t, line, c)[c.Name])

@@ -33,7 +33,7 @@ func TestKeyColumn(t *testing.T) {
 			{"(id CHAR(36) PRIMARY KEY)", "", "", ErrNoKey, "has no integer key: name one with --id-column once an index begins with"},
 			{"(id INT)", "", "", ErrNoKey, "has no integer key"},
 			{"(id DECIMAL(9,0) PRIMARY KEY)", "", "", ErrNoKey, "has no integer key"},
-			// Counts from 1 in each group of rows.
+			// It counts from 1 in every group of rows.
 			{"(g INT NOT NULL, id INT AUTO_INCREMENT, PRIMARY KEY (g, id)) ENGINE=MyISAM", "", "", ErrNoKey, "such as `g`"},
 
 			{"(id INT AUTO_INCREMENT PRIMARY KEY, at DATETIME NOT NULL, KEY (at))", "at", "", ErrNoKey, "column `at` of table"},

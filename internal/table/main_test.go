@@ -17,7 +17,7 @@ var _, _, _, _ Queryer = (*sql.DB)(nil), (*sql.Conn)(nil), (*sqlx.DB)(nil), (*sq
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-// open is a session as the readers of tables have it.
+// open returns a session with the settings of the readers of tables.
 func open(t testing.TB, cfg *mysql.Config) *sql.Conn {
 	t.Helper()
 	cfg = cfg.Clone()

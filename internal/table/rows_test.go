@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// allBytes is every byte once, as SQL and as the JSON that it becomes.
+// allBytes is every byte once, as SQL and as JSON.
 func allBytes() (literal, want string) {
 	all := make([]byte, 256)
 	for i := range all {
@@ -119,10 +119,10 @@ func everyType() []typeCase {
 	}
 }
 
-// jsonNull is the value null of a JSON column, which is another one than NULL.
+// jsonNull is the value null of a JSON column, which differs from NULL.
 const jsonNull = "JSON null"
 
-// newerTypes are those that only some servers have.
+// newerTypes are types that only some servers have.
 func newerTypes(s *mysqltest.Server) []typeCase {
 	var cases []typeCase
 	if s.IsMariaDB() {
@@ -146,7 +146,7 @@ func newerTypes(s *mysqltest.Server) []typeCase {
 func TestEveryTypeComesOutFaithfully(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
-		// A zero date, a day that is none and an ENUM's error value are in old tables, though not let in any more.
+		// Old tables may contain a zero date, an invalid date and an ENUM's error value, which servers no longer accept.
 		mysqltest.ExecAll(t, conn, "SET sql_mode = 'ALLOW_INVALID_DATES'")
 		for _, test := range append(everyType(), newerTypes(s)...) {
 			t.Run(test.column, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestEveryTypeComesOutFaithfully(t *testing.T) {
 	})
 }
 
-// readAll are the table's rows as JSON, checked to be that.
+// readAll returns the table's rows as JSON, which it checks.
 func readAll(t *testing.T, conn *sql.Conn, table *Table) []string {
 	t.Helper()
 	var names []string
@@ -210,7 +210,7 @@ func readAll(t *testing.T, conn *sql.Conn, table *Table) []string {
 	return lines
 }
 
-// oddNames are legal, and each would break a statement or a line that it is not quoted right in.
+// oddNames are legal, and each would break a statement or a line in which it is not quoted correctly.
 var oddNames = []string{
 	"a`b", "``", `"`, `it's "it"`, "two words", " leading", "a.b", "a/b", `back\slash`, "line\nbreak", "tab\t!", "?",
 	"straße", "таблица", "日本語", "select", "t`; DROP TABLE victim; -- x", "<b>&amp;", "%s", strings.Repeat("é", 64),

@@ -11,7 +11,7 @@ import (
 )
 
 // The invariant: a session of an account with SYSTEM_USER, which no ordinary writer can wake, does not lead. It polls as
-// long as it is alone, follows a session of another account, and keeps no row of an ordinary writer from anybody.
+// long as it is alone, follows a session of another account, and makes no process miss a row of an ordinary writer.
 func TestSystemUser(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

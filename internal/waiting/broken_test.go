@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// The rules of the trigger earn their place: without one of them a row is found by the timeout of the leader's wait, and with
+// Every rule of the trigger is necessary: without it a row is found only by the timeout of the leader's wait, and with
 // it at once.
 func TestBrokenTriggersLoseRows(t *testing.T) {
 	const slow = "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW DO SLEEP(0.1)"

@@ -18,9 +18,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// BenchmarkCascade is what the server alone does for one wake-up of many processes: n bare sessions wait for one lock, and
-// each takes it, releases it, and waits again. With a read, each session also reads the table's newest row, which no
-// listening process can do without. The figures are the time until the last session is done, and the memory that the server takes for a session.
+// BenchmarkCascade measures the server's own work for one wake-up of many processes: n bare sessions wait for one lock, and
+// each takes it, releases it, and waits again. With a read, each session also reads the table's newest row, as every
+// listening process must. The figures are the time until the last session is done, and the server's memory for a session.
 //
 //	go test ./internal/waiting -run - -bench Cascade -benchtime 10x
 func BenchmarkCascade(b *testing.B) {
@@ -96,7 +96,7 @@ func one(b *testing.B, session *sql.Conn, query string, args ...any) {
 	}
 }
 
-// memory is the server's resident memory in bytes.
+// memory returns the server's resident memory in bytes.
 func memory(b *testing.B, db *sql.DB) int64 {
 	b.Helper()
 	var file string

@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// The invariant: the first process that listens sends at most 0.15 statements a second, each further one 0.08. That is
-// 10.5 and 5.6 in a leader's wait of 70 s, which is short here. On an idle machine they send 6 and 5.
+// The invariant: the first listening process sends at most 0.15 statements a second, every further one 0.08. That is
+// 10.5 and 5.6 in a leader's wait of 70 s, which is shorter here. On an idle machine they send 6 and 5.
 func TestIdleStatements(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // its statements are counted
@@ -41,7 +41,7 @@ func TestIdleStatements(t *testing.T) {
 	})
 }
 
-// TestManyTopics: a process that listens to 1000 topics needs few connections, and its listeners are woken soon.
+// A process that listens to 1000 topics needs few connections, and its listeners are woken soon.
 func TestManyTopics(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t, "--table-open-cache=4000")

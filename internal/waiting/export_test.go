@@ -7,21 +7,21 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Sleeps reports whether the process has nothing to do but to wait for a hint.
+// Sleeps reports whether the process only waits for a hint.
 func (l *Listener) Sleeps() bool { return l.waiting.process.poller.asleep.Load() }
 
 // BeforeSending makes the leader's session call f before it sends a statement. Call it before the process leads.
 func (l *Listener) BeforeSending(f func()) { l.topic.gate.before.Store(&f) }
 
-// SetLeaderWait changes how long a leader waits at a time. Call it before the first Listen.
+// SetLeaderWait changes the length of a leader's wait. Call it before the first Listen.
 func (w *Waiting) SetLeaderWait(d time.Duration) { w.leaderWait = d }
 
-// LeaderLock is the name of the lock of the leader of a table's gate.
+// LeaderLock returns the name of the leader's lock of a table's gate.
 func LeaderLock(database, table string) string { return namesOf(database, Gate(table)).leader() }
 
 func (l *Listener) Table() string { return l.topic.Table }
 
-// Parting is how long a session that is closed may go on.
+// Parting is how long a closed session may continue.
 const Parting = parting
 
 // PingAfterItsLimit pings over a session whose last statement's limit has passed.

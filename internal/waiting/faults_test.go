@@ -107,8 +107,8 @@ func TestWritersMeetNoDeadlock(t *testing.T) {
 	}
 }
 
-// change inserts a few rows, updates them, perhaps deletes one of an earlier transaction of the same writer, and
-// commits, perhaps after a pause, or rolls back.
+// change inserts a few rows, updates them, sometimes deletes one of an earlier transaction of the same writer, and
+// commits, sometimes after a pause, or rolls back.
 func change(ctx context.Context, conn *sql.Conn, before int64, chance int) (id int64, err error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
@@ -145,7 +145,7 @@ func change(ctx context.Context, conn *sql.Conn, before int64, chance int) (id i
 	return id, tx.Commit()
 }
 
-// The invariant: a writer's KILL ends nothing but the leader's wait, while sessions come and go.
+// The invariant: a writer's KILL ends only the leader's wait, while sessions come and go.
 func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -195,8 +195,8 @@ func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 	})
 }
 
-// A trigger that is dropped by hand, with no word to the listeners, is missed after the leader's wait at the latest, and
-// seen again when it is back.
+// If a trigger is dropped by hand, without a hint to the listeners, they notice it after the leader's wait at the latest, and
+// notice its return.
 func TestTriggerDroppedByHand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -225,7 +225,7 @@ func TestTriggerDroppedByHand(t *testing.T) {
 	})
 }
 
-// A head that goes back, because rows were deleted or the table was truncated, is seen, and costs no more statements
+// A head that goes back, because rows were deleted or the table was truncated, is noticed, and costs no more statements
 // than another hint.
 func TestHeadGoesBack(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
@@ -289,7 +289,7 @@ func TestPingAfterALongTime(t *testing.T) {
 	})
 }
 
-// Close is soon although sessions wait in the server for more than a minute.
+// Close returns soon although sessions wait in the server for more than a minute.
 func TestCloseIsSoon(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

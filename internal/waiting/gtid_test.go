@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// What is waited for while a server goes through these sets, in which u, a, b and g are servers.
+// The GTIDs that are waited for while a server goes through these sets, in which u, a, b and g are servers.
 func TestGTIDNext(t *testing.T) {
 	type step struct {
 		executed, next string

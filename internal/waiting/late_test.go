@@ -19,13 +19,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// sight is a head and when a process saw it.
+// sight is a head and the time when a process saw it.
 type sight struct {
 	id uint64
 	at time.Time
 }
 
-// watcher is a process that notes when it sees which head.
+// watcher is a process that records when it sees which head.
 type watcher struct {
 	listener *waiting.Listener
 	tell     func(id uint64) // is told as well, if not nil
@@ -54,7 +54,7 @@ func (w *watcher) note(id uint64) {
 	}
 }
 
-// at is when the process first saw the id or a larger one.
+// at returns when the process first saw the id or a larger one.
 func (w *watcher) at(id uint64) (at time.Time, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +64,7 @@ func (w *watcher) at(id uint64) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// load is what writers do to a table, and what they have committed.
+// load is the statements of writers on a table, and the rows that they have committed.
 type load struct {
 	pause, before time.Duration // between two transactions, and before a COMMIT, at most
 	delayed       int           // one of so many transactions pauses before its COMMIT
@@ -156,7 +156,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// delays are, for each process, how long after its commit a row above the head was seen. It fails for a row that was
+// delays returns, for every process, how long after its commit a row above the head was seen. It fails for a row that was
 // never seen.
 func (l *load) delays(t *testing.T, watchers []*watcher) (delays []time.Duration) {
 	t.Helper()
@@ -175,8 +175,8 @@ func (l *load) delays(t *testing.T, watchers []*watcher) (delays []time.Duration
 	return delays
 }
 
-// The invariant: a process sees a row that is the largest soon after its commit, whatever the writers do. Only the
-// timeout of the leader's wait, which comes after more than a minute, would find a row whose hint was lost.
+// The invariant: a process sees a row with the largest id soon after its commit, whatever the writers do. If a hint
+// were lost, only the timeout of the leader's wait would find the row, after more than a minute.
 func TestNothingIsLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		writers       int

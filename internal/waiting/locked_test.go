@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// A topic whose table is locked does not hold up the others of the process for longer than one lock_wait_timeout, and is
+// A topic whose table is locked delays the other topics of the process by at most one lock_wait_timeout, and is
 // read again when the lock is gone.
 func TestLockedTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -53,7 +53,7 @@ func TestLockedTable(t *testing.T) {
 				t.Log(took)
 			}
 		}
-		// Once, by the lock_wait_timeout of 1 s, and a few times on a loaded machine.
+		// Once, by the lock_wait_timeout of 1 s, or a few times on a loaded machine.
 		require.Less(t, slow, 6, "the locked table was not set aside after the first timeout")
 		now, err := locked.Wait(ctx, headOfLocked, 0)
 		require.NoError(t, err)

@@ -33,7 +33,7 @@ func open(tb testing.TB, config *mysql.Config) *sql.DB {
 	return db
 }
 
-// makeTopic makes a table, the routine, and the trigger if it is to have one.
+// makeTopic creates a table, the routine, and the trigger if asked to.
 func makeTopic(tb testing.TB, db *sql.DB, config *mysql.Config, table string, trigger bool) {
 	tb.Helper()
 	for _, r := range waiting.Routines(config.DBName) {
@@ -58,7 +58,7 @@ func topicOf(table string) waiting.Topic {
 	}
 }
 
-// listen returns a listener of a process of its own.
+// listen returns a listener in a process of its own.
 func listen(tb testing.TB, config *mysql.Config, table string) *waiting.Listener {
 	tb.Helper()
 	w := waiting.New(config, mysqltest.Logger(tb, slog.LevelDebug))
@@ -67,7 +67,7 @@ func listen(tb testing.TB, config *mysql.Config, table string) *waiting.Listener
 	return l
 }
 
-// sleeps waits until every process that listens at the gate of the table can be woken by its trigger, and has no more
+// sleeps waits until every process that listens at the gate of the table can be woken by its trigger, and has nothing else
 // to do.
 func sleeps(tb testing.TB, l *waiting.Listener) {
 	tb.Helper()

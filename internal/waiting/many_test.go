@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
-// The invariant: no wait is lost, whatever becomes of the session or the process that leads. The next row is written when
-// every process has seen the last one, so that no hint hides a lost one.
+// The invariant: no hint is lost, whatever happens to the session or the process that leads. The next row is written when
+// every process has seen the last one, so that no later hint hides a lost one.
 func TestManyWaits(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

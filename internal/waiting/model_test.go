@@ -2,12 +2,12 @@ package waiting_test
 
 // This file models the protocol: a leader and its followers, each with the poller of its process, two writers, and the
 // locks and kills of the server. It walks through every interleaving of their steps and looks for a late row: a
-// committed row above the head of a process that sleeps, while nothing is under way that wakes the process. Each rule
-// of the protocol is taken out once, and then there has to be a late row.
+// committed row above the head of a process that sleeps, while no pending step wakes the process. With each rule
+// of the protocol removed, there must be a late row.
 //
-// Phases are counted from the leader's, and slots from now, so that what differs by its numbers alone is one state.
+// Phases are counted from the leader's, and slots from now, so that states that differ only in these numbers are one state.
 
-// rules are the rules that can be taken out.
+// rules are the rules that can be removed.
 type rules struct {
 	noWakeLock   bool // a writer kills the leader whenever there is one, and no process looks for the wake lock
 	noPhaseCheck bool // the leader's process does not look for the phase that the last statement takes
@@ -17,7 +17,7 @@ type rules struct {
 	shortRest    bool // the leader's rest is shorter than the slot of a token
 }
 
-// budget bounds what is searched: the number of followers, and how often what may come at any time still comes.
+// budget bounds the search: the number of followers, and how often events that may happen at any time still happen.
 type budget struct {
 	followers int8
 	deaths    int8 // of sessions
@@ -31,7 +31,7 @@ const (
 	none      = -1
 )
 
-// The steps of a session. The names of a leader's steps say what it does next.
+// The steps of a session. The name of a leader's step is what it does next.
 const (
 	elect     = iota // take the leader lock, or else look for a phase of the leader
 	await            // a follower waits for a phase
@@ -84,7 +84,7 @@ type writer struct {
 	token  int8 // the slot of the token that it holds, or none
 }
 
-// state is a key of a map.
+// state is a map key, so it must be comparable.
 type state struct {
 	sessions [processes]session
 	pollers  [processes]poller
@@ -121,7 +121,7 @@ func (s *state) hint(process int) {
 	}
 }
 
-// dies ends a session: the server frees its locks, and the process connects again.
+// dies ends a session: the server frees its locks, and the process reconnects.
 func (s *state) dies(i int, r rules) {
 	if int(s.leader) == i {
 		s.leader, s.phases, s.wake = none, 0, false

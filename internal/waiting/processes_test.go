@@ -48,7 +48,7 @@ type listenerProcess struct {
 	ended   chan struct{}
 }
 
-// startListener starts a process that tells of each head.
+// startListener starts a process that prints every head.
 func startListener(t *testing.T, config *mysql.Config, tell func(id uint64)) *listenerProcess {
 	t.Helper()
 	p := &listenerProcess{watcher: watcher{tell: tell}, command: exec.Command(os.Args[0]), ended: make(chan struct{})}
@@ -80,14 +80,14 @@ func startListener(t *testing.T, config *mysql.Config, tell func(id uint64)) *li
 	return p
 }
 
-// kill kills the process, unless it is dead already.
+// kill kills the process, unless it is dead.
 func (p *listenerProcess) kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// The invariant: whichever process is killed or stopped, the others see every row, and a stopped one does as soon as it
-// goes on.
+// The invariant: whichever process is killed or stopped, the others see every row, and a stopped one sees them as soon as it
+// continues.
 func TestKilledProcesses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

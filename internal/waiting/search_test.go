@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// search walks through all states. It returns how many there are, and the way to a late row if there is one.
+// search walks through all states. It returns their number, and the path to a late row if there is one.
 func search(r rules, b budget) (states int, way []state) {
 	type entry struct {
 		s    state
@@ -73,7 +73,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// shown is the way as text, a state in each line.
+// shown returns the path as text, a state on each line.
 func shown(way []state) string {
 	var text strings.Builder
 	for _, s := range way {

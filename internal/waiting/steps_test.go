@@ -2,7 +2,7 @@ package waiting_test
 
 import "slices"
 
-// steps calls do with each state that one step leads to. It reports whether one of them is a step that comes by
+// steps calls do with every state that one step leads to. It reports whether one of them is a step that happens by
 // itself, of a process or of the server. A row is late only in a state without such a step.
 func (s state) steps(r rules, do func(state)) (moves bool) {
 	step := func(change func(s *state)) {
@@ -44,7 +44,7 @@ func (s *state) tick() {
 	}
 }
 
-// canonical forgets what can't matter any more.
+// canonical removes what can no longer matter.
 func (s state) canonical() state {
 	for i := range s.writers {
 		w := &s.writers[i]
@@ -61,7 +61,7 @@ func (s state) canonical() state {
 			me.step = takeNext
 		}
 	}
-	// Two followers that are in each other's place make no difference.
+	// Exchanging two followers makes no difference.
 	if s.left.followers == 2 && s.leader != 1 && s.leader != 2 && less(s.sessions[2], s.sessions[1], s.pollers[2], s.pollers[1]) {
 		s.sessions[1], s.sessions[2] = s.sessions[2], s.sessions[1]
 		s.pollers[1], s.pollers[2] = s.pollers[2], s.pollers[1]
@@ -171,7 +171,7 @@ func (s state) sessionSteps(i int, r rules, step, maybe func(func(*state))) {
 	}
 }
 
-// statementEnds goes to the leader's next statement. The broadcast is sent again if it was interrupted.
+// statementEnds moves to the leader's next statement. An interrupted broadcast is repeated.
 func (s *state) statementEnds(i int, r rules) {
 	broadcast := s.sessions[i].step == letLast
 	s.sessions[i] = session{step: send}

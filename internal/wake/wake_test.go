@@ -33,7 +33,7 @@ func options(t *testing.T) wake.Options {
 	return wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}
 }
 
-// TestInstall makes triggers, finds them there, shows and removes them.
+// TestInstall creates triggers, keeps existing ones, shows and removes them.
 func TestInstall(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s, "orders", "o`rders", "it's")
@@ -61,7 +61,7 @@ func TestInstall(t *testing.T) {
 	})
 }
 
-// TestInstallBesideAWriter waits for a transaction that uses the table, and holds up others for a moment only.
+// TestInstallBesideAWriter waits for a transaction that uses the table, and delays other transactions only for a moment.
 func TestInstallBesideAWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s, "orders")
@@ -80,7 +80,7 @@ func TestInstallBesideAWriter(t *testing.T) {
 	})
 }
 
-// In a system database no trigger can be made.
+// In a system database no trigger can be created.
 func TestSystemDatabase(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -106,7 +106,7 @@ func TestDenied(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
 		require.ErrorIs(t, wake.Install(t.Context(), db, options(t), "orders"), wake.ErrDenied)
-		// The other account's are enough.
+		// The triggers of the other account suffice.
 		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders"))
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
 	})
@@ -120,7 +120,7 @@ func TestView(t *testing.T) {
 	})
 }
 
-// The routine finds the gate of every table that the library finds, and the trigger of every table has its name.
+// The routine and the library find the same gate for every table, and the trigger of every table has its name.
 func TestGates(t *testing.T) {
 	names := []string{"orders", "Orders", "größe", "注文", "it's", `a\b`, "two words", "ÀÉ", "mqnotify_notification", "MQNOTIFY_notification", "ı", "ſ", "K"}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -134,8 +134,8 @@ func TestGates(t *testing.T) {
 	})
 }
 
-// A listener of another account is woken if it may execute the routines, and the trigger's account may kill its
-// sessions. Otherwise it is told that it polls.
+// A listener of another account is woken if it may execute the routines, and if the trigger's account may kill its
+// sessions. Otherwise it learns that it polls.
 func TestAnotherAccount(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -159,7 +159,7 @@ func TestAnotherAccount(t *testing.T) {
 	})
 }
 
-// A trigger whose account may not kill the listener's session wakes no listener: the session learns of it before it leads.
+// A trigger whose account may not kill the listener's session wakes no listener: the session finds this out before it leads.
 func TestAccountThatMayNotKill(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -185,8 +185,8 @@ func TestAccountThatMayNotKill(t *testing.T) {
 	})
 }
 
-// Writes fail when the trigger's account is gone, or has lost TRIGGER, and a new installation mends them. A second
-// administrator makes triggers in the name of the first.
+// Writes fail when the trigger's account is gone, or has lost TRIGGER; a new installation repairs them. A second
+// administrator creates triggers in the name of the first.
 func TestLostDefiner(t *testing.T) {
 	for name, lost := range map[string]struct {
 		how    string
@@ -240,7 +240,7 @@ func testLostDefiner(t *testing.T, how string, number uint16) {
 	})
 }
 
-// A server that writes a binary log lets only administrators make triggers; the error says what one types.
+// If a server writes a binary log, only administrators may create triggers; the error contains the statement to type.
 func TestBinaryLog(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t, "--log-bin", "--server-id=1", "--log-bin-trust-function-creators=0")

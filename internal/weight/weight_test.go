@@ -1,4 +1,4 @@
-// Package weight holds what a user of the library downloads and links to what the library needs.
+// Package weight limits what a user of the library downloads and links to what the library needs.
 package weight
 
 import (
@@ -16,8 +16,8 @@ import (
 
 const module = "github.com/mqnotify/mqnotify"
 
-// The core: three packages, what these need of their own, and four modules of others. A group where several servers take writes
-// needs a lease of guard.
+// The core is three packages, the internal packages that they need, and four other modules. A group needs a lease of guard if
+// several servers take writes.
 var (
 	packages = []string{"consumer", "guard", "notify", "producer", "internal/core", "internal/dberror", "internal/deadletter", "internal/dsn", "internal/header", "internal/ident", "internal/lockname", "internal/name", "internal/position", "internal/schema", "internal/server", "internal/table", "internal/waiting"}
 	modules  = []string{
@@ -36,7 +36,7 @@ import (
 func main() {}
 `
 
-// user is a module somewhere else that imports the core.
+// user is a module of a user that imports the core.
 type user struct {
 	t   *testing.T
 	dir string
@@ -85,7 +85,7 @@ func (u *user) linked() (names []string) {
 }
 
 // A program that imports notify, producer and consumer links this module and four others, and none
-// of the module's other packages: no broker, no engine of the demo.
+// of the module's other packages: no broker, and no engine of the demo.
 func TestLinked(t *testing.T) {
 	u := newUser(t)
 	require.Equal(t, modules, u.linked())
@@ -99,8 +99,8 @@ func TestLinked(t *testing.T) {
 	require.ElementsMatch(t, packages, ours)
 }
 
-// What an empty cache of modules has after `go mod tidy`, which asks for what the tests of the three
-// need as well, and after `go build` alone, which is what most builds do.
+// The content of an empty module cache after `go mod tidy`, which also downloads what the tests of the three packages
+// need, and after `go build` alone, which is what most builds do.
 func TestDownloaded(t *testing.T) {
 	if os.Getenv("MQNOTIFY_LONG") == "" {
 		t.Skip("downloads; MQNOTIFY_LONG=1")
@@ -124,13 +124,13 @@ func TestDownloaded(t *testing.T) {
 	require.ElementsMatch(t, modules, built.downloads("go build"))
 }
 
-// emptyCache is a setting of the environment. What is there in the end can be deleted.
+// emptyCache returns a setting of the environment. The cache can be deleted at the end.
 func emptyCache(t *testing.T) string {
 	t.Helper()
 	return "GOMODCACHE=" + filepath.Join(t.TempDir(), "modules")
 }
 
-// downloads are the modules whose source is in the cache.
+// downloads returns the modules whose source is in the cache.
 func (u *user) downloads(what string) (names []string) {
 	u.t.Helper()
 	cache := u.run("env", "GOMODCACHE")
