@@ -115,7 +115,7 @@ func (db *DB) Init(ctx context.Context, topics ...string) error {
 			return err
 		}
 		if !t.IsMessageTable() {
-			return fmt.Errorf("mqnotify: %w: a table of another kind has the name %s: Consume reads it as it is, and Publish can't write to it", notify.ErrNotTopic, t)
+			return fmt.Errorf("mqnotify: %w: the table %s exists and is not a message table: Consume can read it, but Publish can't write to it", notify.ErrNotTopic, t)
 		}
 		messages = append(messages, t.Name)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrNoID means that the INSERT returned no id because the table has no AUTO_INCREMENT column. The rows may be stored.
-var ErrNoID = errors.New("no id was given out: the table has no AUTO_INCREMENT column")
+var ErrNoID = errors.New("the INSERT returned no id: the table has no AUTO_INCREMENT column")
 
 // errNotRunning means that Run failed to begin, or has ended.
 var errNotRunning = fmt.Errorf("%w: the handshake no longer runs: call Run again", notify.ErrClosed)

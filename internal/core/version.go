@@ -78,7 +78,7 @@ func readVersion(ctx context.Context, conn driver.Conn) (version sql.Null[int64]
 	if err != nil {
 		return version, err //nolint:wrapcheck // the caller wraps it
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	values := make([]driver.Value, 1)
 	if err := rows.Next(values); err != nil {
 		return version, err //nolint:wrapcheck // the caller wraps it

@@ -153,15 +153,15 @@ func TestParseErrorsNameThePartAndNoPassword(t *testing.T) {
 		"mysql://u:s3cret@db/?socket=/x":         "both a host and a socket",
 		"mysql://u:s3cret@/?socket=%zz":          "the parameter socket is not the path",
 		"mysql://u:s3cret@/?socket=a%00":         "the parameter socket is not the path",
-		"mysql://db/shop?user=u&password=s3cret": "of the parameters, user has no place here: write the user in front of the @",
-		"u@tcp(db:1)/?Password=s3cret":           "of the parameters, password has no place here",
+		"mysql://db/shop?user=u&password=s3cret": "the parameter user has no place here: write the user in front of the @",
+		"u@tcp(db:1)/?Password=s3cret":           "the parameter password has no place here",
 		"u@tcp(db:1)/?socket=s3cret":             "write unix(/path/to.sock) as the address",
 		"u@tcp(db:1)/?strict=s3cret":             "the driver no longer has it",
 		"u@tcp(db:1)/?s3cret":                    "has no name or no value",
 		"u@tcp(db:1)/?=s3cret":                   "has no name or no value",
-		"u@tcp(db:1)/?tls":                       "of the parameters, tls has no name or no value",
+		"u@tcp(db:1)/?tls":                       "the parameter tls has no name or no value",
 		"u@tcp(db:1)/?s3=cret%":                  "a session variable, takes a percent-encoded value",
-		"u@tcp(db:1)/?timeout=s3cret":            "of the parameters, timeout takes a duration with its unit",
+		"u@tcp(db:1)/?timeout=s3cret":            "the parameter timeout takes a duration with its unit",
 		"u@tcp(db:1)/?parseTime=s3cret":          "parseTime takes true or false",
 		"mysql://db/?maxAllowedPacket=s3cret":    "maxAllowedPacket takes a number of bytes",
 		"mysql://db/?tls=s3cret":                 "tls takes true (the system",
@@ -207,7 +207,7 @@ func TestKnownParametersAreTheDrivers(t *testing.T) {
 
 		name, _, _ := strings.Cut(pair, "=")
 		_, err = dsn.Parse("/?" + name)
-		assert.ErrorContains(t, err, "of the parameters, "+name+" has no", "the message must know its name")
+		assert.ErrorContains(t, err, "the parameter "+name+" has no", "the message must know its name")
 	}
 }
 

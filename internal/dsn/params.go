@@ -65,25 +65,25 @@ func checkParams(params string) error {
 			continue
 		}
 		name, value, hasValue := strings.Cut(pair, "=")
-		shown := "one that the driver does not know, hence a session variable,"
+		shown := "a parameter that the driver does not know, and that is therefore a session variable,"
 		want, isKnown := known[name]
 		if isKnown {
-			shown = name
+			shown = "the parameter " + name
 		}
 		if remedy, found := misplaced[strings.ToLower(name)]; found {
-			return &SyntaxError{"of the parameters, " + strings.ToLower(name) + " has no place here: " + remedy}
+			return &SyntaxError{"the parameter " + strings.ToLower(name) + " has no place here: " + remedy}
 		}
 		if !hasValue || name == "" {
-			return &SyntaxError{"of the parameters, " + shown + " has no name or no value: write name=value"}
+			return &SyntaxError{shown + " has no name or no value: write name=value"}
 		}
 		if (name == "charset" || name == "collation") && !isUTF8(value) {
-			return &SyntaxError{"of the parameters, " + name + " takes " + want}
+			return &SyntaxError{"the parameter " + name + " takes " + want}
 		}
 		if _, err := mysql.ParseDSN("/?" + pair); err != nil {
 			if !isKnown {
 				want = "a percent-encoded value: write % as %25"
 			}
-			return &SyntaxError{"of the parameters, " + shown + " takes " + want}
+			return &SyntaxError{shown + " takes " + want}
 		}
 	}
 	return nil

@@ -112,7 +112,7 @@ func takeTLS(params string) (others, value string, err error) {
 			continue
 		}
 		if err != nil {
-			return "", "", &SyntaxError{"of the parameters, tls takes " + known["tls"]}
+			return "", "", &SyntaxError{"the parameter tls takes " + known["tls"]}
 		}
 		value = decoded
 	}
@@ -125,7 +125,7 @@ func setTLS(cfg *mysql.Config, value string) error {
 		return nil
 	}
 	if err := SetTLS(cfg, value); err != nil {
-		return &SyntaxError{"of the parameters, " + err.Error()}
+		return &SyntaxError{"the parameter " + err.Error()}
 	}
 	return nil
 }

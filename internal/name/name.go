@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Problem returns what is wrong with a name of at most most characters, and the remedy, or an empty text for a valid name. It refuses
-// spaces at the end, because servers ignore them in comparisons and two such names would be one.
+// Problem returns what is wrong with a name, and the remedy, or an empty text for a valid name. most is the maximum number of
+// characters. Problem refuses spaces at the end, because servers ignore them in comparisons and two such names would be one.
 func Problem(name string, most int) string {
 	switch {
 	case name == "":

@@ -81,7 +81,7 @@ func (p *Progress) Text(most int) string {
 // ParseProgress parses a result of Text. A plain number is a watermark.
 func ParseProgress(text string) (Progress, error) {
 	var p Progress
-	wrong := fmt.Errorf("progress %q: write an id, or what was given as one before", text)
+	wrong := fmt.Errorf("progress %q: write an id, or a progress that was returned before", text)
 	settled, rest, more := strings.Cut(text, "+")
 	var err error
 	if p.Settled, err = strconv.ParseUint(settled, 10, 64); err != nil {

@@ -31,7 +31,7 @@ const (
 
 var (
 	// ErrDenied means that the account's privileges or the server's settings do not allow it. The error's text has the remedy.
-	ErrDenied = errors.New("this account may not make them")
+	ErrDenied = errors.New("this account may not make wake triggers or their procedures")
 	// ErrBusy means that transactions used the table all the time.
 	ErrBusy = table.ErrBusy
 	// ErrView means that the table is a view, which can't have triggers.
@@ -298,7 +298,7 @@ func (i *installer) explain(err error) error {
 	switch {
 	case server.Is(err, server.ErrBinlogNeedsSuper):
 		return fmt.Errorf("%w: %w: the server writes a binary log and lets only administrators make triggers. "+
-			"Let one type SET GLOBAL log_bin_trust_function_creators = 1 (in the server's configuration, too), "+
+			"Let one of them run SET GLOBAL log_bin_trust_function_creators = 1 (and set it in the server's configuration), "+
 			"or run this command", ErrDenied, err)
 	case server.Is(err, server.ErrSystemDatabase):
 		return fmt.Errorf("%w: %w: make the tables in a database of your own", ErrDenied, err)
@@ -306,7 +306,7 @@ func (i *installer) explain(err error) error {
 		return fmt.Errorf("%w: %w: the wake triggers of this database belong to %s, and other accounts need the privilege to make "+
 			"triggers in its name. Let that account run this command", ErrDenied, err, i.definer)
 	case server.NoPrivilege(err), server.Is(err, server.ErrRoutineDenied):
-		return fmt.Errorf("%w: %w: grant it, as mqnotify grants --role admin prints, or let an account that has it run this command",
+		return fmt.Errorf("%w: %w: grant the privilege (mqnotify grants --role admin prints it), or run this command with an account that has it",
 			ErrDenied, err)
 	}
 	return err
