@@ -78,7 +78,7 @@ func (s *simulation) open() open {
 	return o
 }
 
-// read returns the visible ids of (after, upTo], at most most of them.
+// read returns the first visible ids of (after, upTo]; most is their limit.
 func (s *simulation) read(after, upTo uint64, most int) (ids []uint64) {
 	for _, p := range s.visible.Spans {
 		for id := max(p.Lo, after+1); id <= min(p.Hi, upTo); id++ {
