@@ -16,7 +16,7 @@ const (
 	exitUsage  = 2 // the command line is wrong
 )
 
-// streams is all of the process that a command touches; a test replaces it.
+// streams are the parts of the process that a command uses; tests replace them.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
@@ -37,17 +37,17 @@ func (s *streams) getenv(name string) string {
 // app is what all commands share.
 type app struct {
 	streams
-	stderr     *redactor // err, for logs and errors
+	stderr     *redactor // writes logs and errors to err, without passwords
 	log        *slog.Logger
 	logging    logging
 	connection connection
 	child      child
-	metrics    string             // the address for them
-	commands   func() uint64      // that were sent to the database, if they are counted
+	metrics    string             // --metrics
+	commands   func() uint64      // the number of commands sent to the database; 0 unless --metrics is given
 	inheritDSN bool               // commands that mqnotify runs get the secret variables
-	warned     bool               // that the server is not verified
-	started    bool               // the command line was understood
-	setDefault func(*slog.Logger) // for what the packages log
+	warned     bool               // the log has warned that the server is not verified
+	started    bool               // the command line was valid
+	setDefault func(*slog.Logger) // slog.SetDefault, because packages log to the default logger
 	unsetenv   func(name string) error
 }
 
@@ -70,7 +70,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exit.code
 	case !a.started || isUsage(err):
 		a.report(err.Error())
-		a.note("usage: %s\n%s --help says more\n", command.UseLine(), command.CommandPath())
+		a.note("usage: %s\nhelp: %s --help\n", command.UseLine(), command.CommandPath())
 		return exitUsage
 	default:
 		lines := strings.FieldsFunc(a.explain(err).Error(), func(r rune) bool { return r == '\n' || r == '\r' })
@@ -79,7 +79,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 }
 
-// report writes why the command failed.
+// report writes the reason why the command failed: a log record with --log-format json, else a line.
 func (a *app) report(text string) {
 	if a.logging.format == formatJSON {
 		a.log.Error(text)
@@ -88,5 +88,5 @@ func (a *app) report(text string) {
 	a.note("mqnotify: %s\n", text)
 }
 
-// note writes to stderr what is for people alone.
+// note writes to stderr, in no log format.
 func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format, args...) }

@@ -12,13 +12,12 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// usageError is a mistake in the command line, to be told with the usage.
+// usageError is a mistake in the command line: run prints the usage after it, and exits with exitUsage.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
 
-// isUsage reports whether the command line is at fault: what it asks for makes no
-// sense, or has a name that nothing can have.
+// isUsage reports whether the command line caused the error: an invalid flag or option, or an invalid name.
 func isUsage(err error) bool {
 	var wrong usageError
 	var name *ident.InvalidError
@@ -27,7 +26,7 @@ func isUsage(err error) bool {
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// oneName accepts one argument, which is what it says.
+// oneName accepts exactly one argument. what names it in errors ("TOPIC").
 func oneName(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch len(args) {
@@ -36,30 +35,29 @@ func oneName(what string) cobra.PositionalArgs {
 		case 1:
 			return nil
 		}
-		return fmt.Errorf("one %s only, and %q is another", what, args[1])
+		return fmt.Errorf("one %s only: %q is a second one", what, args[1])
 	}
 }
 
 var errNoCommand = usageError{errors.New("give the command to run after --")}
 
-// oneNameAndCommand accepts one argument, which is what it says, and a command
-// after --.
+// oneNameAndCommand accepts exactly one argument, which what names in errors, and an optional command after --.
 func oneNameAndCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-			if len(args) == dash { // "-- $HANDLER", and that is empty
+			if len(args) == dash { // as of "-- $HANDLER" with an empty variable
 				return errNoCommand
 			}
 			return oneName(what)(cmd, args[:dash])
 		}
 		if len(args) > 1 {
-			return fmt.Errorf("one %s only, and %q is another; a command to run comes after --", what, args[1])
+			return fmt.Errorf("one %s only: %q is a second one. A command to run comes after --", what, args[1])
 		}
 		return oneName(what)(cmd, args)
 	}
 }
 
-// someNames accepts one or more arguments, the first of which is what it says.
+// someNames accepts one or more arguments. what names the first in errors.
 func someNames(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -78,15 +76,15 @@ func oneOf(flag, value string, words ...string) error {
 	return usagef("--%s %q: write %s or %s", flag, value, strings.Join(words[:last], ", "), words[last])
 }
 
-// completeWith makes the shell complete a flag with these words, or with nothing.
+// completeWith makes the shell complete a flag with these words only.
 func completeWith(cmd *cobra.Command, flag string, words ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
-		panic(err) // the flag is not there, or was registered twice
+		panic(err) // the flag does not exist, or was registered twice
 	}
 }
 
-// completeNothing keeps the shell from completing flags with the names of files.
+// completeNothing stops the shell from completing these flags with file names.
 func completeNothing(cmd *cobra.Command, flags ...string) {
 	for _, flag := range flags {
 		completeWith(cmd, flag)

@@ -13,7 +13,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/bench"
 )
 
-// benchOptions are bench's flags.
 type benchOptions struct {
 	bench.Options
 	json bool
@@ -24,24 +23,26 @@ func newBench(a *app) *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Suites, "|") + "]...",
-		Short: "Measure what mqnotify does on this server, beside its floor",
-		Long: `Measures the suites, all if none is named, with bare statements on the same server in
-the same rounds as the floor. It makes tables in the database and drops them. The tables that
-init makes for all topics, and the routines that mqnotify wake install makes, stay: the
-account needs the privileges of mqnotify grants --role admin.
+		Short: "Measure mqnotify on this server, compared with bare SQL statements",
+		Long: `Runs the named suites, or all. In the same rounds each suite also runs bare SQL statements that
+do the same work: they are its floor.
 
-  latency      from Publish, and from its return, to the handler of another process
-  throughput   rows that are published, and read from a backlog, a second
-  idle         statements a second of a consumer and a producer that wait, by the wake trigger and
-               by polling, less those of others in a window before, and how soon they have a message
-  fanout       from an INSERT until the last of many listeners has seen it
-  queue        from Enqueue to an idle worker's handler, and tasks a second of four workers
-  writers      INSERTs a second of saturating writers, with a wake trigger and with an empty one, and
-               the longest INSERT
+  latency      the time from the call of Publish, and from its return, to the handler in another process
+  throughput   rows published per second, and rows read per second from a backlog
+  idle         statements per second that an idle consumer and an idle producer cause, with the wake
+               trigger and with polling, and their latency. Statements of other clients are
+               measured before and subtracted
+  fanout       the time from an INSERT until the last of many listeners has received it
+  queue        the time from Enqueue to an idle worker's handler, and tasks per second of four workers
+  writers      INSERTs per second of as many writers as the server can serve, with a wake trigger and
+               with an empty trigger, and the longest INSERT
 
-ratio is the median by that of the floor. For a time 1 would be as fast as bare
-statements, for a rate (rows/s, tasks/s) too. The load of whoever else uses the server is in
-all figures.`,
+The column ratio is the median divided by the floor's median; 1 is as fast as bare statements. The
+load of other clients on the server is part of every figure.
+
+bench makes tables in the database and drops them at the end. The tables that init makes, and the
+routines that wake install makes, stay. The account needs the privileges that mqnotify grants
+--role admin prints.`,
 		Example: `  mqnotify bench
   mqnotify bench latency --rounds 1000 --plot latency.svg
   mqnotify bench throughput idle --json`,
@@ -50,13 +51,13 @@ all figures.`,
 		RunE:      func(cmd *cobra.Command, args []string) error { return a.bench(cmd.Context(), o, args) },
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&o.Rounds, "rounds", 200, "rounds of latency, fanout and queue, after a tenth as many to warm up")
-	flags.IntVar(&o.Rows, "rows", 100_000, "rows of throughput; a tenth as many tasks of queue")
+	flags.IntVar(&o.Rounds, "rounds", 200, "rounds of latency, fanout and queue; a tenth as many run before, to warm up")
+	flags.IntVar(&o.Rows, "rows", 100_000, "rows of throughput; queue has a tenth as many tasks")
 	flags.IntVar(&o.Listeners, "listeners", 50, "listeners of fanout, with five connections each")
-	flags.IntVar(&o.Writers, "writers", 64, "the most writers of writers")
-	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long idle counts statements, five times; what comes less often\nis not seen: a parked listener makes one a minute")
+	flags.IntVar(&o.Writers, "writers", 64, "the largest number of writers of writers")
+	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long each of the five windows of idle is, in which it counts statements;\nan idle listener sends one statement a minute, which a short window misses")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")
-	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle\nstatements, into this file (.svg, .png, .pdf)")
+	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle statements,\ninto this `file` (.svg, .png, .pdf)")
 	completeNothing(cmd, "rounds", "rows", "listeners", "writers", "for")
 	return cmd
 }
@@ -90,7 +91,7 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 	polls := false
 	o.Polls = func(why string) {
 		if !polls {
-			a.log.WarnContext(ctx, "listeners of this account poll, and have the figures of polling", "why", why)
+			a.log.WarnContext(ctx, "listeners of this account can't be woken: the figures are those of polling", "why", why)
 		}
 		polls = true
 	}
@@ -136,7 +137,7 @@ func (a *app) printFigures(suite string, figures []bench.Figure, asJSON bool) er
 	return writeAll(a.out, text.String()+"\n")
 }
 
-// number has three digits that mean something.
+// number formats x with three significant digits.
 func number(x float64) string {
 	switch {
 	case x >= 100:

@@ -15,31 +15,30 @@ import (
 	"github.com/mqnotify/mqnotify/internal/redact"
 )
 
-// The environment's names for URLs that have a password in them.
+// Environment variables for URLs that contain a password.
 const (
 	envTo   = "MQNOTIFY_TO"
 	envFrom = "MQNOTIFY_FROM"
 )
 
-// fromBeginning is bridge's --from: rows that are there already go over too.
+// fromBeginning is the default of bridge's --from: the rows that exist are sent too.
 const fromBeginning = "beginning"
 
-// destinations says which URLs --to takes.
+// destinations lists the URLs of --to, for the help text.
 const destinations = `  stdout                            lines of JSON
-  file:///PATH?rotate=100MB&keep=9  lines of JSON, on the disk (fsync) before they count
-  exec:PROGRAM%20ARG                a program: a line of JSON a row on its stdin, the id on
-                                    its stdout when it is stored
-  nats://HOST?stream=S&subject=T    NATS JetStream; the stream is made if it is not there
+  file:///PATH?rotate=100MB&keep=9  lines of JSON; they count as sent after fsync
+  exec:PROGRAM%20ARG                a program: it reads a line of JSON for each row from stdin,
+                                    and writes the id to stdout when it has stored the row
+  nats://HOST?stream=S&subject=T    NATS JetStream; the bridge makes the stream if it does not exist
   redis://HOST/0?stream=S&maxlen=N  Redis Streams
   amqp://HOST/VHOST?queue=Q         RabbitMQ; or ?exchange=E&key=K
   mqtt://HOST?topic=T               MQTT 5, QoS 1
   kafka://HOST?topic=T              Kafka
   https://HOST/PATH?secret=whsec_S  a webhook: CloudEvents, signed as Standard Webhooks
 
-With TLS: tls://, rediss://, amqps://, mqtts://, https://, and tls=true for kafka;
+With TLS: tls://, rediss://, amqps://, mqtts://, https://, and tls=true for kafka.
 ca=FILE.pem trusts the authorities in the file instead of the system's.`
 
-// bridgeOptions are bridge's flags.
 type bridgeOptions struct {
 	selection
 	waiting
@@ -52,20 +51,20 @@ func newBridge(a *app) *cobra.Command {
 	var o bridgeOptions
 	cmd := &cobra.Command{
 		Use:   "bridge TOPIC --to URL --group NAME",
-		Short: "Take a topic's rows to a broker, a webhook, a file or a program",
-		Long: `Sends the rows of TOPIC, those that are there and those that come, to the URL, until
-Ctrl-C or --stop-at-end. It goes on where the group was; how far it came is stored
-after the destination has confirmed the rows. A second bridge of the same group is a
-hot standby.
+		Short: "Send a topic's rows to a broker, a webhook, a file or a program",
+		Long: `Sends the existing and all new rows of TOPIC to the URL, until Ctrl-C or --stop-at-end. It
+stores the group's offset after the destination has confirmed the rows, and continues from
+there at the next start. A second bridge of the same group is a hot standby.
 
 ` + destinations + `
 
-A URL with a password in it belongs into ` + envTo + ` rather than on the command line.
+Other users of the machine see the command line: put a URL with a password into
+` + envTo + `.
 
-A destination that goes away is waited for. A row that it refuses (too large, say)
-goes to the group's dead letters after --attempts, or with --stop-on-refusal ends the
-bridge. While there is a backlog, progress is shown: a bar on a terminal, else a line
-of the log every 10 s. It can be stopped and goes on there.`,
+The bridge waits for a destination that is away. A row that the destination refuses (because it
+is too large, for example) goes to the group's dead letters after --attempts, or with
+--stop-on-refusal ends the bridge. While there is a backlog the bridge shows its progress: a bar
+on a terminal, else a log line every 10 s.`,
 		Example: `  mqnotify bridge orders --group nats --to 'nats://127.0.0.1:4222/?stream=orders'
   mqnotify bridge orders --group archive --to 'file:///var/lib/shop/orders.jsonl?rotate=100MB'
   mqnotify bridge stock --group redis --to redis://127.0.0.1/0 --from beginning --stop-at-end`,
@@ -79,16 +78,16 @@ of the log every 10 s. It can be stopped and goes on there.`,
 	o.selection.registerAnyKey(cmd)
 	o.waiting.register(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&o.to, "to", "", "where to: a `URL`; "+envTo+" if it is not given")
-	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
+	flags.StringVar(&o.to, "to", "", "the destination's `URL`; default "+envTo+"")
+	flags.StringVar(&o.group, "group", "", "the group's `name`: continue at its offset, and store the offset")
 	flags.StringVar(&o.from, "from", fromBeginning, "where a new group begins: beginning, end, \"last 10\", an id,\n"+
 		"a time (2026-01-31T08:00:00Z), or a time ago (90m)")
-	flags.IntVar(&o.inFlight, "in-flight", 0, "how many rows may be under way unconfirmed; 0 is the destination's\nown number (100 to 8000, 1 for a webhook)")
-	flags.IntVar(&o.attempts, "attempts", 3, "how often a row that is refused is sent")
-	flags.BoolVar(&o.stopOnRefusal, "stop-on-refusal", false, "end at a row that is refused, with the offset before it")
-	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
-	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it (always so for redis)")
-	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+	flags.IntVar(&o.inFlight, "in-flight", 0, "how many sent rows may be unconfirmed; 0 is the destination's default\n(100 to 8000, 1 for a webhook)")
+	flags.IntVar(&o.attempts, "attempts", 3, "how often a refused row is sent")
+	flags.BoolVar(&o.stopOnRefusal, "stop-on-refusal", false, "end at a refused row, with the offset before it")
+	flags.BoolVar(&o.reset, "reset", false, "begin at --from even if the group has an offset")
+	flags.BoolVar(&o.strict, "strict", false, "send in the order of the ids: an open transaction delays all rows\nafter its own (redis: always)")
+	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when all existing rows are sent")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "a program (exec:)")
 	completeNothing(cmd, "to", "group", "in-flight", "attempts")
@@ -119,7 +118,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	}
 	defer m.stop()
 	var sent, dead atomic.Uint64
-	m.count("mqnotify_bridge_messages_total", "Messages that the destination has confirmed, and those that went to the dead letters.",
+	m.count("mqnotify_bridge_messages_total", "Messages that the destination confirmed (sent), or that went to the dead letters (dead).",
 		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
 	if err := m.groups(db, topic, options.Consumer.Key); err != nil {
 		return err
@@ -138,7 +137,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	return a.ended(b.Run(ctx))
 }
 
-// ended ends the command quietly when the reader of stdout has ended.
+// ended returns nil for a broken stdout pipe: the command ends quietly when the reader of stdout, such as head, has ended.
 func (a *app) ended(err error) error {
 	var broken outputError
 	if errors.As(err, &broken) {
@@ -147,7 +146,7 @@ func (a *app) ended(err error) error {
 	return err
 }
 
-// check reads the flags.
+// check validates the flags and converts them to options.
 func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	options := bridge.Options{Logger: a.log, Consumer: o.options(a)}
 	c := &options.Consumer
@@ -160,7 +159,7 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	}
 	switch {
 	case o.group == "":
-		return options, usagef("--group: name what stores how far the bridge came")
+		return options, usagef("--group: name the group, whose offset the bridge stores")
 	case o.inFlight < 0:
 		return options, usagef("--in-flight %d: 0 or more", o.inFlight)
 	case o.attempts < 1:
@@ -174,7 +173,7 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	return options, nil
 }
 
-// destination reads the URL; what is secret in it never shows.
+// destination parses the URL. Its secrets are hidden in logs and errors.
 func (a *app) destination(text, topic string) (*bridge.Destination, error) {
 	text, err := a.secretURL("to", text, envTo)
 	if err != nil {
@@ -190,7 +189,7 @@ func (a *app) destination(text, topic string) (*bridge.Destination, error) {
 	return to, nil
 }
 
-// brokenStdout makes a failure to write an outputError.
+// brokenStdout is a writer whose errors are of type outputError.
 type brokenStdout struct {
 	to interface{ Write([]byte) (int, error) }
 }
@@ -203,7 +202,7 @@ func (b brokenStdout) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// secretURL is a flag's URL, or the environment's.
+// secretURL returns the flag's URL, or if it is empty that of the environment variable. Logs and errors hide its secrets.
 func (a *app) secretURL(flag, text, env string) (string, error) {
 	if text == "" {
 		text = a.getenv(env)

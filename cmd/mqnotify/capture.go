@@ -18,17 +18,19 @@ import (
 func newCapture(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "capture COMMAND",
-		Short: "Make every change of a table a message, whatever program makes it",
+		Short: "Write a message for every change of a table, whichever program makes it",
 		Long: `Makes, shows and removes triggers that write a message for every change of a table, in
 the writer's own transaction: {"op":"update","table":"orders","old":{...},"new":{...}}.
 
-It needs no binary log and nothing that runs. docs/guide/capture.md says how each type is
-written, what it costs the writer, and what no trigger sees.`,
+It needs no binary log and no running process. docs/guide/capture.md describes how each type is
+written, what a trigger costs the writer, and which changes fire no trigger.`,
 		Example: `  mqnotify capture install orders
   mqnotify consume orders_changes
   mqnotify capture status`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return usagef("install, snapshot, status, repair or remove?") },
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("give one of install, snapshot, status, repair or remove")
+		},
 	}
 	cmd.AddCommand(newCaptureInstall(a), newCaptureSnapshot(a), newCaptureStatus(a), newCaptureRepair(a), newCaptureRemove(a))
 	return cmd
@@ -40,23 +42,23 @@ func newCaptureInstall(a *app) *cobra.Command {
 	var printed, snapshot bool
 	cmd := &cobra.Command{
 		Use:   "install TABLE",
-		Short: "Make the triggers, and the topic if it is not there",
+		Short: "Make the triggers, and the topic if it does not exist",
 		Long: `Makes a trigger for each of --ops that writes the old and the new row as JSON into the
-topic --into. The account needs SELECT and TRIGGER on TABLE and INSERT on the topic, and
-must stay: triggers run with the rights of who made them. MySQL with a binary log wants
-SUPER too, or log_bin_trust_function_creators=1.
+topic --into. The account needs SELECT and TRIGGER on TABLE and INSERT on the topic. Don't drop
+the account: triggers run with the rights of the account that made them. MySQL with a binary
+log also needs SUPER, or log_bin_trust_function_creators=1.
 
-A trigger can be made only between the transactions that use TABLE: it is tried for 2 s
-at a time, during which those who come wait behind it, until --patience is over.
+The server makes a trigger only while no transaction uses TABLE. install tries for 2 s at a
+time, in which new transactions on TABLE wait, until --patience is over.
 
-With --snapshot the rows that TABLE has already become messages, too: "mqnotify capture
-snapshot --help" says how.
+With --snapshot the existing rows of TABLE become messages too: see "mqnotify capture
+snapshot --help".
 
-A trigger that stands already after the same changes is an error. With --beside both
-stand.
+If another trigger of the same kind exists on TABLE, install fails and names it. --beside keeps
+both.
 
-With a % in it, TABLE is a pattern, as LIKE has it, of the tables to capture, each by itself:
-message tables, mqnotify's own tables and those that are captured already are left out.`,
+If TABLE contains a %, it is a pattern of LIKE, and install captures every table that matches.
+It skips message tables, mqnotify's own tables and tables that are captured.`,
 		Example: `  mqnotify capture install orders
   mqnotify capture install orders --ops update,delete --columns id,status --into order_status
   mqnotify capture install 'shop\_%' --snapshot
@@ -72,7 +74,7 @@ message tables, mqnotify's own tables and those that are captured already are le
 				return usagef("--ops: insert, update or delete, with commas between them")
 			}
 			if printed && snapshot {
-				return usagef("--print and --snapshot: run mqnotify capture snapshot when the triggers are made")
+				return usagef("--print and --snapshot: run mqnotify capture snapshot after the printed SQL")
 			}
 			return a.captureInstall(cmd.Context(), args[0], o, printed, snapshot)
 		},
@@ -83,9 +85,9 @@ message tables, mqnotify's own tables and those that are captured already are le
 	flags.StringSliceVar(&o.Without, "without", nil, "leave these columns out, now and after every repair")
 	flags.BoolVar(&o.Tombstones, "tombstones", false, "write a second message for each delete, with the header tombstone and an empty payload")
 	flags.StringVar(&o.Into, "into", "", "the `topic` to write into; default TABLE_changes")
-	flags.BoolVar(&o.Beside, "beside", false, "let other triggers stand beside")
-	flags.BoolVar(&printed, "print", false, "write the SQL to stdout instead")
-	flags.BoolVar(&snapshot, "snapshot", false, "write the rows that are there already as messages, too")
+	flags.BoolVar(&o.Beside, "beside", false, "keep other triggers for the same change; without it they are an error")
+	flags.BoolVar(&printed, "print", false, "write the SQL to stdout and change nothing")
+	flags.BoolVar(&snapshot, "snapshot", false, "write the existing rows as messages too")
 	addPatience(cmd, &o)
 	completeWith(cmd, "ops", "insert", "update", "delete")
 	completeNothing(cmd, "columns", "without", "into")
@@ -117,7 +119,7 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		var exists *capture.TriggerExistsError
 		switch {
 		case errors.As(err, &exists) && exists.Ours && name != pattern:
-			a.log.InfoContext(ctx, "the table is captured already", "table", name)
+			a.log.InfoContext(ctx, "skipped: the table is captured already", "table", name)
 			continue
 		case err != nil:
 			return captureError(err)
@@ -143,12 +145,12 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 
 func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
 	if len(plan.Cascades) > 0 {
-		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: servers fire no triggers for rows that these change, and they are not captured",
+		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
 			"table", plan.Table, "parents", plan.Cascades)
 	}
 }
 
-// captureError makes a mistake in the options one of the command line.
+// captureError turns notify.ErrOptions into a usageError.
 func captureError(err error) error {
 	if errors.Is(err, notify.ErrOptions) {
 		return usageError{err}
@@ -164,12 +166,12 @@ func newCaptureStatus(a *app) *cobra.Command {
 		Long: `Prints the capture triggers that this account may see. It compares the columns of the table
 with those that each trigger was made for, and exits with 1 if
 
-  writes fail                 a captured column or the topic is gone
+  writes fail                 a captured column or the topic does not exist any more
   values are written wrong    a captured column has another type, or the primary key was changed
   changes are not captured    the table was renamed, or swapped for another
 
-"mqnotify capture repair" puts all but a missing topic right. It also prints the columns that are not captured, since they
-were left out or added later, and snapshots that are not finished.`,
+"mqnotify capture repair" repairs all of these except a missing topic. status also prints the
+columns that are not captured, because they were left out or added later, and unfinished snapshots.`,
 		Example: `  mqnotify capture status
   mqnotify capture status orders --json`,
 		Args:              cobra.MaximumNArgs(1),
@@ -182,7 +184,7 @@ were left out or added later, and snapshots that are not finished.`,
 			return a.captureStatus(cmd.Context(), name, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each trigger")
 	return cmd
 }
 
@@ -211,18 +213,18 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 		case s.NoTopic:
 			return fmt.Errorf("writes that fire %s fail: make the topic %s (mqnotify init), or remove the capture", s.Trigger, s.Topic)
 		case s.Broken:
-			return fmt.Errorf("writes that fire %s fail: mqnotify capture repair %s", s.Trigger, s.Table)
+			return fmt.Errorf("writes that fire %s fail: run mqnotify capture repair %s", s.Trigger, s.Table)
 		case s.Moved:
-			return fmt.Errorf("%s stands on %s: after a swap mqnotify capture repair %s, after a rename mqnotify capture repair %s", s.Trigger, s.Table, s.MadeFor, s.Table)
+			return fmt.Errorf("%s is on the table %s now: after a swap run mqnotify capture repair %s, after a rename mqnotify capture repair %s", s.Trigger, s.Table, s.MadeFor, s.Table)
 		case s.Stale:
-			return fmt.Errorf("%s writes values of changed columns in the wrong form: mqnotify capture repair %s", s.Trigger, s.Table)
+			return fmt.Errorf("%s writes values of changed columns in the wrong form: run mqnotify capture repair %s", s.Trigger, s.Table)
 		}
 	}
 	return nil
 }
 
-// Servers show no trigger, and say nothing, to whom they don't show it.
-const nothingCaptured = "nothing is captured, or of tables alone on which this account has no TRIGGER privilege"
+// The server hides the triggers of tables on which the account has no TRIGGER privilege, and does not say so.
+const nothingCaptured = "no table is captured, or only tables on which this account has no TRIGGER privilege"
 
 func captureTable(states []capture.State) (string, error) {
 	if len(states) == 0 {
@@ -237,7 +239,7 @@ func captureTable(states []capture.State) (string, error) {
 		case s.NoTopic:
 			state = "BROKEN: no topic " + s.Topic
 		case len(s.Gone) > 0:
-			state = "BROKEN: gone are " + strings.Join(s.Gone, ", ")
+			state = "BROKEN: no column " + strings.Join(s.Gone, ", ")
 		case s.Moved:
 			state = "MOVED: made for " + s.MadeFor
 		case len(s.Changed) > 0:
@@ -275,7 +277,7 @@ func captureLines(states []capture.State) (string, error) {
 	return text.String(), nil
 }
 
-// snapshotLine is null where there is no snapshot.
+// snapshotLine returns the snapshot's progress for JSON, nil (null) if there was no snapshot.
 func snapshotLine(p *capture.Progress) any {
 	if p == nil {
 		return nil
@@ -283,7 +285,7 @@ func snapshotLine(p *capture.Progress) any {
 	return map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 }
 
-// orNone is the names, [] and not null in JSON.
+// orNone replaces nil with an empty list, which JSON writes as [] and not as null.
 func orNone(names []string) []string {
 	if names == nil {
 		return []string{}
@@ -295,18 +297,18 @@ func newCaptureRepair(a *app) *cobra.Command {
 	var o capture.Options
 	cmd := &cobra.Command{
 		Use:   "repair TABLE",
-		Short: "Make the capture triggers of TABLE again, for the columns it has now",
-		Long: `Makes the capture triggers again after an ALTER TABLE, and brings back those that went with
-another table when TABLE was renamed or swapped (pt-online-schema-change, gh-ost). Each
-keeps what install was told.
+		Short: "Make the capture triggers of TABLE again, for its current columns",
+		Long: `Makes the capture triggers again after an ALTER TABLE. It also moves back triggers that went
+with the old table when TABLE was renamed or swapped (pt-online-schema-change, gh-ost). Each
+trigger keeps the options of install.
 
-The order of steps: add a column, or change a type, and then repair. Before a column is
-dropped or renamed, repair --without it; then change the table, and repair. No write fails
-then, and no value is written in a wrong form.
+To add a column or change a type: alter the table, then repair. To drop or rename a column:
+run repair --without COLUMN, alter the table, then repair. In this order no write fails, and no
+value is written in a wrong form.
 
-While it changes the triggers it holds a lock on TABLE, so that each change is captured
-once. It tries for the lock for 2 s at a time, until --patience is over. The account needs
-LOCK TABLES on the database for that, besides what install needs.`,
+repair holds a lock on TABLE while it changes the triggers, so that each change is captured
+once. It tries to lock for 2 s at a time, until --patience is over. For the lock the account
+needs LOCK TABLES on the database, in addition to the privileges for install.`,
 		Example: `  mqnotify capture repair orders
   mqnotify capture repair orders --without paid`,
 		Args:              oneName("TABLE"),
@@ -328,7 +330,7 @@ LOCK TABLES on the database for that, besides what install needs.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, in place of those that were left out")
+	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before")
 	completeNothing(cmd, "without")
 	addPatience(cmd, &o)
 	return cmd
@@ -339,8 +341,8 @@ func newCaptureRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove TABLE",
 		Short: "Drop the capture triggers of TABLE; its topic stays",
-		Long: `Drops TABLE's capture triggers, wherever a rename took them, and leaves the topic and its
-messages as they are.`,
+		Long: `Drops the capture triggers of TABLE, also if a rename moved them to another table. The topic and
+its messages stay.`,
 		Example:           `  mqnotify capture remove orders`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -17,22 +17,22 @@ func newCaptureSnapshot(a *app) *cobra.Command {
 	var o capture.SnapshotOptions
 	cmd := &cobra.Command{
 		Use:   "snapshot TABLE",
-		Short: "Write the rows that TABLE has already as messages",
+		Short: "Write the existing rows of TABLE as messages",
 		Long: `Writes the rows of a captured table into its topic, each as a message such as
-{"op":"read","table":"orders","old":null,"new":{...}}. A reader that applies the topic's
-messages from the id that is logged at the end (from) ends with a copy of the table: it
-stores new under the header key, and deletes the key if new is null.
+{"op":"read","table":"orders","old":null,"new":{...}}. At the end it logs an id (from). A reader
+gets a copy of the table if it applies the topic's messages from this id on: it stores new under
+the key in the header key, and deletes that key if new is null.
 
-Other programs may write meanwhile. The rows are written in chunks of at most 500; each is a
-short transaction that has locked its rows.
+Other programs may write to TABLE meanwhile. snapshot writes chunks of at most 500 rows, each in
+a short transaction that locks these rows.
 
-What is stopped, killed or fails goes on after its last chunk when the command is run again.
-"mqnotify capture status" shows what is unfinished. After its end the command begins another
-snapshot.
+A snapshot that was interrupted continues after its last chunk when the command runs again.
+"mqnotify capture status" shows unfinished snapshots. After a finished snapshot the command
+begins a new one.
 
 TABLE needs a primary key. The account needs SELECT, INSERT and UPDATE on mqnotify_snapshot,
-which mqnotify init makes, besides what install needs. With a % in it, TABLE is a pattern, as
-LIKE has it, of captured tables.`,
+which mqnotify init makes, in addition to the privileges for install. If TABLE contains a %, it
+is a pattern of LIKE, and the command makes a snapshot of every captured table that matches.`,
 		Example: `  mqnotify capture snapshot orders
   mqnotify capture snapshot 'shop\_%'`,
 		Args:              oneName("TABLE"),
@@ -51,7 +51,7 @@ LIKE has it, of captured tables.`,
 			for _, name := range names {
 				err := a.snapshot(ctx, db, name, o)
 				if errors.Is(err, capture.ErrNotCaptured) && name != args[0] {
-					a.log.InfoContext(ctx, "the table is not captured", "table", name)
+					a.log.InfoContext(ctx, "skipped: the table is not captured", "table", name)
 				} else if err != nil {
 					return err
 				}
@@ -59,13 +59,13 @@ LIKE has it, of captured tables.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin again, instead of going on with an unfinished one")
-	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to wait for a transaction that has locked a row, or the table")
+	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin again instead of continuing an unfinished snapshot")
+	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to wait for a transaction that has locked a row or the table")
 	completeNothing(cmd, "patience")
 	return cmd
 }
 
-// snapshot makes a snapshot of a table, and shows how far it is.
+// snapshot makes a snapshot of a table and shows its progress.
 func (a *app) snapshot(ctx context.Context, db *notify.DB, name string, o capture.SnapshotOptions) error {
 	p := &snapshotProgress{app: a, began: time.Now(), draws: a.drawsProgress()}
 	o.Logger, o.Report = a.log, p.report
@@ -73,7 +73,7 @@ func (a *app) snapshot(ctx context.Context, db *notify.DB, name string, o captur
 	p.end()
 	switch {
 	case err != nil && done.Rows > 0:
-		return fmt.Errorf("%d rows are written, and mqnotify capture snapshot %s goes on from there: %w", done.Rows, name, err)
+		return fmt.Errorf("%d rows are written, and mqnotify capture snapshot %s continues after them: %w", done.Rows, name, err)
 	case err != nil:
 		return captureError(err)
 	}
@@ -81,17 +81,17 @@ func (a *app) snapshot(ctx context.Context, db *notify.DB, name string, o captur
 	return nil
 }
 
-// snapshotProgress shows how far a snapshot is: a bar on a terminal, lines of the log elsewhere.
+// snapshotProgress shows a snapshot's progress: a bar on a terminal, else log lines.
 type snapshotProgress struct {
 	app   *app
 	draws bool
 	bar   *progressbar.ProgressBar
 	began time.Time
-	last  time.Time // when it was logged
-	first uint64    // the rows of earlier runs
+	last  time.Time // of the last log line
+	first uint64    // rows that earlier runs have written
 }
 
-// report is for capture.SnapshotOptions.Report.
+// report implements capture.SnapshotOptions.Report.
 func (p *snapshotProgress) report(now capture.Progress) {
 	total := max(now.Estimate, now.Rows)
 	if p.last.IsZero() {
@@ -101,7 +101,7 @@ func (p *snapshotProgress) report(now capture.Progress) {
 	case p.draws && p.bar == nil:
 		p.bar = p.app.newBar(int64(total), now.Table)
 	case p.draws:
-		p.bar.ChangeMax64(int64(total)) // what a terminal can't show is not the snapshot's failure
+		p.bar.ChangeMax64(int64(total)) // the snapshot goes on even if the terminal can't show the bar
 	case time.Since(p.last) >= progressEvery:
 		p.last = time.Now()
 		p.app.log.InfoContext(context.Background(), "snapshot", "table", now.Table, "rows", now.Rows, "about", total,
@@ -112,7 +112,7 @@ func (p *snapshotProgress) report(now capture.Progress) {
 	}
 }
 
-// end leaves the terminal's line to the next writer.
+// end removes the bar, so that the next output begins on a line of its own.
 func (p *snapshotProgress) end() {
 	if p.bar != nil {
 		_ = p.bar.Exit() // as above

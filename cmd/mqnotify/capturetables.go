@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// captureTables returns the names of the tables that match a pattern of LIKE (% is any text, _ any letter), in order: all that install
-// could capture, but for message tables and mqnotify's own. A name without % is that one table. The error is notify.ErrNoTable if there is none.
+// captureTables returns, sorted by name, the tables that match a pattern of LIKE, without message tables and
+// mqnotify's own tables. The error is notify.ErrNoTable if none matches. A name without a % is returned as it is.
 func captureTables(ctx context.Context, db *notify.DB, pattern string) (names []string, err error) {
 	if !strings.Contains(pattern, "%") {
 		return []string{pattern}, nil

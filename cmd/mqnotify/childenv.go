@@ -10,16 +10,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// secretVariables are the variables that may have a password in them.
+// secretVariables are the environment variables that may contain a password.
 var secretVariables = []string{envDSN, envTo, envFrom}
 
 // registerInherit adds --inherit-dsn to a command that runs commands.
 func (a *app) registerInherit(cmd *cobra.Command, what string) {
-	cmd.Flags().BoolVar(&a.inheritDSN, "inherit-dsn", false, what+" gets "+strings.Join(secretVariables, ", ")+" too")
+	cmd.Flags().BoolVar(&a.inheritDSN, "inherit-dsn", false, what+" also gets "+strings.Join(secretVariables, ", "))
 }
 
-// childEnv returns the environment of a command that mqnotify runs: its own without the variables that may have a
-// password in them, unless --inherit-dsn is given, and these variables.
+// childEnv returns the environment of a command that mqnotify runs: mqnotify's own, and variables. It has no
+// secretVariables, unless --inherit-dsn is given.
 func (a *app) childEnv(variables []string) []string {
 	environ := slices.Clone(a.environ)
 	if !a.inheritDSN {
@@ -31,7 +31,8 @@ func (a *app) childEnv(variables []string) []string {
 	return append(environ, variables...)
 }
 
-// startError says what was too long, if the system refuses the command's arguments and environment (E2BIG).
+// startError adds to E2BIG, with which the system refuses arguments and environment that are too long, which of them is
+// the longest. It returns any other error as it is.
 func startError(err error, args, environ []string) error {
 	if !errors.Is(err, syscall.E2BIG) {
 		return err
@@ -50,6 +51,6 @@ func startError(err error, args, environ []string) error {
 		name, _, _ := strings.Cut(pair, "=")
 		add("the variable "+name, pair)
 	}
-	return fmt.Errorf("%w: arguments and environment have %d bytes together, %s alone %d, and the system takes fewer (Linux: 128 KiB each): "+
-		"give the command a file or its stdin instead, which has the payload but no headers", err, total, longest, size)
+	return fmt.Errorf("%w: arguments and environment have %d bytes together, %s alone has %d, and the system allows fewer (Linux: 128 KiB each): "+
+		"have the command read its stdin, which has the payload but no headers, or a file", err, total, longest, size)
 }

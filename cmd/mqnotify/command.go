@@ -20,32 +20,30 @@ import (
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
-// killAfter is how long a command that was asked to end may take.
+// killAfter is the time between SIGTERM and SIGKILL.
 const killAfter = 5 * time.Second
 
-// restPatience is how long the rest of what a command has written to stderr may take after its end. Only a program that it has
-// left running makes it take longer.
+// restPatience limits the wait for the end of a command's stderr after the command has ended. Only a program that the command
+// left running keeps stderr open for longer.
 const restPatience = 500 * time.Millisecond
 
-// command is the program that consume runs for each message: payload on stdin,
-// the rest in its environment. The message is handled when it exits with 0. listen
-// runs it at each notification.
+// command is a program that consume, work or listen runs for each message, task or notification: the payload is on its
+// stdin, the rest in its environment.
 type command struct {
 	args     []string
 	patience time.Duration // between SIGTERM and SIGKILL
 	*app
 }
 
-// child is the commands that run now.
+// child is the set of running commands. Safe for concurrent use.
 type child struct {
 	mu       sync.Mutex
 	commands map[*supervisor.Command]bool
-	passes   bool      // the first signal is passed on to them
-	got      os.Signal // that signal, nil before
+	passes   bool      // the commands get the first signal
+	got      os.Signal // that signal; nil until it arrives
 }
 
-// start begins a command, which gets all signals from then on; the caller calls ended when
-// it has ended.
+// start starts a command and adds it to the set. The caller calls ended when the command has ended.
 func (c *child) start(cmd *supervisor.Command) (ended func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +54,7 @@ func (c *child) start(cmd *supervisor.Command) (ended func(), err error) {
 		c.commands = make(map[*supervisor.Command]bool)
 	}
 	c.commands[cmd] = true
-	if c.got != nil { // it came just before
+	if c.got != nil { // the signal arrived just before
 		cmd.Signal(c.got)
 	}
 	return func() {
@@ -66,14 +64,14 @@ func (c *child) start(cmd *supervisor.Command) (ended func(), err error) {
 	}, nil
 }
 
-// passOn makes the signal that ends mqnotify the command's.
+// passOn makes passed send the first signal to the commands.
 func (c *child) passOn() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passes = true
 }
 
-// passed passes a signal on, the first one alone.
+// passed sends the first signal to the commands, if passOn was called. It ignores further signals.
 func (c *child) passed(s os.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,14 +82,14 @@ func (c *child) passed(s os.Signal) {
 	c.signal(s)
 }
 
-// signal sends a signal to the commands that run now. The caller holds mu.
+// signal sends a signal to all running commands. The caller holds mu.
 func (c *child) signal(s os.Signal) {
 	for cmd := range c.commands {
 		cmd.Signal(s)
 	}
 }
 
-// kill ends the commands that run now.
+// kill kills all running commands.
 func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,27 +106,28 @@ func (c *command) handle(ctx context.Context, m consumer.Message) error {
 	return c.run(ctx, m.Payload, variables)
 }
 
-// run runs the command to its end, with these variables besides.
+// run runs the command, with additional environment variables, and returns when it has ended. It returns nil if the command
+// exited with 0 and ctx had not ended it. Else the error has the end of the command's stderr.
 func (c *command) run(ctx context.Context, stdin []byte, variables []string) error {
 	cmd := supervisor.New(c.args, c.patience)
 	cmd.Stdin = bytes.NewReader(stdin)
-	// A pipe of our own: a program that the command leaves running may go on to write to it.
+	// With a pipe made here, Wait does not wait until programs that the command leaves running have closed stderr.
 	stderr, writes, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = c.out, writes
 	cmd.Env = c.childEnv(variables)
-	cmd.WaitDelay = killAfter // for a program that has left the command's group and still has its stdout
+	cmd.WaitDelay = killAfter // a program that left the command's process group may keep its stdout open
 	ended, err := c.child.start(cmd)
-	_ = writes.Close() // the command has it
+	_ = writes.Close() // the command has its own copy
 	if err != nil {
 		_ = stderr.Close()
 		return startError(err, c.args, cmd.Env)
 	}
 	defer ended()
 	said, read := &lastWords{to: c.err}, make(chan struct{})
-	go func() { // until the last program that the command has started closes it
+	go func() { // ends when the last program that the command started closes stderr
 		defer close(read)
 		_, _ = io.Copy(said, stderr)
 		_ = stderr.Close()
@@ -141,10 +140,10 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	case <-read:
 	case <-rest.C:
 	}
-	if errors.Is(err, exec.ErrWaitDelay) { // it has exited with 0, and another program still has its stdout
+	if errors.Is(err, exec.ErrWaitDelay) { // the command exited with 0, but another program keeps its stdout open
 		err = nil
 	}
-	if !notEnded() && err == nil { // a command that was ended has not succeeded, whatever its exit code
+	if !notEnded() && err == nil { // ctx ended the command: it has failed, whatever its exit code
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -160,14 +159,15 @@ func (c *command) run(ctx context.Context, stdin []byte, variables []string) err
 	return err
 }
 
-// lastWords keeps the end of what a command writes to stderr, for its error.
+// lastWords copies a command's stderr and keeps the end of it for the error.
 type lastWords struct {
 	to   io.Writer
 	mu   sync.Mutex
 	last []byte
 }
 
-// mostWords is how many bytes of it the error has. More are kept, so that no password is cut in two before it is redacted.
+// mostWords is how many bytes of stderr the error contains. lastWords keeps more, so that no password is cut in two before it
+// is redacted.
 const (
 	mostWords = 2 << 10
 	keptWords = 2 * mostWords
@@ -187,7 +187,7 @@ func (w *lastWords) words() []byte {
 	return w.last
 }
 
-// messageVariables are the MQNOTIFY_... variables of a message.
+// messageVariables returns the MQNOTIFY_... variables of a message.
 func messageVariables(m consumer.Message) ([]string, error) {
 	headers := m.Headers
 	if headers == nil {
@@ -206,14 +206,14 @@ func messageVariables(m consumer.Message) ([]string, error) {
 		variables = append(variables, "MQNOTIFY_CREATED_AT="+m.CreatedAt.Format(timeFormat))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		if value := m.Headers[name]; !strings.ContainsRune(value, 0) { // which no variable can hold
+		if value := m.Headers[name]; !strings.ContainsRune(value, 0) { // a variable can't contain a zero byte
 			variables = append(variables, "MQNOTIFY_HEADER_"+variableName(name)+"="+value)
 		}
 	}
 	return variables, nil
 }
 
-// variableName makes "content-type" CONTENT_TYPE.
+// variableName converts a header's name: "content-type" becomes CONTENT_TYPE.
 func variableName(header string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

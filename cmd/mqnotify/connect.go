@@ -23,8 +23,7 @@ import (
 
 const envDSN = "MQNOTIFY_DSN"
 
-// dialPatience is how long a server may take to accept a connection when the DSN
-// says nothing (timeout=): the system's own limit is minutes.
+// dialPatience limits the time to connect when the DSN has no timeout=. The system's own limit is minutes.
 const dialPatience = 10 * time.Second
 
 var errNoServer = errors.New("no server is named: give --dsn mysql://user:password@host:3306/database, set " +
@@ -33,25 +32,25 @@ var errNoServer = errors.New("no server is named: give --dsn mysql://user:passwo
 var errNoDatabase = errors.New("no database is named: give --database, or end the DSN with /DATABASE, " +
 	"or put database=... into the defaults file")
 
-// connection is which server and database.
+// connection has the flags that select the server and the database.
 type connection struct {
 	dsn, defaultsFile, database string
 	tls                         string
-	wait                        time.Duration // for a server that does not answer yet
+	wait                        time.Duration
 }
 
 func (c *connection) register(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.dsn, "dsn", "", "server and database; better in "+envDSN+", for the password's sake")
-	flags.StringVar(&c.defaultsFile, "defaults-file", "", "a my.cnf to connect with; ~/.my.cnf if nothing is given")
+	flags.StringVar(&c.dsn, "dsn", "", "server and database; if it has a password, set "+envDSN+" instead")
+	flags.StringVar(&c.defaultsFile, "defaults-file", "", "a my.cnf to connect with; default ~/.my.cnf")
 	flags.StringVar(&c.database, "database", "", "the database, instead of the DSN's or the file's")
 	flags.StringVar(&c.tls, "tls", "", "how to verify the server: true, ca:/path.pem or sha256:FINGERPRINT;\ninstead of the DSN's tls= or the file's ssl-mode")
-	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION for ever")
+	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION forever")
 	flags.Lookup("wait").NoOptDefVal = (365 * 24 * time.Hour).String()
 	completeNothing(root, "dsn", "database", "tls", "wait")
 }
 
-// config is how to connect. Its database may be missing.
+// config returns the driver's configuration for the server that the user named. Its DBName may be empty.
 func (a *app) config() (*mysql.Config, error) {
 	config, err := a.findConfig()
 	if err != nil {
@@ -95,7 +94,7 @@ func (a *app) findConfig() (*mysql.Config, error) {
 		name = a.getenv(envDSN)
 	}
 	if name != "" {
-		if strings.Contains(name, ":") { // without one there is no password in it
+		if strings.Contains(name, ":") { // a DSN without a colon has no password
 			a.stderr.hide(name, dsn.Redact(name))
 		}
 		return dsn.Parse(name)
@@ -109,10 +108,10 @@ func (a *app) findConfig() (*mysql.Config, error) {
 	return nil, errNoServer
 }
 
-// open prepares access to the database; it does not connect. The caller closes it.
+// open returns a pool for the database without connecting. The caller closes it.
 func (a *app) open() (*notify.DB, error) { return a.openWith(nil) }
 
-// openWith is open with another way to dial, if it is not nil.
+// openWith is open with a function that dials; nil is the driver's own.
 func (a *app) openWith(dial dialer) (*notify.DB, error) {
 	config, err := a.config()
 	if err != nil {
@@ -132,7 +131,7 @@ func (a *app) openWith(dial dialer) (*notify.DB, error) {
 	return db, nil
 }
 
-// awaitServer returns when the server answers, whatever it says, or with an error after --wait.
+// awaitServer waits until the server answers, even with a refusal. It fails after --wait.
 func (a *app) awaitServer(parent context.Context) error {
 	switch {
 	case a.connection.wait < 0:
@@ -145,7 +144,7 @@ func (a *app) awaitServer(parent context.Context) error {
 		return err
 	}
 	defer closeDB(db)
-	core.IgnoreVersion(db) // the command itself reports a wrong one
+	core.IgnoreVersion(db) // the command itself reports a wrong version
 	ctx, cancel := context.WithTimeoutCause(parent, a.connection.wait, fmt.Errorf("no answer within --wait=%v", a.connection.wait))
 	defer cancel()
 	waits := notify.Exponential(100*time.Millisecond, 2*time.Second)
@@ -153,7 +152,7 @@ func (a *app) awaitServer(parent context.Context) error {
 	for said := false; ; said = true {
 		err := db.Pool().PingContext(ctx)
 		if parent.Err() != nil || err == nil || server.Number(err) != 0 && !server.ConnectionLost(err) && !server.Busy(err) {
-			return nil // what it refuses, the command says better
+			return nil // the command reports a refusal better
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("connect: %w: %w", context.Cause(ctx), cmp.Or(last, err))
@@ -169,5 +168,5 @@ func (a *app) awaitServer(parent context.Context) error {
 	}
 }
 
-// closeDB closes the pool: of what it could fail at nothing is left to mend.
+// closeDB closes the pool. At the end of a command its error has no remedy.
 func closeDB(db *notify.DB) { _ = db.Close() }

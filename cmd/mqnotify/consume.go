@@ -17,10 +17,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// fromEnd is --from's default.
+// fromEnd is the default of consume's --from.
 const fromEnd = "end"
 
-// consumeOptions are consume's flags.
 type consumeOptions struct {
 	selection
 	waiting
@@ -37,35 +36,35 @@ func newConsume(a *app) *cobra.Command {
 	var o consumeOptions
 	cmd := &cobra.Command{
 		Use:   "consume TOPIC [flags] [-- COMMAND ARGS...]",
-		Short: "Print messages as they come, or run a command for each",
-		Long: `Reads the messages of TOPIC and waits for more, until Ctrl-C, --limit or
---stop-at-end. A table that is no message table is read too: each row is a message,
-a JSON object of its columns.
+		Short: "Print messages as they arrive, or run a command for each",
+		Long: `Reads the messages of TOPIC and waits for more, until Ctrl-C, --limit or --stop-at-end. TOPIC
+may be any table with an AUTO_INCREMENT key: in a table that init did not make, each row is a
+message, a JSON object of its columns.
 
-With --group it goes on where the group was, and stores how far it came. One
-consumer of a group is active; further ones stand by and take over when it ends or
-dies. Without a group nothing is stored.
+With --group, consume continues at the group's offset, and stores the offset. One consumer of a
+group is active. The others stand by, and one takes over when the active consumer ends or dies.
+Without a group nothing is stored.
 
-With --members-share all consumers of a group are active. Messages are spread over
-partitions by their key (the header key, or --partition-by), and each consumer has its
-fair share of these: the messages of a key are handled in order, by one consumer at a
-time. When a consumer comes, ends or dies, the partitions are shared anew.
+With --members-share all consumers of a group are active. Messages are distributed over
+partitions by their key (the header key, or --partition-by), and each consumer has its fair
+share of the partitions. The messages of a key are handled in order, by one consumer at a time.
+When a consumer starts, ends or dies, the partitions are distributed again.
 
-COMMAND is run for each message, with the payload on its stdin and these variables:
-MQNOTIFY_ID, MQNOTIFY_TOPIC, MQNOTIFY_CREATED_AT, MQNOTIFY_HEADERS (a JSON object)
-and MQNOTIFY_HEADER_<NAME>. The message is done when it exits with 0. Else it is
-tried again, and after --attempts it goes to the group's dead letters (the table
-mqnotify_dead_letter); without a group, consume then fails.
+consume runs COMMAND for each message, with the payload on its stdin and these variables:
+MQNOTIFY_ID, MQNOTIFY_TOPIC, MQNOTIFY_CREATED_AT, MQNOTIFY_HEADERS (a JSON object) and
+MQNOTIFY_HEADER_<NAME>. The message is done when COMMAND exits with 0. Otherwise consume runs
+COMMAND again, and after --attempts failures it stores the message in the group's dead letters
+(the table mqnotify_dead_letter). Without a group, consume then fails.
 
-It waits in the server until the wake trigger of the table wakes it, at the commit of a
-row (mqnotify wake). Where there is no such trigger, it polls, at least once a second:
-messages that mqnotify publishes wake it at once, and on MySQL with gtid_mode=ON every
+consume waits in the server until the table's wake trigger wakes it, when a row is committed
+(mqnotify wake). If the table has no wake trigger, consume polls at least once a second.
+Messages that mqnotify publishes still wake it at once, and on MySQL with gtid_mode=ON every
 commit does. It logs how it waits.
 
-Ctrl-C lets the message in hand finish, for 30 s at most.
+After Ctrl-C the message in hand may take up to 30 s to finish.
 
-A template for --format has .ID, .Topic, .CreatedAt, .Headers, .Payload, the
-function json, and .Row.COLUMN for a table that is no message table.`,
+A template for --format has .ID, .Topic, .CreatedAt, .Headers and .Payload, the function json,
+and .Row.COLUMN for a table that init did not make.`,
 		Example: `  mqnotify consume orders --from beginning --stop-at-end
   mqnotify consume orders --group mailer -- ./send-mail
   mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
@@ -81,21 +80,21 @@ function json, and .Row.COLUMN for a table that is no message table.`,
 	o.selection.registerAnyKey(cmd)
 	o.waiting.register(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&o.group, "group", "", "go on where this `name` was, and store how far it came")
-	flags.StringVar(&o.from, "from", fromEnd, "where to begin if there is no group or it is new:\n"+
+	flags.StringVar(&o.group, "group", "", "the group's `name`: continue at its offset, and store the offset")
+	flags.StringVar(&o.from, "from", fromEnd, "where to begin without a group, or with a new group:\n"+
 		"beginning, end, \"last 10\", an id, a time (2026-01-31T08:00:00Z), or a time ago (90m)")
 	flags.StringVar(&o.format, "format", formatJSON, "json, payload, or a Go template")
 	flags.StringVar(&o.flag, "flag", "", "wait for the one-row flag in this `form`, counter or row, instead of\n"+
-		"the table's largest id")
-	flags.BoolVar(&o.share, "members-share", false, "share the group's messages with its other consumers, by their keys")
-	flags.IntVar(&o.partitions, "partitions", 0, "how many partitions a new group has, and so consumers at most; default 64")
-	flags.StringVar(&o.partitionBy, "partition-by", "", "the key: a `column`, or else a header, of this name; default, for\na new group, the header key, or each row by itself")
-	flags.IntVar(&o.limit, "limit", 0, "end after this many messages, those that went to the dead letters included; 0 is no limit")
-	flags.IntVar(&o.attempts, "attempts", 5, "how often COMMAND may fail with a message; 0 is for ever")
-	flags.DurationVar(&o.timeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
-	flags.BoolVar(&o.reset, "reset", false, "begin at --from although the group has an offset")
-	flags.BoolVar(&o.strict, "strict", false, "in the order of the ids: a transaction that stays open holds up\nall that came after it")
-	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when there is no more")
+		"polling the table's largest id")
+	flags.BoolVar(&o.share, "members-share", false, "share the group's messages with its other consumers, by key")
+	flags.IntVar(&o.partitions, "partitions", 0, "a new group's number of partitions, the limit of its active consumers; default 64")
+	flags.StringVar(&o.partitionBy, "partition-by", "", "the `column`, or else the header, that has a message's key; a new group's\ndefault is the header key, and in a table that init did not make each row by itself")
+	flags.IntVar(&o.limit, "limit", 0, "end after this many messages, including dead letters; 0 is no limit")
+	flags.IntVar(&o.attempts, "attempts", 5, "how often COMMAND may fail for a message; 0 is no limit")
+	flags.DurationVar(&o.timeout, "timeout", 0, "end COMMAND after this time, and count it as failed; 0 is never")
+	flags.BoolVar(&o.reset, "reset", false, "begin at --from even if the group has an offset")
+	flags.BoolVar(&o.strict, "strict", false, "deliver in the order of the ids: an open transaction delays all rows\nafter its own")
+	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end after the existing messages")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
@@ -118,7 +117,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		if _, err := exec.LookPath(args[0]); err != nil {
 			return fmt.Errorf("find the command: %w", err)
 		}
-		options.FlushInterval = -1 // what a command does is often not to be done again
+		options.FlushInterval = -1 // store the offset after each message, because a command often must not run twice
 		run := &command{args, killAfter, a}
 		return a.follow(ctx, topic, options, func(reader *metrics.Reader, _ context.CancelCauseFunc) consumer.Handler {
 			return consumer.Each(func(ctx context.Context, m consumer.Message) error {
@@ -128,9 +127,11 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		})
 	}
 	if o.group == "" && o.from == fromEnd && !o.stopAtEnd {
-		var once sync.Once // it may have to begin again
+		var once sync.Once // Watch is called again after a reconnect
 		options.Watch = func(string) {
-			once.Do(func() { a.log.InfoContext(ctx, "from here on; --from beginning shows the messages that are there") })
+			once.Do(func() {
+				a.log.InfoContext(ctx, "waiting for new messages; --from beginning also prints the existing ones")
+			})
 		}
 	}
 	return a.follow(ctx, topic, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
@@ -139,7 +140,7 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 	})
 }
 
-// check reads the flags.
+// check validates the flags and converts them to options.
 func (o *consumeOptions) check(a *app, command []string, attempts bool) (consumer.Options, error) {
 	options := o.options(a)
 	if _, err := position.Parse(o.from); err != nil {
@@ -166,7 +167,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	case len(command) == 0 && (attempts || o.timeout != 0):
 		return options, usagef("--attempts and --timeout are for a command: end the line with -- COMMAND")
 	case len(command) > 0 && o.format != formatJSON:
-		return options, usagef("--format is for printing, and a command gets the payload as it is: leave it out")
+		return options, usagef("--format is for printing, and a command gets the payload unchanged: leave --format out")
 	}
 	options.Group, options.Reset, options.StopAtEnd, options.Limit = o.group, o.reset, o.stopAtEnd, o.limit
 	options.MembersShare, options.Partitions, options.PartitionBy = o.share, o.partitions, o.partitionBy
@@ -181,8 +182,8 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	return options, nil
 }
 
-// follow runs a consumer with the handler that is made of the function that ends
-// the run with a cause.
+// follow runs a consumer until it ends. handler returns the consumer's handler; the handler may call fail to end the run
+// with an error.
 func (a *app) follow(ctx context.Context, topic string, options consumer.Options,
 	handler func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler,
 ) error {
@@ -209,7 +210,7 @@ func (a *app) follow(ctx context.Context, topic string, options consumer.Options
 	defer fail(nil)
 	err = c.Run(ctx, handler(reader, fail))
 	if errors.Is(err, consumer.ErrBelowOffset) && options.Group == "" {
-		return fmt.Errorf("the ids of %s end below where reading was: it was truncated, its newest rows were deleted, "+
+		return fmt.Errorf("the largest id of %s is below the id that was read last: the table was truncated, its newest rows were deleted, "+
 			"or --from is past its end: start again", ident.Quote(topic))
 	}
 	if err != nil {

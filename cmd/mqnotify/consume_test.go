@@ -267,7 +267,7 @@ func TestConsumeShares(t *testing.T) {
 func TestConsumeFromHereOn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
-		const told = "from here on"
+		const told = "waiting for new messages"
 		require.NotContains(t, fail(t, exitFailed, config, "consume", "order"), told)
 		r := background(t, config, "consume", "orders", "--limit", "1")
 		r.err.contains(t, told)

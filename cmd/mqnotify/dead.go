@@ -20,7 +20,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// deadOptions are dead's flags.
 type deadOptions struct {
 	filter   consumer.DeadFilter
 	group    string
@@ -43,17 +42,17 @@ func newDead(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead TOPIC [list | show ID | retry ID... | delete ID...]",
 		Short: "List the messages that groups gave up, try them again, or delete them",
-		Long: `Lists the dead letters of TOPIC by their ids: the messages that its groups gave up. --group and
---error choose some of them. With --json each is a line of JSON, with the first 4 KiB of its
-payload. show prints the dead letter of one ID whole.
+		Long: `Lists the dead letters of TOPIC, the messages that its groups gave up, in the order of their
+ids. --group and --error select some of them. With --json each is a line of JSON, with the first
+4 KiB of its payload. show prints one dead letter in full.
 
-retry has the group that gave a message up handle it again: no other group gets it. delete
-deletes dead letters; the messages stay in TOPIC. Both take the ID of each, or --group and
---error, or --all, and print how many it was.
+retry makes the group that gave up a message handle it again; no other group gets it. delete
+deletes dead letters; the messages stay in TOPIC. For both give IDs, or --group and --error, or
+--all. They print the number of dead letters.
 
-A message of a message table is published again, for its group alone, with a new id. Of any
-other table the group's consumer reads the row again, as it is then, within 5 s if it runs; the
-dead letter stays until the row is handled. A row that is gone can't be tried again.`,
+In a message table, retry publishes the message again with a new id, for its group alone. In any
+other table the group's consumer reads the row again as it is then, within 5 s if the consumer
+runs; the dead letter stays until the row is handled. A deleted row can't be tried again.`,
 		Example: `  mqnotify dead orders
   mqnotify dead orders show 17
   mqnotify dead orders retry 17 18
@@ -75,18 +74,18 @@ dead letter stays until the row is handled. A row that is gone can't be tried ag
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.group, "group", "", "only what this `group` gave up")
-	flags.StringVar(&o.filter.Error, "error", "", "only those whose error has this `text` in it")
-	flags.BoolVar(&o.all, "all", false, "retry or delete all")
+	flags.StringVar(&o.group, "group", "", "only messages that this `group` gave up")
+	flags.StringVar(&o.filter.Error, "error", "", "only messages whose error contains this `text`")
+	flags.BoolVar(&o.all, "all", false, "retry or delete all dead letters")
 	flags.IntVar(&o.filter.Limit, "limit", 100, "list at most this many")
 	flags.Uint64Var(&o.filter.After, "after", 0, "list dead letters after this `id`")
-	flags.BoolVar(&o.json, "json", false, "a line of JSON for each; for retry and delete, an object")
+	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each dead letter; for retry and delete, one object")
 	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
 	completeNothing(cmd, "group", "error", "limit", "after", "id-column")
 	return cmd
 }
 
-// read reads what to do, and with which dead letters.
+// read parses the arguments after TOPIC, and checks the flags against them.
 func (o *deadOptions) read(args []string, changed func(flag string) bool) (verb string, err error) {
 	verb = deadList
 	if len(args) > 0 {
@@ -98,7 +97,7 @@ func (o *deadOptions) read(args []string, changed func(flag string) bool) (verb 
 	for _, text := range args {
 		id, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return "", usagef("%q is no dead letter's id: the list has them in its first column", text)
+			return "", usagef("%q is no dead letter's id: the list has the ids in its first column", text)
 		}
 		o.filter.IDs = append(o.filter.IDs, id)
 	}
@@ -153,7 +152,7 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 			err = written
 		}
 		if err == nil && len(gone) > 0 {
-			err = fmt.Errorf("%w: they stay until `mqnotify dead %s delete` deletes them: %v", errRowsGone, topic, gone)
+			err = fmt.Errorf("%w: `mqnotify dead %s delete` deletes these dead letters: %v", errRowsGone, topic, gone)
 		}
 		return o.allFound(err, len(messages)+len(gone))
 	case deadDelete:
@@ -172,10 +171,10 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 
 var (
 	errRowsGone = errors.New("the rows of some dead letters are gone")
-	errNoLetter = errors.New("there is no such dead letter: mqnotify dead TOPIC lists those that are there")
+	errNoLetter = errors.New("there is no such dead letter: mqnotify dead TOPIC lists the existing ones")
 )
 
-// allFound is the error, and else one when fewer dead letters were there than ids were given.
+// allFound returns err. If err is nil and fewer than all given ids were found, it returns errNoLetter, wrapped.
 func (o *deadOptions) allFound(err error, n int) error {
 	ids := slices.Compact(slices.Sorted(slices.Values(o.filter.IDs)))
 	if err == nil && n < len(ids) {
@@ -184,7 +183,7 @@ func (o *deadOptions) allFound(err error, n int) error {
 	return err
 }
 
-// countDead prints how many dead letters something was done with.
+// countDead prints the number of dead letters that were retried or deleted.
 func (a *app) countDead(o deadOptions, what string, n int, gone []uint64) error {
 	if !o.json {
 		return ignoreBrokenPipe(writeAll(a.out, fmt.Sprintln(n)))
@@ -240,7 +239,7 @@ func deadState(l consumer.DeadLetter) string {
 	return "dead"
 }
 
-// showDead prints a dead letter whole. What it holds can't change the terminal's state.
+// showDead prints a dead letter in full. It replaces control characters, which could change the terminal's state.
 func (a *app) showDead(l consumer.DeadLetter, asJSON bool) error {
 	if asJSON {
 		line, err := json.Marshal(shownLetter(l))
@@ -271,9 +270,9 @@ func (a *app) showDead(l consumer.DeadLetter, asJSON bool) error {
 	return writeAll(a.out, out.String())
 }
 
-// shownLetter is a dead letter as --json writes it.
+// shownLetter returns a dead letter in the form of --json.
 func shownLetter(l consumer.DeadLetter) any {
-	for cut := 1; cut < utf8.UTFMax && cut < len(l.Payload) && uint64(len(l.Payload)) < l.Size; cut++ { // no half of a letter at the end
+	for cut := 1; cut < utf8.UTFMax && cut < len(l.Payload) && uint64(len(l.Payload)) < l.Size; cut++ { // drop half a character at the end
 		if text := l.Payload[:len(l.Payload)-cut]; !utf8.Valid(l.Payload) && utf8.Valid(text) {
 			l.Payload = text
 		}

@@ -19,11 +19,11 @@ func newDemo(a *app) *cobra.Command {
 	var o demo.Options
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See messages go from a producer to a consumer on your server",
-		Long: `Makes a message table with a name of its own, runs a producer and a consumer on it, and
-drops it. The consumer sleeps in the server, and the producer's rows wake it. Each message is
-a line, with the time from before it was published until the consumer had it. It ends by
-itself. mqnotify's own tables, which init makes too, stay in the database.
+		Short: "Watch messages go from a producer to a consumer on your server",
+		Long: `Makes a message table with a random name, runs a producer and a consumer on it, and drops it.
+The consumer sleeps in the server, and the producer's rows wake it. demo prints a line for each
+message, with the time from before the publish until the consumer received it, and ends after
+the last one. mqnotify's own tables, which init also makes, stay in the database.
 
 To see the same without a server, run this in a clone of the repository: go run ./demo`,
 		Example: `  mqnotify demo

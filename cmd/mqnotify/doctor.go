@@ -17,7 +17,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// doctorOptions are doctor's flags.
 type doctorOptions struct {
 	json    bool
 	timeout time.Duration
@@ -27,12 +26,11 @@ func newDoctor(a *app) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [TOPIC...]",
-		Short: "Check what mqnotify needs of the server, the account and each TOPIC",
-		Long: `Connects, tries what mqnotify needs of the server, of the account's privileges and
-of each TOPIC's table, and prints a line for each finding: ok, a warning (something
-works less well, or not in every use) or a problem (something does not work), with
-what to do about it. It changes nothing. It exits with 1 when there is a problem;
-warnings are none.`,
+		Short: "Check whether the server, the account and each TOPIC meet mqnotify's needs",
+		Long: `Connects, checks the server, the account's privileges and each TOPIC's table, and prints a line
+for each finding: ok, a warning (something works less well, or not in every use) or a problem
+(something does not work), with its remedy. It changes nothing. It exits with 1 if there is a
+problem, and with 0 if there are only warnings.`,
 		Example: `  mqnotify doctor
   mqnotify doctor orders invoices
   mqnotify doctor --json orders | jq -r 'select(.level != "ok").text'`,
@@ -78,7 +76,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 		}
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("not all was checked: %w", context.Cause(ctx))
+		return fmt.Errorf("doctor was interrupted before the last check: %w", context.Cause(ctx))
 	}
 	if !o.json {
 		hint := ""
@@ -97,7 +95,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 	return nil
 }
 
-// showFinding writes a finding for people: a line, and one more for the remedy.
+// showFinding writes a finding as text: a line, and a second line with the remedy.
 func showFinding(out io.Writer, r doctor.Result) error {
 	what := r.Check
 	if r.Topic != "" {
@@ -120,8 +118,8 @@ func showJSON(out io.Writer, r doctor.Result) error {
 	return writeAll(out, line.String())
 }
 
-// harmless shows what could move the terminal's cursor, or pass for another
-// finding: a table's name may have line breaks in it.
+// harmless replaces every character that is not printable. A table's name may contain line breaks and control characters,
+// which could move the terminal's cursor or look like another finding.
 func harmless(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -12,7 +12,6 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// enqueueOptions are enqueue's flags.
 type enqueueOptions struct {
 	entry    queue.Entry
 	at       string
@@ -26,18 +25,17 @@ func newEnqueue(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "enqueue QUEUE [PAYLOAD...]",
 		Short: "Enter tasks into a queue",
-		Long: `Enters each PAYLOAD as a task, or each line of stdin if there is none, and returns when
-they are committed. Lines that come faster than they can be committed are committed
-together, --batch of them at most, all or none. QUEUE must be there: mqnotify init --queue
-makes it.
+		Long: `Enters each PAYLOAD as a task, or each line of stdin if no PAYLOAD is given, and returns when
+the tasks are committed. Lines that arrive faster than they can be committed are committed
+together: at most --batch of them, all or none. QUEUE must exist: mqnotify init --queue makes it.
 
-A smaller --priority is done before a larger one. --delay is from now, by the server's
-clock. With --unique the task is not entered while the queue has one of that key that is
-neither done nor dead.
+A task with a smaller --priority runs before one with a larger. --delay counts from now, by the
+server's clock. With --unique, enqueue enters no task while the queue has a task with this key
+that is neither done nor dead.
 
-The wake trigger of mqnotify_task, which mqnotify init makes, wakes idle workers at once.
-Where there is none, enqueue calls the procedure mqnotify_wake after each commit. Where the
-database has neither, workers find the tasks by polling, within a second.`,
+The wake trigger of mqnotify_task, which mqnotify init makes, wakes idle workers at once. If it
+does not exist, enqueue calls the procedure mqnotify_wake after each commit. If the database has
+neither, workers find the tasks by polling, within a second.`,
 		Example: `  mqnotify enqueue mail 'hello'
   mqnotify enqueue mail --delay 10m --retries 3 --print-ids 'later'
   mqnotify enqueue reports --unique may --priority -1 '{"month": 5}'
@@ -49,18 +47,18 @@ database has neither, workers find the tasks by polling, within a second.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&o.entry.Priority, "priority", 0, "a smaller number is done first; from -32768 to 32767")
-	flags.DurationVar(&o.entry.Delay, "delay", 0, "not before this long from now")
-	flags.StringVar(&o.at, "at", "", "not before this `time`, as 2026-01-31T08:00:00Z")
-	flags.StringVar(&o.entry.Unique, "unique", "", "not if a task of this `key` is unfinished; for one task")
-	flags.IntVar(&o.retries, "retries", 5, "how often it is tried again when it fails")
+	flags.IntVar(&o.entry.Priority, "priority", 0, "tasks with a smaller number run first; from -32768 to 32767")
+	flags.DurationVar(&o.entry.Delay, "delay", 0, "run the task no sooner than this long from now")
+	flags.StringVar(&o.at, "at", "", "run the task no sooner than at this `time`, such as 2026-01-31T08:00:00Z")
+	flags.StringVar(&o.entry.Unique, "unique", "", "enter nothing if a task with this `key` is unfinished; for one PAYLOAD")
+	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
-	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each task on a line, once it is committed;\n0 for one that --unique kept out")
+	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed task on a line; 0 if --unique\nkept the task out")
 	completeNothing(cmd, "priority", "delay", "at", "unique", "retries", "batch")
 	return cmd
 }
 
-// check reads the flags into the entry that all tasks are made from.
+// check validates the flags and completes o.entry, the template of all tasks.
 func (o *enqueueOptions) check(payloads int) error {
 	switch {
 	case o.batch < 1:
@@ -119,7 +117,7 @@ func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloa
 	return ignoreBrokenPipe(err)
 }
 
-// enqueueAll enters what next gives until it gives nothing more.
+// enqueueAll enters the payloads that next returns, until next returns none.
 func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
 	next func(ctx context.Context, most int) ([][]byte, error),
 ) (entered int, err error) {
@@ -133,7 +131,7 @@ func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
 			entries[i] = o.entry
 			entries[i].Payload = payload
 		}
-		longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 		ids, err := q.Enqueue(longer, entries...)
 		release()
 		if err != nil {
@@ -141,7 +139,7 @@ func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
 		}
 		entered += len(ids)
 		if len(ids) == 1 && ids[0] == 0 {
-			a.log.InfoContext(ctx, "not entered: a task of this key is unfinished", "unique", o.entry.Unique)
+			a.log.InfoContext(ctx, "not entered: a task with this key is unfinished", "unique", o.entry.Unique)
 		}
 		if o.printIDs {
 			if err := writeAll(a.out, idLines(ids)); err != nil {
@@ -151,21 +149,21 @@ func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
 	}
 }
 
-// poolIdle is how long a command of a queue keeps a connection of the pool that it does not use.
+// poolIdle is how long a command of a queue keeps an unused connection of the pool.
 const poolIdle = 5 * time.Second
 
-// openQueue is access to a queue that is there; done closes it.
+// openQueue opens an existing queue. The caller calls done to close it.
 func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
 	q, _, done, err = a.openQueueDB(ctx, name)
 	return q, done, err
 }
 
-// openQueueDB is openQueue, and returns the database too.
+// openQueueDB is openQueue that also returns the database.
 func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
 	if db, err = a.open(); err != nil {
 		return nil, nil, nil, err
 	}
-	db.Pool().SetConnMaxIdleTime(poolIdle) // a worker that waits does not need it
+	db.Pool().SetConnMaxIdleTime(poolIdle) // an idle worker needs no connection of the pool
 	if q, err = queue.New(db, name, queue.Options{Logger: a.log}); err == nil {
 		_, err = q.Ordered(ctx)
 	}
@@ -177,7 +175,7 @@ func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db 
 		return nil, nil, nil, err
 	}
 	return q, db, func() {
-		_ = q.Close() // it fails at nothing that matters any more
+		_ = q.Close() // at the end of the command its error has no remedy
 		closeDB(db)
 	}, nil
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// explain adds the remedy to an error of the server, or of the way to it, that
-// does not name one itself.
+// explain adds a remedy to an error of the server or the network. It leaves errors that name their own remedy as they are.
 func (a *app) explain(err error) error {
 	var dial *net.OpError
 	var open *bridge.OpenError

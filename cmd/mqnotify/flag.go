@@ -15,14 +15,14 @@ func newFlag(a *app) *cobra.Command {
 	var reset bool
 	cmd := &cobra.Command{
 		Use:   "flag TABLE",
-		Short: "Print a table's one-row flag, and reset it",
-		Long: `Prints the counter of TABLE's flag: how often it was set since it was reset, 0 for
-not at all. Producers set it (produce --flag), and so do triggers, for writers that
-can't be changed (init --trigger).
+		Short: "Print the counter of a table's one-row flag, and reset the flag",
+		Long: `Prints the counter of TABLE's flag: how often the flag was set since its last reset, 0 if it is
+not set. Producers set it with produce --flag. Triggers of init --trigger set it for writers that
+can't be changed.
 
---reset takes the flag away after reading it. Reset it before you read the table: what
-comes in between then sets it again. A flag that is reset serves one reader only; the
-others compare the counter with the one they saw last.`,
+--reset deletes the flag after reading it. Reset the flag before you read the table: then a row
+that arrives in between sets the flag again. A flag that is reset serves one reader. Several
+readers compare the counter with the value that they saw last.`,
 		Example: `  mqnotify flag orders
   while sleep 1; do [ "$(mqnotify flag --reset orders)" = 0 ] || ./read-orders; done`,
 		Args:              oneName("TABLE"),
@@ -35,7 +35,7 @@ others compare the counter with the one they saw last.`,
 			return ignoreBrokenPipe(writeAll(a.out, fmt.Sprintln(counter)))
 		},
 	}
-	cmd.Flags().BoolVar(&reset, "reset", false, "take the flag away after reading it")
+	cmd.Flags().BoolVar(&reset, "reset", false, "delete the flag after reading it")
 	return cmd
 }
 
@@ -45,7 +45,7 @@ func (a *app) flag(ctx context.Context, name string, reset bool) (counter uint64
 		return 0, err
 	}
 	defer closeDB(db)
-	t, err := table.Describe(ctx, db.Pool(), db.Name(), name) // the flag of a table that is not there is never set
+	t, err := table.Describe(ctx, db.Pool(), db.Name(), name) // a mistyped name would have a flag that is never set
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +58,7 @@ func (a *app) flag(ctx context.Context, name string, reset bool) (counter uint64
 		return counter, err
 	}
 	was, err := flag.Reset(ctx, db.Pool())
-	if was && counter == 0 { // set between the two
+	if was && counter == 0 { // the flag was set between Read and Reset
 		counter = 1
 	}
 	return counter, err

@@ -11,7 +11,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 )
 
-// grantsOptions are grants' flags.
 type grantsOptions struct {
 	roles   []string
 	account string
@@ -22,12 +21,12 @@ func newGrants(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grants [TOPIC...]",
 		Short: "Print the least privileges that each role needs, as GRANT statements",
-		Long: `Prints what an account needs in each role, and no more. It asks no server: the
-database is --database, or that of the DSN or my.cnf. The roles listener, guard, enqueuer,
-worker, tasks, scheduler and ring need no TOPIC.
+		Long: `Prints GRANT statements for exactly the privileges that an account needs in each role. It does
+not connect to a server: the database is --database, or that of the DSN or my.cnf. The roles
+listener, guard, enqueuer, worker, tasks, scheduler and ring need no TOPIC.
 
 The offsets, dead letters and tasks of all topics and queues of a database are in the same
-tables. Give parties that don't trust each other a database each.`,
+tables. If two parties don't trust each other, give each a database of its own.`,
 		Example: `  mqnotify grants orders --database shop --to 'worker@10.0.%'
   mqnotify grants orders --database shop --role consumer
   mqnotify grants --database shop --role guard   # lock and once need no topic
@@ -35,7 +34,7 @@ tables. Give parties that don't trust each other a database each.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, topics []string) error {
 			if len(topics) == 0 && !o.withoutTopics() {
-				return usagef("TOPIC is missing: name it, or roles that need none: --role %s", strings.Join(topicless, ","))
+				return usagef("TOPIC is missing: name it, or give only roles that need none: --role %s", strings.Join(topicless, ","))
 			}
 			text, err := a.grants(o, topics)
 			if err != nil {
@@ -44,7 +43,7 @@ tables. Give parties that don't trust each other a database each.`,
 			return ignoreBrokenPipe(writeAll(a.out, text))
 		},
 	}
-	cmd.Flags().StringSliceVar(&o.roles, "role", roles, "only these roles, with commas between them")
+	cmd.Flags().StringSliceVar(&o.roles, "role", roles, "only these roles, separated by commas")
 	cmd.Flags().StringVar(&o.account, "to", "app@%", "the `account`, as user@host")
 	completeWith(cmd, "role", roles...)
 	completeNothing(cmd, "to")
@@ -81,8 +80,7 @@ var (
 	topicless = []string{roleListener, roleGuard, roleEnqueuer, roleWorker, roleTasks, roleScheduler, roleRing}
 )
 
-// withoutTopics reports whether the user asks only for roles of guards and queues, whose
-// tables are the same for all.
+// withoutTopics reports whether the user asks only for roles that use no topic's table.
 func (o grantsOptions) withoutTopics() bool {
 	return !slices.ContainsFunc(o.roles, func(role string) bool { return !slices.Contains(topicless, role) })
 }
@@ -103,7 +101,7 @@ func (a *app) grants(o grantsOptions, topics []string) (string, error) {
 		return "", err
 	}
 	var text strings.Builder
-	text.WriteString("-- Make the tables first (mqnotify init): servers refuse most grants on tables that are not there.\n")
+	text.WriteString("-- Make the tables first (mqnotify init): servers refuse most grants on tables that do not exist.\n")
 	for _, n := range needs {
 		if !slices.ContainsFunc(n.roles, func(role string) bool { return slices.Contains(o.roles, role) }) {
 			continue
@@ -116,7 +114,7 @@ func (a *app) grants(o grantsOptions, topics []string) (string, error) {
 	return text.String(), nil
 }
 
-// database is the database's name, by --database even where nothing names a server.
+// database returns the database's name. --database suffices, even if no server is named.
 func (a *app) database() (string, error) {
 	if name := a.connection.database; name != "" {
 		if err := ident.Check(name); err != nil {
@@ -127,7 +125,7 @@ func (a *app) database() (string, error) {
 	config, err := a.config()
 	switch {
 	case errors.Is(err, errNoServer):
-		return "", usagef("name the database: --database NAME, or a DSN that has it")
+		return "", usagef("no database is named: give --database NAME, or a DSN with a database")
 	case err == nil && config.DBName == "":
 		err = errNoDatabase
 	}
@@ -137,8 +135,7 @@ func (a *app) database() (string, error) {
 	return config.DBName, nil
 }
 
-// quoteAccount reads user@host, quoted in any way or not. Identifier's quotes mean
-// the same under every sql_mode.
+// quoteAccount quotes user@host, whose parts may be quoted already. It uses backquotes, which mean the same in every sql_mode.
 func quoteAccount(account string) string {
 	user, host := account, "%"
 	if at := strings.LastIndexByte(account, '@'); at >= 0 {

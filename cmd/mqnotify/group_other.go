@@ -4,11 +4,11 @@ package main
 
 import "os"
 
-// terminate ends a command.
+// terminate is the signal that ends a command.
 var terminate = os.Kill
 
-// passedOn are the signals that a command gets from us besides those that end us.
+// passedOn are the signals that mqnotify passes to its command, other than those that end mqnotify.
 var passedOn []os.Signal
 
-// stopWithUs does nothing: this system has no signal that stops a process.
+// stopWithUs does nothing, because this system has no signal that stops a process.
 func (*child) stopWithUs() {}

@@ -10,15 +10,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
-// exitError ends the process with a code, and nothing more is reported: a command that
-// was run has said why it failed.
+// exitError ends the process with a code and without a message, because the command that mqnotify ran has reported its failure.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// guarded runs a command under a guard, with the process's own streams, until the command and all that is left of its process group have
-// ended. Its exit code, if it is not 0, comes as an *exitError. Signals are passed on to it. The command is ended when lost is closed; nil
-// never is.
+// guarded runs the command of lock or once with the process's own streams, and returns when all processes of the command's
+// process group have ended. It passes signals to the command, and ends the command when lost is closed (lost may be nil). It
+// returns an exit code other than 0 as an *exitError.
 func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []string, lost <-chan struct{}) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
 	cmd.Env = a.childEnv(variables)
@@ -30,7 +29,7 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 	}
 	others := make(chan os.Signal, 1)
 	for _, s := range passedOn {
-		if !signal.Ignored(s) { // as under nohup
+		if !signal.Ignored(s) { // nohup ignores SIGHUP
 			signal.Notify(others, s)
 		}
 	}
@@ -59,8 +58,7 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 	return nil
 }
 
-// watch passes signals on to the command until it has ended, and ends it when the lock
-// is lost.
+// watch passes signals to the command until it has ended, and ends it when the lock is lost.
 func (a *app) watch(ctx context.Context, cmd *supervisor.Command, others <-chan os.Signal, lost, ended <-chan struct{}) {
 	stopped := ctx.Done()
 	for {

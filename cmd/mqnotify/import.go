@@ -17,16 +17,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// origins says which URLs --from takes.
+// origins lists the URLs of --from, for the help text.
 const origins = `  nats://HOST?stream=S              a JetStream stream; also subject=, consumer=
   redis://HOST/0?stream=S           a Redis stream; also group=
   amqp://HOST/VHOST?queue=Q         a RabbitMQ queue
   mqtt://HOST?topic=T               an MQTT 5 topic or filter; also client=
 
-With TLS: tls://, rediss://, amqps:// and mqtts://; ca=FILE.pem trusts the authorities in
+With TLS: tls://, rediss://, amqps:// and mqtts://. ca=FILE.pem trusts the authorities in
 the file instead of the system's.`
 
-// importOptions are import's flags.
 type importOptions struct {
 	from, into string
 	batch      int
@@ -37,19 +36,20 @@ func newImport(a *app) *cobra.Command {
 	var o importOptions
 	cmd := &cobra.Command{
 		Use:   "import --from URL --into TOPIC",
-		Short: "Bring a broker's messages into a topic, each once",
-		Long: `Takes the messages of the URL into TOPIC, until Ctrl-C. Each is inserted once: its
-broker's id is stored in the transaction that inserts it (table mqnotify_import), and
-it is acknowledged after the commit. What dies in between comes again, and is known.
+		Short: "Insert a broker's messages into a topic, each once",
+		Long: `Receives messages from the URL and inserts them into TOPIC, until Ctrl-C. Each is inserted once:
+import stores the broker's id of a message in the same transaction (table mqnotify_import), and
+acknowledges the message after the commit. If import dies in between, the broker sends the
+message again, and import recognizes its id.
 
 ` + origins + `
 
-The id is the sequence in a JetStream stream, the entry's id in Redis, and with AMQP
-and MQTT what the publisher calls it: message-id, or the user property message-id. A
-message without one may be stored twice. Ids are kept apart by the server's address.
+The id is the sequence number in a JetStream stream, the entry's id in Redis, the property
+message-id in AMQP, and the user property message-id in MQTT. A message without an id may be
+stored twice. Ids of brokers at different addresses are distinct.
 
-A URL with a password in it belongs into ` + envFrom + ` rather than on the command line.
-A broker or a database that goes away is waited for.`,
+Other users of the machine see the command line: put a URL with a password into ` + envFrom + `.
+import waits for a broker or a database that is away.`,
 		Example: `  mqnotify import --from 'nats://127.0.0.1:4222/?stream=payments' --into payments
   mqnotify import --from 'amqp://127.0.0.1/?queue=mails' --into mails --keep 72h`,
 		Args:              cobra.NoArgs,
@@ -59,10 +59,10 @@ A broker or a database that goes away is waited for.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.from, "from", "", "where from: a `URL`; "+envFrom+" if it is not given")
-	flags.StringVar(&o.into, "into", "", "the `TOPIC`")
-	flags.IntVar(&o.batch, "batch", 500, "the most messages in one transaction")
-	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are remembered: a message that comes again later\nis stored twice")
+	flags.StringVar(&o.from, "from", "", "the broker's `URL`; default "+envFrom)
+	flags.StringVar(&o.into, "into", "", "the `TOPIC` to insert into")
+	flags.IntVar(&o.batch, "batch", 500, "insert at most this many messages in one transaction")
+	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are kept: a message that the broker sends again later\nis stored twice")
 	a.registerMetrics(cmd)
 	completeNothing(cmd, "from", "into", "batch", "keep")
 	return cmd
@@ -93,7 +93,7 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 	}
 	defer m.stop()
 	var stored, known atomic.Uint64
-	m.count("mqnotify_imported_messages_total", "Messages that came from the broker: those that were stored, and those that were there already.",
+	m.count("mqnotify_imported_messages_total", "Messages received from the broker: new ones that were stored (stored), and ones that had been stored before (known).",
 		prometheus.Labels{"topic": o.into}, "outcome", []string{"stored", "known"}, func() []uint64 { return []uint64{stored.Load(), known.Load()} })
 	p := &imported{app: a, topic: o.into, last: time.Now()}
 	i, err := bridge.NewImport(db, from, o.into, bridge.ImportOptions{
@@ -116,17 +116,17 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 	return err
 }
 
-// imported counts what came, and shows it from time to time: how much is to come no
-// broker says.
+// imported counts the messages and logs the counts every 10 s. Brokers do not report how many messages are left, so there is no
+// progress bar.
 type imported struct {
 	app             *app
 	topic           string
 	messages, known int
-	last            time.Time // when it was shown
-	shown           int       // what had come then
+	last            time.Time // of the last log line
+	shown           int       // the number of messages then
 }
 
-// stored is for bridge.ImportOptions.Stored.
+// stored implements bridge.ImportOptions.Stored.
 func (i *imported) stored(now, there int) {
 	i.messages, i.known = i.messages+now, i.known+there
 	if took := time.Since(i.last); took >= progressEvery {
@@ -141,9 +141,9 @@ func (i *imported) log(message string, more ...any) {
 	i.app.log.InfoContext(context.Background(), message, attributes...)
 }
 
-// setRedisLog makes what the Redis client prints a debug log: what matters of it is in an error too. The client
-// has one logger for the process, which is set once; commands that run at the same time, as in tests, share the
-// log that was set last.
+// setRedisLog sends the Redis client's own output to the debug log, because errors contain the same information. The client has
+// one logger for the whole process, which is set once; commands that run at the same time, as in tests, share the log that was
+// set last.
 func setRedisLog(log *slog.Logger) {
 	redisLog.Store(log)
 	redisPrints()

@@ -22,7 +22,6 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// initOptions are init's flags.
 type initOptions struct {
 	print    bool
 	noWake   bool
@@ -39,27 +38,25 @@ func newInit(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [TOPIC...]",
 		Short: "Make message tables and the tables of offsets, flags and dead letters",
-		Long: `Makes the message table of each TOPIC, and the tables in which groups keep their
-offsets. What is there already stays as it is: init may run twice. Without a TOPIC
-it makes only the latter, which is all that existing tables need to be consumed by
-a group.
+		Long: `Makes a message table for each TOPIC, and mqnotify's own tables, such as those of offsets and
+dead letters. init may run again: it does not change what exists. Without a TOPIC it makes only
+mqnotify's own tables, which suffice for groups that consume existing tables.
 
-Wake triggers on the message tables wake their consumers at every INSERT, by any program: see mqnotify
-wake. The tables of notifications, tasks and ring buffers get wake triggers, too. Where the account may not
-make triggers, init says what to do, and listeners poll. --no-trigger makes none.
+init makes wake triggers on the message tables, which wake the consumers at every INSERT by any
+program (see mqnotify wake), and on the tables of notifications, tasks and ring buffers. If the
+account may not make triggers, init logs the remedy, and listeners poll. --no-trigger makes none.
 
-It also makes the procedures by which programs in any language wait, publish, listen and notify in SQL:
-mqnotify_wait, mqnotify_await, mqnotify_publish, mqnotify_listen, mqnotify_notify. --remove drops them, and nothing else.
+init also makes procedures, with which programs in any language wait, publish, listen and notify
+in SQL: mqnotify_wait, mqnotify_await, mqnotify_publish, mqnotify_listen, mqnotify_notify.
+--remove drops these procedures, and nothing else.
 
---trigger makes triggers on a table that set its one-row flag, for writers that
-can't be changed: see mqnotify flag. The form counter serves any number of readers,
-but writers of the table then commit one at a time. The form row serves one reader,
-who deletes it.
+--trigger makes triggers that set a table's one-row flag, for writers that can't be changed: see
+mqnotify flag. The form counter serves any number of readers, but the writers of the table then
+commit one at a time. The form row serves one reader, which deletes the row.
 
---queue makes a queue of tasks, for enqueue and work. Queues are made here and not by
-the first task, so that a name that is mistyped is an error instead of a queue that nobody
-works on. --ordered makes those that are new give out one task at a time, in the order of
-entry.`,
+--queue makes a queue of tasks, for enqueue and work. enqueue does not make queues, so that a
+mistyped name is an error. With --ordered the new queues give out one task at a time, in the
+order of entry.`,
 		Example: `  mqnotify init orders invoices
   mqnotify init --print orders | less            # the SQL, without a server
   mqnotify init --queue mail
@@ -74,7 +71,7 @@ entry.`,
 				return usagef("--ordered is for queues: name one with --queue")
 			}
 			for _, name := range slices.Concat(topics, o.queues) {
-				if strings.HasPrefix(name, "-") { // consume and work could not be told apart from their flags
+				if strings.HasPrefix(name, "-") { // consume and work would take it for a flag
 					return usagef("a topic or queue named %q would be taken for a flag by the other commands: choose a name that begins otherwise", name)
 				}
 			}
@@ -92,7 +89,7 @@ entry.`,
 			}
 			if o.print {
 				if len(o.queues) > 0 {
-					return usagef("--queue with --print: make the tables, and then the queue, with mqnotify init --queue")
+					return usagef("--queue and --print: make the tables from the printed SQL, and then the queue with mqnotify init --queue")
 				}
 				return o.script(a.out, topics, triggers)
 			}
@@ -124,14 +121,14 @@ entry.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.print, "print", false, "write the SQL of the tables to stdout instead; needs no server")
+	flags.BoolVar(&o.print, "print", false, "write the SQL of the tables to stdout; needs no server")
 	flags.BoolVar(&o.noWake, "no-trigger", false, "make no wake triggers")
-	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be given again")
-	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "counter or row")
-	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "insert, update and delete, with commas between them")
-	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be given again")
-	flags.BoolVar(&o.ordered, "ordered", false, "the queues give out one task at a time, in the order of entry")
-	flags.BoolVar(&o.remove, "remove", false, "drop the procedures for programs in other languages instead")
+	flags.StringArrayVar(&o.triggers, "trigger", nil, "make triggers on this `table` that set its flag; may be repeated")
+	flags.StringVar(&o.form, "trigger-form", string(schema.TriggerCounter), "the flag's form for --trigger: counter or row")
+	flags.StringSliceVar(&o.events, "trigger-on", []string{"insert"}, "the changes for --trigger: insert, update, delete, separated by commas")
+	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be repeated")
+	flags.BoolVar(&o.ordered, "ordered", false, "for --queue: give out one task at a time, in the order of entry")
+	flags.BoolVar(&o.remove, "remove", false, "drop the procedures for programs in other languages, and make nothing")
 	completeNothing(cmd, "trigger", "queue")
 	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
 	completeWith(cmd, "trigger-on", "insert", "update", "delete")
@@ -156,7 +153,6 @@ func (a *app) removeProcedures(ctx context.Context) error {
 	return err
 }
 
-// trigger is a trigger to be made.
 type trigger struct {
 	table, name, statement string
 }
@@ -185,7 +181,7 @@ func (o *initOptions) script(out io.Writer, topics []string, triggers []trigger)
 	return ignoreBrokenPipe(writeAll(out, script))
 }
 
-// makeTopics makes what is not there, and returns the topics that are message tables.
+// makeTopics makes the tables that do not exist, and returns the topics that are message tables.
 func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) (messages []string, err error) {
 	if err := schema.Init(ctx, db.Pool(), topics...); err != nil {
 		return nil, err
@@ -196,19 +192,19 @@ func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) (m
 			return nil, err
 		}
 		if strings.Contains(topic, ".") {
-			a.log.WarnContext(ctx, "the table has a dot in its name; if you mean one of another database, name that with --database", "table", topic, "database", db.Name())
+			a.log.WarnContext(ctx, "the table's name has a dot in it; to make a table in another database, give --database", "table", topic, "database", db.Name())
 		}
 		if t.IsMessageTable() {
 			a.log.InfoContext(ctx, "the topic is ready", "topic", topic)
 			messages = append(messages, t.Name)
 		} else {
-			a.log.WarnContext(ctx, "a table of another kind has this name: consume and tail read it, produce can't write to it", "table", topic)
+			a.log.WarnContext(ctx, "a table with this name exists, and it is no message table: consume and tail can read it, produce can't write to it", "table", topic)
 		}
 	}
 	return messages, nil
 }
 
-// makeTrigger makes the trigger, unless it is there already.
+// makeTrigger makes the trigger, unless it exists.
 func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 	described, err := table.Describe(ctx, db.Pool(), db.Name(), t.table)
 	if err != nil {
@@ -228,7 +224,7 @@ func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 	return nil
 }
 
-// compareTrigger accepts a trigger that does what t would.
+// compareTrigger returns an error unless the existing trigger has the same statement as t.
 func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 	var is string
 	err := db.Pool().GetContext(ctx, &is, `SELECT ACTION_STATEMENT FROM information_schema.TRIGGERS
@@ -239,9 +235,9 @@ func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) erro
 	_, wanted, _ := strings.Cut(t.statement, "FOR EACH ROW")
 	words := func(s string) string { return strings.Join(strings.Fields(strings.Trim(s, "; \n")), " ") }
 	if words(is) != words(wanted) {
-		return fmt.Errorf("the trigger %s is there already and does something else: drop it first (DROP TRIGGER %s)",
+		return fmt.Errorf("a trigger %s exists already and does something else: drop it first (DROP TRIGGER %s)",
 			ident.Quote(t.name), ident.Quote(t.name))
 	}
-	a.log.InfoContext(ctx, "the trigger is there already", "trigger", t.name, "table", t.table)
+	a.log.InfoContext(ctx, "the trigger exists already", "trigger", t.name, "table", t.table)
 	return nil
 }

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// maxLine is the largest packet that any server takes.
+	// maxLine is the largest packet that any server accepts, in bytes.
 	maxLine = 1 << 30
-	// readAhead bounds what is read and not published yet, in bytes, one line apart.
+	// readAhead limits the bytes that are read and not yet published. A single line may be longer.
 	readAhead = 16 << 20
 )
 
-// lines reads lines ahead of their publisher, so that it can publish what has come
-// while it published, together: a line a time when they come slowly.
+// lines reads lines ahead of the publisher. The publisher then commits all lines that arrived during its last commit
+// together, and a line that arrives alone at once.
 type lines struct {
 	ready chan []byte // closed at the end
 	room  *semaphore.Weighted
-	err   error // why it ended, once ready is closed; nil at the input's end
+	err   error // set before ready is closed; nil at the end of the input
 }
 
-// readLines reads until the input or ctx ends. Nothing can interrupt a read of a
-// terminal: the goroutine may stay in its last one until the input ends.
+// readLines reads until the input or ctx ends. A read from a terminal can't be interrupted, so the goroutine may block in its
+// last read until the input ends.
 func readLines(ctx context.Context, in io.Reader, ahead int) *lines {
 	l := &lines{ready: make(chan []byte, ahead), room: semaphore.NewWeighted(readAhead)}
 	go func() {
@@ -56,13 +56,12 @@ func (l *lines) read(ctx context.Context, in *bufio.Reader) error {
 	}
 }
 
-// readLine reads a line, its newline taken off. With io.EOF comes the last line,
-// if the input does not end with a newline.
+// readLine returns a line without its newline. With io.EOF it returns the last line, if the input does not end with a newline.
 func readLine(in *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(line)+len(part) > maxLine {
-			return nil, fmt.Errorf("it has more than %d bytes, and no server takes that", maxLine)
+			return nil, fmt.Errorf("it is longer than %d bytes, the largest packet that any server accepts", maxLine)
 		}
 		line = append(line, part...)
 		switch {
@@ -76,8 +75,8 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 
 func weight(line []byte) int64 { return int64(min(len(line)+1, readAhead)) }
 
-// next waits for a line and takes what else is there, most lines at most. No lines
-// mean the end: of the input, of the context, or by an error.
+// next waits for a line and returns it with the others that are ready, at most most lines. It returns no line at the end of
+// the input, at the end of ctx, and with an error.
 func (l *lines) next(ctx context.Context, most int) (batch [][]byte, err error) {
 	select {
 	case line, ok := <-l.ready:
@@ -103,7 +102,7 @@ func (l *lines) next(ctx context.Context, most int) (batch [][]byte, err error) 
 	return l.took(batch), nil
 }
 
-// took makes room for the next lines.
+// took releases the batch's share of readAhead, and returns the batch.
 func (l *lines) took(batch [][]byte) [][]byte {
 	for _, line := range batch {
 		l.room.Release(weight(line))

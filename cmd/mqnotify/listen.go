@@ -17,10 +17,9 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// commandPatience is how long a command that runs may take after Ctrl-C.
+// commandPatience is how long a running command may take after Ctrl-C.
 const commandPatience = 30 * time.Second
 
-// listenOptions are listen's flags.
 type listenOptions struct {
 	limit int
 	json  bool
@@ -30,26 +29,25 @@ func newListen(a *app) *cobra.Command {
 	var o listenOptions
 	cmd := &cobra.Command{
 		Use:   "listen NAME... [flags] [-- COMMAND ARGS...]",
-		Short: "Print the notifications of names, or run a command for each",
-		Long: `Prints every notification of the NAMEs, any text, that is sent from the moment on at which
-listen logs "listening", until Ctrl-C or --limit: its time, its name and its payload on a line.
-A name or a payload with control characters, or that is not UTF-8, is printed in quotes, with
-escapes as in Go.
+		Short: "Print the notifications sent to names, or run a command for each",
+		Long: `Prints the notifications that are sent to the NAMEs after listen has logged "listening", until
+Ctrl-C or --limit: the time, the name and the payload on a line. A NAME is any text. If a name or
+payload has control characters or is not UTF-8, listen prints it in quotes, with Go's escapes.
 
 mqnotify notify sends notifications, and so does any program that inserts into the table
-mqnotify_notification. With the wake trigger of that table, which mqnotify init makes, listen
-receives a notification when it is committed, and else up to a second later. A connection that
-is lost is made again, and what was sent meanwhile is received. Notifications are kept for an
-hour. listen warns if it missed any.
+mqnotify_notification. If that table has its wake trigger, which mqnotify init makes, listen
+receives a notification at its commit, otherwise up to a second later. After a lost connection
+listen reconnects, and receives the notifications that were sent meanwhile. Notifications are
+kept for an hour. listen warns if it missed any.
 
-COMMAND is run for each notification, with MQNOTIFY_NAME and MQNOTIFY_PAYLOAD in its
-environment and the payload on its stdin, one at a time: notifications that come meanwhile
-wait. When it fails, listen says so and goes on.
+listen runs COMMAND for each notification, with MQNOTIFY_NAME and MQNOTIFY_PAYLOAD in its
+environment and the payload on its stdin. It runs one COMMAND at a time; further notifications
+wait. When COMMAND fails, listen logs it and goes on.
 
-A command has ended when all processes of its process group have ended. When listen is
-killed, all that the command has started is ended, as with lock.
+A COMMAND has ended when all processes of its process group have ended. When listen is killed,
+all that COMMAND has started is ended, as with mqnotify lock.
 
-Ctrl-C lets the command in hand finish, for 30 s at most.`,
+After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config
   mqnotify listen customers -- ./sync-customers`,
@@ -65,16 +63,16 @@ Ctrl-C lets the command in hand finish, for 30 s at most.`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&o.limit, "limit", 0, "end after this many notifications; 0 is no limit")
-	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if some before it were missed")
+	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if notifications before it were missed")
 	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "limit")
 	return cmd
 }
 
-// namesAndCommand accepts one or more names, and a command after --.
+// namesAndCommand accepts one or more names, and an optional command after --.
 func namesAndCommand(cmd *cobra.Command, args []string) error {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-		if len(args) == dash { // "-- $HANDLER", and that is empty
+		if len(args) == dash { // as of "-- $HANDLER" with an empty variable
 			return errNoCommand
 		}
 		args = args[:dash]
@@ -87,7 +85,7 @@ func (a *app) listen(ctx context.Context, o listenOptions, names, args []string)
 	case o.limit < 0:
 		return usagef("--limit %d: 0 or more", o.limit)
 	case o.json && len(args) > 0:
-		return usagef("--json is for printing, and a command has the payload in its environment: leave it out")
+		return usagef("--json is for printing, and a command has the payload in its environment: leave --json out")
 	}
 	receive := func(n notify.Notification) error { return a.printNotification(o, n) }
 	if len(args) > 0 {
@@ -109,14 +107,14 @@ func (a *app) listen(ctx context.Context, o listenOptions, names, args []string)
 	notifications, err := notify.Listen(ctx, db, names...)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil // how it is stopped
+		return nil // Ctrl-C is no failure
 	case err != nil:
 		return err
 	}
 	a.log.InfoContext(ctx, "listening", "names", names)
 	err = a.receive(ctx, o, notifications, receive)
 	cancel()
-	for range notifications { // it is closed when nothing of Listen runs any more
+	for range notifications { // Listen closes the channel when its goroutines have ended
 	}
 	return ignoreBrokenPipe(err)
 }
@@ -155,7 +153,7 @@ func (a *app) printNotification(o listenOptions, n notify.Notification) error {
 	type missed struct {
 		Missed bool `json:"missed,omitempty"`
 	}
-	var shown any = missed{true} // of nothing else
+	var shown any = missed{true} // without a notification
 	if n.ID != 0 {
 		shown = struct {
 			Time string `json:"time"`
@@ -171,7 +169,7 @@ func (a *app) printNotification(o listenOptions, n notify.Notification) error {
 	return writeAll(a.out, string(line)+"\n")
 }
 
-// oneLine returns the text as it is, or in quotes if it is not UTF-8 or has control characters.
+// oneLine returns the text, quoted if it is not UTF-8 or has control characters.
 func oneLine(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		return strconv.Quote(text)
@@ -184,7 +182,7 @@ func (a *app) runForNotification(ctx context.Context, args []string, n notify.No
 	longer, release := lingering(ctx, commandPatience)
 	defer release()
 	variables := []string{"MQNOTIFY_NAME=" + n.Name, "MQNOTIFY_PAYLOAD=" + string(n.Payload)}
-	variables = slices.DeleteFunc(variables, func(v string) bool { return strings.ContainsRune(v, 0) }) // which no variable can hold
+	variables = slices.DeleteFunc(variables, func(v string) bool { return strings.ContainsRune(v, 0) }) // a variable can't contain a zero byte
 	run := &command{args, killAfter, a}
 	if err := run.run(longer, n.Payload, variables); err != nil {
 		a.log.WarnContext(ctx, "the command failed", "name", n.Name, "error", err)

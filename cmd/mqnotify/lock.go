@@ -21,15 +21,13 @@ const (
 	kindLease    = "lease"
 )
 
-// exitNotGot is the exit code of lock when another process holds the lock: EX_TEMPFAIL of
-// sysexits.h.
+// exitNotGot is the exit code of lock when another session holds the lock: EX_TEMPFAIL of sysexits.h.
 const exitNotGot = 75
 
-// lockOptions are lock's flags.
 type lockOptions struct {
 	kind    string
 	timeout time.Duration
-	waits   bool // without a limit
+	waits   bool // no --timeout: it waits without a limit
 	ttl     time.Duration
 	notGot  int
 }
@@ -39,33 +37,35 @@ func newLock(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock NAME [flags] -- COMMAND ARGS...",
 		Short: "Run a command while a lock is held, one at a time on all machines",
-		Long: `Takes the lock NAME, runs COMMAND, and releases the lock when it ends: flock(1) for all
-machines that have the database in common. NAME is any name, of 1 to 255 characters.
+		Long: `Takes the lock NAME, runs COMMAND, and releases the lock when COMMAND has ended: flock(1) for all
+machines that use the database. NAME is any text of 1 to 255 characters.
 
-It waits for the lock, or for --timeout at most; 0s is a try. After 5 s it says who holds it. A
-lock that a command above this one holds is an error, because each would wait for the other. The exit code is that of
-COMMAND (128 and the signal's number if a signal ended it), or 75, or that of -E, if
-somebody else holds the lock; 1 if the server can't be reached.
+lock waits until it gets the lock, or for --timeout; 0s tries once. After 5 s of waiting it logs
+the holder. It fails at once if a command above it holds the same lock, because each would wait
+for the other. The exit code is that of COMMAND (128 plus the signal's number if a signal ended
+it); 75, or that of -E, if another session holds the lock; 1 if the server can't be reached.
 
-COMMAND gets mqnotify's stdin (it can't read from a terminal: that would stop it, with the
-lock held), the signals that mqnotify gets, and the lock's name in MQNOTIFY_LOCK.
+COMMAND gets mqnotify's stdin, the signals that mqnotify gets, and the lock's name in
+MQNOTIFY_LOCK. It can't read from a terminal, which would stop it while it holds the lock.
 
-The lock is held until COMMAND and all processes of its process group have ended: it covers
-what COMMAND leaves running in the background. A process that leaves the group, as a daemon
-does (setsid), may outlive the lock. When mqnotify is killed (kill -9) COMMAND and all that
-it has started, daemons too, get SIGTERM, and SIGKILL 5 s later. On other systems than Linux
-that is the process group alone, without daemons, and on Windows nothing ends COMMAND.
+The lock is held until COMMAND and all processes of its process group have ended, including
+those that COMMAND leaves running in the background. A process that leaves the group, as a
+daemon does (setsid), may outlive the lock. When mqnotify is killed (kill -9), COMMAND and all
+that it has started, including daemons, get SIGTERM, and SIGKILL 5 s later. On other Unix systems
+than Linux only the process group gets them, without daemons; on Windows COMMAND goes on.
 
-A lock of the kind advisory (GET_LOCK) needs no table. It is free as soon as its connection
-ends, and goes to who has waited longest. When mqnotify is killed it is free when all that
-COMMAND has started has ended. One of the kind lease is a row
-in a table that init makes: it is free --ttl after mqnotify or its host has died, may be
-shared by many servers (Galera), and has a fencing token, in MQNOTIFY_TOKEN, which grows
-with each holder.
+An advisory lock (GET_LOCK, the default) needs no table. It is free as soon as its connection
+ends, and the session that has waited longest gets it. When mqnotify is killed, the lock is free
+when all that COMMAND has started has ended.
 
-When the lock is lost, because the server can't be reached for instance, COMMAND and all that
-it has started get SIGTERM, and then SIGKILL: 5 s later if it is an advisory lock, which somebody else may
-have by then, and before anybody can have it if it is a lease that was not renewed.`,
+A lease (--kind lease) is a row in a table that init makes. It expires --ttl after mqnotify or its
+host has died, works in clusters where several servers take writes (Galera), and has a fencing
+token, in MQNOTIFY_TOKEN, which grows with each holder.
+
+When the lock is lost, for example because the server can't be reached, COMMAND and all that it
+has started get SIGTERM, and then SIGKILL. For an advisory lock, SIGKILL comes 5 s later, when
+another session may hold the lock. For a lease that was not renewed, it comes before another
+session can hold the lease.`,
 		Example: `  mqnotify lock nightly-report -- ./report
   mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
   mqnotify lock import --kind lease --ttl 1m -- sh -c './import --fence "$MQNOTIFY_TOKEN"'`,
@@ -81,9 +81,9 @@ have by then, and before anybody can have it if it is a lease that was not renew
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.kind, "kind", kindAdvisory, "advisory or lease")
-	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for the lock; 0s is not at all (default for ever)")
-	flags.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long a lease outlives its holder")
-	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` when the lock was not got")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for the lock; 0s tries once (default no limit)")
+	flags.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long after its holder's death a lease expires")
+	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` if another session holds the lock")
 	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "kind", kindAdvisory, kindLease)
 	completeNothing(cmd, "timeout", "ttl", "conflict-exit-code")
@@ -97,7 +97,7 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	switch {
 	case o.timeout < 0:
 		return usagef("--timeout %v: 0s or more", o.timeout)
-	case o.ttl == 0: // which would be the default
+	case o.ttl == 0: // guard takes 0 for the default
 		return usagef("a lease's TTL of 0s: give 50ms or more")
 	case o.notGot < 0 || o.notGot > 255:
 		return usagef("-E %d: 0 to 255", o.notGot)
@@ -121,7 +121,7 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 		return err
 	}
 	if slices.Contains(above, lock) {
-		return fmt.Errorf("a command above this one holds the lock %q and waits for this one to end: neither would. Give the two locks different names", name)
+		return fmt.Errorf("a command above this one holds the lock %q and waits for this one to end, so both would wait forever: give the two locks different names", name)
 	}
 	done := a.reportWait(ctx, o, db, name, above)
 	held, err := o.take(ctx, mutex)
@@ -130,7 +130,7 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("the command was not run: %w", err)
 	case errors.Is(err, notify.ErrNotAcquired):
-		a.log.InfoContext(ctx, "somebody else holds the lock: the command is not run", "lock", name)
+		a.log.InfoContext(ctx, "another session holds the lock: the command is not run", "lock", name)
 		return &exitError{code: o.notGot}
 	case err != nil:
 		return err
@@ -141,7 +141,8 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	}
 	patience := killAfter
 	if o.kind == kindLease {
-		// It is not trusted for the last sixth of its time; the rest of that is for the kill itself.
+		// The holder counts the lease as lost a sixth of the TTL before it expires. A tenth of the TTL is for SIGTERM, and the
+		// rest of the sixth for the kill itself.
 		patience = min(killAfter, o.ttl/10)
 	}
 	command := supervisor.New(args, patience)
@@ -152,13 +153,13 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	err = a.guarded(ctx, command, variables, holding.Done())
 	stop()
 	released := held.Release(ctx)
-	if err == nil { // the command's own code says more, if it has one
+	if err == nil { // the command's exit code is more important than an error of Release
 		err = released
 	}
 	return err
 }
 
-// lockOf names the lock among those of all databases.
+// lockOf returns a name of the lock that is unique across databases and servers.
 func (a *app) lockOf(o lockOptions, name string) (string, error) {
 	config, err := a.config()
 	if err != nil {
@@ -175,7 +176,7 @@ func (o lockOptions) mutex(db *notify.DB, name string) (*guard.Mutex, error) {
 	return guard.NewMutex(db, name, options)
 }
 
-// take waits for the lock as long as it may.
+// take takes the lock, and waits for it for at most --timeout.
 func (o lockOptions) take(ctx context.Context, mutex *guard.Mutex) (guard.Held, error) {
 	switch {
 	case o.waits:
@@ -188,7 +189,7 @@ func (o lockOptions) take(ctx context.Context, mutex *guard.Mutex) (guard.Held, 
 	return mutex.Lock(ctx)
 }
 
-// findCommand asks for a command that is there, before anything is done for it.
+// findCommand returns an error if the command does not exist. Callers check this before they take a lock or a task.
 func findCommand(args []string) error {
 	if len(args) == 0 {
 		return errNoCommand

@@ -51,7 +51,7 @@ func TestLockHeld(t *testing.T) {
 					r := mqnotify(t, config, "", args...)
 					require.Equal(t, exitNotGot, r.code, r.err)
 					require.Empty(t, r.out)
-					require.Contains(t, r.err, "somebody else holds the lock")
+					require.Contains(t, r.err, "another session holds the lock")
 					require.Equal(t, 7, other.wait(t).code)
 				}
 				succeed(t, config, "lock", "another", "--kind", kind, "--timeout", "0s", "--", "true")

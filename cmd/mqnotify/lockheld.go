@@ -14,21 +14,21 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// envHeld has the locks that the commands above this one hold, as a JSON array. They wait for this one.
+// envHeld names the variable with the locks, as a JSON array, that the commands above this one hold while it runs.
 const envHeld = "MQNOTIFY_LOCKS_HELD"
 
-// stillWaiting is the time after which lock logs the holder that it waits for.
+// stillWaiting is how long lock waits before it logs the holder.
 const stillWaiting = 5 * time.Second
 
-// heldAbove returns the locks that commands above this one hold. A variable that is not from them counts as none.
+// heldAbove returns the locks that commands above this one hold; none if the variable is malformed.
 func (a *app) heldAbove() (locks []string) {
 	_ = json.Unmarshal([]byte(a.getenv(envHeld)), &locks)
 	return locks
 }
 
-// withHeld is the variable for a command that is run while one more lock is held.
+// withHeld returns the variable for a command that runs while the locks above and one more are held.
 func withHeld(above []string, lock string) string {
-	text, _ := json.Marshal(append(slices.Clip(above), lock)) // a list of strings can always be written
+	text, _ := json.Marshal(append(slices.Clip(above), lock)) // marshalling strings can't fail
 	return envHeld + "=" + string(text)
 }
 
@@ -64,26 +64,26 @@ func (a *app) reportWait(ctx context.Context, o lockOptions, db *notify.DB, name
 
 // holder describes the lock's holder for the log.
 func (o lockOptions) holder(ctx context.Context, db *notify.DB, name string) (string, error) {
-	const nobody = "nobody any more"
+	const none = "none any more"
 	if o.kind == kindLease {
 		var seconds int
 		err := db.Pool().QueryRowxContext(ctx, "SELECT TIMESTAMPDIFF(SECOND, taken_at, UTC_TIMESTAMP(6)) FROM "+schema.LeaseTable+
 			" WHERE name = ? AND expires_at > UTC_TIMESTAMP(6)", name).Scan(&seconds)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nobody, nil
+			return none, nil
 		}
-		return fmt.Sprintf("somebody, for %v", time.Duration(seconds)*time.Second), err
+		return fmt.Sprintf("a lease taken %v ago", time.Duration(seconds)*time.Second), err
 	}
 	var id sql.Null[uint64]
 	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", core.LockName("mutex", db.Name(), name)).Scan(&id); err != nil {
 		return "", err
 	}
 	if !id.Valid {
-		return nobody, nil
+		return none, nil
 	}
 	var user, host string
 	err := db.Pool().QueryRowxContext(ctx, "SELECT USER, HOST FROM information_schema.PROCESSLIST WHERE ID = ?", id.V).Scan(&user, &host)
-	if errors.Is(err, sql.ErrNoRows) { // another account's, without PROCESS
+	if errors.Is(err, sql.ErrNoRows) { // another account's session, which this account can't see without PROCESS
 		return fmt.Sprintf("connection %d", id.V), nil
 	}
 	return fmt.Sprintf("connection %d, %s@%s", id.V, user, host), err

@@ -58,7 +58,7 @@ func TestLocksInOppositeOrders(t *testing.T) {
 				if kind == kindAdvisory {
 					require.Regexp(t, `holder="connection \d+, \w+@`, p.err.String())
 				} else {
-					require.Regexp(t, `holder="somebody, for \d+s"`, p.err.String())
+					require.Regexp(t, `holder="a lease taken \d+s ago"`, p.err.String())
 				}
 			}
 			both[0].signal(t, syscall.SIGTERM)

@@ -14,14 +14,13 @@ const (
 	formatJSON = "json"
 )
 
-// logging is how logs look.
 type logging struct {
 	format, level string
 }
 
 func (l *logging) register(root *cobra.Command) {
-	root.PersistentFlags().StringVar(&l.format, "log-format", formatText, "logs on stderr as text or json")
-	root.PersistentFlags().StringVar(&l.level, "log-level", "info", "least level of logs: debug, info, warn or error")
+	root.PersistentFlags().StringVar(&l.format, "log-format", formatText, "the format of logs on stderr: text or json")
+	root.PersistentFlags().StringVar(&l.level, "log-level", "info", "the least level that is logged: debug, info, warn or error")
 	completeWith(root, "log-format", formatText, formatJSON)
 	completeWith(root, "log-level", "debug", "info", "warn", "error")
 }
@@ -38,8 +37,8 @@ func (l *logging) logger(to io.Writer) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(to, &options)), oneOf("log-format", l.format, formatText, formatJSON)
 }
 
-// driverLog makes what the driver prints, such as each connection that broke, a
-// debug log: what matters of it is in an error too.
+// driverLog sends the driver's own output, such as broken connections, to the debug log, because errors contain the same
+// information.
 type driverLog struct{ log *slog.Logger }
 
 func (d driverLog) Print(v ...any) {

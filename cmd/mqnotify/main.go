@@ -1,5 +1,5 @@
 // Mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables
-// from the command line. `mqnotify --help` says how; docs/reference/cli.md says the rest.
+// from the command line. See `mqnotify --help` and docs/reference/cli.md.
 package main
 
 import (

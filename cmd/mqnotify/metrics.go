@@ -23,14 +23,15 @@ func (a *app) registerMetrics(cmd *cobra.Command) {
 	completeNothing(cmd, "metrics")
 }
 
-// measured is the metrics of a command, which are served if --metrics is given.
+// measured has the metrics of a command.
 type measured struct {
 	registry *prometheus.Registry
 	readers  *metrics.Readers
 	stop     func()
 }
 
-// measure begins to serve the metrics of a command that uses db. The caller calls stop at the command's end.
+// measure creates the metrics of a command that uses db, and serves them if --metrics is given. The caller calls stop at the end
+// of the command.
 func (a *app) measure(ctx context.Context, db *notify.DB) (*measured, error) {
 	m := &measured{registry: metrics.NewRegistry(a.commands)}
 	m.readers, m.stop = metrics.NewReaders(m.registry), func() {}
@@ -48,21 +49,21 @@ func (a *app) measure(ctx context.Context, db *notify.DB) (*measured, error) {
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
-	// A command that finishes what is in hand is still asked.
+	// The metrics are served after Ctrl-C too, while the command finishes.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { m.readers.Clock.Run(ctx, db) })
 	running.Go(func() { _ = server.Serve(listener) }) // until stop
 	m.stop = func() {
 		cancel()
-		_ = server.Close() // a scrape that is under way is worth no wait
+		_ = server.Close() // it does not wait for a scrape in progress
 		running.Wait()
 	}
 	a.log.InfoContext(ctx, "metrics", "url", "http://"+listener.Addr().String()+"/metrics")
 	return m, nil
 }
 
-// count registers counters whose values are known elsewhere: f returns them in the order of the label's values.
+// count registers a counter for each value of the label. f returns the counts in the order of values.
 func (m *measured) count(name, help string, labels prometheus.Labels, label string, values []string, f func() []uint64) {
 	for i, value := range values {
 		all := prometheus.Labels{label: value}
@@ -74,7 +75,7 @@ func (m *measured) count(name, help string, labels prometheus.Labels, label stri
 	}
 }
 
-// groups adds how far the groups of a topic are, and its largest id.
+// groups registers the metrics of a topic's groups and its largest id.
 func (m *measured) groups(db *notify.DB, topic, key string) error {
 	c, err := consumer.New(db, topic, consumer.Options{Key: key})
 	if err == nil {
@@ -83,25 +84,25 @@ func (m *measured) groups(db *notify.DB, topic, key string) error {
 	return err
 }
 
-// groupCollector asks the database, every 2 s at most.
+// groupCollector collects the metrics of a topic's groups. It asks the database at most every 2 s.
 type groupCollector struct {
 	consumer *consumer.Consumer // of every group
 	topic    string
 	mu       sync.Mutex
 	asked    time.Time
-	status   *consumer.Status // nil if the database did not tell
+	status   *consumer.Status // nil if the last query failed
 }
 
 func (c *groupCollector) Describe(to chan<- *prometheus.Desc) { metrics.DescribeGroups(to) }
 
 func (c *groupCollector) Collect(to chan<- prometheus.Metric) {
-	const patience = 2 * time.Second // a scrape has little more
+	const patience = 2 * time.Second // scrapes time out soon after
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.asked) > patience {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		c.status, _ = c.consumer.Status(ctx) // without it they are missing
+		c.status, _ = c.consumer.Status(ctx) // after an error the scrape has no metrics of groups
 		c.asked = time.Now()
 	}
 	if c.status != nil {

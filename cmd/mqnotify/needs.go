@@ -14,14 +14,15 @@ type need struct {
 	grants []grant
 }
 
-// grant is privileges on a table of the database, or on each topic if table is
-// empty, its name with suffix behind it, or on what else on names, or on a routine or all of the database.
+// grant has privileges on one of: the whole database (database), a routine, any object (on), a table of the database (table),
+// or, if all of these are empty, the table of each topic, with suffix appended to its name.
 type grant struct {
 	privileges, table, on, suffix, routine string
 	database                               bool
 }
 
-// An account that may insert an id can insert the largest one, and the table takes no more rows. So these name the columns.
+// These name the columns, without the id, because an account that may insert the largest id can make the table refuse all
+// further rows.
 const (
 	insertMessage = "INSERT (headers,payload)"
 	insertTask    = "INSERT (queue,state,claim_order,state_at,priority,retries,unique_key,payload)"
@@ -293,7 +294,7 @@ var needs = []need{
 		}},
 }
 
-// statements are the GRANTs without their TO.
+// statements returns the GRANT statements without "TO account".
 func (n need) statements(database string, topics []string) (all []string) {
 	for _, g := range n.grants {
 		switch {

@@ -13,12 +13,12 @@ import (
 func newNotify(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "notify NAME [PAYLOAD]",
-		Short: "Send a notification to all that listen to a name",
-		Long: `Stores a notification of NAME, any text, with PAYLOAD, of at most 8000 bytes. Every process
-that listens to NAME receives it. The exit code is 0 when it is stored, whether any process
-listens or not. A process that begins to listen later does not receive it.
+		Short: "Send a notification to all processes that listen to a name",
+		Long: `Stores a notification for NAME, any text, with a PAYLOAD of at most 8000 bytes. Every process
+that listens to NAME receives it; a process that begins to listen later does not. The exit code
+is 0 when the notification is stored, whether or not a process listens.
 
-Any program can do the same, also in the middle of a transaction:
+Any program can send one, also inside a transaction:
 INSERT INTO mqnotify_notification (name, payload) VALUES ('reload', 'prices').`,
 		Example: `  mqnotify notify reload
   mqnotify notify orders '{"order": 7}'`,
@@ -34,7 +34,7 @@ INSERT INTO mqnotify_notification (name, payload) VALUES ('reload', 'prices').`,
 	}
 }
 
-// nameAndPayload accepts a name, and a payload after it.
+// nameAndPayload accepts a name and an optional payload.
 func nameAndPayload(_ *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:
@@ -42,7 +42,7 @@ func nameAndPayload(_ *cobra.Command, args []string) error {
 	case 1, 2:
 		return nil
 	}
-	return fmt.Errorf("one PAYLOAD only, and %q is another", args[2])
+	return fmt.Errorf("one PAYLOAD only: %q is a second one", args[2])
 }
 
 func (a *app) notify(ctx context.Context, name, payload string) error {
@@ -51,7 +51,7 @@ func (a *app) notify(ctx context.Context, name, payload string) error {
 		return err
 	}
 	defer closeDB(db)
-	longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+	longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 	defer release()
 	return notify.Notify(longer, db, name, payload)
 }

@@ -15,7 +15,6 @@ import (
 // periods are the calendar periods of --every.
 var periods = []string{"hour", "day", "week", "month"}
 
-// onceOptions are once's flags.
 type onceOptions struct {
 	every  string // hour, day, week, month, or a duration
 	zone   string
@@ -28,23 +27,26 @@ func newOnce(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "once KEY [flags] -- COMMAND ARGS...",
 		Short: "Run a command once, whichever machine asks first",
-		Long: `Runs COMMAND if nobody has run one for KEY before, on any machine; otherwise it exits with
-0, or the code of -E, at once. KEY is 1 to 255 characters.
+		Long: `Runs COMMAND unless once has already run a command for KEY, on any machine. Otherwise it exits at
+once with 0, or the code of -E. KEY is any text of 1 to 255 characters.
 
-With --every, COMMAND is run once in each calendar hour, day, week (from Monday) or month:
-for a task that many machines schedule. The server's clock says what the time is, and --tz in
-which time zone the calendar is: that of the crontab. Schedule the task some seconds or more
-away from the start of a period. --every may be a duration, too, which is counted from the
-last run: take less than the schedule's interval, so that a run that is a second early is not
-left out. In local time 23h is no replacement for a day: two runs may be exactly 23 h apart.
+With --every hour, day, week (from Monday) or month, COMMAND runs once in each calendar period: for
+a task in the crontabs of many machines. The period is that of the server's clock, in the time zone
+--tz: give the crontab's zone. Schedule the task some seconds or more away from the start of a
+period.
 
-At most once: KEY is used up before COMMAND runs, and stays so if it fails, or if the
-machine dies. --reset makes KEY new. The exit code is that of COMMAND (128 and the
-signal's number if a signal ended it), which gets mqnotify's stdin and signals; it can't
-read from a terminal: that would stop it. When mqnotify is killed, all that COMMAND has
-started is ended, as with lock.
+--every may also be a duration, counted from the last run. Give less than the schedule's interval,
+so that a run that is a second early is not skipped. Don't give 23h for a daily crontab in local
+time: when clocks go forward, two runs are exactly 23 h apart.
 
-It needs the tables that init makes.`,
+COMMAND runs at most once, because KEY is used up before COMMAND runs, and stays used if COMMAND
+fails or the machine dies. --reset makes KEY new.
+
+The exit code is that of COMMAND (128 plus the signal's number if a signal ended it). COMMAND gets
+mqnotify's stdin and signals; it can't read from a terminal, which would stop it. When mqnotify is
+killed, all that COMMAND has started is ended, as with mqnotify lock.
+
+once needs the tables that init makes.`,
 		Example: `  mqnotify once migrate-2026-11 -- ./migrate
   mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in all crontabs
   mqnotify once often --every 9m -- ./report
@@ -70,10 +72,10 @@ It needs the tables that init makes.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.every, "every", "", "run it once in each hour, day, week or month, or when this long has passed since\nit was last run (such as 9m)")
+	flags.StringVar(&o.every, "every", "", "run COMMAND once in each hour, day, week or month, or again when this long has\npassed since its last run (such as 9m)")
 	flags.StringVar(&o.zone, "tz", "", "the time `zone` of the periods, such as Europe/Berlin (default this machine's)")
 	flags.BoolVar(&o.reset, "reset", false, "make KEY new, and run nothing")
-	flags.IntVarP(&o.notRun, "conflict-exit-code", "E", exitDone, "the exit `code` when the command is not run")
+	flags.IntVarP(&o.notRun, "conflict-exit-code", "E", exitDone, "the exit `code` if COMMAND is not run")
 	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "every", periods...)
 	completeNothing(cmd, "tz", "conflict-exit-code")
@@ -90,12 +92,12 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 		return err
 	}
 	defer closeDB(db)
-	through, err := try(ctx, db)
+	first, err := try(ctx, db)
 	if err != nil {
 		return err
 	}
-	if !through {
-		a.log.InfoContext(ctx, "it was done already: the command is not run", "key", key)
+	if !first {
+		a.log.InfoContext(ctx, "the key was done already: the command is not run", "key", key)
 		if o.notRun != exitDone {
 			return &exitError{code: o.notRun}
 		}
@@ -104,7 +106,7 @@ func (a *app) once(ctx context.Context, o onceOptions, periodic bool, key string
 	return a.guarded(ctx, supervisor.New(args, killAfter), []string{"MQNOTIFY_KEY=" + key}, nil)
 }
 
-// parse returns the function that tries to get through.
+// parse returns the function that reports whether this call is the first for the key, or the first in the period.
 func (o onceOptions) parse(periodic bool, key string) (try func(context.Context, *notify.DB) (bool, error), err error) {
 	if !periodic {
 		return func(ctx context.Context, db *notify.DB) (bool, error) {
@@ -141,7 +143,7 @@ func (a *app) resetOnce(ctx context.Context, key string) error {
 	}
 	done, err := once.Reset(ctx, key)
 	if err == nil && !done {
-		a.log.WarnContext(ctx, "nobody has done it: nothing to reset", "key", key)
+		a.log.WarnContext(ctx, "the key was not done: nothing to reset", "key", key)
 	}
 	return err
 }

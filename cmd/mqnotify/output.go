@@ -11,7 +11,7 @@ type outputError struct{ error }
 
 func (e outputError) Unwrap() error { return e.error }
 
-// writeAll writes the text to stdout.
+// writeAll writes the text to stdout. Its error is an outputError.
 func writeAll(out io.Writer, text string) error {
 	if _, err := io.WriteString(out, text); err != nil {
 		return outputError{err}
@@ -19,8 +19,7 @@ func writeAll(out io.Writer, text string) error {
 	return nil
 }
 
-// ignoreBrokenPipe drops the error that the reader of stdout, such as head, has ended:
-// the command then ends quietly.
+// ignoreBrokenPipe returns nil if the reader of stdout, such as head, has ended. The command then ends quietly.
 func ignoreBrokenPipe(err error) error {
 	if errors.As(err, &outputError{}) && errors.Is(err, syscall.EPIPE) {
 		return nil

@@ -23,12 +23,11 @@ const (
 type printer struct {
 	out    *bufio.Writer
 	format func(out *bufio.Writer, m consumer.Message) error
-	// fail ends the run: that stdout can't be written to is no message's fault, and
-	// must neither be tried again nor fill the dead letters.
+	// fail ends the run after a failure to write to stdout. Such a message must neither be tried again nor go to the dead letters.
 	fail context.CancelCauseFunc
 }
 
-// handler prints messages, which count as handled once they are written out.
+// handler prints messages. They count as handled after they were written to stdout.
 func (p *printer) handler(reader *metrics.Reader) consumer.Handler {
 	return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
 		reader.Delivered(messages, time.Now())
@@ -58,7 +57,7 @@ func (p *printer) failed(err error) error {
 	return err
 }
 
-// parseFormat reads --format.
+// parseFormat parses --format.
 func parseFormat(text string) (func(out *bufio.Writer, m consumer.Message) error, error) {
 	switch text {
 	case formatJSON:
@@ -90,7 +89,7 @@ func printJSON(out *bufio.Writer, m consumer.Message) error {
 	return err
 }
 
-// shown is a message as a template sees it.
+// shown is the data of a --format template.
 type shown struct {
 	ID        uint64
 	Topic     string
@@ -100,13 +99,13 @@ type shown struct {
 	isRow     bool
 }
 
-// Row is the columns of a row of a table that is no message table.
+// Row returns the columns by name. It fails for a message table.
 func (s shown) Row() (map[string]any, error) {
 	if !s.isRow {
 		return nil, fmt.Errorf("%s is a message table: its messages have .ID, .CreatedAt, .Headers and .Payload", s.Topic)
 	}
 	decoder := json.NewDecoder(strings.NewReader(s.Payload))
-	decoder.UseNumber() // all 64 bits of an id
+	decoder.UseNumber() // a float64 would lose bits of a 64-bit id
 	var row map[string]any
 	err := decoder.Decode(&row)
 	return row, err

@@ -165,7 +165,7 @@ func TestFirstSignal(t *testing.T) {
 			p.out.contains(t, "begun\n")
 			p.signal(t, signal)
 			p.signal(t, signal)
-			p.err.contains(t, "once more stops at once")
+			p.err.contains(t, "a second signal stops at once")
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
 			require.Equal(t, exitDone, p.code(t))
 			require.Equal(t, "begun\nended\n", p.out.String())
@@ -183,7 +183,7 @@ func TestSecondSignal(t *testing.T) {
 			"sh", "-c", "trap '' TERM INT; sleep 1000 & echo $! begun; wait; wait")
 		p.out.contains(t, "begun\n")
 		p.signal(t, os.Interrupt)
-		p.err.contains(t, "once more stops at once") // two at once may arrive as one
+		p.err.contains(t, "a second signal stops at once") // two at once may arrive as one
 		p.signal(t, os.Interrupt)
 		require.Equal(t, exitFailed, p.code(t))
 		p.err.contains(t, "stopped at once")

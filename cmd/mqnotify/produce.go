@@ -19,17 +19,15 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// publishPatience is how long the publishing in hand may take after Ctrl-C.
+// publishPatience is how long a publish in progress may take after Ctrl-C.
 const publishPatience = 10 * time.Second
 
-// The modes of produce: commit, which listeners see by themselves, or take turns
-// with the one consumer too.
+// The modes of produce.
 const (
 	modeNotify    = "notify"
 	modeHandshake = "handshake"
 )
 
-// produceOptions are produce's flags.
 type produceOptions struct {
 	headers  []string
 	batch    int
@@ -43,20 +41,20 @@ func newProduce(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "produce TOPIC [MESSAGE...]",
 		Short: "Publish messages: the arguments, or each line of stdin",
-		Long: `Publishes each MESSAGE, or else each line of stdin without its newline; every other
-byte stays as it is. Lines that come one at a time are published at once; lines that
-come faster are committed together, --batch of them at most, all or none.
+		Long: `Publishes each MESSAGE, or if there is none, each line of stdin without its newline and
+otherwise unchanged. A line that arrives alone is published at once. Lines that arrive faster are
+committed together: at most --batch of them, all or none.
 
-The topic's wake trigger wakes its consumers. Where it has none, produce calls the
-procedure mqnotify_wake after each commit. Where the database has neither, consumers find
-the messages by polling, within a second.
+The topic's wake trigger wakes the consumers. If the topic has none, produce calls the procedure
+mqnotify_wake after each commit. If the database has neither, consumers find the messages by
+polling, within a second.
 
-In the mode handshake it takes turns with the one consumer on an advisory lock, and
-waits while that works: use consume --mode handshake on the other side.
+With --mode handshake one producer and one consumer alternate on an advisory lock, and produce
+waits while the consumer works. Start the consumer with consume --mode handshake.
 
-A server that goes away is waited for, unless it went in the middle of a commit: then
-nobody can tell whether the messages are stored, and produce fails. When it fails, it
-says how many messages were committed before.`,
+produce waits for a server that is away. If the connection ends during a commit, it is unknown
+whether the messages are stored, and produce fails. When it fails, it prints how many messages
+were committed before.`,
 		Example: `  mqnotify produce orders 'hello'
   mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
   tail -F access.log | mqnotify produce lines
@@ -68,20 +66,20 @@ says how many messages were committed before.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.headers, "header", nil, "a header of every message, as `name=value`; may be given again")
+	flags.StringArrayVar(&o.headers, "header", nil, "a header of every message, as `name=value`; may be repeated")
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
-	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to take turns with one consumer")
-	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each message on a line, once it is committed")
+	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to alternate with one consumer")
+	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed message on a line")
 	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
 	completeNothing(cmd, "header", "batch")
 	completeWith(cmd, "mode", modeNotify, modeHandshake)
 	return cmd
 }
 
-// publisher publishes. Of a handshake it says why Run has ended.
+// publisher is a producer whose errors after the end of a handshake's Run have the reason for the end.
 type publisher struct {
 	*producer.Producer
-	ended func() error // why Run has ended; nil without a handshake
+	ended func() error // returns the reason; nil without a handshake
 }
 
 func (p *publisher) publish(ctx context.Context, messages []producer.Message) ([]uint64, error) {
@@ -136,7 +134,7 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 	return ignoreBrokenPipe(err)
 }
 
-// publishAll publishes what next gives until it gives nothing more.
+// publishAll publishes the payloads that next returns, until next returns none.
 func (a *app) publishAll(ctx context.Context, to *publisher, headers map[string]string, o produceOptions,
 	next func(ctx context.Context, most int) ([][]byte, error),
 ) (published int, err error) {
@@ -162,8 +160,8 @@ func (a *app) publishAll(ctx context.Context, to *publisher, headers map[string]
 	}
 }
 
-// publish is not cut off by the first Ctrl-C, which would leave it in doubt. A
-// server that was there and is away is waited for, when nothing can have been stored.
+// publish publishes the messages. The first Ctrl-C does not interrupt a commit, whose outcome would then be unknown. If the
+// connection is lost, publish tries again, provided that the server answered before (wasThere) and that nothing was stored.
 func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
 	waits := notify.Exponential(100*time.Millisecond, 5*time.Second)
 	for {
@@ -183,7 +181,7 @@ func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Me
 	}
 }
 
-// publisher is how the mode publishes; stop ends it.
+// publisher opens the producer for o.mode. The caller calls stop to close it.
 func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ *publisher, stop func(), err error) {
 	options := producer.Options{Logger: a.log, Flag: o.flag}
 	if o.mode == modeHandshake {
@@ -194,7 +192,7 @@ func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o prod
 		return nil, nil, err
 	}
 	if o.mode == modeNotify {
-		return &publisher{p, nil}, func() { _ = p.Close() }, nil // it fails at nothing that matters any more
+		return &publisher{p, nil}, func() { _ = p.Close() }, nil // at the end of the command its error has no remedy
 	}
 	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -217,14 +215,14 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 			return nil, usagef("--header %q: write name=value", pair)
 		}
 		if header.Reserved(name) {
-			return nil, usagef("--header %q: names that begin with %s are mqnotify's: take another", pair, header.Prefix)
+			return nil, usagef("--header %q: names that begin with %s are reserved: choose another", pair, header.Prefix)
 		}
 		headers[name] = value
 	}
 	return headers, nil
 }
 
-// takeFrom gives the messages, most of them at a time.
+// takeFrom returns a function that returns the messages, at most most of them at a time.
 func takeFrom(messages []string) func(ctx context.Context, most int) ([][]byte, error) {
 	return func(ctx context.Context, most int) (batch [][]byte, err error) {
 		if len(messages) > 0 && ctx.Err() != nil {

@@ -13,27 +13,27 @@ import (
 	"github.com/mqnotify/mqnotify/bridge"
 )
 
-// progressEvery is how often progress is logged where there is no terminal.
+// progressEvery is how often progress is logged if stderr is no terminal.
 const progressEvery = 10 * time.Second
 
-// progress shows how far a backlog is: a bar on a terminal, lines of the log elsewhere.
+// progress shows how far a bridge has sent its backlog: a bar on a terminal, else log lines.
 type progress struct {
-	mu    sync.Mutex // report and waits are called by two goroutines
+	mu    sync.Mutex // two goroutines call report and waits
 	app   *app
 	topic string
-	bar   *progressbar.ProgressBar // nil until there is a backlog, and without a terminal
+	bar   *progressbar.ProgressBar // nil until there is a backlog, and if stderr is no terminal
 	draws bool                     // stderr is a terminal
-	last  time.Time                // when it was logged; the first page is at once
-	said  bool                     // that there is a backlog
-	done  bool                     // it is caught up
-	held  bool                     // the bar says what the rows wait for
+	last  time.Time                // of the last log line
+	said  bool                     // a backlog was shown
+	done  bool                     // the backlog is sent
+	held  bool                     // the bar shows the id that the rows wait for
 }
 
 func (a *app) newProgress(topic string, draws bool) *progress {
 	return &progress{app: a, topic: topic, draws: draws}
 }
 
-// drawsProgress reports whether a bar can be shown.
+// drawsProgress reports whether to show a bar: stderr is a terminal, and logs are text.
 func (a *app) drawsProgress() bool { return isTerminalOut(a.err) && a.logging.format != formatJSON }
 
 func isTerminalOut(out io.Writer) bool {
@@ -45,7 +45,7 @@ func isTerminalOut(out io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// report is for bridge.Options.Report.
+// report implements bridge.Options.Report.
 func (p *progress) report(now bridge.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,8 @@ func (p *progress) report(now bridge.Progress) {
 	}
 }
 
-// waits is for consumer.Options.Waiting: the bar says what the rows wait for. Where there is no bar the log says it.
+// waits implements consumer.Options.Waiting: the bar shows the id that the rows wait for. Without a bar, the consumer's own log
+// line suffices.
 func (p *progress) waits(id uint64, most time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +79,7 @@ func (p *progress) waits(id uint64, most time.Duration) {
 	p.held = true
 	text := fmt.Sprintf("%s: waits for id %d", p.topic, id)
 	if most > 0 {
-		text += fmt.Sprintf(", %v at most", most.Round(time.Second))
+		text += fmt.Sprintf(", at most %v", most.Round(time.Second))
 	}
 	p.bar.Describe(text)
 }
@@ -90,12 +91,12 @@ func (p *progress) log(message string, now bridge.Progress) {
 		"percent", fmt.Sprintf("%.1f", percent(now)), "rows_per_second", rate(now), "left", now.Left.Round(time.Second))
 }
 
-// rate is how many messages a second were sent.
+// rate returns the messages sent per second.
 func rate(now bridge.Progress) int {
 	return int(float64(now.Sent) / max(now.Elapsed, time.Nanosecond).Seconds())
 }
 
-// percent is of ids, which are more than rows.
+// percent returns how far the bridge is through the backlog's range of ids. The range may have gaps, so it is not the share of rows.
 func percent(now bridge.Progress) float64 {
 	if now.Head <= now.From {
 		return 100
@@ -108,10 +109,10 @@ func (p *progress) draw(now bridge.Progress) {
 	if p.bar == nil {
 		p.bar = p.app.newBar(int64(now.Head-now.From), p.topic)
 	}
-	_ = p.bar.Set64(int64(now.ID - now.From)) // what a terminal can't show is not the bridge's failure
+	_ = p.bar.Set64(int64(now.ID - now.From)) // the bridge goes on even if the terminal can't show the bar
 }
 
-// newBar is a bar on the terminal for so many rows.
+// newBar returns a progress bar that is full at rows.
 func (a *app) newBar(rows int64, description string) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(rows,
 		progressbar.OptionSetWriter(a.stderr),
@@ -124,14 +125,14 @@ func (a *app) newBar(rows int64, description string) *progressbar.ProgressBar {
 	)
 }
 
-// end leaves the terminal's line to the next writer.
+// end removes the bar, so that the next output begins on a line of its own.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
 }
 
-// clear is end for a caller that has mu.
+// clear is end for a caller that holds mu.
 func (p *progress) clear() {
 	if p.bar != nil {
 		_ = p.bar.Exit() // as above

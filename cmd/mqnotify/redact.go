@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// redactor writes logs and errors with the password taken out, should any have
-// come so far. Safe for concurrent use.
+// redactor is a writer for logs and errors that replaces secrets. It is a second defense: no text should contain one. Safe for
+// concurrent use.
 type redactor struct {
 	mu      sync.Mutex
 	to      io.Writer
 	secrets [][2][]byte
 }
 
-// hide shows the second in the place of the first.
+// hide makes the redactor write instead in place of secret.
 func (r *redactor) hide(secret, instead string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,7 +30,7 @@ func (r *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// redact returns the text without what is hidden.
+// redact returns the text with its secrets replaced.
 func (r *redactor) redact(text []byte) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()

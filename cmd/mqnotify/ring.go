@@ -18,15 +18,15 @@ import (
 func newRing(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ring COMMAND",
-		Short: "Keep the newest entries of a stream, older ones overwritten, and read them",
-		Long: `A ring buffer has a fixed number of entries, the newest of which overwrites the oldest. Writers
-never wait for readers, of which there may be any number: reading takes nothing away. One
-that was overtaken is told how many entries it missed.`,
+		Short: "Keep and read the newest entries of a stream, in a ring buffer",
+		Long: `A ring buffer holds a fixed number of entries; a new entry overwrites the oldest. Writers never
+wait for readers. Any number of readers may read, and reading removes nothing. A reader that is
+too slow is told how many entries it missed.`,
 		Example: `  mqnotify ring create log --size 1000
   vmstat 1 | mqnotify ring put log
   mqnotify ring read log --follow`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return usagef("create, put or read?") },
+		RunE: func(*cobra.Command, []string) error { return usagef("give one of create, put or read") },
 	}
 	cmd.AddCommand(newRingCreate(a), newRingPut(a), newRingRead(a))
 	return cmd
@@ -37,14 +37,14 @@ func newRingCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME --size N",
 		Short: "Make a ring buffer",
-		Long: `Makes the ring NAME of --size entries, in the tables that init makes. One that is there stays
-as it is; it is an error if its size is another.`,
+		Long: `Makes the ring buffer NAME of --size entries, in the tables that init makes. If it exists with the
+same size, create changes nothing; if it exists with another size, create fails.`,
 		Example:           `  mqnotify ring create log --size 1000`,
 		Args:              oneName("NAME"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("size") {
-				return usagef("--size: say how many entries it has")
+				return usagef("--size: say how many entries the ring keeps")
 			}
 			db, err := a.open()
 			if err != nil {
@@ -54,7 +54,7 @@ as it is; it is an error if its size is another.`,
 			return ringbuffer.Create(cmd.Context(), db, args[0], size)
 		},
 	}
-	cmd.Flags().IntVar(&size, "size", 0, "how many entries it keeps; from 1 to 10000000")
+	cmd.Flags().IntVar(&size, "size", 0, "how many entries the ring keeps; from 1 to 10000000")
 	completeNothing(cmd, "size")
 	return cmd
 }
@@ -63,12 +63,12 @@ func newRingPut(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "put NAME [PAYLOAD...]",
 		Short: "Append entries to a ring",
-		Long: `Appends each PAYLOAD to the ring NAME, or each line of stdin if there is none, and returns
-when they are committed. What comes faster than it can be committed is committed together,
-1000 at most and not more than the ring has room for, all or none.
+		Long: `Appends each PAYLOAD to the ring NAME, or each line of stdin if no PAYLOAD is given, and returns
+when the entries are committed. Lines that arrive faster than they can be committed are committed
+together: at most 1000 of them and at most the ring's size, all or none.
 
-The wake trigger of mqnotify_ring, which mqnotify init makes, wakes readers at once. Where there
-is none, put calls the procedure mqnotify_wake after each commit. Where the database has neither,
+The wake trigger of mqnotify_ring, which mqnotify init makes, wakes readers at once. If it does not
+exist, put calls the procedure mqnotify_wake after each commit. If the database has neither,
 readers find the entries by polling, within a second.`,
 		Example: `  mqnotify ring put log 'hello'
   vmstat 1 | mqnotify ring put log`,
@@ -80,7 +80,7 @@ readers find the entries by polling, within a second.`,
 	}
 }
 
-// openRing is access to a ring that is there, and its size; done closes it.
+// openRing opens an existing ring and returns its size. The caller calls done to close it.
 func (a *app) openRing(ctx context.Context, name string) (ring *ringbuffer.Buffer, size int, done func(), err error) {
 	db, err := a.open()
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *app) openRing(ctx context.Context, name string) (ring *ringbuffer.Buffe
 	}
 	done = func() {
 		if ring != nil {
-			_ = ring.Close() // it fails at nothing that matters any more
+			_ = ring.Close() // at the end of the command its error has no remedy
 		}
 		closeDB(db)
 	}
@@ -125,7 +125,7 @@ func (a *app) ringPut(ctx context.Context, name string, payloads []string) error
 			return nil
 		}
 		if err == nil {
-			longer, release := lingering(ctx, publishPatience) // a commit is not cut off, which would leave it in doubt
+			longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 			_, err = ring.Append(longer, batch...)
 			release()
 		}
@@ -143,7 +143,6 @@ func (a *app) ringPut(ctx context.Context, name string, payloads []string) error
 	}
 }
 
-// ringReadOptions are ring read's flags.
 type ringReadOptions struct {
 	after  uint64
 	last   int
@@ -155,14 +154,14 @@ func newRingRead(a *app) *cobra.Command {
 	var o ringReadOptions
 	cmd := &cobra.Command{
 		Use:   "read NAME",
-		Short: "Print the entries of a ring, and with -f the next ones as they come",
-		Long: `Prints the entries of the ring NAME from the oldest that is there, -n of the newest, or those
-after the number --after; with -f it goes on with those that come, and waits in the server
-for them. Nothing is stored, and nothing taken away.
+		Short: "Print the entries of a ring, and with -f new ones as they arrive",
+		Long: `Prints all entries of the ring NAME, or the newest -n, or those with numbers above --after. With
+-f it waits in the server for new entries and prints them too. It stores nothing and removes
+nothing.
 
-An entry is its payload on a line, or with --json an object with its number, time and payload
-(payload_base64 if that is no UTF-8). Entries that were overwritten before they were read are
-told on stderr, how many it was, and with --json also in their place, as {"missed": 3}.`,
+For each entry it prints the payload on a line, or with --json an object with number, time and
+payload (payload_base64 if it is not UTF-8). If entries were overwritten before they were read,
+their number is logged to stderr, and with --json also printed in their place, as {"missed": 3}.`,
 		Example: `  mqnotify ring read log
   mqnotify ring read log -f -n 0
   mqnotify ring read log --after 4711 --json`,
@@ -182,9 +181,9 @@ told on stderr, how many it was, and with --json also in their place, as {"misse
 	flags := cmd.Flags()
 	flags.IntVarP(&o.last, "last", "n", -1, "begin with this many of the newest entries")
 	flags.Lookup("last").DefValue = "all"
-	flags.Uint64Var(&o.after, "after", 0, "begin after the entry of this `number`; what is gone of those after it counts as missed")
-	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the entries that come")
-	flags.BoolVar(&o.json, "json", false, "a line of JSON for each entry")
+	flags.Uint64Var(&o.after, "after", 0, "begin after the entry with this `number`; overwritten entries after it count as missed")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "wait for new entries and print them")
+	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each entry")
 	completeNothing(cmd, "last", "after")
 	return cmd
 }
@@ -202,17 +201,16 @@ func (a *app) ringRead(ctx context.Context, o ringReadOptions, name string) erro
 	switch {
 	case o.after > head:
 		return usagef("--after %d: the newest entry of ring %q is %d", o.after, name, head)
-	case o.last >= 0 && o.last < size && uint64(o.last) < head: // else it begins with the oldest
+	case o.last >= 0 && o.last < size && uint64(o.last) < head: // else read begins with the oldest entry
 		o.after = head - uint64(o.last)
 	}
 	if err = a.printRing(ctx, o, name, ring, head); ctx.Err() != nil {
-		return nil // how it is stopped
+		return nil // Ctrl-C is no failure
 	}
 	return ignoreBrokenPipe(err)
 }
 
-// printRing prints up to the entry head, or follows without an end. If the server goes away
-// while it follows, it waits for the server.
+// printRing prints the entries up to head, or with --follow until ctx ends. With --follow it waits for a server that is away.
 func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, ring *ringbuffer.Buffer, head uint64) error {
 	const most = 100
 	out := bufio.NewWriter(a.out)

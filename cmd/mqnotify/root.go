@@ -8,27 +8,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newRoot is the whole command line. A command is a function in a file of its own
-// and a line here.
+// newRoot returns the whole command line. Each command is a function in a file of its own, and a line here.
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "mqnotify COMMAND",
 		Short: "A notification queue in MySQL and MariaDB tables",
-		Long: `mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables. It
-needs ordinary table privileges, and loses no row that commits late (its account must see
-open transactions: "mqnotify doctor" tells).
+		Long: `mqnotify publishes, consumes and follows the rows of MySQL and MariaDB tables. It needs ordinary
+table privileges. It loses no row that commits late, if its account can see open transactions
+("mqnotify doctor" checks this).
 
 A topic is a table: one that init made, or any table with an AUTO_INCREMENT key.
 
-The server is named by --dsn or MQNOTIFY_DSN, in the driver's form
+Name the server with --dsn or MQNOTIFY_DSN, in the driver's form
 (user:password@tcp(host:3306)/database) or as a URL
-(mysql://user:password@host:3306/database?tls=true), by --defaults-file, or by
-~/.my.cnf if nothing is given. Other users of the machine can see what stands on
-a command line: a password belongs into MQNOTIFY_DSN or a file.
+(mysql://user:password@host:3306/database?tls=true), or with --defaults-file. The default is
+~/.my.cnf. Other users of the machine can see the command line: put a password into MQNOTIFY_DSN
+or a file.
 
-Data goes to stdout, logs to stderr. The exit code is 0 when it is done, 1 when it
-failed, 2 when the command line is wrong. Ctrl-C finishes what is in hand and
-exits with 0; if that takes long it says so, and one more stops at once.`,
+Data goes to stdout, logs to stderr. The exit code is 0 for success, 1 for a failure, and 2 for a
+wrong command line. Ctrl-C finishes the work in hand and exits with 0. If that takes longer than
+0.7 s mqnotify says so, and a second Ctrl-C ends it at once.`,
 		Example: `  export MQNOTIFY_DSN='mysql://user:password@127.0.0.1:3306/shop'
   mqnotify demo                                  # see a producer and a consumer work
   mqnotify init orders
@@ -44,7 +43,7 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 			}
 			a.log, a.started = log, true
 			a.setDefault(log)
-			if !a.inheritDSN { // a program of bridge's exec: has the process's own environment
+			if !a.inheritDSN { // a program that bridge --to exec: runs inherits the process's environment
 				for _, name := range secretVariables {
 					if err := a.unsetenv(name); err != nil {
 						return err
@@ -91,10 +90,10 @@ exits with 0; if that takes long it says so, and one more stops at once.`,
 	return root
 }
 
-// released is the version of a build that has no repository to ask, such as the image's.
+// released is the version of a build outside a repository, such as that of the container image.
 var released string // -ldflags "-X main.released=v1.2.3"
 
-// version is the module's version, as the build noted it.
+// version returns the version that the build recorded, and that of Go.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

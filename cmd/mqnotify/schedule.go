@@ -8,14 +8,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	_ "time/tzdata" // the zones of CRON_TZ, where the host has none: in the container, on Windows
+	_ "time/tzdata" // the zones of CRON_TZ, for hosts that have none: containers, Windows
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// scheduleOptions are schedule's flags.
 type scheduleOptions struct {
 	recurring queue.Recurring
 	retries   int
@@ -27,19 +26,20 @@ func newSchedule(a *app) *cobra.Command {
 	var o scheduleOptions
 	cmd := &cobra.Command{
 		Use:   "schedule QUEUE [NAME --cron EXPRESSION [PAYLOAD]]",
-		Short: "Enter a task again and again, list such tasks, or remove one",
-		Long: `Stores a task that the workers of QUEUE enter each time that --cron says, once, however many
-they are, by the server's clock. Times that pass while no worker runs make one task
-together. One of the same NAME is replaced; with the same --cron it keeps the time it is due.
+		Short: "Make a recurring task, list recurring tasks, or remove one",
+		Long: `Stores a recurring task. At each time of --cron, by the server's clock, one of QUEUE's workers
+enters it as a task, once, however many workers there are. If several times pass while no worker
+runs, one task is entered for all of them. A recurring task with the same NAME is replaced; if
+--cron is the same, its next time stays.
 
---cron has the five fields of crontab(5), in UTC, or is @hourly, @daily, "@every 90s". With
-"CRON_TZ=Europe/Berlin " in front it is that zone's time: in the nights when the clocks are
-changed, a time that they skip is left out, and one that they show twice comes twice. With
---unique the task is not entered while the one before is neither done nor dead.
+--cron has the five fields of crontab(5), in UTC, or is @hourly, @daily or "@every 90s". The prefix
+"CRON_TZ=Europe/Berlin " selects another time zone: when clocks change, a time that is skipped has
+no task, and a time that comes twice has two. With --unique no task is entered while the one before
+is neither done nor dead.
 
-With QUEUE alone it lists the recurring tasks by their names, with the time each is due next;
-with --json each is a line of JSON, with its payload in payload, or in payload_base64 if
-that is no UTF-8. --remove forgets NAME; tasks that were entered stay.`,
+With QUEUE alone it lists the recurring tasks by name, with their next times. With --json each is a
+line of JSON, with its payload in payload, or in payload_base64 if it is not UTF-8. --remove removes
+NAME; tasks that were entered stay.`,
 		Example: `  mqnotify schedule reports nightly --cron '0 3 * * *' '{"kind": "daily"}'
   mqnotify schedule reports often --cron '*/5 * * * *' --unique often --retries 0
   mqnotify schedule reports
@@ -56,28 +56,28 @@ that is no UTF-8. --remove forgets NAME; tasks that were entered stay.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.recurring.Cron, "cron", "", "when, as a cron `expression`")
-	flags.IntVar(&o.recurring.Entry.Priority, "priority", 0, "a smaller number is done first; from -32768 to 32767")
-	flags.StringVar(&o.recurring.Entry.Unique, "unique", "", "not while a task of this `key` is unfinished")
-	flags.IntVar(&o.retries, "retries", 5, "how often each is tried again when it fails")
-	flags.BoolVar(&o.remove, "remove", false, "forget the recurring task NAME")
-	flags.BoolVar(&o.json, "json", false, "list a line of JSON for each")
+	flags.StringVar(&o.recurring.Cron, "cron", "", "when to enter the task, as a cron `expression`")
+	flags.IntVar(&o.recurring.Entry.Priority, "priority", 0, "tasks with a smaller number run first; from -32768 to 32767")
+	flags.StringVar(&o.recurring.Entry.Unique, "unique", "", "enter nothing while a task with this `key` is unfinished")
+	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
+	flags.BoolVar(&o.remove, "remove", false, "remove the recurring task NAME")
+	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each recurring task")
 	completeNothing(cmd, "cron", "priority", "unique", "retries")
 	return cmd
 }
 
-// What schedule is to do.
+// The actions of schedule.
 const (
 	scheduleList = iota
 	scheduleStore
 	scheduleRemove
 )
 
-// read makes the recurring task of the arguments.
+// read checks the arguments and flags, completes o.recurring from them, and returns the action.
 func (o *scheduleOptions) read(args []string, timed, described bool) (what int, err error) {
 	switch named := len(args) > 1; {
 	case len(args) > 3:
-		return 0, usagef("one PAYLOAD only, and %q is another", args[3])
+		return 0, usagef("one PAYLOAD only: %q is a second one", args[3])
 	case o.retries < 0:
 		return 0, usagef("--retries %d: 0 or more", o.retries)
 	case timed && o.remove:
@@ -89,7 +89,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 	case !named:
 		return scheduleList, nil
 	case o.remove && (described || len(args) > 2):
-		return 0, usagef("--remove forgets NAME: give nothing else")
+		return 0, usagef("--remove removes NAME: give nothing else")
 	case !timed && !o.remove:
 		return 0, usagef("say when with --cron, or --remove it; QUEUE alone lists all")
 	}
@@ -119,7 +119,7 @@ func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what
 	case scheduleRemove:
 		was, err := q.Unschedule(ctx, o.recurring.Name)
 		if err == nil && !was {
-			err = fmt.Errorf("queue %q: %w %q: `mqnotify schedule QUEUE` lists those that are there", name, errNoRecurring, o.recurring.Name)
+			err = fmt.Errorf("queue %q: %w %q: `mqnotify schedule QUEUE` lists the existing ones", name, errNoRecurring, o.recurring.Name)
 		}
 		return err
 	}
@@ -162,7 +162,7 @@ func (a *app) listSchedules(name string, all []queue.Recurring, asJSON bool) err
 	return writeAll(a.out, out.String())
 }
 
-// shownSchedule is a recurring task as --json writes it.
+// shownSchedule returns a recurring task in the form of --json.
 func shownSchedule(name string, s queue.Recurring) any {
 	return struct {
 		Queue    string    `json:"queue"`

@@ -50,7 +50,7 @@ func TestScheduleCommand(t *testing.T) {
 
 		// Of the same name is the same task; a worker that sleeps learns of it.
 		w := background(t, config, "work", "mail", "--", "cat")
-		w.err.contains(t, "waits for tasks")
+		w.err.contains(t, "waiting for tasks")
 		succeed(t, config, "schedule", "mail", "nightly", "--cron", "@every 1s", "tick\n")
 		require.Eventually(t, func() bool { return strings.Count(w.out.String(), "tick") > 1 }, patience, 5*time.Millisecond)
 		succeed(t, config, "schedule", "mail", "nightly", "--remove")

@@ -8,7 +8,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// selection is what consume and tail read of a table, and how.
+// selection has the flags of consume, bridge and tail that select rows and columns of the table.
 type selection struct {
 	idColumn string
 	columns  []string
@@ -20,18 +20,18 @@ type selection struct {
 func (s *selection) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.idColumn, "id-column", "", "read by this `column`, an integer with a unique index; default the AUTO_INCREMENT column\nor the primary key")
-	flags.StringSliceVar(&s.columns, "columns", nil, "print rows of these `columns`, with commas between them")
-	flags.StringVar(&s.where, "where", "", "read only the rows that meet this `SQL` condition; it is sent as it is")
-	flags.DurationVar(&s.grace, "grace", time.Minute, "how long a gap in the ids may be filled by a transaction that\n"+
-		"this account can't see (see grants); one that is open for longer\nmay LOSE its rows here")
+	flags.StringSliceVar(&s.columns, "columns", nil, "print rows of only these `columns`, separated by commas")
+	flags.StringVar(&s.where, "where", "", "read only the rows that meet this `SQL` condition, which is sent unchanged")
+	flags.DurationVar(&s.grace, "grace", time.Minute, "how long a gap in the ids stays open for a transaction that this\n"+
+		"account can't see (see grants); rows of transactions that stay open\nfor longer may be LOST")
 	completeNothing(cmd, "id-column", "columns", "where", "grace")
 }
 
-// registerAnyKey is for commands that must not lose a row without a word.
+// registerAnyKey adds --any-key to a command that refuses, without it, tables of which it could lose rows.
 func (s *selection) registerAnyKey(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&s.anyKey, "any-key", false, "read a table though its key is not AUTO_INCREMENT: a row that is inserted\n"+
-		"later with a smaller key is LOST (capture has no such loss); and a table\n"+
-		"with keys of 0 or less, whose rows are left out")
+	cmd.Flags().BoolVar(&s.anyKey, "any-key", false, "also read a table whose key is not AUTO_INCREMENT: rows inserted later with\n"+
+		"a smaller key are LOST (use capture to lose none); and a table with keys\n"+
+		"of 0 or less, whose rows are skipped")
 }
 
 func (s *selection) options(a *app) consumer.Options {

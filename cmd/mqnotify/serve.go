@@ -22,7 +22,6 @@ import (
 	"github.com/mqnotify/mqnotify/serve"
 )
 
-// serveOptions are serve's flags.
 type serveOptions struct {
 	serve.Options
 	listen, tokens, cert, key string
@@ -33,18 +32,19 @@ func newServe(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve TOPIC...",
 		Short: "Serve topics over HTTP: Server-Sent Events, publishing, and a page",
-		Long: `Serves these topics, and no other, until Ctrl-C:
+		Long: `Serves only these topics, until Ctrl-C:
 
   GET  /                          a page: rates, lag, a live tail, groups, dead letters
   GET  /topics/TOPIC/events       messages as Server-Sent Events; resumes by Last-Event-ID
   GET  /topics/TOPIC/messages     the same by long polling: ?after=CURSOR&wait=30s
-  POST /topics/TOPIC/messages     publishes the body; Idempotency-Key makes it once
+  POST /topics/TOPIC/messages     publishes the body, once for each Idempotency-Key
   GET  /healthz /readyz /metrics
 
-One reader reads each topic, however many clients there are. The file of --tokens has a
-line for each token: a name, the token or sha256: and its hash, and scopes such as
-read:orders,invoices publish:orders or admin:*; only its owner may read it (chmod 600).
-Without it the address must be one that this machine alone can reach. docs/guide/serve.md has the rest.`,
+serve reads each topic once, however many clients there are. The file of --tokens has a line for
+each token: a name, the token or sha256: and its hash, and scopes such as
+read:orders,invoices publish:orders or admin:*. Only its owner may be able to read it (chmod 600).
+Without tokens, --listen must be an address that only this machine can reach. More is in
+docs/guide/serve.md.`,
 		Example: `  mqnotify serve orders invoices
   curl -N http://127.0.0.1:8080/topics/orders/events
   mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,
@@ -56,23 +56,23 @@ Without it the address must be one that this machine alone can reach. docs/guide
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "the `address` to listen on; port 0 is any that is free")
-	flags.StringVar(&o.tokens, "tokens", "", "a `file` of tokens; needed where other machines can reach the address")
-	flags.StringVar(&o.cert, "tls-cert", "", "a `file` with the certificate; HTTPS then")
-	flags.StringVar(&o.key, "tls-key", "", "a `file` with its key")
-	flags.StringSliceVar(&o.Origins, "cors", nil, "`origins` whose pages may use the server, with commas between them; default none")
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "the `address` to listen on; port 0 is any free port")
+	flags.StringVar(&o.tokens, "tokens", "", "a `file` of tokens; required if other machines can reach the address")
+	flags.StringVar(&o.cert, "tls-cert", "", "a `file` with the certificate, for HTTPS")
+	flags.StringVar(&o.key, "tls-key", "", "a `file` with the certificate's key")
+	flags.StringSliceVar(&o.Origins, "cors", nil, "`origins` whose pages may use the server, separated by commas; default none")
 	flags.Int64Var(&o.MaxBody, "max-body", 1<<20, "the largest message that can be published, in `bytes`")
-	flags.IntVar(&o.MaxConnections, "max-connections", 10_000, "how many requests are served at a time, streams among them; more wait for 2s, then get 503")
-	flags.IntVar(&o.MaxPerClient, "max-per-client", 0, "how many of them one address may have; default half; this machine has no limit")
-	flags.IntVar(&o.DatabaseRequests, "max-database-requests", 16, "how many requests use the database at a time, with a connection each; more wait, then get 503")
-	flags.Int64Var(&o.MaxMemory, "max-memory", 64<<20, "how many `bytes` of messages requests hold at a time; slow clients are cut off for it")
+	flags.IntVar(&o.MaxConnections, "max-connections", 10_000, "the limit of simultaneous requests, including streams; further ones wait for 2s,\nthen get 503")
+	flags.IntVar(&o.MaxPerClient, "max-per-client", 0, "the limit of simultaneous requests of one address; default half of --max-connections;\nthis machine has no limit")
+	flags.IntVar(&o.DatabaseRequests, "max-database-requests", 16, "the limit of simultaneous requests that use the database, with one connection each;\nfurther ones wait, then get 503")
+	flags.Int64Var(&o.MaxMemory, "max-memory", 64<<20, "the limit of the `bytes` of messages that requests hold in memory; above it slow\nclients are disconnected")
 	flags.IntVar(&o.Buffer, "buffer", 8192, "how many `messages` a client may be behind before it is disconnected")
-	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often a stream says something; default 15s")
+	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often an idle stream sends a comment; default 15s")
 	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "max-per-client", "max-database-requests", "max-memory", "buffer", "heartbeat")
 	return cmd
 }
 
-// memoryLimit is when the garbage of large messages is collected sooner than usual. It limits no message.
+// memoryLimit is the default of GOMEMLIMIT: above it, Go collects the garbage of large messages sooner. It limits no message.
 const memoryLimit = 400 << 20
 
 func (a *app) serve(ctx context.Context, o serveOptions) error {
@@ -89,7 +89,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return usagef("--listen %q: write host:port", o.listen)
 	}
 	if o.tokens == "" && !loopback.Is(o.listen) {
-		return usagef("--listen %s: %w: write a file of --tokens, or listen on 127.0.0.1", o.listen, serve.ErrNoTokens)
+		return usagef("--listen %s: %w: give a file of --tokens, or listen on 127.0.0.1", o.listen, serve.ErrNoTokens)
 	}
 	var secure *tls.Config
 	if o.cert != "" {
@@ -142,7 +142,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	return service.Serve(ctx, listener, secure)
 }
 
-// keyPair reads a certificate and its key, whose file other users must not be able to read.
+// keyPair reads a certificate and its key. It refuses a key file that other users can read.
 func keyPair(cert, key string) (tls.Certificate, error) {
 	chain, err := os.ReadFile(cert)
 	if err != nil {
@@ -155,7 +155,7 @@ func keyPair(cert, key string) (tls.Certificate, error) {
 	return tls.X509KeyPair(chain, secret)
 }
 
-// servable are the tables' names, as the server has them, each once.
+// servable checks that the topics can be served, and returns the tables' names, each once, in the server's letter case.
 func servable(ctx context.Context, db *notify.DB, topics []string) (names []string, err error) {
 	for _, topic := range topics {
 		t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
@@ -172,7 +172,7 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 		if err != nil {
 			return nil, err
 		}
-		// What it may not read later would only be logged, again and again.
+		// Fail at the start if the account lacks a privilege: later the error would only be logged, again and again.
 		c, err := consumer.New(db, t.Name, consumer.Options{})
 		if err != nil {
 			return nil, err

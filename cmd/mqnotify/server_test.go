@@ -32,7 +32,7 @@ func TestShortWaitTimeout(t *testing.T) {
 		listen := background(t, config, "listen", "reload")
 		listen.err.contains(t, "msg=listening")
 		work := background(t, config, "work", "mail", "--", "cat")
-		work.err.contains(t, "waits for tasks")
+		work.err.contains(t, "waiting for tasks")
 		var locks []*process // each a process, because a lock passes on the signals of its own
 		for _, kind := range lockKinds {
 			p := launch(t, config, nil, "lock", "x", "--kind", kind, "--", "sh", "-c", "trap 'exit 9' TERM; echo held; while :; do sleep 0.05; done")
@@ -104,7 +104,7 @@ func TestReadOnlyForAWhile(t *testing.T) {
 		listen := background(t, user, "listen", "reload")
 		listen.err.contains(t, "msg=listening")
 		work := background(t, user, "work", "mail", "--", "cat")
-		work.err.contains(t, "waits for tasks")
+		work.err.contains(t, "waiting for tasks")
 		succeed(t, user, "enqueue", "mail", "first task\n") // a worker that has never reached a server that takes writes ends
 		work.out.contains(t, "first task\n")
 		for n := range 3 {

@@ -8,17 +8,16 @@ import (
 	"time"
 )
 
-// hintAfter is how long a command may take to end before the user is told that it can be ended
-// at once. Until then all signals are one: timeout(1) sends its to the process, and then to the
-// group that it is in, which on a busy machine may be a good while later.
+// hintAfter is how long a command may take to end before mqnotify tells the user that a second signal ends it at once. Until
+// then all signals count as one, because timeout(1) signals the process and then its process group, on a busy machine a while
+// later.
 const hintAfter = 700 * time.Millisecond
 
-// stopOnSignals returns a context that ends at the first SIGINT or SIGTERM; the
-// next after the hint ends the process. The goroutine that waits for them lives as long as the
-// process does. Ctrl-Z stops the commands that run, too.
+// stopOnSignals returns a context that ends at the first SIGINT or SIGTERM. The next signal after the hint ends the process. The
+// goroutine that waits for signals runs until the process ends. Ctrl-Z also stops the running commands.
 func (a *app) stopOnSignals(ctx context.Context) context.Context {
-	// Noted rather than ignored, which children would inherit: a write to a pipe that
-	// has no reader then fails, instead of ending the process in the middle.
+	// With SIGPIPE caught, a write to a pipe without a reader fails instead of ending the process. If it were ignored, child
+	// processes would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	a.child.stopWithUs()
 	signals := make(chan os.Signal, 2)
@@ -34,20 +33,20 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 				hint = nil
 			}
 		}
-		for len(signals) > 0 { // signals from before the hint was due, while we stood still
+		for len(signals) > 0 { // drop signals from before the hint, which arrived while this process was not scheduled
 			<-signals
 		}
-		a.note("mqnotify: finishing what is in hand; once more stops at once\n")
+		a.note("mqnotify: finishing the work in hand; a second signal stops at once\n")
 		<-signals
 		a.child.kill()
-		a.note("mqnotify: stopped at once: what was in hand is not finished\n")
+		a.note("mqnotify: stopped at once: the work in hand is not finished\n")
 		os.Exit(exitFailed)
 	}()
 	return ctx
 }
 
-// lingering returns a context that ends d after ctx does: for what is in hand. The
-// caller calls release when done with it.
+// lingering returns a context that ends d after ctx ends, for work that must not be interrupted. The caller calls release when
+// the work is done.
 func lingering(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -9,11 +9,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
-// dialer is how to connect to a server.
+// dialer connects to a server.
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// sockets is all connections that a process has made. A supervisor keeps them open: when mqnotify is killed, the server holds the lock
-// of the connection until the command and all that it has started have ended.
+// sockets has all connections that the process has made. The command's supervisor keeps them open. When mqnotify is killed, the
+// server therefore holds an advisory lock until the command and all that it has started have ended.
 type sockets struct {
 	mu  sync.Mutex
 	all []net.Conn
@@ -30,7 +30,7 @@ func (s *sockets) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, err
 }
 
-// keptBy makes the command's supervisor keep those that are open.
+// keptBy makes the command's supervisor keep the connections open.
 func (s *sockets) keptBy(cmd *supervisor.Command) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

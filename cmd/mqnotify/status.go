@@ -17,7 +17,6 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// statusOptions are status's flags.
 type statusOptions struct {
 	json     bool
 	idColumn string
@@ -28,23 +27,24 @@ func newStatus(a *app) *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status TOPIC",
-		Short: "Show whether TOPIC wakes its listeners, how many wait, and how far its groups are",
-		Long: `Asks the server, changes nothing, and shows whether TOPIC has a wake trigger that works, which
-session leads the topic's gate, and how many other sessions wait at the gate. A gate may be that
-of other topics, too. Without the privilege PROCESS only sessions of this account are counted.
+		Short: "Show TOPIC's wake trigger, its waiting sessions, and the progress of its groups",
+		Long: `Shows whether TOPIC has a wake trigger that works, which session leads the topic's gate, and how
+many other sessions wait at the gate. Other topics may use the same gate. Without the privilege
+PROCESS only sessions of this account are counted. status changes nothing.
 
-Then, of each group that consumes TOPIC:
+Then it shows for each group that consumes TOPIC:
 
   MEMBER        the active member's name, and its session
   OFFSET        all ids up to this one are done
   DONE ABOVE    how many ids above the offset are done too
-  GAPS          ranges of ids between those that are not: rows on their way, or none
-  LAG           rows that are there and not done, counted up to 10000
+  GAPS          ranges of ids between those: rows that are not committed yet, or never will be
+  LAG           committed rows that are not done, counted up to 10000
   STORED        how long ago the offset was stored
   DEAD LETTERS  messages that the group gave up
 
-and warnings: other servers that write to this one's tables (it is a replica, or one of several that
-take writes), and transactions open for more than a minute, which keep offsets from moving on.`,
+Then it warns if other servers write to this server's tables (it is a replica, or one of several
+servers that take writes), and of transactions that have been open for more than a minute, because
+offsets can't move past their rows.`,
 		Example: `  mqnotify status orders
   mqnotify status orders --json | jq '.groups[] | select(.lag > 100).group'`,
 		Args:              oneName("TOPIC"),
@@ -81,28 +81,27 @@ func (a *app) status(ctx context.Context, o statusOptions, name string) error {
 	if err := writeAll(a.out, text); err != nil {
 		return ignoreBrokenPipe(err)
 	}
-	return failure // of the groups
+	return failure // an error of reading the groups
 }
 
-// topicStatus is all that is known of a topic.
 type topicStatus struct {
 	database string
 	name     string
 	wakes    []string     // the events of wake triggers that work
-	triggers []wake.State // as far as this account may see them
+	triggers []wake.State // those that this account may see
 	gate     wake.Gate
-	groups   *consumer.Status // nil when they could not be read
-	note     error            // why there are no groups
+	groups   *consumer.Status // nil if they could not be read
+	note     error            // the reason why there are no groups
 	findings []doctor.Result
 }
 
-// readStatus returns nil, and why, if not even the gate could be read.
+// readStatus reads the status of a topic. If it could read a part only, it returns this part and the error.
 func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string) (s *topicStatus, err error) {
 	t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
 	if err != nil {
 		return nil, err
 	}
-	s = &topicStatus{database: db.Name(), name: t.Name} // in the case that locks and offsets have it
+	s = &topicStatus{database: db.Name(), name: t.Name} // t.Name has the letter case that locks and offsets use
 	if s.triggers, s.gate, err = wake.OfTable(ctx, db, s.name); err != nil {
 		return nil, err
 	}
@@ -134,8 +133,8 @@ func readStatus(ctx context.Context, db *notify.DB, o statusOptions, name string
 	return s, ctx.Err()
 }
 
-// wakingEvents returns the changes of the table at which a trigger wakes its listeners: with EXECUTE on the routine that
-// lists them, or with TRIGGER on the table.
+// wakingEvents returns the events of the table's working wake triggers. The account needs EXECUTE on the routine that lists them,
+// or TRIGGER on the table.
 func wakingEvents(ctx context.Context, db *notify.DB, name string, visible []wake.State) (events []string, err error) {
 	triggers, err := wait.ReadTriggers(ctx, db.Pool())
 	if err != nil && !wait.NoRoutine(err) {
@@ -156,6 +155,6 @@ func belowOffset(topic, group string) doctor.Result {
 	return doctor.Result{
 		Level: doctor.Problem, Check: "offset", Topic: topic,
 		Text:   "the table's ids end below the offset of group " + group + ": was it truncated? A consumer of the group fails",
-		Remedy: "start it anew: mqnotify consume " + topic + " --group " + group + " --reset",
+		Remedy: "let the group begin again: mqnotify consume " + topic + " --group " + group + " --reset",
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/doctor"
 )
 
-// The status for programs.
+// The status in the form of --json.
 type (
 	statusJSON struct {
 		Database  string          `json:"database"`
 		Topic     string          `json:"topic"`
 		Table     bool            `json:"table"` // the groups are known
 		Head      uint64          `json:"head"`
-		Wakes     []string        `json:"wakes"` // the changes at which a trigger wakes the listeners
+		Wakes     []string        `json:"wakes"` // the events of wake triggers that work
 		Triggers  []triggerJSON   `json:"triggers"`
 		Leader    uint64          `json:"leader,omitempty"` // of the topic's gate
 		Followers int             `json:"followers"`

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// text is the status for people.
+// text returns the status as text.
 func (s *topicStatus) text() (string, error) {
 	var out strings.Builder
 	line := func(what, format string, args ...any) {
@@ -87,7 +87,7 @@ func groupTable(groups []consumer.GroupStatus) string {
 	return aligned(rows.String())
 }
 
-// atLeast is a number, "10000+" when there are, or may be, more.
+// atLeast formats a number: "10000+" if there may be more.
 func atLeast(n int, more bool) string {
 	if more {
 		return strconv.Itoa(n) + "+"
@@ -95,7 +95,7 @@ func atLeast(n int, more bool) string {
 	return strconv.Itoa(n)
 }
 
-// active is how many members share a group.
+// active returns the number of members that share a group now.
 func active(g consumer.GroupStatus) (n int) {
 	for _, m := range g.Members {
 		if m.Session != 0 {
@@ -105,21 +105,21 @@ func active(g consumer.GroupStatus) (n int) {
 	return n
 }
 
-// memberTable are the members that share a group.
+// memberTable formats the members that share a group.
 func memberTable(g consumer.GroupStatus) string {
 	var rows strings.Builder
 	fmt.Fprintf(&rows, "MEMBER OF %s\tSESSION\tPARTITIONS BY %s\tOFFSET\tLAG\n", harmless(g.Group), harmless(strings.ToUpper(g.PartitionBy)))
 	for _, m := range g.Members {
 		name, session := m.Member, strconv.FormatUint(m.Session, 10)
 		if m.Session == 0 {
-			name, session = "nobody", "-"
+			name, session = "none", "-"
 		}
 		fmt.Fprintf(&rows, "%s\t%s\t%d: %s\t%d\t%s\n", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, atLeast(m.Waiting, m.MoreWaiting))
 	}
 	return aligned(rows.String())
 }
 
-// ranges are numbers in order, "0-3 7".
+// ranges formats ascending numbers: "0-3 7".
 func ranges(numbers []int) string {
 	var all []string
 	for i := 0; i < len(numbers); {
@@ -140,12 +140,12 @@ func ranges(numbers []int) string {
 func aligned(rows string) string {
 	var out strings.Builder
 	columns := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	_, _ = columns.Write([]byte(rows)) // a strings.Builder takes all
+	_, _ = columns.Write([]byte(rows)) // a strings.Builder never fails
 	_ = columns.Flush()
 	return out.String()
 }
 
-// roughly is a duration in its largest unit or two.
+// roughly formats a duration in its one or two largest units.
 func roughly(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

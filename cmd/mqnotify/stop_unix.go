@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// stopUs stops us until SIGCONT continues us. Go does not give SIGTSTP's own action back, and
-// SIGSTOP stops even a process that no shell can continue, as after `ssh -t`: SIGTTOU does what SIGTSTP
-// would.
+// stopUs stops this process until SIGCONT continues it. It sends SIGTTOU, whose default action is that of SIGTSTP, because Go can't
+// restore SIGTSTP's default action, and SIGSTOP would also stop a process that no shell can continue, as after `ssh -t`.
 func stopUs() {
 	goOn := make(chan os.Signal, 1)
 	signal.Notify(goOn, syscall.SIGCONT)
@@ -19,6 +18,6 @@ func stopUs() {
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGTTOU)
 	select {
 	case <-goOn:
-	case <-time.After(time.Second): // we were not stopped
+	case <-time.After(time.Second): // the signal did not stop this process
 	}
 }

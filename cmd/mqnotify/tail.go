@@ -11,10 +11,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
-// orderArrival is the order of rows without consumer.Options.Strict.
+// orderArrival is the value of --order without consumer.Options.Strict.
 const orderArrival = "arrival"
 
-// tailOptions are tail's flags.
 type tailOptions struct {
 	selection
 	waiting
@@ -27,19 +26,16 @@ func newTail(a *app) *cobra.Command {
 	var o tailOptions
 	cmd := &cobra.Command{
 		Use:   "tail TABLE",
-		Short: "Print the newest rows of any table, and with -f the next ones as they come",
-		Long: `Prints the newest rows of TABLE in the order of their ids, a JSON object each, and
-with -f those that come after them. Nothing is stored.
+		Short: "Print the newest rows of any table, and with -f new ones as they arrive",
+		Long: `Prints the newest rows of TABLE in the order of their ids, each as a JSON object. With -f it waits
+for new rows, as consume does, and prints them too. It stores nothing.
 
-Integers keep all their 64 bits, DECIMAL is a string, DATETIME and TIMESTAMP are
-RFC 3339 in UTC, JSON is embedded, BINARY and BLOB are base64, NULL is null. Rows of
-a message table look as they do in consume.
+Integers keep all 64 bits, DECIMAL is a string, DATETIME and TIMESTAMP are RFC 3339 in UTC, JSON is
+embedded, BINARY and BLOB are base64, NULL is null. Rows of a message table look as in consume.
 
-With -f it waits as consume does.
-
-A row that commits late, with a lower id, comes when it commits; with --order strict
-those after it wait for it. If the table's key is not AUTO_INCREMENT, -f misses rows that are
-inserted later with a smaller key, and warns.`,
+A row with a smaller id that commits late is printed at its commit; with --order strict the rows
+after it wait for it. If the table's key is not AUTO_INCREMENT, -f warns and misses rows that are
+inserted later with a smaller key.`,
 		Example: `  mqnotify tail orders
   mqnotify tail -f -n 0 orders | jq .status
   mqnotify tail orders -n 100 --columns id,status --where "status <> 'done'"`,
@@ -54,10 +50,10 @@ inserted later with a smaller key, and warns.`,
 	}
 	flags := cmd.Flags()
 	flags.IntVarP(&o.rows, "rows", "n", 10, "begin with this many of the newest rows")
-	flags.BoolVarP(&o.follow, "follow", "f", false, "go on with the rows that come")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "wait for new rows and print them")
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
-	o.anyKey = true // it stores nothing, and warns
+	o.anyKey = true // tail stores no offset, and warns
 	o.waiting.register(cmd)
 	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, "strict")

@@ -15,10 +15,9 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// taskStates are the words of queue.Task.State, in the order of a task's life.
+// taskStates are the values of queue.Task.State, in the order of a task's life.
 var taskStates = []string{"scheduled", "ready", "in progress", "failed", "done", "dead"}
 
-// tasksOptions are tasks' flags.
 type tasksOptions struct {
 	states        []string
 	limit         int
@@ -36,16 +35,16 @@ func newTasks(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tasks QUEUE",
 		Short: "List the tasks of a queue, try them again, cancel or delete them",
-		Long: `Lists the tasks of QUEUE by their ids: those in the states of --state, else all that are
-not done. The states are scheduled, ready, in progress, failed (it will be tried again), done
-and dead (it will not). With --json each is a line of JSON, with its payload in payload, or in
-payload_base64 if that is no UTF-8.
+		Long: `Lists the tasks of QUEUE in the order of their ids: those in the states of --state, or else all
+that are not done. The states are scheduled, ready, in progress, failed (it will be tried again),
+done and dead (it will not be tried again). With --json each is a line of JSON, with its payload in
+payload, or in payload_base64 if it is not UTF-8.
 
---retry makes tasks ready that are dead, failed or scheduled, and --retry-dead all that are
-dead; they get --retries anew. --cancel makes tasks dead, those in progress included: their
-commands are ended at once, and the tasks are dead when these have ended. A unique key is free,
-and --retry takes effect, after that. --prune deletes tasks that have been done for longer than
-it says, and with --dead the dead ones too, in small batches. These print how many tasks it was.`,
+--retry makes dead, failed or scheduled tasks ready, and --retry-dead all dead tasks. Their retries
+are set to --retries. --cancel makes tasks dead. For a task in progress it ends the command at
+once, and the task is dead when the command has ended; only then is its unique key free, and can
+--retry make it ready. --prune deletes tasks that have been done for longer than the given time,
+with --dead also dead ones, in small batches. These flags print the number of tasks.`,
 		Example: `  mqnotify tasks mail
   mqnotify tasks mail --state dead --json
   mqnotify tasks mail --retry 17,18
@@ -57,17 +56,17 @@ it says, and with --dead the dead ones too, in small batches. These print how ma
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.states, "state", nil, "list only tasks in these states, with commas between them")
+	flags.StringSliceVar(&o.states, "state", nil, "list only tasks in these states, separated by commas")
 	flags.IntVar(&o.limit, "limit", 100, "list at most this many")
 	flags.Uint64Var(&o.after, "after", 0, "list tasks after this `id`")
-	flags.BoolVar(&o.json, "json", false, "a line of JSON for each task")
-	flags.BoolVar(&o.counts, "count", false, "only how many tasks are in each state")
-	flags.StringSliceVar(&o.retry, "retry", nil, "try these `ids` again, with commas between them")
+	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each task")
+	flags.BoolVar(&o.counts, "count", false, "print only the number of tasks in each state")
+	flags.StringSliceVar(&o.retry, "retry", nil, "try the tasks with these `ids` again, separated by commas")
 	flags.BoolVar(&o.retryDead, "retry-dead", false, "try all dead tasks again")
-	flags.IntVar(&o.retries, "retries", 5, "for --retry and --retry-dead: how often it is tried again when it fails")
-	flags.StringSliceVar(&o.cancel, "cancel", nil, "cancel these `ids`, with commas between them")
-	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer")
-	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: the dead ones too")
+	flags.IntVar(&o.retries, "retries", 5, "for --retry and --retry-dead: how often a failed task is tried again")
+	flags.StringSliceVar(&o.cancel, "cancel", nil, "cancel the tasks with these `ids`, separated by commas")
+	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer than this")
+	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: also delete dead tasks")
 	completeWith(cmd, "state", taskStates...)
 	completeNothing(cmd, "limit", "after", "retry", "retries", "cancel", "prune")
 	return cmd
@@ -84,7 +83,7 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	case actions > 1:
 		return usagef("--retry, --retry-dead, --cancel, --prune and --count: give one of them")
 	case actions > 0 && changed("state"):
-		return usagef("--state is for lists: --retry and --cancel have ids, and the others their own states")
+		return usagef("--state is for lists: leave it out with --retry, --retry-dead, --cancel, --prune and --count")
 	case actions > 0 && (changed("limit") || changed("after")):
 		return usagef("--limit and --after are for lists")
 	case changed("retry") && len(o.retry) == 0, changed("cancel") && len(o.cancel) == 0:
@@ -148,7 +147,7 @@ func (o *tasksOptions) filter() (f queue.Filter, err error) {
 	return f, nil
 }
 
-// pruned are the states of the tasks that --prune deletes.
+// pruned returns the states of the tasks that --prune deletes.
 func (o *tasksOptions) pruned() []string {
 	if o.pruneDead {
 		return []string{"done", "dead"}
@@ -197,7 +196,7 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 	return ignoreBrokenPipe(writeAll(a.out, out.String()))
 }
 
-// inCell is a text as a table shows it: in one line, and not all of it.
+// inCell returns the beginning of a text in one line, for a cell of a table.
 func inCell(text string) string {
 	const most = 40
 	text = harmless(strings.Join(strings.Fields(strings.ToValidUTF8(text[:min(len(text), 1000)], "\uFFFD")), " "))
@@ -207,7 +206,7 @@ func inCell(text string) string {
 	return text
 }
 
-// shownTask is a task as --json writes it.
+// shownTask returns a task in the form of --json.
 func shownTask(t queue.Task) any {
 	shown := struct {
 		ID        uint64     `json:"id"`
@@ -234,7 +233,7 @@ func shownTask(t queue.Task) any {
 	return shown
 }
 
-// shownPayload is a payload as --json writes it.
+// shownPayload is a payload in the form of --json.
 type shownPayload struct {
 	Payload *string `json:"payload,omitempty"`
 	Base64  []byte  `json:"payload_base64,omitempty"`

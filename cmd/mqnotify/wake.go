@@ -18,16 +18,17 @@ func newWake(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wake COMMAND",
 		Short: "Make the triggers that wake listeners at every INSERT, by any program",
-		Long: `Makes, shows and removes wake triggers. A table with one wakes its consumers at the COMMIT of every
-INSERT, whatever program sends it: PHP, Python, the mysql client. The programs need no other privilege.
+		Long: `Makes, shows and removes wake triggers. A table's wake trigger wakes its consumers at the COMMIT of
+every INSERT by any program: PHP, Python, the mysql client. These programs need no privilege but
+INSERT.
 
-mqnotify init makes the triggers of message tables, and of the tables of notifications, tasks and ring
-buffers. Without one, rows that mqnotify does not write are found by polling, up to a second later.`,
+mqnotify init makes wake triggers on message tables, and on the tables of notifications, tasks and
+ring buffers. Without one, listeners find rows of other programs by polling, up to a second later.`,
 		Example: `  mqnotify wake install orders invoices
   mqnotify wake status
   mqnotify wake remove invoices`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return usagef("install, status or remove?") },
+		RunE: func(*cobra.Command, []string) error { return usagef("give one of install, status or remove") },
 	}
 	cmd.AddCommand(newWakeInstall(a), newWakeStatus(a), newWakeRemove(a))
 	return cmd
@@ -38,16 +39,17 @@ func newWakeInstall(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install TABLE...",
 		Short: "Make the wake triggers of tables",
-		Long: `Makes a trigger on each TABLE, and the routines mqnotify_wake and mqnotify_wake_tables if they are not
-there. The account needs TRIGGER on TABLE, and CREATE ROUTINE and ALTER ROUTINE on the database. It must stay, because
-triggers run with the rights of the account that made them. A server that writes a binary log wants SUPER, too, or
-log_bin_trust_function_creators=1.
+		Long: `Makes a trigger on each TABLE, and the routines mqnotify_wake and mqnotify_wake_tables if they do
+not exist. The account needs TRIGGER on TABLE, and CREATE ROUTINE and ALTER ROUTINE on the database.
+Don't drop the account: triggers run with the rights of the account that made them. A server that
+writes a binary log also needs SUPER, or log_bin_trust_function_creators=1.
 
-Listeners of the same account need nothing else. Listeners of another account need EXECUTE on the two routines, and
-the account that runs this command needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB).
+Listeners of the same account need nothing else. Listeners of another account need EXECUTE on the
+two routines, and the account that runs this command needs CONNECTION_ADMIN (MySQL) or CONNECTION
+ADMIN (MariaDB).
 
-A trigger can be made only between the transactions that use TABLE. The command tries for 1 s at a time, in which
-transactions that come wait behind it, until --patience is over.`,
+The server makes a trigger only while no transaction uses TABLE. install tries for 1 s at a time, in
+which new transactions on TABLE wait, until --patience is over.`,
 		Example: `  mqnotify wake install orders
   mqnotify wake install stock --on insert,update,delete   # for mqnotify.Await on its columns`,
 		Args:              cobra.MinimumNArgs(1),
@@ -67,7 +69,7 @@ transactions that come wait behind it, until --patience is over.`,
 			return wake.Install(cmd.Context(), db, o, tables...)
 		},
 	}
-	cmd.Flags().StringSliceVar(&o.Events, "on", []string{"insert"}, "the changes that wake: insert, update and delete, with commas between them")
+	cmd.Flags().StringSliceVar(&o.Events, "on", []string{"insert"}, "the changes that wake listeners: insert, update, delete, separated by commas")
 	addWakePatience(cmd, &o)
 	completeWith(cmd, "on", "insert", "update", "delete")
 	return cmd
@@ -84,14 +86,14 @@ func newWakeStatus(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show the wake triggers, and whether they work",
 		Long: `Prints the wake triggers that this account may see: those of the tables on which it has TRIGGER. It
-exits with 1 when one of them does not work. mqnotify wake install mends it.`,
+exits with 1 if one of them does not work. mqnotify wake install repairs it.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.wakeStatus(cmd.Context(), asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each trigger")
 	return cmd
 }
 
@@ -117,7 +119,7 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 	}
 	for _, s := range states {
 		if s.Problem != "" {
-			return fmt.Errorf("the trigger %s wakes no listener: type mqnotify wake install %s", s.Trigger, s.Table)
+			return fmt.Errorf("the trigger %s wakes no listener: run mqnotify wake install %s", s.Trigger, s.Table)
 		}
 	}
 	return nil
@@ -163,8 +165,8 @@ func newWakeRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove TABLE",
 		Short: "Drop the wake triggers of TABLE",
-		Long: `Drops TABLE's wake triggers. Its consumers learn of it at once and poll from then on: rows that mqnotify
-does not publish are found up to a second later.`,
+		Long: `Drops the wake triggers of TABLE. Its consumers notice it at once and poll from then on: they find
+rows of other programs up to a second later.`,
 		Example:           `  mqnotify wake remove orders`,
 		Args:              oneName("TABLE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -189,9 +191,8 @@ does not publish are found up to a second later.`,
 	return cmd
 }
 
-// makeWakeTriggers makes the wake triggers of the topics, and of the tables of notifications, tasks and ring buffers.
-// Where that is not allowed, all works without them: listeners poll.
-// The routines are made in any case.
+// makeWakeTriggers makes the wake triggers of the topics, and of the tables of notifications, tasks and ring buffers. If the
+// account may not make triggers, it warns, and listeners poll. If triggers is false it makes only the routines.
 func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string, triggers bool) error {
 	if triggers {
 		return wake.InstallAll(ctx, db, a.log, topics...)

@@ -13,7 +13,6 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// workOptions are work's flags.
 type workOptions struct {
 	queue.WorkerOptions
 	wait time.Duration
@@ -24,31 +23,30 @@ func newWork(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "work QUEUE [flags] -- COMMAND ARGS...",
 		Short: "Run a command for each task of a queue",
-		Long: `Takes tasks from QUEUE, --concurrency of them at a time, and runs COMMAND for each, with
-the payload on its stdin and these variables: MQNOTIFY_TASK_ID, MQNOTIFY_QUEUE,
-MQNOTIFY_ATTEMPT (1 for the first), MQNOTIFY_RETRIES (that are left), MQNOTIFY_UNIQUE. Any
-number of workers may share a queue, and no task is with two of them at once.
+		Long: `Takes tasks from QUEUE, at most --concurrency at a time, and runs COMMAND for each, with the payload
+on its stdin and these variables: MQNOTIFY_TASK_ID, MQNOTIFY_QUEUE, MQNOTIFY_ATTEMPT (1 for the
+first), MQNOTIFY_RETRIES (the retries left), MQNOTIFY_UNIQUE. Any number of workers may share a
+queue, and no two of them have the same task at the same time.
 
-The task is done when COMMAND exits with 0. Else it is tried again, after a second and then
-twice as long each time, or after --backoff, until its retries are used up; then it is dead,
-which mqnotify tasks shows, and can be tried again from there. A COMMAND that hangs keeps its
-place among --concurrency until --timeout ends it.
+The task is done when COMMAND exits with 0. Otherwise it is tried again, after 1 s and then twice as
+long each time, or after --backoff, until no retry is left; then it is dead. mqnotify tasks lists
+dead tasks and can retry them. A COMMAND that hangs counts toward --concurrency until --timeout ends
+it.
 
-A task whose worker has vanished goes to another when --visibility has passed, and a second
-or more for each time that this has happened before. It takes no retry, but a task whose
-COMMAND had begun and that has no retry left is dead then, and so is one that this happens to
-for more than --lapses times. A task that it has happened to twice runs alone. A worker that
-is there renews its claim for as long as COMMAND runs. When the claim is lost all the same,
-since the server was out of reach for that long, or by tasks --cancel, COMMAND and all that
-it has started get SIGTERM, and SIGKILL before another worker can have the task. The same
-happens when the worker is killed (kill -9): on Linux to daemons too, on other systems to the
-process group of COMMAND, on Windows to nothing. COMMAND may see a task twice that it has
-done, after a crash. A task is in hand until all of the process group of COMMAND have ended.
+While COMMAND runs the worker renews its claim. If a worker vanishes, its claim lapses after
+--visibility, and another worker gets the task; after each lapse the task waits for a second or more
+longer. A lapse uses no retry. But the task is dead if COMMAND had begun and no retry is left, or
+after more than --lapses lapses. After two lapses a task runs alone.
 
-It waits in the server until a task is entered or falls due. It enters the queue's recurring
-tasks, too.
+The worker loses its claim if it can't reach the server for too long, or by tasks --cancel. COMMAND
+and all that it has started then get SIGTERM, and SIGKILL before another worker can get the task.
+The same happens when the worker is killed (kill -9): on Linux including daemons, on other Unix
+systems to the process group of COMMAND, on Windows to nothing. After a crash COMMAND may get a task
+that it has done before. A task is in hand until all processes of COMMAND's process group have ended.
 
-Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
+work waits in the server until a task is entered or due. It also enters the queue's recurring tasks.
+
+After Ctrl-C the tasks in hand may take up to 30 s to finish.`,
 		Example: `  mqnotify work mail -- ./send-mail
   mqnotify work encode --concurrency 4 --visibility 5m -- sh -c 'read f; exec ./encode "$f"'`,
 		Args:              oneNameAndCommand("QUEUE"),
@@ -59,11 +57,11 @@ Ctrl-C lets the tasks in hand finish, for 30 s at most.`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&o.Concurrency, "concurrency", 1, "how many commands run at the same time")
-	flags.DurationVar(&o.Visibility, "visibility", 30*time.Second, "how long a vanished worker's task waits; 100ms or more")
-	flags.IntVar(&o.Lapses, "lapses", 5, "how often a task comes back whose worker vanished; 2 or more")
+	flags.DurationVar(&o.Visibility, "visibility", 30*time.Second, "how long the claim of a vanished worker holds; 100ms or more")
+	flags.IntVar(&o.Lapses, "lapses", 5, "how often a task is tried again whose worker vanished; 2 or more")
 	flags.DurationVar(&o.wait, "backoff", 0, "how long a failed task waits; 0 is 1 s, 2 s, 4 s ... up to 1 h")
-	flags.DurationVar(&o.HandlerTimeout, "timeout", 0, "end COMMAND after this long; it counts as failed; 0 is never")
-	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done, instead of keeping them")
+	flags.DurationVar(&o.HandlerTimeout, "timeout", 0, "end COMMAND after this time, and count it as failed; 0 is never")
+	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done instead of keeping them")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
 	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
@@ -111,17 +109,17 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 		counts[outcome] = new(atomic.Uint64)
 	}
 	o.Count = func(what string) { counts[what].Add(1) }
-	m.count("mqnotify_tasks_total", "Attempts at tasks, by their outcome. Lost ones came too late: the claim was lost by then.",
+	m.count("mqnotify_tasks_total", "Attempts at tasks, by outcome. An attempt is lost if the claim was lost before the outcome was stored.",
 		prometheus.Labels{"queue": name}, "outcome", outcomes[:4], func() (all []uint64) {
 			for _, outcome := range outcomes[:4] {
 				all = append(all, counts[outcome].Load())
 			}
 			return all
 		})
-	// The claim is not trusted for the last tenth of its time, after which others may have it; half
-	// of that is for the kill itself.
+	// The worker counts its claim as lost a tenth of the visibility timeout before it lapses. Half of the tenth is for SIGTERM, the
+	// other half for the kill itself.
 	run := &command{args, min(killAfter, o.Visibility/20), a}
-	a.log.InfoContext(ctx, "waits for tasks", "queue", name)
+	a.log.InfoContext(ctx, "waiting for tasks", "queue", name)
 	err = q.Work(ctx, o.WorkerOptions, func(ctx context.Context, task queue.Task) error {
 		return run.run(ctx, task.Payload, taskVariables(task))
 	})
@@ -130,7 +128,7 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	return err
 }
 
-// taskVariables are the MQNOTIFY_... variables of a task.
+// taskVariables returns the MQNOTIFY_... variables of a task.
 func taskVariables(task queue.Task) []string {
 	variables := []string{
 		"MQNOTIFY_TASK_ID=" + strconv.FormatUint(task.ID, 10),
@@ -138,7 +136,7 @@ func taskVariables(task queue.Task) []string {
 		"MQNOTIFY_ATTEMPT=" + strconv.Itoa(task.Attempt),
 		"MQNOTIFY_RETRIES=" + strconv.Itoa(task.Retries),
 	}
-	if !strings.ContainsRune(task.Unique, 0) { // which no variable can hold
+	if !strings.ContainsRune(task.Unique, 0) { // a variable can't contain a zero byte
 		variables = append(variables, "MQNOTIFY_UNIQUE="+task.Unique)
 	}
 	return variables
