@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// columns of a table such as shops have: 12 of them, some 250 bytes a row.
+// The columns of a typical table of a shop: 12 columns, about 250 bytes a row.
 const shopColumns = `(id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, customer INT NOT NULL, status ENUM('new','paid','sent') NOT NULL,
 	total DECIMAL(10,2) NOT NULL, weight DOUBLE, note TEXT, email VARCHAR(100), address VARCHAR(200), options JSON, token BINARY(16),
 	created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), paid_at DATETIME, KEY (customer)) CHARACTER SET utf8mb4`
@@ -23,8 +23,8 @@ const shopColumns = `(id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, customer IN
 const shopRow = `(NULL, 17, 'new', 99.95, 1.25, 'leave it with the neighbour on the left', 'somebody@example.com',
 	'17 Some Street, 12345 Some Town', '{"gift": true, "colours": ["red", "green"]}', UNHEX('00112233445566778899AABBCCDDEEFF'), DEFAULT, NULL)`
 
-// BenchmarkCapture is what a capture costs the writer: the same statements, one after the
-// other, on a table without and on one with it, each committed by itself. Medians.
+// BenchmarkCapture measures what a capture costs the writer: medians of the same statements, each committed alone, on a table
+// without and on one with a capture.
 func BenchmarkCapture(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		for _, bench := range []struct {
@@ -77,8 +77,8 @@ func BenchmarkCapture(b *testing.B) {
 	})
 }
 
-// BenchmarkSnapshot is what a snapshot costs the writers, for chunks of different sizes: the times of single-row updates of random rows, and of one row in
-// the next rows that the snapshot locks, while snapshots of 20,000 rows are made one after the other.
+// BenchmarkSnapshot measures what a snapshot costs the writers, for chunks of different sizes: the times of updates of random rows, and
+// of one of the rows that the snapshot locks next, while one snapshot of 20,000 rows follows another.
 func BenchmarkSnapshot(b *testing.B) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db := withState(b, s)

@@ -21,59 +21,56 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The ops: what a change, and its message, is.
+// The values of a message's op.
 const (
 	opInsert = "insert"
 	opUpdate = "update"
 	opDelete = "delete"
-	opRead   = "read" // of a snapshot's messages: the row is not changed, and new has it as it is
+	opRead   = "read" // a row of a snapshot, in new
 )
 
-// ops are those of changes.
+// ops are the ops of changes.
 var ops = []string{opInsert, opUpdate, opDelete}
 
-// ErrBusy means that transactions which use the table did not end in time.
+// ErrBusy means that transactions used the table for all of Patience.
 var ErrBusy = table.ErrBusy
 
 // TriggerExistsError means that the table already has a trigger for an op.
 type TriggerExistsError struct {
-	Trigger, Table string // Table is the one that was to be captured
+	Trigger, Table string // the existing trigger, and the table that Install should capture
 	Op             string // insert, update or delete
-	Ours           bool   // it is a capture trigger of this table
+	Ours           bool   // Trigger is a capture trigger that was made for Table
 }
 
 func (e *TriggerExistsError) Error() string {
-	remedy := "drop it, or let both stand (--beside)"
+	remedy := "drop it, or keep both (--beside)"
 	if e.Ours {
 		remedy = "remove the capture first (mqnotify capture remove " + e.Table + "), or make its triggers again (mqnotify capture repair " + e.Table + ")"
 	}
-	return fmt.Sprintf("capture: the trigger %s stands already after %s on %s: %s",
+	return fmt.Sprintf("capture: the trigger %s runs already after %s on %s: %s",
 		ident.Quote(e.Trigger), strings.ToUpper(e.Op), ident.Quote(e.Table), remedy)
 }
 
-// Options are what to capture. The zero value is everything.
+// Options select what to capture. The zero value captures every change of every column.
 type Options struct {
-	// Ops are the changes that become messages: "insert", "update" and "delete". None means all.
+	// Ops are the changes that become messages: "insert", "update" and "delete". Empty means all.
 	Ops []string
-	// Columns are those that a message has, in this order; none means all that there
-	// are now.
+	// Columns are the columns of a message, in this order. Empty means all columns that the table has now.
 	Columns []string
-	// Without are columns to leave out, now and whenever the capture is repaired.
+	// Without are columns to leave out, now and after every repair.
 	Without []string
-	// Tombstones makes each delete two messages: the second has the header tombstone, the row's key, and an empty payload. The
+	// Tombstones writes a second message for each delete, with the header tombstone, the row's key, and an empty payload. The
 	// table needs a primary key.
 	Tombstones bool
-	// Into is the message table, which is made if it is not there. Empty means the
-	// table's name with "_changes" after it.
+	// Into is the message table, which Install makes if it does not exist. Empty means the table's name followed by "_changes".
 	Into string
-	// Beside makes the triggers even if the table has others after the same events: servers
-	// run them in the order in which they were made.
+	// Beside makes the triggers even if the table has other triggers after the same changes. Servers run triggers in the order in
+	// which they were made.
 	Beside bool
-	// Patience is how long to try while transactions use the table. A trigger can be
-	// made only between them, and while it waits, 2 s at a time, all who come to the
-	// table wait behind it. 0 means 30 s.
+	// Patience is how long to try while transactions use the table. The server makes a trigger only while no transaction uses the
+	// table. It waits for that for 2 s at a time, in which new transactions on the table wait too. 0 means 30 s.
 	Patience time.Duration
-	// Logger gets a line when the table is in use; nil means slog.Default().
+	// Logger gets a line if the table is in use; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -90,19 +87,18 @@ func (o Options) withPatience() (Options, error) {
 	return o, nil
 }
 
-// Plan is what Install would make.
+// Plan describes what Install makes.
 type Plan struct {
-	Table    string // as the server has it
+	Table    string // in the server's letter case
 	Topic    string
 	Columns  []string
-	NewTopic bool     // the topic is not there: Install makes it
-	Triggers []string // their names
-	// Script is what Install does, as SQL to read or to hand to an administrator, for the
-	// mysql and mariadb clients. It sets the session's sql_mode, under which the triggers
-	// will run.
+	NewTopic bool     // the topic does not exist, so Install makes it
+	Triggers []string // names
+	// Script is the SQL that Install runs, for the mysql and mariadb clients: to read, or for an administrator to run. It sets the
+	// session's sql_mode, in which the triggers will run.
 	Script string
-	// Cascades are the tables whose foreign keys' actions (CASCADE, SET NULL) change rows of this one: servers fire no triggers for
-	// these changes, so that they are not captured.
+	// Cascades are the tables that this table's foreign keys with an action (CASCADE, SET NULL, SET DEFAULT) refer to. No trigger
+	// fires for rows that such an action changes, so these changes are not captured.
 	Cascades []string
 
 	db       *notify.DB
@@ -110,15 +106,14 @@ type Plan struct {
 	triggers []newTrigger
 }
 
-// newTrigger is a trigger that is not made yet.
+// newTrigger is a trigger to make.
 type newTrigger struct {
 	name, op  string
-	statement string // what makes it
+	statement string // CREATE TRIGGER
 }
 
-// Prepare finds out what Install would make, and changes nothing. Its errors are
-// notify.ErrNoTable, notify.ErrNotTopic, a *TriggerExistsError, notify.ErrOptions
-// and the server's.
+// Prepare returns what Install would make, and changes nothing. Its errors are notify.ErrNoTable, notify.ErrNotTopic, a
+// *TriggerExistsError, notify.ErrOptions and the server's.
 func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
 	if len(options.Ops) == 0 {
 		options.Ops = ops
@@ -171,7 +166,7 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 	return plan, plan.checkFree(ctx)
 }
 
-// define is the definition of a capture with these options.
+// define returns the definition of a capture with these options, and the columns to capture.
 func (o Options) define(t *table.Table, topic string) (definition, []table.Column, error) {
 	named, err := chosen(t, o.Columns)
 	if err != nil {
@@ -191,7 +186,7 @@ func (o Options) define(t *table.Table, topic string) (definition, []table.Colum
 	return d.define(t)
 }
 
-// cascades are the tables whose foreign keys' actions change rows of a table.
+// cascades returns Plan.Cascades of a table.
 func cascades(ctx context.Context, db *notify.DB, name string) (parents []string, err error) {
 	err = db.Pool().SelectContext(ctx, &parents, `SELECT DISTINCT REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
 		WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?
@@ -212,12 +207,12 @@ func describe(ctx context.Context, db *notify.DB, name string) (*table.Table, er
 		return nil, fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", t, notify.ErrNotTopic)
 	}
 	if len(t.Columns) == 0 {
-		return nil, fmt.Errorf("capture: this account sees no column of %s: SELECT on the table lets it: %w", t, table.ErrNoColumn)
+		return nil, fmt.Errorf("capture: this account sees no column of %s: it needs SELECT on the table: %w", t, table.ErrNoColumn)
 	}
 	return t, nil
 }
 
-// chosen are the columns of these names, all of the table's if there are none.
+// chosen returns the columns with these names, or all columns if names is empty.
 func chosen(t *table.Table, names []string) (columns []table.Column, err error) {
 	if len(names) == 0 {
 		return t.Columns, nil
@@ -228,14 +223,14 @@ func chosen(t *table.Table, names []string) (columns []table.Column, err error) 
 			return nil, err
 		}
 		if slices.Contains(columns, c) {
-			return nil, fmt.Errorf("capture: %w: column %s is there twice", notify.ErrOptions, ident.Quote(c.Name))
+			return nil, fmt.Errorf("capture: %w: column %s is named twice", notify.ErrOptions, ident.Quote(c.Name))
 		}
 		columns = append(columns, c)
 	}
 	return columns, nil
 }
 
-// checkTopic sees to it that the topic can take every row.
+// checkTopic returns an error unless the topic can store every row, or does not exist.
 func (p *Plan) checkTopic(ctx context.Context) error {
 	topic, err := table.Describe(ctx, p.db.Pool(), p.db.Name(), p.Topic)
 	if errors.Is(err, notify.ErrNoTable) {
@@ -248,23 +243,23 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 	payload, err := topic.Column("payload")
 	switch {
 	case topic.Name == p.Table:
-		return fmt.Errorf("capture: %w: a table can't take its own changes: name another (--into)", notify.ErrOptions)
+		return fmt.Errorf("capture: %w: a table can't be the topic of its own changes: name another topic (--into)", notify.ErrOptions)
 	case err != nil, !topic.IsMessageTable():
-		return fmt.Errorf("capture: %s: %w: name another (--into), or let install make it", topic, notify.ErrNotTopic)
+		return fmt.Errorf("capture: %s: %w: name another topic (--into), or a new one for install to make", topic, notify.ErrNotTopic)
 	case !takesRows(topic):
-		return fmt.Errorf("capture: %s: %w: its payload is a %s, a LONGBLOB is needed", topic, notify.ErrNotTopic, payload.ColumnType)
+		return fmt.Errorf("capture: %s: %w: its column payload is a %s; it must be a LONGBLOB", topic, notify.ErrNotTopic, payload.ColumnType)
 	}
 	p.Topic = topic.Name
 	return nil
 }
 
-// takesRows reports whether a table can take messages of any length.
+// takesRows reports whether a table can store messages of any length.
 func takesRows(topic *table.Table) bool {
 	payload, err := topic.Column("payload")
 	return err == nil && topic.IsMessageTable() && (payload.DataType == "longblob" || payload.DataType == "longtext")
 }
 
-// checkFree sees to it that no other trigger is in the way.
+// checkFree returns a *TriggerExistsError if a trigger exists that Options.Beside does not allow.
 func (p *Plan) checkFree(ctx context.Context) error {
 	all, err := triggers(ctx, p.db.Pool(), p.db.Name(), "")
 	if err != nil {
@@ -274,7 +269,7 @@ func (p *Plan) checkFree(ctx context.Context) error {
 		for _, s := range all {
 			ours := s.Event == wanted.op && s.madeFor(p.Table)
 			others := s.Event == wanted.op && s.Table == p.Table && !p.options.Beside &&
-				!strings.EqualFold(s.Name, waiting.TriggerName(s.Table, s.Event)) // which writes nothing
+				!strings.EqualFold(s.Name, waiting.TriggerName(s.Table, s.Event)) // a wake trigger writes nothing
 			if ours || others || strings.EqualFold(s.Name, wanted.name) {
 				return &TriggerExistsError{s.Name, p.Table, wanted.op, ours}
 			}
@@ -298,8 +293,8 @@ func (p *Plan) script() string {
 
 const setMode = "SET SESSION sql_mode = '" + schema.CaptureMode + "'"
 
-// Install makes the triggers, and the topic if it is not there. When one can't be made
-// those before it are dropped again. Besides Prepare's errors there is ErrBusy.
+// Install makes the triggers, and the topic if it does not exist. If a trigger can't be made, Install drops those that it has
+// made. Its errors are Prepare's and ErrBusy.
 func Install(ctx context.Context, db *notify.DB, name string, options Options) (*Plan, error) {
 	plan, err := Prepare(ctx, db, name, options)
 	if err != nil {
@@ -321,7 +316,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 	mark := marked(ctx, session)
 	for i, t := range plan.triggers {
 		err := plan.options.patiently(ctx, session, plan.Table, t.statement)
-		if server.Is(err, server.ErrTriggerExists) { // made a moment ago
+		if server.Is(err, server.ErrTriggerExists) { // another process made it after checkFree
 			err = &TriggerExistsError{t.name, plan.Table, t.op, true}
 		} else if err != nil {
 			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(t.name), err)
@@ -339,7 +334,7 @@ func Install(ctx context.Context, db *notify.DB, name string, options Options) (
 	return plan, nil
 }
 
-// drop drops a trigger, over a connection of its own.
+// drop drops a trigger, in a session of its own.
 func drop(ctx context.Context, db *notify.DB, table, trigger string, options Options) error {
 	session, err := core.NewSession(ctx, db, core.SessionOptions{})
 	if err == nil {
@@ -359,8 +354,8 @@ func execute(ctx context.Context, session *core.Session, statement string) error
 	})
 }
 
-// patiently runs a statement that waits for the table's transactions to end: 2 s at a time, which the session's
-// lock_wait_timeout is.
+// patiently runs a statement that waits until no transaction uses the table. It tries for 2 s at a time, the session's
+// lock_wait_timeout, until Patience is over.
 func (o Options) patiently(ctx context.Context, session *core.Session, name, statement string) error {
 	return table.Patiently(ctx, o.Logger, name, o.Patience, 2*time.Second, func(ctx context.Context) error {
 		return execute(ctx, session, statement)

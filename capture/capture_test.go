@@ -23,8 +23,7 @@ import (
 
 const orders = "CREATE TABLE orders (id INT PRIMARY KEY, name VARCHAR(100), paid BOOL NOT NULL DEFAULT FALSE) CHARACTER SET utf8mb4"
 
-// Each change is one message with the old and the new row; one that is rolled back, or
-// changes nothing, is none.
+// Each change writes one message with the old and the new row. A change that is rolled back, or changes nothing, writes none.
 func TestCapture(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -71,7 +70,7 @@ func TestCapture(t *testing.T) {
 	})
 }
 
-// With columns a message has these alone, in this order, and an update of others is none.
+// With Columns a message has only these, in this order, and an UPDATE of other columns writes no message.
 func TestCaptureColumnsAndOps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -92,7 +91,7 @@ func TestCaptureColumnsAndOps(t *testing.T) {
 	})
 }
 
-// A trigger that stands already is an error that names it, ours or another's, and nothing is made.
+// Install fails if a trigger for the same change exists, ours or another, and names it. It makes nothing.
 func TestTriggerExists(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -103,7 +102,7 @@ func TestTriggerExists(t *testing.T) {
 		require.ErrorAs(t, err, &exists)
 		require.ErrorAs(t, err, new(*TriggerExistsError))
 		assert.Equal(t, TriggerExistsError{"the audit", "orders", "update", false}, *exists)
-		require.ErrorContains(t, err, "`the audit` stands already after UPDATE on `orders`")
+		require.ErrorContains(t, err, "`the audit` runs already after UPDATE on `orders`")
 		states, err := Status(t.Context(), db, "orders")
 		require.NoError(t, err)
 		assert.Empty(t, states)
@@ -123,7 +122,7 @@ func TestTriggerExists(t *testing.T) {
 	})
 }
 
-// A wake trigger is not in the way of a capture, nor a capture in the way of a wake trigger.
+// A wake trigger and a capture can be on the same table, in either order.
 func TestWakeTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -138,8 +137,7 @@ func TestWakeTriggers(t *testing.T) {
 	})
 }
 
-// A trigger's name is the database's: one of ours that stands on another table is in the way,
-// and what was made before it is dropped again.
+// Trigger names are unique in a database. If another table's trigger has the name, Install fails and drops what it has made.
 func TestInstallIsAllOrNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -154,7 +152,7 @@ func TestInstallIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// Whatever names there are, the SQL is right, and what they have in them never becomes SQL.
+// Names of any form give correct SQL, and no part of a name is executed as SQL.
 func TestOddNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -185,7 +183,7 @@ func TestOddNames(t *testing.T) {
 	})
 }
 
-// What changed under a capture is told, and what breaks it makes the write fail, not the message vanish.
+// Status shows changes of the table that affect a capture. A change that breaks the trigger makes writes fail; no message is lost.
 func TestStatusTellsWhatChanged(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -225,7 +223,7 @@ func TestStatusTellsWhatChanged(t *testing.T) {
 	})
 }
 
-// A row that as JSON is too large for a packet is refused, whichever change it is.
+// The server refuses a change of a row whose JSON is too large for a packet, whatever the op.
 func TestRowTooLarge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--max-allowed-packet=1M")
@@ -249,7 +247,7 @@ func TestRowTooLarge(t *testing.T) {
 	})
 }
 
-// An hour of the autumn is there twice in the writer's time zone, and is told apart.
+// The hour that comes twice in the writer's time zone in autumn is unambiguous in messages.
 func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.Name() == "dsn" {
@@ -280,7 +278,7 @@ func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
 	})
 }
 
-// What the documentation says that no trigger sees.
+// The changes that fire no trigger, as documented.
 func TestWhatNoTriggerSees(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -297,7 +295,7 @@ func TestWhatNoTriggerSees(t *testing.T) {
 	})
 }
 
-// While a transaction uses the table, install waits a while and makes nothing.
+// While a transaction uses the table, Install waits for Patience, and then makes nothing.
 func TestBusyTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -336,7 +334,7 @@ func TestBusyTable(t *testing.T) {
 	})
 }
 
-// waitsForTable returns when a statement of that kind waits in the server.
+// waitsForTable returns when a statement of that kind waits for the table's metadata lock.
 func waitsForTable(tb testing.TB, db *notify.DB, statement string) {
 	tb.Helper()
 	mysqltest.Eventually(tb, "a statement waits for the table", func() bool {

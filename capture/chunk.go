@@ -19,28 +19,29 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// Why the order is right: a writer has locked its row when its trigger gives its message an id, and keeps the lock until it commits.
-// A chunk locks its rows first, then gets the ids, and keeps the locks until it commits. So the ids of one row's messages are in the
-// order in which their transactions had the row: a change that is newer than what the chunk read has a larger id, and one that is
-// older is in what the chunk read. The idea of writing chunks in between the changes, without a lock on the table, is DBLog's
-// (Andreakis and Papapanagiotou, 2020). DBLog reads the changes from the server's log, and has to mark where in the log each chunk was read; here
-// the row locks give the order.
+// The ids of one row's messages are in the order in which the row changed. A writer locks its row before its trigger gives the
+// message an id, and keeps the lock until it commits. A chunk also locks its rows first, then gets the ids, and keeps the locks
+// until it commits. So a change that is newer than the row in the chunk has a larger id, and an older change is part of the row
+// in the chunk.
+//
+// Writing chunks between the changes, without a lock on the table, is the idea of DBLog (Andreakis and Papapanagiotou, 2020). DBLog
+// reads the changes from the server's log, and has to mark each chunk's position in the log. Here the row locks give the order.
 
-// rowAlias stands before the columns' names in the statements that read a chunk.
+// rowAlias is the table's alias in the statements that read a chunk.
 const rowAlias = "source"
 
-// layout is how a chunk reads its rows, and where it writes them.
+// layout describes how a chunk reads its rows, and where it writes them.
 type layout struct {
-	name    string // of the table
-	from    string // it, with its alias and index
+	name    string // the table
+	from    string // the FROM clause, with alias and index
 	topic   *table.Table
 	columns []table.Column
 	key     []table.Column
-	keyText string // the columns of the key as the state has them
-	since   string // tells this capture from others of the same table
+	keyText string // the key's columns, as JSON for the state
+	since   string // distinguishes this capture from earlier ones of the same table
 }
 
-// position is a row of the state.
+// position is a row of mqnotify_snapshot: how far a snapshot is.
 type position struct {
 	Topic      string           `db:"topic"`
 	Capture    string           `db:"capture"`
@@ -52,9 +53,9 @@ type position struct {
 	Finished   bool             `db:"finished"`
 }
 
-// write writes the next rows, or begins the snapshot, inside a transaction.
+// write writes the next chunk, or begins the snapshot, in the open transaction of conn.
 func (s *snapshot) write(ctx context.Context, conn *sqlx.Conn) (now Progress, err error) {
-	// From here on to the end of the transaction nothing changes the table's columns and triggers.
+	// The SELECT's metadata lock keeps the table's columns and triggers unchanged until the end of the transaction.
 	if _, err := conn.ExecContext(ctx, "SELECT 1 FROM "+ident.Quote(s.table)+" LIMIT 0"); err != nil {
 		return now, fmt.Errorf("capture: read %s: %w", ident.Quote(s.table), err)
 	}
@@ -71,7 +72,7 @@ func (s *snapshot) write(ctx context.Context, conn *sqlx.Conn) (now Progress, er
 	case server.Is(err, server.ErrNoSuchTable):
 		return now, fmt.Errorf("capture: %w: %w", notify.ErrNoState, err)
 	case err != nil:
-		return now, fmt.Errorf("capture: read how far the snapshot is: %w", err)
+		return now, fmt.Errorf("capture: read the snapshot's position: %w", err)
 	case !s.begun && (at.Finished || s.options.Restart), at.Capture != l.since, at.KeyColumns != l.keyText, at.Topic != l.topic.Name:
 		return s.begin(ctx, conn, l)
 	}
@@ -91,7 +92,7 @@ func (s *snapshot) write(ctx context.Context, conn *sqlx.Conn) (now Progress, er
 	return now, s.store(ctx, conn, chunk.after, now)
 }
 
-// layout makes the layout from the table and its triggers as they are now.
+// layout reads the layout from the table and its capture triggers.
 func (s *snapshot) layout(ctx context.Context, conn *sqlx.Conn) (*layout, error) {
 	t, err := table.Describe(ctx, conn, s.db.Name(), s.table)
 	if err != nil {
@@ -103,16 +104,16 @@ func (s *snapshot) layout(ctx context.Context, conn *sqlx.Conn) (*layout, error)
 	}
 	all = slices.DeleteFunc(all, func(s standing) bool { return s.made == nil })
 	if len(all) == 0 {
-		return nil, fmt.Errorf("capture: %s: %w: mqnotify capture install %s, or, after it was swapped, mqnotify capture repair %s",
+		return nil, fmt.Errorf("capture: %s: %w: run mqnotify capture install %s, or, if the table was swapped, mqnotify capture repair %s",
 			t, ErrNotCaptured, t.Name, t.Name)
 	}
 	made, since := all[0].made, []string{}
 	for _, trigger := range all {
 		if trigger.made.Table != t.Name {
-			return nil, fmt.Errorf("capture: %s: %w under this name, but as %s: mqnotify capture repair %s", t, ErrNotCaptured, trigger.made.Table, t.Name)
+			return nil, fmt.Errorf("capture: %s: %w under this name, but as %s: run mqnotify capture repair %s", t, ErrNotCaptured, trigger.made.Table, t.Name)
 		}
 		if trigger.made.Topic != made.Topic {
-			return nil, fmt.Errorf("capture: %w: changes of %s go into several topics, %s and %s: a snapshot needs a capture with one", notify.ErrOptions, t,
+			return nil, fmt.Errorf("capture: %w: changes of %s go into several topics, %s and %s: a snapshot needs a capture with one topic", notify.ErrOptions, t,
 				ident.Quote(made.Topic), ident.Quote(trigger.made.Topic))
 		}
 		if !slices.Contains(since, trigger.made.Since) {
@@ -137,7 +138,7 @@ func (s *snapshot) layout(ctx context.Context, conn *sqlx.Conn) (*layout, error)
 	return l, err
 }
 
-// snapshotColumns are the columns that the triggers write, of the types that they have now, and those of the key.
+// snapshotColumns returns the columns that the triggers write, with their current types, and the key's columns.
 func snapshotColumns(t *table.Table, made definition) (columns, key []table.Column, err error) {
 	names := t.PrimaryKey()
 	switch {
@@ -147,7 +148,7 @@ func snapshotColumns(t *table.Table, made definition) (columns, key []table.Colu
 		return nil, nil, fmt.Errorf("capture: %w: a snapshot of %s needs row locks, which %s does not have: ALTER TABLE %s ENGINE=InnoDB",
 			notify.ErrOptions, t, t.Engine, ident.Quote(t.Name))
 	case !slices.EqualFunc(names, made.Key, strings.EqualFold):
-		return nil, nil, fmt.Errorf("capture: the primary key of %s was changed: mqnotify capture repair %s", t, t.Name)
+		return nil, nil, fmt.Errorf("capture: the primary key of %s was changed: run mqnotify capture repair %s", t, t.Name)
 	}
 	if key, err = keyColumns(t, names); err != nil {
 		return nil, nil, err
@@ -155,18 +156,18 @@ func snapshotColumns(t *table.Table, made definition) (columns, key []table.Colu
 	for _, c := range made.Columns {
 		now, err := t.Column(c.Name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("capture: writes of %s fail: mqnotify capture repair %s: %w", t, t.Name, err)
+			return nil, nil, fmt.Errorf("capture: writes to %s fail: run mqnotify capture repair %s: %w", t, t.Name, err)
 		}
 		columns = append(columns, now)
 	}
 	return columns, key, nil
 }
 
-// begin stores where the snapshot begins and ends.
+// begin stores the snapshot's first id and the last key of its chunks.
 //
-// The order matters. A row that is in neither the chunks nor a message of the first id or a later one would be missing in the copy. After the first id is
-// known, the table's last row is read with a lock: that waits for a transaction that has inserted a row at the end, and which may
-// have got a smaller id. A row that is inserted later has a larger one.
+// It reads the first id before the last key. Every row must be in a chunk, or have a message with the first id or a larger one;
+// otherwise the copy lacks the row. The locking read of the table's last row waits for transactions that have inserted rows at the
+// end, whose messages may have smaller ids. The messages of rows that are inserted later have larger ids.
 func (s *snapshot) begin(ctx context.Context, conn *sqlx.Conn, l *layout) (now Progress, err error) {
 	now = Progress{Table: s.table, Topic: l.topic.Name}
 	from, known, err := table.NextAutoIncrement(ctx, conn.Conn, l.topic)
@@ -196,13 +197,13 @@ func (s *snapshot) begin(ctx context.Context, conn *sqlx.Conn, l *layout) (now P
 			after_key = NULL, last_key = VALUES(last_key), row_count = 0, started_at = NOW(6), finished_at = VALUES(finished_at)`,
 		s.table, now.Topic, l.since, l.keyText, now.From, string(text), now.Done)
 	if err != nil {
-		return now, fmt.Errorf("capture: store where the snapshot begins: %w", err)
+		return now, fmt.Errorf("capture: store the snapshot's beginning: %w", err)
 	}
 	return now, nil
 }
 
-// publish stores the messages of a chunk. It gets the ids of at most 1000 rows in one statement that says beforehand how many they are, so
-// that it locks the topic's counter for no longer than a writer does.
+// publish inserts the messages of a chunk. Each INSERT has at most 1000 rows, whose number the server knows beforehand, so that it
+// locks the topic's AUTO_INCREMENT counter no longer than a writer does.
 func (s *snapshot) publish(ctx context.Context, conn *sqlx.Conn, topic string, messages []producer.Message) (err error) {
 	if s.publisher == nil || s.progress.Topic != topic {
 		if s.publisher != nil {
@@ -216,9 +217,9 @@ func (s *snapshot) publish(ctx context.Context, conn *sqlx.Conn, topic string, m
 	return err
 }
 
-// store stores how far the snapshot is.
+// store stores the snapshot's position.
 func (s *snapshot) store(ctx context.Context, conn *sqlx.Conn, after []string, now Progress) error {
-	if len(after) == 0 { // all rows that were left are deleted
+	if len(after) == 0 { // the remaining rows were deleted
 		_, err := conn.ExecContext(ctx, "UPDATE "+schema.SnapshotTable+" SET finished_at = UTC_TIMESTAMP(6) WHERE table_name = ?", s.table)
 		return err
 	}
@@ -228,12 +229,12 @@ func (s *snapshot) store(ctx context.Context, conn *sqlx.Conn, after []string, n
 			string(text), now.Rows, now.Done, s.table)
 	}
 	if err != nil {
-		return fmt.Errorf("capture: store how far the snapshot is: %w", err)
+		return fmt.Errorf("capture: store the snapshot's position: %w", err)
 	}
 	return nil
 }
 
-// positions are the expressions of the key's texts.
+// positions returns the SQL expressions of the key's columns as texts.
 func (l *layout) positions() (expressions []string) {
 	for _, c := range l.key {
 		expressions = append(expressions, c.PositionExpression(rowAlias))
@@ -241,7 +242,7 @@ func (l *layout) positions() (expressions []string) {
 	return expressions
 }
 
-// scanTexts reads a row of texts.
+// scanTexts scans a row into before and then into count texts, which it returns.
 func scanTexts(row interface{ Scan(into ...any) error }, count int, before ...any) ([]string, error) {
 	texts := make([]string, count)
 	for i := range texts {
@@ -250,14 +251,15 @@ func scanTexts(row interface{ Scan(into ...any) error }, count int, before ...an
 	return texts, row.Scan(before...)
 }
 
-// chunk is some rows as messages.
+// chunk has the messages of some rows.
 type chunk struct {
 	messages []producer.Message
-	after    []string // the key of the last one
-	ended    bool     // there are no more
+	after    []string // the last row's key
+	ended    bool     // no row is left
 }
 
-// read locks the next rows and makes messages of them. One row is waited for, of several none.
+// read locks the next rows and makes messages of them. If limit is 1 it waits for the row's lock. Otherwise it returns errLocked if
+// another transaction has locked one of the rows.
 func (l *layout) read(ctx context.Context, conn *sqlx.Conn, at position, limit int, forShare bool) (c chunk, err error) {
 	where, args, err := l.between(at)
 	if err != nil {
@@ -290,7 +292,7 @@ func (l *layout) read(ctx context.Context, conn *sqlx.Conn, at position, limit i
 	return c, nil
 }
 
-// between is the condition of the rows that are left.
+// between returns the WHERE clause of the rows that are left.
 func (l *layout) between(at position) (where string, args []any, err error) {
 	var after, last []string
 	if err := json.Unmarshal([]byte(at.Last), &last); err != nil {
@@ -301,13 +303,13 @@ func (l *layout) between(at position) (where string, args []any, err error) {
 		return " WHERE " + where, args, err
 	}
 	if err := json.Unmarshal([]byte(at.After.V), &after); err != nil {
-		return "", nil, fmt.Errorf("capture: read the key to go on after: %w", err)
+		return "", nil, fmt.Errorf("capture: read the last chunk's key: %w", err)
 	}
 	condition, more, err := table.After(l.key, rowAlias, after)
 	return " WHERE " + where + " AND " + condition, append(args, more...), err
 }
 
-// scan reads rows until there are enough bytes.
+// scan reads rows until the messages have muchText bytes.
 func (c *chunk) scan(rows *sql.Rows, l *layout, limit int) error {
 	begin, err := json.Marshal(l.name)
 	if err != nil {
@@ -336,7 +338,7 @@ func (c *chunk) scan(rows *sql.Rows, l *layout, limit int) error {
 		size += len(payload)
 		for i, k := range l.key {
 			if k.DataType == "uuid" && !ordered(after[i]) {
-				return fmt.Errorf("%w: %s of the key %s is no UUID of RFC 9562, and MariaDB does not order such values: make the column a BINARY(16)",
+				return fmt.Errorf("%w: %s of the key %s is no UUID of RFC 9562, and MariaDB does not order such values: change the column to BINARY(16)",
 					notify.ErrOptions, after[i], ident.Quote(k.Name))
 			}
 		}
@@ -345,8 +347,8 @@ func (c *chunk) scan(rows *sql.Rows, l *layout, limit int) error {
 	return rows.Err()
 }
 
-// ordered reports whether MariaDB's type UUID orders a value. It has an order for values of the variant that RFC 9562 defines, and for nil and max. With
-// others a column has no order: comparisons of three values contradict each other, and rows would be missed.
+// ordered reports whether MariaDB's type UUID orders a value. It orders the variant that RFC 9562 defines, and the nil and max
+// UUIDs. Comparisons of other values contradict each other (a < b < c < a), so the snapshot would miss rows.
 func ordered(uuid string) bool {
 	return len(uuid) == 36 && strings.ContainsRune("89ab", rune(uuid[19])) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == ""
 }

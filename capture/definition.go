@@ -12,18 +12,19 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// definition is what a trigger was made for. The trigger's text has it, so that it is copied, renamed and dropped with the trigger.
+// definition describes what a capture trigger captures. It is stored in the trigger's text, so that it is copied, renamed and
+// dropped with the trigger.
 type definition struct {
 	Table      string   `json:"table"`
 	Topic      string   `json:"topic"`
 	Columns    []column `json:"columns"`           // in the message's order
-	Chosen     bool     `json:"chosen,omitempty"`  // the columns were named: no other is ever captured
-	Without    []string `json:"without,omitempty"` // the columns to leave out
-	Key        []string `json:"key,omitempty"`     // the columns of the primary key
-	Split      bool     `json:"split,omitempty"`   // an UPDATE of the key is a delete and an insert
+	Chosen     bool     `json:"chosen,omitempty"`  // Options.Columns was set: a repair adds no columns
+	Without    []string `json:"without,omitempty"` // Options.Without
+	Key        []string `json:"key,omitempty"`     // the primary key's columns
+	Split      bool     `json:"split,omitempty"`   // an UPDATE of the key becomes a delete and an insert
 	Tombstones bool     `json:"tombstones,omitempty"`
-	// Since is a random mark of Install. Triggers that have the same one have captured every change since then; a repair that brings
-	// triggers back to a table, whose changes were not captured meanwhile, makes a new mark.
+	// Since is a random mark. Triggers with the same mark have captured every change since Install made it. A repair that moves
+	// triggers back to a table makes a new mark, because changes of that table were not captured meanwhile.
 	Since string `json:"since,omitempty"`
 }
 
@@ -32,7 +33,7 @@ type column struct {
 	Type string `json:"type"`
 }
 
-// define makes the definition of the table as it is now, and the columns' descriptions.
+// define returns the definition for the table's current columns, and these columns.
 func (d definition) define(t *table.Table) (definition, []table.Column, error) {
 	captured, err := chosen(t, d.names())
 	if err != nil {
@@ -46,7 +47,7 @@ func (d definition) define(t *table.Table) (definition, []table.Column, error) {
 	return d, captured, nil
 }
 
-// names are the columns that were named; none means all.
+// names returns the columns of Options.Columns; empty means all.
 func (d definition) names() (names []string) {
 	if d.Chosen {
 		for _, c := range d.Columns {
@@ -56,7 +57,7 @@ func (d definition) names() (names []string) {
 	return names
 }
 
-// trigger makes the statement of a defined trigger.
+// trigger returns the trigger for an op. An empty name means the default name.
 func (d definition) trigger(t *table.Table, columns []table.Column, op, name string) (newTrigger, error) {
 	encoded, err := d.encode()
 	if err != nil {
@@ -91,7 +92,7 @@ func rowOf(columns, key []table.Column, row string) schema.CaptureRow {
 	return r
 }
 
-// typeOf is a column's type, from which table.TypedColumn makes its column again.
+// typeOf returns a column's type in the form that table.TypedColumn reads.
 func typeOf(c table.Column) string {
 	if c.IsJSON {
 		return "json"
@@ -99,7 +100,7 @@ func typeOf(c table.Column) string {
 	return c.ColumnType
 }
 
-// changed reports whether a column of the table is written in another way than the trigger does it.
+// changed reports whether the column's current type is written as JSON in another form than the trigger writes it.
 func (c column) changed(now table.Column) bool {
 	was := table.TypedColumn(c.Name, c.Type)
 	now = table.TypedColumn(c.Name, typeOf(now))
@@ -108,7 +109,7 @@ func (c column) changed(now table.Column) bool {
 
 const definitionMark = "mqnotify capture "
 
-// encode writes the definition without any character that a literal or a client could read in another way.
+// encode returns the definition as text that needs no escape in an SQL literal or a client.
 func (d definition) encode() (string, error) {
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -125,12 +126,12 @@ func (d definition) encode() (string, error) {
 	return definitionMark + b.String(), nil
 }
 
-// decodeDefinition finds the definition in a trigger's text.
+// decodeDefinition reads the definition from a trigger's text.
 func decodeDefinition(text string) (d definition, err error) {
 	_, rest, found := strings.Cut(text, "'"+definitionMark)
 	encoded, _, ended := strings.Cut(rest, "'")
 	if !found || !ended {
-		return d, fmt.Errorf("capture: the trigger does not say what it captures")
+		return d, fmt.Errorf("capture: the trigger's text has no definition")
 	}
 	plain, err := url.PathUnescape(encoded)
 	if err == nil {
@@ -140,7 +141,7 @@ func decodeDefinition(text string) (d definition, err error) {
 		err = ident.Check(d.Table)
 	}
 	if err != nil {
-		return d, fmt.Errorf("capture: read what the trigger captures: %w", err)
+		return d, fmt.Errorf("capture: read the trigger's definition: %w", err)
 	}
 	return d, nil
 }

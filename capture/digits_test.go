@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// An UPDATE of the last bit of a DOUBLE is a message, however many digits the number has.
+// An UPDATE of the last bit of a DOUBLE writes a message, however many digits the number has.
 func TestCaptureOfTheLastBit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))

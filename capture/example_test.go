@@ -32,7 +32,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// Every change of a table, by whatever program, is a message.
+// Every change of a table, by any program, writes a message.
 func ExampleInstall() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -68,7 +68,7 @@ func ExampleInstall() {
 	}
 }
 
-// The rows that were there before the capture are messages, too. The account has run `mqnotify init`.
+// A snapshot also writes the existing rows as messages. The account has run `mqnotify init`.
 func ExampleSnapshot() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -110,7 +110,7 @@ func ExampleSnapshot() {
 	}
 }
 
-// What Install would do, for an administrator.
+// Print what Install would do, for an administrator to run.
 func ExamplePrepare() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -123,7 +123,7 @@ func ExamplePrepare() {
 		fmt.Println(err)
 		return
 	}
-	plan, err := capture.Prepare(ctx, db, "stock", capture.Options{Ops: []string{"insert", "update", "delete"}}) // as none means
+	plan, err := capture.Prepare(ctx, db, "stock", capture.Options{Ops: []string{"insert", "update", "delete"}}) // the default
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -131,7 +131,7 @@ func ExamplePrepare() {
 	fmt.Printf("%d triggers, %v\n", len(plan.Triggers), strings.Contains(plan.Script, "CREATE TRIGGER"))
 }
 
-// What is captured, whether it works, and its end.
+// Show the captures and whether they work, and remove one.
 func ExampleStatus() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
@@ -173,7 +173,7 @@ func ExampleStatus() {
 	fmt.Println("removed", removed)
 }
 
-// After an ALTER TABLE the triggers are made again, for the table's columns as they are now.
+// After an ALTER TABLE, Repair makes the triggers again for the table's current columns.
 func ExampleRepair() {
 	ctx := context.Background()
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The primary key is the messages' key, whatever its type is, and an UPDATE of it is a delete and an insert, each with its own key.
+// The primary key, of any type, is the messages' key. An UPDATE of it becomes a delete and an insert, each with its own key.
 func TestKey(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, test := range []struct {
@@ -42,7 +42,7 @@ func TestKey(t *testing.T) {
 	})
 }
 
-// Without all ops an UPDATE of the key is an update, with the new key. A table without a primary key has no keys.
+// If not all ops are captured, an UPDATE of the key is an update with the new key. A table without a primary key has no keys.
 func TestKeyOfSomeOps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -63,7 +63,7 @@ func TestKeyOfSomeOps(t *testing.T) {
 	})
 }
 
-// With tombstones each delete is followed by a message with the row's key and an empty payload; a repair keeps that.
+// With Tombstones a message with the row's key and an empty payload follows each delete. A repair keeps the option.
 func TestTombstones(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -81,7 +81,7 @@ func TestTombstones(t *testing.T) {
 	})
 }
 
-// A foreign key whose actions change rows that fire no triggers is told of.
+// Plan.Cascades has the foreign keys whose actions change rows without firing triggers.
 func TestCascades(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))

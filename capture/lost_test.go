@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// cutConn loses the connection when a statement with a text in it has been sent.
+// cutConn is a connection that is lost after a statement that contains a text was sent.
 type cutConn struct {
 	net.Conn
 	at  []byte
@@ -53,8 +53,8 @@ func cutAt(config *mysql.Config, at string, cut func(conn net.Conn, statement fu
 	}
 }
 
-// A connection that is lost while a trigger is made leaves no capture of half the changes,
-// whether the server has made it, or is at it still.
+// If the connection is lost while a trigger is made, Install leaves no capture of some of the changes, whether the server has made
+// the trigger or still waits.
 func TestInstallLosesItsConnection(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("made", func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-// patience is how long a test waits for what must come.
+// patience limits every wait of a test.
 const patience = time.Minute
 
 func open(tb testing.TB, config *mysql.Config) *notify.DB {
@@ -45,7 +45,7 @@ type change struct {
 	New   json.RawMessage `json:"new"`
 }
 
-// changes are the messages of a topic, each as "op old new".
+// changes returns the messages of a topic, each as "op old new".
 func changes(tb testing.TB, db *notify.DB, topic string) []string {
 	tb.Helper()
 	var rows []struct{ Headers, Payload string }
@@ -66,7 +66,7 @@ func changes(tb testing.TB, db *notify.DB, topic string) []string {
 // quiet is for logs that no test reads.
 var quiet = slog.New(slog.DiscardHandler)
 
-// keys are the keys of a topic's messages, in their order.
+// keys returns the keys of a topic's messages, in order.
 func keys(tb testing.TB, db *notify.DB, topic string) []string {
 	tb.Helper()
 	return mysqltest.Values[string](tb, db.Pool(), "SELECT JSON_UNQUOTE(JSON_EXTRACT(headers, '$.key')) FROM "+ident.Quote(topic)+" ORDER BY id")

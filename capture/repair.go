@@ -17,17 +17,18 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ErrNotCaptured means that no capture trigger stands on a table, and none was made for it.
+// ErrNotCaptured means that a table has no capture trigger, and that no trigger on another table was made for it.
 var ErrNotCaptured = errors.New("the table is not captured")
 
-// Repair makes the capture triggers of a table again, for the columns and types that it has now, and returns their names. Triggers that
-// were made for the table and went with another one when it was renamed are brought back. Each keeps what Install was told,
-// but for Without: if there are any, they replace the columns that were left out. Of the other options only Patience and Logger count.
+// Repair makes the capture triggers of a table again, for its current columns and types, and returns their names. It also moves
+// back triggers that were made for the table and that a RENAME TABLE took to another table. Each trigger keeps the options of
+// Install, except that a non-empty Without replaces the columns that were left out. Of the other options only Patience and Logger
+// count.
 //
-// While it changes the triggers, it holds a lock on the table, so that each change is captured once. The account needs LOCK TABLES for
-// that. If the connection is lost meanwhile, old and new triggers may both stand and write each change twice: repair again.
+// Repair holds a lock on the table while it changes the triggers, so that each change is captured once. For that the account needs
+// LOCK TABLES. If the connection is lost meanwhile, old and new triggers may both exist and write each change twice: repair again.
 //
-// Its errors are ErrNotCaptured, Install's about the table, ErrBusy, notify.ErrOptions and the server's.
+// Its errors are ErrNotCaptured, Install's errors about the table, ErrBusy, notify.ErrOptions and the server's.
 func Repair(ctx context.Context, db *notify.DB, name string, options Options) (names []string, err error) {
 	options, err = options.withPatience()
 	if err != nil {
@@ -41,7 +42,7 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (n
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = session.Close() }() // which unlocks the tables
+	defer func() { _ = session.Close() }() // this unlocks the tables
 	if err := execute(ctx, session, setMode); err != nil {
 		return nil, fmt.Errorf("capture: set sql_mode: %w", err)
 	}
@@ -50,7 +51,7 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (n
 		return nil, err
 	}
 	if len(states) == 0 {
-		return nil, fmt.Errorf("capture: %s: %w: mqnotify capture install %s", t, ErrNotCaptured, t.Name)
+		return nil, fmt.Errorf("capture: %s: %w: run mqnotify capture install %s", t, ErrNotCaptured, t.Name)
 	}
 	lock := "LOCK TABLES " + ident.Quote(t.Name) + " WRITE"
 	for _, s := range states {
@@ -61,7 +62,7 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (n
 	if err := options.patiently(ctx, session, t.Name, lock); err != nil {
 		return nil, fmt.Errorf("capture: lock %s: %w", t, err)
 	}
-	// From here on nothing changes the table or its triggers.
+	// The lock keeps the table and its triggers unchanged from here on.
 	err = session.Do(ctx, func(conn *sqlx.Conn) error {
 		t, err = table.Describe(ctx, conn, db.Name(), t.Name)
 		return err
@@ -79,7 +80,8 @@ func Repair(ctx context.Context, db *notify.DB, name string, options Options) (n
 	return names, replace(ctx, session, states, made)
 }
 
-// again makes a trigger for each op, from the one that stands on the table or else from one that was made for it.
+// again returns a new trigger for each captured op: from the definition of the trigger on the table, or else from one on another
+// table that was made for it.
 func again(t *table.Table, states []State, options Options) (made []newTrigger, err error) {
 	since := rand.Text()
 	for _, op := range ops {
@@ -119,7 +121,7 @@ func again(t *table.Table, states []State, options Options) (made []newTrigger, 
 	return made, nil
 }
 
-// freeName is a name for a trigger that none of the standing ones has.
+// freeName returns a trigger name that is not in states.
 func freeName(name, op string, states []State) string {
 	free := schema.CaptureName(name, op)
 	for n := 2; slices.ContainsFunc(states, func(s State) bool { return strings.EqualFold(s.Trigger, free) }); n++ {
@@ -128,9 +130,9 @@ func freeName(name, op string, states []State) string {
 	return free
 }
 
-// replace makes the new triggers and then drops the old ones, so that one stands at any time. The session has locked the tables.
+// replace makes the new triggers and then drops the old ones, so that there is one at any time. The session has locked the tables.
 func replace(ctx context.Context, session *core.Session, old []State, made []newTrigger) error {
-	ctx = context.WithoutCancel(ctx) // half of it would be worse; nothing waits under the lock
+	ctx = context.WithoutCancel(ctx) // half of the triggers would be worse, and no statement waits under the lock
 	for i, trigger := range made {
 		if err := execute(ctx, session, trigger.statement); err != nil {
 			err = fmt.Errorf("capture: make trigger %s: %w", ident.Quote(trigger.name), err)

@@ -20,8 +20,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A changed type makes no write fail, status tells of it, and a repair makes the triggers for the new types and columns. Each
-// change is captured once.
+// A changed type makes no write fail, Status shows it, and Repair makes the triggers for the new types and columns. Each change is
+// captured once.
 func TestRepairAfterAlter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -71,7 +71,7 @@ func states(t *testing.T, db *notify.DB, name string) []State {
 	return all
 }
 
-// The order of steps for a column that is dropped or renamed: leave it out, change the table, repair. No write fails.
+// To drop or rename a column: leave it out by a repair, change the table, repair. In this order no write fails.
 func TestRepairWithout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -107,7 +107,7 @@ func TestRepairWithout(t *testing.T) {
 	})
 }
 
-// A table that is swapped for another takes its triggers with it. Status tells of it, for both names, and a repair brings them back.
+// A table that is swapped for another takes its triggers with it. Status shows this for both names, and Repair moves them back.
 func TestRepairAfterSwap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -149,8 +149,8 @@ func TestRepairAfterSwap(t *testing.T) {
 	})
 }
 
-// While programs write, columns are added, changed, left out and dropped, and a tool that copies the triggers swaps the table, and snapshots are made, of which some
-// are stopped and go on: the messages make the table again, from the beginning and from where a snapshot begins.
+// While programs write, columns are added, changed, left out and dropped, a tool that copies triggers swaps the table, and snapshots
+// are made, stopped and continued. The messages reproduce the table, both from the beginning and from a snapshot's first id.
 func TestRepairUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -226,7 +226,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	})
 }
 
-// snapshotsUntil makes snapshots of the table parts until there is enough, and then one more. It stops some of them.
+// snapshotsUntil makes snapshots of the table parts until enough, and then one more. It stops some of them.
 func snapshotsUntil(t *testing.T, db *notify.DB, enough func() bool) <-chan []Progress {
 	return mysqltest.Result(func() (whole []Progress) {
 		random := mysqltest.RandomOf(t.Name() + " snapshots")
@@ -274,7 +274,7 @@ func swapWithTriggers(t *testing.T, db *notify.DB) {
 	mysqltest.ExecAll(t, conn, "ALTER TABLE parts RENAME parts_old", "ALTER TABLE parts_new RENAME parts", "UNLOCK TABLES")
 }
 
-// contents are the rows of the table parts by key.
+// contents returns the rows of the table parts by key.
 func contents(t *testing.T, db *notify.DB) map[string]string {
 	t.Helper()
 	rows := make(map[string]string)
@@ -285,7 +285,7 @@ func contents(t *testing.T, db *notify.DB) map[string]string {
 	return rows
 }
 
-// replayed are the rows that the messages from an id on make.
+// replayed returns the rows that result from the messages from an id on.
 func replayed(t *testing.T, db *notify.DB, from uint64) map[string]string {
 	t.Helper()
 	rows := make(map[string]string)

@@ -20,22 +20,22 @@ import (
 
 // SnapshotOptions are the settings of a snapshot. The zero value is the recommended setting.
 type SnapshotOptions struct {
-	// Restart begins a new snapshot if there is an unfinished one. By default the unfinished one goes on.
+	// Restart begins a new snapshot even if there is an unfinished one. By default Snapshot continues the unfinished one.
 	Restart bool
-	// Patience is how long to wait for a transaction that has locked a row, or the table. 0 means 30 s.
+	// Patience is how long to wait for a transaction that has locked a row or the table. 0 means 30 s.
 	Patience time.Duration
-	// Report is called after every chunk, by the goroutine that called Snapshot. nil means that it is not.
+	// Report, if not nil, is called after every chunk, by the goroutine that called Snapshot.
 	Report func(Progress)
-	// Logger gets a line when a transaction is waited for; nil means slog.Default().
+	// Logger gets a line while Snapshot waits for a transaction; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Progress is how far a snapshot is.
+// Progress is the progress of a snapshot.
 type Progress struct {
 	Table, Topic string
-	// From is the id where the snapshot begins: the topic's messages of this id and later ones make a copy of the table.
+	// From is the snapshot's first id: the topic's messages with this id and larger ones make a copy of the table.
 	From uint64
-	// Rows is the number of rows that were written, also by earlier runs of the same snapshot.
+	// Rows is the number of rows that this snapshot has written, including earlier runs of it.
 	Rows uint64
 	// Estimate is the server's estimate of the table's rows when Snapshot was called. Status does not set it.
 	Estimate uint64
@@ -43,23 +43,23 @@ type Progress struct {
 	Done bool
 }
 
-// Snapshot writes the rows that a captured table has already into the capture's topic, each as a message whose op is read and whose
-// old row is null. A reader that applies the topic's messages in the order of their ids, from Progress.From or an earlier id on,
-// ends with a copy of the table: it stores the new row under the message's key, and deletes the key if there is no new row.
+// Snapshot writes the existing rows of a captured table into the capture's topic, each as a message whose op is read and whose old
+// row is null. A reader gets a copy of the table if it applies the topic's messages in the order of their ids, from Progress.From or
+// a smaller id on: it stores the new row under the message's key, and deletes the key if the new row is null.
 //
-// The table may be written to meanwhile. The rows are written in the order of the primary key, in chunks of at most 500 rows and
-// about 4 MiB. Each chunk is a transaction, which has its rows locked against changes (not against reads) for some milliseconds. It
-// takes no row that another transaction has locked, but for a single one, which it waits for while it has no other locked. So it
-// makes no deadlock.
+// Programs may write to the table meanwhile. Snapshot writes the rows in the order of the primary key, in chunks of at most 500 rows
+// and about 4 MiB. Each chunk is a transaction, which locks its rows against changes (not against reads) for some milliseconds. A
+// chunk does not wait for rows that another transaction has locked, unless it is a chunk of a single row. So it holds no lock while
+// it waits, and causes no deadlock.
 //
-// A snapshot that ends early, for whatever reason, goes on with the next call after the last chunk that was committed. A call after the
-// end of a snapshot begins another one.
+// If a snapshot ends early, for any reason, the next call continues after the last committed chunk. A call after the end of a
+// snapshot begins a new one.
 //
 // The account needs SELECT and TRIGGER on the table, INSERT on the topic, and SELECT, INSERT and UPDATE on mqnotify_snapshot, which
 // `mqnotify init` makes.
 //
-// Its errors are ErrNotCaptured, notify.ErrNoTable, notify.ErrNotTopic, notify.ErrOptions (a table that has no primary key, or is not InnoDB's), ErrBusy, notify.ErrNoState,
-// notify.ErrNotAcquired (another process makes a snapshot of the table), and the server's.
+// Its errors are ErrNotCaptured, notify.ErrNoTable, notify.ErrNotTopic, notify.ErrOptions (the table has no primary key, or is not an
+// InnoDB table), ErrBusy, notify.ErrNoState, notify.ErrNotAcquired (another process makes a snapshot of the table), and the server's.
 func Snapshot(ctx context.Context, db *notify.DB, name string, options SnapshotOptions) (Progress, error) {
 	common, err := Options{Patience: options.Patience, Logger: options.Logger}.withPatience()
 	if err != nil {
@@ -93,35 +93,35 @@ func (s *snapshot) run(ctx context.Context) (Progress, error) {
 }
 
 const (
-	// manyRows is the most rows of a chunk: more make a snapshot hardly faster, and make writers wait longer (docs/guide/capture.md).
+	// manyRows limits the rows of a chunk. More rows make a snapshot hardly faster, and writers wait longer (docs/guide/capture.md).
 	manyRows = 500
-	// fewRows is how many rows the first chunk has. Every chunk has twice as many as the one before it, unless its rows are large.
+	// fewRows is the limit of the first chunk. The limit doubles with every chunk, unless its rows are large.
 	fewRows = 32
-	// muchText is how many bytes a chunk has at most, but for its last row, and manyBytes is how many its rows should have in the table.
+	// muchText limits the JSON of a chunk, in bytes, except for its last row. manyBytes is the target for its rows in the table.
 	muchText  = 4 << 20
 	manyBytes = 1 << 20
 
-	// keepLock is how long the server keeps the lock of a host that has vanished. A chunk must take less than two fifths of it.
+	// keepLock is how long the server keeps the lock of a vanished host. A chunk must take less than two fifths of it.
 	keepLock = 2 * time.Minute
-	// handover is how long to wait for the lock of a snapshot that has just been killed.
+	// handover is how long to wait for the lock of a snapshot that was just killed.
 	handover = 2 * time.Second
 )
 
 // errLocked means that another transaction has locked a row of the chunk.
 var errLocked = errors.New("a row is locked")
 
-// snapshot is one that is being made.
+// snapshot is a snapshot in progress.
 type snapshot struct {
 	db       *notify.DB
 	table    string
 	options  SnapshotOptions
 	estimate uint64
 
-	session   *core.Session // it has the lock
+	session   *core.Session // holds the lock
 	publisher *producer.Producer
-	begun     bool // this snapshot was begun, or is known to be unfinished
-	limit     int  // the rows of the next chunk
-	most      int  // the most rows of a chunk
+	begun     bool // this call has committed a chunk or the beginning, so it does not begin a new snapshot
+	limit     int  // of the next chunk, in rows
+	most      int  // the largest limit
 	progress  Progress
 }
 
@@ -130,7 +130,7 @@ func (s *snapshot) close() {
 		_ = s.publisher.Close()
 	}
 	if s.session != nil {
-		_ = s.session.Close() // which lets the lock go
+		_ = s.session.Close() // this releases the lock
 	}
 	s.session = nil
 }
@@ -142,7 +142,8 @@ func (s *snapshot) explain(err error) error {
 	return err
 }
 
-// step writes a chunk. It takes fewer rows as long as another transaction has locked one of them, and connects again if it has to.
+// step writes a chunk. While another transaction has locked a row of the chunk, step tries with fewer rows. It reconnects if the
+// connection is lost.
 func (s *snapshot) step(ctx context.Context) error {
 	mends := func(err error) bool {
 		return server.ConnectionLost(err) || s.session != nil && s.session.Err() != nil ||
@@ -159,7 +160,7 @@ func (s *snapshot) step(ctx context.Context) error {
 	})
 }
 
-// connect sees to it that there is a session that has the lock of the table's snapshots.
+// connect makes a session that holds the lock of the table's snapshots, unless there is one.
 func (s *snapshot) connect(ctx context.Context) error {
 	if s.session != nil && s.session.Err() == nil {
 		return nil
@@ -181,8 +182,8 @@ func (s *snapshot) connect(ctx context.Context) error {
 	return err
 }
 
-// chunk writes the next rows in a transaction. Where the snapshot is, is in the database alone: an answer to a commit that is lost
-// does no harm.
+// chunk writes the next rows in a transaction. The snapshot's position is stored only in the database, in the same transaction, so
+// that the lost answer to a commit does no harm.
 func (s *snapshot) chunk(ctx context.Context) error {
 	if err := s.connect(ctx); err != nil {
 		return err
@@ -217,8 +218,8 @@ func (s *snapshot) chunk(ctx context.Context) error {
 	return nil
 }
 
-// survey reads what the server estimates: how many rows the table has, and how large they are. The server makes the JSON of all rows of a chunk, also of those
-// that are too much for it, so that a chunk of large rows must have few from the start.
+// survey reads the server's estimates of the table's rows and their size. Chunks of large rows have few rows from the start, because
+// the server makes the JSON of all selected rows, including those beyond muchText.
 func (s *snapshot) survey(ctx context.Context) error {
 	var size uint64
 	row := s.db.Pool().QueryRowxContext(ctx, `SELECT COALESCE(TABLE_ROWS, 0), COALESCE(AVG_ROW_LENGTH, 0) FROM information_schema.TABLES
@@ -231,7 +232,7 @@ func (s *snapshot) survey(ctx context.Context) error {
 	return nil
 }
 
-// latestSnapshots are the latest snapshots by their tables. An account that may not see them sees none.
+// latestSnapshots returns each table's latest snapshot; none if the account may not read mqnotify_snapshot.
 func latestSnapshots(ctx context.Context, db *notify.DB) (map[string]*Progress, error) {
 	var all []struct {
 		Table string `db:"table_name"`

@@ -17,7 +17,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// While programs write, snapshots are made, and most are stopped and go on: the messages from the beginning of any snapshot on make the table.
+// While programs write, snapshots are made, and most are stopped and continued. The messages from the first id of any snapshot on
+// reproduce the table.
 func TestSnapshotUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -42,8 +43,8 @@ func TestSnapshotUnderLoad(t *testing.T) {
 	})
 }
 
-// writeParts lets four programs change the table parts, so often together, and returns a function that waits for them. Some changes are of many rows, of the
-// key, or in a transaction with others, and some are rolled back.
+// writeParts starts four programs that together make that many changes of the table parts, and returns a function that waits for their
+// end. Some changes are of many rows, of the key, or in a transaction with others, and some are rolled back.
 func writeParts(t *testing.T, db *notify.DB, total int64) (wait func()) {
 	var done, serial atomic.Int64
 	serial.Store(1000)
@@ -104,8 +105,8 @@ func transact(ctx context.Context, db *notify.DB, statements []string) error {
 	})
 }
 
-// A snapshot is never the reason of a writer's deadlock or lock timeout: it does not wait for a row while it has others locked. The writer changes rows in the order
-// that is against the snapshot's.
+// A snapshot never causes a writer's deadlock or lock timeout, because it does not wait for a row while it holds locks on others. The
+// writer changes rows in the opposite order.
 func TestSnapshotMakesNoDeadlock(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)

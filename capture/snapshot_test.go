@@ -18,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// withState is open, with the table of snapshots.
+// withState is open that also makes mqnotify_snapshot.
 func withState(tb testing.TB, s *mysqltest.Server) *notify.DB {
 	tb.Helper()
 	db := open(tb, s.Database(tb))
@@ -38,7 +38,7 @@ func takeSnapshot(tb testing.TB, db *notify.DB, name string, options SnapshotOpt
 	return done
 }
 
-// manyParts fills the table parts with so many rows.
+// manyParts inserts that many rows into the table parts.
 func manyParts(tb testing.TB, db *notify.DB, count int) {
 	tb.Helper()
 	mysqltest.Exec(tb, db.Pool(), "CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20), n INT, gone INT)")
@@ -51,7 +51,8 @@ func manyParts(tb testing.TB, db *notify.DB, count int) {
 	}
 }
 
-// A snapshot's messages are the rows that were there, in the order of the key, and look like inserts of another op. A later snapshot writes them again.
+// A snapshot's messages are the existing rows in the order of the key; they look like inserts with another op. A later snapshot writes
+// them again.
 func TestSnapshot(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -78,7 +79,7 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// replayOf applies the messages of a topic from an id on, as docs/guide/capture.md says.
+// replayOf applies the messages of a topic from an id on, as described in docs/guide/capture.md.
 func replayOf(tb testing.TB, db *notify.DB, topic string, from uint64) map[string]string {
 	tb.Helper()
 	var messages []struct{ Headers, Payload string }
@@ -98,7 +99,7 @@ func replayOf(tb testing.TB, db *notify.DB, topic string, from uint64) map[strin
 	return rows
 }
 
-// Any primary key will do: a snapshot that is made in chunks has every row once.
+// With a primary key of any type, a snapshot in chunks has every row once.
 func TestSnapshotKeys(t *testing.T) {
 	const count = 150 // three chunks
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -149,7 +150,8 @@ func TestSnapshotKeys(t *testing.T) {
 	})
 }
 
-// A snapshot that is stopped goes on after the last chunk, also when its connection is killed, and writes each row once. Two of a table exclude each other.
+// A snapshot that was stopped continues after the last chunk, also after a killed connection, and writes each row once. Two snapshots of a
+// table exclude each other.
 func TestSnapshotResumes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -201,7 +203,7 @@ func stopAfter(t *testing.T, db *notify.DB, chunks int) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A snapshot does not go on if changes were not captured in between, or if the key is another one now: it begins again. So it does if it is told to.
+// A snapshot begins again instead of continuing if changes were not captured in between, if the key was changed, or with Restart.
 func TestSnapshotBeginsAgain(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, test := range map[string]struct {
@@ -255,7 +257,7 @@ func TestSnapshotBeginsAgain(t *testing.T) {
 	})
 }
 
-// A row that an open transaction has changed is waited for, and no other row is locked meanwhile. After Patience the error is ErrBusy.
+// A snapshot waits for a row that an open transaction has changed, and locks no other row meanwhile. After Patience the error is ErrBusy.
 func TestSnapshotWaitsForARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -315,7 +317,7 @@ func TestSnapshotFrom(t *testing.T) {
 	})
 }
 
-// Large rows make small chunks. One that no message can hold ends the snapshot, with an error that says so.
+// Chunks of large rows have few rows. A row that is too large for a message ends the snapshot with an error.
 func TestSnapshotOfLargeRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
@@ -347,7 +349,7 @@ func TestSnapshotOfLargeRows(t *testing.T) {
 	})
 }
 
-// What can't be snapshotted is an error that names the remedy.
+// A table of which no snapshot can be made gives an error with the remedy.
 func TestSnapshotErrors(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))

@@ -13,34 +13,33 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// State is a capture trigger that stands.
+// State is the state of a capture trigger.
 type State struct {
-	Table   string // that the trigger stands on
+	Table   string // the table that has the trigger
 	Trigger string
 	Op      string // insert, update or delete
 	Topic   string
-	Definer string   // the account whose rights it has
-	Columns []string // that it captures, in the message's order
-	// MadeFor is the table that the trigger was made for. It differs from Table after a RENAME TABLE: the trigger went with the
-	// old table, and changes of a table that took its place are not captured. Repair brings the trigger to that table.
+	Definer string   // the account whose rights the trigger has
+	Columns []string // the captured columns, in the message's order
+	// MadeFor is the table that the trigger was made for. It differs from Table after a RENAME TABLE: the trigger went with the old
+	// table, and changes of a new table of the old name are not captured. Repair moves the trigger to that table.
 	MadeFor string
-	// Missed are columns that the table has and the trigger does not capture: left out,
-	// or added since.
+	// Missed are columns of the table that the trigger does not capture, because they were left out or added later.
 	Missed []string
-	// Gone are captured columns that the table has no more: every such write fails.
+	// Gone are captured columns that the table does not have any more. Every write that fires the trigger fails.
 	Gone []string
-	// Changed are captured columns whose type was changed so that their values are written in another form than the type's own, each
-	// with both types, and the primary key if it was changed. Repair makes the trigger for the new types.
+	// Changed are captured columns, each with the old and the new type, whose values are written in a wrong form since their type was
+	// changed; and the primary key if it was changed. Repair makes the trigger for the new types.
 	Changed []string
-	// Reordered tells that the table has its columns in another order than the messages have them.
+	// Reordered is set if the table's columns have another order than the message's.
 	Reordered bool
-	// NoTopic tells that the topic is not there, or can't take every row: such writes fail.
+	// NoTopic is set if the topic does not exist or can't store every row. Writes that fire the trigger then fail.
 	NoTopic bool
-	// Broken tells that the writes that fire the trigger fail: a column is gone, or the topic.
+	// Broken is set if writes that fire the trigger fail: Gone is not empty, or NoTopic is set.
 	Broken bool
-	// Moved tells that the trigger stands on another table than it was made for.
+	// Moved is set if the trigger is on another table than the one that it was made for.
 	Moved bool
-	// Stale tells that the trigger needs a repair: writes fail, or changes are captured wrong or not at all.
+	// Stale is set if the trigger needs a repair: writes fail, or changes are captured wrong or not at all.
 	Stale bool
 	// Snapshot is the table's latest snapshot; nil if there is none, or if this account may not read the table mqnotify_snapshot.
 	Snapshot *Progress
@@ -48,9 +47,8 @@ type State struct {
 	made definition
 }
 
-// Status reads which captures stand on a table, or were made for it, or those of all tables of the database if
-// name is empty, in the order of their names. It takes what the account may see: TRIGGER
-// on a table shows its triggers.
+// Status returns the states of the capture triggers on a table and of those that were made for it, or of all capture triggers of the
+// database if name is empty, ordered by table. The server shows only triggers of tables on which the account has TRIGGER.
 func Status(ctx context.Context, db *notify.DB, name string) (states []State, err error) {
 	if name != "" {
 		t, err := describe(ctx, db, name)
@@ -81,8 +79,8 @@ func Status(ctx context.Context, db *notify.DB, name string) (states []State, er
 	return states, nil
 }
 
-// Remove drops the capture triggers of a table, and those that were made for it, and returns their names. The topic and
-// its messages stay. Its errors are Prepare's about the table, ErrBusy, and the server's.
+// Remove drops the capture triggers on a table and those that were made for it, and returns their names. The topic and its messages
+// stay. Its errors are Prepare's errors about the table, ErrBusy, and the server's.
 func Remove(ctx context.Context, db *notify.DB, name string, options Options) (removed []string, err error) {
 	states, err := Status(ctx, db, name)
 	if err != nil {
@@ -101,7 +99,7 @@ func Remove(ctx context.Context, db *notify.DB, name string, options Options) (r
 	return removed, nil
 }
 
-// standing is a trigger as the server lists it.
+// standing is an existing trigger.
 type standing struct {
 	Name    string `db:"name"`
 	Table   string `db:"table_name"`
@@ -109,13 +107,13 @@ type standing struct {
 	Definer string `db:"definer"`
 	Ours    bool   `db:"ours"`
 
-	made *definition // of a capture trigger
+	made *definition // nil if it is no capture trigger
 }
 
-// madeFor reports whether it is a capture trigger that was made for a table, whatever its name is and wherever it stands.
+// madeFor reports whether the trigger is a capture trigger that was made for the table, under any name and on any table.
 func (s standing) madeFor(name string) bool { return s.made != nil && s.made.Table == name }
 
-// triggers lists the triggers of a database that run after changes of a table, or of all tables if name is empty.
+// triggers lists the AFTER triggers of a table, or of all tables if name is empty.
 func triggers(ctx context.Context, q sqlx.QueryerContext, database, name string) (all []standing, err error) {
 	err = sqlx.SelectContext(ctx, q, &all, `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
 			DEFINER AS definer, ACTION_STATEMENT LIKE ? AS ours
@@ -142,8 +140,8 @@ func triggers(ctx context.Context, q sqlx.QueryerContext, database, name string)
 	return all, nil
 }
 
-// definition reads a capture trigger's definition from the statement that made it: in information_schema MySQL spoils
-// characters of it.
+// definition reads a capture trigger's definition from SHOW CREATE TRIGGER, because MySQL garbles some characters in
+// information_schema.
 func (s standing) definition(ctx context.Context, q sqlx.QueryerContext) (*definition, error) {
 	row := make(map[string]any)
 	if err := q.QueryRowxContext(ctx, "SHOW CREATE TRIGGER "+ident.Quote(s.Name)).MapScan(row); err != nil {
@@ -151,7 +149,7 @@ func (s standing) definition(ctx context.Context, q sqlx.QueryerContext) (*defin
 	}
 	text, ok := row["SQL Original Statement"].([]byte)
 	if !ok {
-		return nil, fmt.Errorf("capture: read trigger %s: this account may not see what it does: TRIGGER on the table lets it", ident.Quote(s.Name))
+		return nil, fmt.Errorf("capture: read trigger %s: this account may not see its text: it needs TRIGGER on the table", ident.Quote(s.Name))
 	}
 	made, err := decodeDefinition(string(text))
 	if err != nil {
@@ -160,7 +158,7 @@ func (s standing) definition(ctx context.Context, q sqlx.QueryerContext) (*defin
 	return &made, nil
 }
 
-// state compares what the trigger was made for with the table as it is.
+// state compares the trigger's definition with the table's current columns.
 func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 	state := State{Table: s.Table, Trigger: s.Name, Op: s.Event, Definer: s.Definer, Topic: s.made.Topic, MadeFor: s.made.Table, made: *s.made}
 	t, err := describe(ctx, db, s.Table)
@@ -201,7 +199,7 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 	return state, nil
 }
 
-// hasTopic reports whether this account sees a topic of that name that can take every row.
+// hasTopic reports whether this account sees a topic with this name that can store every row.
 func hasTopic(ctx context.Context, db *notify.DB, name string) bool {
 	topic, err := table.Describe(ctx, db.Pool(), db.Name(), name)
 	return err == nil && takesRows(topic)

@@ -13,18 +13,18 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// marked gives the session a lock of its own. The lock shows that the server still has the
-// session, even if another session gets its number later.
+// marked takes a lock with a random name for the session. The lock identifies the session even if another session gets its number
+// later.
 func marked(ctx context.Context, session *core.Session) (mark string) {
 	mark = "mqnotify:capture:" + rand.Text()
-	// A server that has no such locks (a cluster that forbids them) does without.
+	// If the server forbids such locks, as some clusters do, undo does not wait for the session's end.
 	_ = execute(ctx, session, "DO GET_LOCK('"+mark+"', 0)")
 	return mark
 }
 
-// undo drops the triggers that the session has made: a capture of half the changes would be
-// taken for one of all. The one after them may be made too, or yet be made, if it is unknown: a
-// statement without an answer goes on in the server.
+// undo drops the triggers that the session has made, because a capture of some of the changes would look like one of all. If unknown is
+// set, the next trigger's statement got no answer: it may still run in the server, so undo ends the session first and then drops that
+// trigger too.
 func (p *Plan) undo(ctx context.Context, session *core.Session, mark string, made int, unknown bool) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(p.options.Patience, undoing))
 	defer cancel()
@@ -38,16 +38,16 @@ func (p *Plan) undo(ctx context.Context, session *core.Session, mark string, mad
 	return err
 }
 
-// undoing is how long an undo may take at least, however impatient the caller is.
+// undoing is the least time for undo, even if Patience is shorter.
 const undoing = 30 * time.Second
 
-// gone returns when the server has ended the session, which it is made to do.
+// gone kills the session and returns when the server has ended it.
 func (p *Plan) gone(ctx context.Context, session *core.Session, mark string) error {
 	_ = session.Close()
 	id := strconv.FormatUint(session.ID(), 10)
 	waits := notify.Exponential(10*time.Millisecond, time.Second)
 	for {
-		// After a restart, or behind a balancer, a stranger may have the number, but not the mark.
+		// After a restart, or behind a load balancer, another session may have the number, but not the mark.
 		_, err := p.db.Pool().ExecContext(ctx, "KILL IF(IS_USED_LOCK('"+mark+"') = "+id+", "+id+", 0)")
 		switch {
 		case server.Is(err, server.ErrNoSuchThread):

@@ -27,7 +27,7 @@ func TestCaptureCommand(t *testing.T) {
 			`{"op":"update","table":"stock","old":{"id":1,"pieces":5},"new":{"id":1,"pieces":4}}`+"\n",
 			succeed(t, config, "consume", "stock_changes", "--from", "beginning", "--stop-at-end", "--format", "payload"))
 
-		require.Contains(t, fail(t, exitFailed, config, "capture", "install", "stock"), "`mqnotify_capture_insert_stock` stands already")
+		require.Contains(t, fail(t, exitFailed, config, "capture", "install", "stock"), "`mqnotify_capture_insert_stock` runs already")
 		mysqltest.Exec(t, db, "ALTER TABLE stock ADD place TEXT")
 		lines := strings.Split(succeed(t, config, "capture", "status", "stock"), "\n")
 		require.Len(t, lines, 5)
