@@ -19,25 +19,24 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// amqpDestination is an exchange, or with the default exchange a queue.
+// amqpDestination is an exchange, or a queue, to which the default exchange delivers.
 type amqpDestination struct {
 	uri           string
 	tls           *tls.Config
 	exchange, key string
-	queue         string // made when it is not there; empty with an exchange
+	queue         string // open makes it if it does not exist; empty with an exchange
 	arguments     amqp.Table
-	was           atomic.Bool // there: the broker has let us in
+	was           atomic.Bool // the broker has accepted a connection before
 }
 
-// amqpSink publishes persistent messages with the MessageID as message-id, mandatory
-// and with confirms: a message that no queue takes is an error, one that a queue has
-// is confirmed.
+// amqpSink publishes persistent messages with the MessageID as message-id. They are mandatory: the broker returns a message that it
+// can't route to a queue, and Send fails. A confirm means that a queue has stored the message.
 type amqpSink struct {
 	*amqpDestination
 	conn    *amqp.Connection
 	channel *amqp.Channel
 	gone    chan struct{} // closed with the channel
-	noted   chan struct{} // takes when all that came back so far is in returned
+	noted   chan struct{} // watch receives when all messages returned so far are in returned
 	why     atomic.Pointer[amqp.Error]
 	closed  atomic.Bool
 
@@ -65,7 +64,7 @@ func parseAMQP(p *params) (*Destination, error) {
 	return &Destination{InFlight: 500, Open: d.open}, nil
 }
 
-// newAMQP reads what a connection needs: amqp://user:password@host:5672/vhost.
+// newAMQP reads the parameters of a connection: amqp://user:password@host:5672/vhost.
 func newAMQP(p *params) *amqpDestination {
 	u := url.URL{Scheme: p.url.Scheme, User: p.url.User, Path: p.url.Path, RawPath: p.url.RawPath}
 	port := "5672"
@@ -87,7 +86,7 @@ func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.
 	config.Dial = func(network, addr string) (net.Conn, error) {
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, network, addr)
-		if err == nil { // until the handshake is done
+		if err == nil { // ctx can interrupt the handshake
 			stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 		}
 		if deadline, has := ctx.Deadline(); err == nil && has {
@@ -98,13 +97,13 @@ func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.
 	conn, err := amqp.DialConfig(d.uri, config)
 	if err != nil {
 		var said *amqp.Error
-		if errors.As(err, &said) && said.Code == amqp.FrameError { // the client's own, for a connection that ended too
+		if errors.As(err, &said) && said.Code == amqp.FrameError { // the client's error also for a connection that ended
 			err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 		}
-		// The client takes a connection that ends in the handshake for a refusal. Of a broker that
-		// has let us in before it is one that dies.
+		// The client reports a connection that ends in the handshake as a refusal. If the broker has accepted the credentials before,
+		// it more likely died.
 		if d.was.Load() && (errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)) {
-			return nil, nil, fmt.Errorf("connect: the broker went away in the handshake, or refuses what it took before: %w", err)
+			return nil, nil, fmt.Errorf("connect: the connection ended in the handshake, or the broker refuses credentials that it accepted before: %w", err)
 		}
 		return nil, nil, amqpError("connect", err)
 	}
@@ -117,7 +116,7 @@ func (d *amqpDestination) connect(ctx context.Context) (*amqp.Connection, *amqp.
 	return conn, channel, nil
 }
 
-// amqpError tells what no try can mend.
+// amqpError makes a PermanentError of a refusal that no retry can change.
 func amqpError(verb string, err error) error {
 	var said *amqp.Error
 	if errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrSASL) || errors.Is(err, amqp.ErrVhost) ||
@@ -132,7 +131,7 @@ func (d *amqpDestination) open(ctx context.Context) (Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // which ends a wait for a frozen broker
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // this ends a wait for a frozen broker
 	s := &amqpSink{amqpDestination: d, conn: conn, channel: channel, gone: make(chan struct{}), noted: make(chan struct{}), returned: map[string]amqp.Return{}}
 	if err := s.prepare(ctx); err != nil {
 		_ = conn.Close()
@@ -144,8 +143,7 @@ func (d *amqpDestination) open(ctx context.Context) (Sink, error) {
 	return s, nil
 }
 
-// prepare looks whether the queue or the exchange is there, makes the queue if it is not,
-// and asks for confirms.
+// prepare finds the queue or the exchange, makes the queue if it does not exist, and asks for confirms.
 func (s *amqpSink) prepare(ctx context.Context) error {
 	var err error
 	if s.exchange == "" {
@@ -162,24 +160,22 @@ func (s *amqpSink) prepare(ctx context.Context) error {
 	return nil
 }
 
-// amqpSettles is how long a queue is left alone that was just made. RabbitMQ (3.10) answers
-// before it has written down that there is such a queue, of whatever type: killed (kill -9)
-// up to 0.3 s later it sometimes comes back without, and all that the queue had confirmed is
-// gone. Erlang's disk_log writes what it buffers within 2 s.
+// amqpSettles is how long the sink waits after it has made a queue. RabbitMQ (3.10) answers before the queue's definition, of any
+// type, is on the disk. If it is killed (kill -9) within 0.3 s, it sometimes restarts without the queue, and the messages that the
+// queue had confirmed are lost. Erlang's disk_log writes its buffer within 2 s.
 const amqpSettles = 3 * time.Second
 
-// findQueue takes a queue that is there as it is, unless the URL names a type, and makes
-// one that is not.
+// findQueue makes the queue if it does not exist. An existing queue may have any type, unless the URL names one.
 func (s *amqpSink) findQueue(ctx context.Context) (err error) {
 	if _, err = s.channel.QueueDeclarePassive(s.queue, true, false, false, false, nil); !notFound(err) {
 		if err == nil && s.arguments != nil {
-			err = s.declareQueue() // which compares
+			err = s.declareQueue() // fails if the type differs
 		} else if err != nil {
 			err = prepareError(fmt.Sprintf("find queue %q", s.queue), err)
 		}
 		return err
 	}
-	if s.channel, err = s.conn.Channel(); err != nil { // that answer ended the one before
+	if s.channel, err = s.conn.Channel(); err != nil { // the answer "not found" has closed the other channel
 		return amqpError("open a channel", err)
 	}
 	if err := s.declareQueue(); err != nil {
@@ -200,8 +196,7 @@ func (s *amqpSink) declareQueue() error {
 	return nil
 }
 
-// prepareError tells another kind of queue, and an exchange that is not there, from what
-// another try may mend.
+// prepareError makes a PermanentError of a queue with another type and of an exchange that does not exist.
 func prepareError(verb string, err error) error {
 	var said *amqp.Error
 	if errors.As(err, &said) && (said.Code == amqp.PreconditionFailed || said.Code == amqp.NotFound) {
@@ -215,8 +210,7 @@ func notFound(err error) bool {
 	return errors.As(err, &said) && said.Code == amqp.NotFound
 }
 
-// watch notes the returned messages, until the channel ends. A return arrives before its
-// message's confirm, by the same reader.
+// watch collects the returned messages until the channel ends. The client's reader delivers a message's return before its confirm.
 func (s *amqpSink) watch(closed <-chan *amqp.Error, returns <-chan amqp.Return) {
 	defer close(s.gone)
 	for returns != nil {
@@ -241,7 +235,7 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	if s.closed.Load() {
 		return 0, notify.ErrClosed
 	}
-	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // this ends a write that hangs
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(messages))
 	var failed error
 	for _, m := range messages {
@@ -257,12 +251,12 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		err = s.explain(messages[confirmed:], failed)
 	}
 	if i, r, back := s.firstReturned(messages[:confirmed]); back {
-		return i, fmt.Errorf("no queue takes it: %d %s", r.ReplyCode, r.ReplyText)
+		return i, fmt.Errorf("the broker has no queue for it: %d %s", r.ReplyCode, r.ReplyText)
 	}
 	return confirmed, err
 }
 
-// await counts the confirms up to the first that does not come.
+// await waits for the confirms, and returns how many messages were confirmed before the first that was not.
 func (s *amqpSink) await(ctx context.Context, messages []consumer.Message, confirms []*amqp.DeferredConfirmation) (int, error) {
 	for i, confirm := range confirms {
 		select {
@@ -272,7 +266,7 @@ func (s *amqpSink) await(ctx context.Context, messages []consumer.Message, confi
 			return i, context.Cause(ctx)
 		}
 		if !confirm.Acked() {
-			return i, s.explain(messages[i:], errors.New("the broker could not take it (nack)"))
+			return i, s.explain(messages[i:], errors.New("the broker could not store it (nack)"))
 		}
 	}
 	return len(confirms), nil
@@ -289,15 +283,15 @@ func (s *amqpSink) publishing(m consumer.Message) amqp.Publishing {
 	}
 }
 
-// amqpHeader reports whether a header may go under its own name: CC and BCC would send
-// copies to other queues, and x-... is the broker's.
+// amqpHeader reports whether a header may keep its name. CC and BCC would send copies to other queues, and names with x- are the
+// broker's.
 func amqpHeader(name, _ string) bool {
 	return name != "" && len(name) < 128 && !strings.EqualFold(name, "cc") && !strings.EqualFold(name, "bcc") && !hasPrefixFold(name, "x-")
 }
 
-// firstReturned is the first of the messages that the broker returned.
+// firstReturned returns the first of the messages that the broker returned.
 func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return, bool) {
-	// The watcher answers after it has noted the messages returned before the last confirm.
+	// watch receives only after it has collected the messages that were returned before the last confirm.
 	select {
 	case s.noted <- struct{}{}:
 	case <-s.gone:
@@ -315,8 +309,8 @@ func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return,
 	return 0, amqp.Return{}, false
 }
 
-// explain says why the channel ended. A message that was sent alone and is too large for
-// the broker is poison; if several were sent, it is unknown which of them it was.
+// explain returns the reason why the channel ended. If a message that was sent alone is too large, it is a PoisonError. If several were
+// sent, it is unknown which of them is too large.
 func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	if s.closed.Load() {
 		return notify.ErrClosed
@@ -324,7 +318,7 @@ func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	select {
 	case <-s.gone:
 	case <-time.After(time.Second):
-		if !s.channel.IsClosed() { // a nack of a channel that goes on
+		if !s.channel.IsClosed() { // after a nack the channel stays open
 			return err
 		}
 		<-s.gone
@@ -337,7 +331,7 @@ func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 		if len(messages) == 1 {
 			return &PoisonError{messages[0].ID, why}
 		}
-	case why.Code == amqp.NotFound: // the exchange went away
+	case why.Code == amqp.NotFound: // the exchange was deleted
 		return fmt.Errorf("send: %w", why)
 	}
 	return amqpError("send", why)
@@ -345,7 +339,7 @@ func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 
 func (s *amqpSink) Close() error {
 	s.closed.Store(true)
-	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // what was not confirmed counts as not sent, however it ends
+	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // its error is irrelevant: unconfirmed messages are sent again
 	<-s.gone
 	return nil
 }

@@ -125,7 +125,7 @@ func testExchange(t *testing.T, b *brokertest.Broker) {
 	n, err := sink.Send(t.Context(), messages("orders", 1, 3))
 	require.Zero(t, n)
 	requireTransient(t, err)
-	require.ErrorContains(t, err, "no queue takes it")
+	require.ErrorContains(t, err, "the broker has no queue for it")
 	_, err = channel.QueueDeclare("bound", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind("bound", "orders.*", "shop", false, nil))

@@ -13,41 +13,35 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Options are a bridge's settings. Consumer.Group must be set; all else has
-// defaults.
+// Options are a bridge's settings. Consumer.Group is required; everything else has defaults.
 type Options struct {
-	// Consumer is how the topic is read. A group's one active member sends; others
-	// stand by. Its From, for a group that is new, is the end of the topic by default.
-	// Its MaxAttempts, HandlerTimeout and FlushInterval are the bridge's own affair: the
-	// offset is stored after each page. PageRows is 8000 by default.
+	// Consumer has the settings for reading the topic. The group's one active member sends, the others stand by. From is the end of
+	// the topic by default, for a new group. New ignores MaxAttempts, HandlerTimeout and FlushInterval: the bridge stores the offset
+	// after each page. PageRows is 8000 by default.
 	Consumer consumer.Options
-	// InFlight is how many messages may be under way unconfirmed, 0 the destination's
-	// own number: 100 to 8000, 1 for a webhook.
+	// InFlight is how many sent messages may be unconfirmed. 0 means the destination's default: 100 to 8000, 1 for a webhook.
 	InFlight int
-	// MaxAttempts is how often a message that the destination refuses (PoisonError) is
-	// sent before it goes to the group's dead letters. 0 means 3.
+	// MaxAttempts is how often a message that the destination refuses (PoisonError) is sent before it goes to the group's dead
+	// letters. 0 means 3.
 	MaxAttempts int
-	// StopOnPoison makes Run return the PoisonError instead, the offset before it.
+	// StopOnPoison makes Run return the PoisonError instead, with the offset before the message.
 	StopOnPoison bool
-	// SendTimeout is how long the destination may take to confirm what it was sent at
-	// once. 0 means 30 s, or a second more than Destination.Timeout where that is longer.
+	// SendTimeout is how long the destination may take to confirm the messages of one Send. 0 means 30 s, or one second more than
+	// Destination.Timeout if that is longer.
 	SendTimeout time.Duration
-	// Retry makes the waits between two attempts while the destination is away or
-	// refuses; nil means exponential from 100 ms to 10 s. The waits restart when a message
-	// was confirmed. If Retry gives up (backoff.Stop), Run returns the error.
+	// Retry returns the waits between two attempts while the destination is away or refuses; nil means exponential from 100 ms to
+	// 10 s. The waits restart after a confirmed message. If Retry gives up (backoff.Stop), Run returns the error.
 	Retry func() backoff.BackOff
-	// Report, if not nil, is called after each page, by the goroutine that sends: it
-	// must not block. See Progress.
+	// Report, if not nil, is called after each page, by the goroutine that sends. It must not block.
 	Report func(Progress)
-	// Logger gets what a user may want to know; nil means slog.Default().
+	// Logger gets the bridge's log lines; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// pageRows is how many rows a page has, after which the offset is stored: it costs a
-// commit, and what a crash repeats is a page at most.
+// pageRows is the default of PageRows. After each page the offset is stored, which costs a commit. A crash repeats at most a page.
 const pageRows = 8000
 
-// Bridge takes a topic's rows to a destination.
+// Bridge sends a topic's rows to a destination.
 type Bridge struct {
 	db      *notify.DB
 	topic   string
@@ -58,7 +52,7 @@ type Bridge struct {
 // New prepares a bridge. It does not connect. The caller keeps and closes the DB.
 func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge, error) {
 	if options.Consumer.Group == "" {
-		return nil, fmt.Errorf("bridge: %w: it needs a Group, whose offset says what was sent", notify.ErrOptions)
+		return nil, fmt.Errorf("bridge: %w: Consumer.Group is empty: name the group whose offset the bridge stores", notify.ErrOptions)
 	}
 	if options.InFlight < 0 || options.MaxAttempts < 0 || options.SendTimeout < 0 {
 		return nil, fmt.Errorf("bridge: %w: InFlight, MaxAttempts or SendTimeout is negative", notify.ErrOptions)
@@ -96,13 +90,11 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 	return &Bridge{db, topic, to, options}, nil
 }
 
-// Run sends what the topic has and gets until the context ends, or with
-// Consumer.StopAtEnd the end is reached: then it returns nil, with the offset
-// stored. What is under way when the context ends is given Consumer.StopTimeout.
+// Run sends the topic's existing and new rows until ctx ends, or with Consumer.StopAtEnd until the end of the topic. Then it stores the
+// offset and returns nil. When ctx ends, messages in flight have Consumer.StopTimeout to be confirmed.
 //
-// A destination that is away at the start, or refuses the credentials, is an OpenError
-// at once; one that goes away later is waited for. Other errors are those of
-// consumer.Consumer.Run, a PermanentError, and with StopOnPoison a PoisonError.
+// If the destination is away at the start, or refuses the credentials, Run returns an OpenError at once. Later it waits for a
+// destination that is away. Other errors are those of consumer.Consumer.Run, a PermanentError, and with StopOnPoison a PoisonError.
 func (b *Bridge) Run(ctx context.Context) error {
 	s := &shell{Bridge: b, waits: b.options.Retry()}
 	defer s.close()
@@ -128,7 +120,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return err
 }
 
-// OpenError is a destination that could not be opened when the run began.
+// OpenError means that the destination, or an import's origin, could not be opened when Run began.
 type OpenError struct {
 	Name string
 	Err  error
@@ -137,7 +129,7 @@ type OpenError struct {
 func (e *OpenError) Error() string { return fmt.Sprintf("bridge: open %s: %v", e.Name, e.Err) }
 func (e *OpenError) Unwrap() error { return e.Err }
 
-// endError ends the run.
+// endError wraps an error that ends Run.
 type endError struct{ err error }
 
 func (e *endError) Error() string { return e.err.Error() }

@@ -105,7 +105,7 @@ func ExampleNewImport() {
 func ExampleParse() {
 	_, err := bridge.Parse("nats://me:secret@127.0.0.1/?strem=orders", "orders")
 	fmt.Println(err)
-	// Output: bridge: wrong option: URL nats://me:***@127.0.0.1/?strem=orders: unknown parameter "strem"; there are ca, creds, duplicates, replicas, stream, subject
+	// Output: bridge: wrong option: URL nats://me:***@127.0.0.1/?strem=orders: unknown parameter "strem"; the known ones are ca, creds, duplicates, replicas, stream, subject
 }
 
 func ExampleMessageID() {

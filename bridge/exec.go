@@ -18,25 +18,23 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// execSink runs a program that lives as long as the sink: a line of JSON a message
-// on its stdin, and for each, in the same order, a line on its stdout: the id when
-// the message is stored, or "refuse ID reason" when it will never be. Its stderr is
-// ours.
+// execSink runs a program as long as the sink is open. The program reads a line of JSON for each message from its stdin. For each, in
+// the same order, it writes a line to its stdout: the id when it has stored the message, or "refuse ID reason" if it never will. Its
+// stderr is that of this process.
 type execSink struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
-	out     *os.File // its stdout, for us to read
+	out     *os.File // the end of the program's stdout that this process reads
 	answers chan string
-	ended   chan struct{} // closed when the program is gone and all that it said is read
+	ended   chan struct{} // closed when the program has ended and all its answers were read
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// execPatience is how long the program may go on after its stdin was closed, and what it has started
-// after its own end.
+// execPatience is how long the program may run after its stdin was closed, and the programs that it has started after its own end.
 const execPatience = 5 * time.Second
 
-// answerLine is the most of a line that the program may say.
+// answerLine limits the length of an answer, in bytes.
 const answerLine = 4096
 
 func parseExec(p *params) (*Destination, error) {
@@ -49,7 +47,7 @@ func parseExec(p *params) (*Destination, error) {
 	if err != nil || len(args) == 0 {
 		return nil, p.wrongf("write exec:PROGRAM, with %%20 for a space between arguments")
 	}
-	// The whole command line is the URL's: a ? is no parameter.
+	// A question mark in the command line must be escaped: the URL has no parameters.
 	if p.url.RawQuery != "" {
 		return nil, p.wrongf("write %%3F for a question mark")
 	}
@@ -58,7 +56,7 @@ func parseExec(p *params) (*Destination, error) {
 
 func startExec(args []string) (Sink, error) {
 	s := &execSink{
-		cmd:     exec.Command(args[0], args[1:]...), //nolint:noctx // it lives until Close
+		cmd:     exec.Command(args[0], args[1:]...), //nolint:noctx // it runs until Close
 		answers: make(chan string), ended: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.cmd.Stderr = os.Stderr
@@ -67,7 +65,7 @@ func startExec(args []string) (Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not StdoutPipe: whatever the program has started may hold the other end for longer than it lives.
+	// Not StdoutPipe, because programs that this program has started may keep the other end open after its end.
 	out, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
@@ -84,8 +82,7 @@ func startExec(args []string) (Sink, error) {
 	return s, nil
 }
 
-// read passes the program's answers on until there are no more. One that is too long is cut, and so
-// wrong or a long reason.
+// read passes the program's answers on until its stdout is closed. It cuts an answer that is too long.
 func (s *execSink) read(done chan<- struct{}) {
 	defer close(done)
 	for lines := bufio.NewReaderSize(s.out, answerLine); ; {
@@ -103,10 +100,10 @@ func (s *execSink) read(done chan<- struct{}) {
 	}
 }
 
-// wait waits for the program's end, and for that of its answers.
+// wait waits for the end of the program and of its answers.
 func (s *execSink) wait(read <-chan struct{}) {
 	defer close(s.ended)
-	_ = s.cmd.Wait() // that it ended is what matters
+	_ = s.cmd.Wait() // the exit code is irrelevant
 	late := time.NewTimer(execPatience)
 	defer late.Stop()
 	select {
@@ -123,12 +120,12 @@ func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confi
 		return 0, notify.ErrClosed
 	default:
 	}
-	// Writing runs together with reading, so that a program that answers before it has read all does not block.
+	// Write and read at the same time, so that a program that answers before it has read all messages does not block.
 	written := make(chan error, 1)
 	go func() { written <- s.write(messages) }()
 	defer func() {
 		if err != nil {
-			_ = s.Close() // which ends a write that hangs
+			_ = s.Close() // this ends a write that hangs
 		}
 		if failed := <-written; err == nil && failed != nil {
 			err = failed
@@ -141,7 +138,7 @@ func (s *execSink) Send(ctx context.Context, messages []consumer.Message) (confi
 			rest, refused := strings.CutPrefix(answer, "refuse ")
 			id, reason, _ := strings.Cut(rest, " ")
 			if id != strconv.FormatUint(m.ID, 10) {
-				return confirmed, permanent(fmt.Errorf("the program answered %q to message %d: it has to write the id, or refuse, the id and a reason", answer, m.ID))
+				return confirmed, permanent(fmt.Errorf("the program answered %q to message %d: it must write the id, or \"refuse\", the id and a reason", answer, m.ID))
 			}
 			if refused {
 				return confirmed, poison(m, "%s", reason)
@@ -172,7 +169,7 @@ func (s *execSink) write(messages []consumer.Message) error {
 	return out.Flush()
 }
 
-// Close closes the program's stdin, and kills it and what it has started if that does not end it.
+// Close closes the program's stdin. If the program does not end within execPatience, Close kills its process group.
 func (s *execSink) Close() error {
 	s.once.Do(func() {
 		close(s.closed)
@@ -184,7 +181,7 @@ func (s *execSink) Close() error {
 	case <-s.ended:
 	case <-late.C:
 		killGroup(s.cmd.Process)
-		_ = s.out.Close() // a process that has left the group may still hold it
+		_ = s.out.Close() // a process that has left the group may keep it open
 		<-s.ended
 	}
 	return nil

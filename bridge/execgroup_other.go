@@ -7,8 +7,8 @@ import (
 	"os/exec"
 )
 
-// ownGroup does nothing: there are no process groups here.
+// ownGroup does nothing: this system has no process groups.
 func ownGroup(*exec.Cmd) {}
 
-// killGroup ends the program. It may have ended already.
+// killGroup kills the program, which may have ended already.
 func killGroup(p *os.Process) { _ = p.Kill() }

@@ -20,22 +20,21 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// fileSink appends lines of JSON to a file, and confirms when they are on the disk
-// (fsync). It reads the file's end before it writes: a line that a crash has cut is
-// cut off, and a row that is there already is not written again.
+// fileSink appends lines of JSON to a file, and confirms them when they are on the disk (fsync). Before it writes, it reads the file's
+// end: it removes an incomplete last line, and does not write rows again that the file has.
 //
-// A file past its size becomes PATH.000001, PATH.000002 and so on, between two lines.
+// A file that has reached its size is renamed to PATH.000001, PATH.000002 and so on.
 type fileSink struct {
 	path   string
-	mode   fs.FileMode // of a file that is made, and the most that one that is there may have
-	rotate int64       // 0 is never
-	keep   int         // of the rotated files; 0 is all
+	mode   fs.FileMode // of a new file; an existing file may have no further permissions
+	rotate int64       // bytes; 0 is never
+	keep   int         // how many rotated files to keep; 0 is all
 
 	mu     sync.Mutex
 	closed bool
 	file   *os.File // nil until the first Send
 	size   int64
-	last   map[string]string // when those at the file's end were inserted, by MessageID
+	last   map[string]string // the creation times of the messages at the file's end, by MessageID
 }
 
 func parseFile(p *params) (*Destination, error) {
@@ -55,7 +54,7 @@ func parseFile(p *params) (*Destination, error) {
 	}
 	rotate, keep := p.size("rotate", 0), int(p.number("keep", 0, 0))
 	return &Destination{InFlight: 500, Open: func(context.Context) (Sink, error) {
-		// The file is not touched: the group's active member may be writing to it.
+		// Open does not change the file, because the group's active member may be writing to it.
 		info, err := os.Stat(filepath.Dir(path))
 		if err == nil && !info.IsDir() {
 			err = &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: errors.New("not a folder")}
@@ -67,7 +66,7 @@ func parseFile(p *params) (*Destination, error) {
 			err = private.Check(path, info, fs.FileMode(mode))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w, or name the permission that it has: mode=640", err)
+			return nil, fmt.Errorf("%w, or allow its permission, such as mode=640", err)
 		}
 		return &fileSink{path: path, mode: fs.FileMode(mode), rotate: rotate, keep: keep}, nil
 	}}, nil
@@ -101,7 +100,7 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			continue
 		}
 		l, err := line(m)
-		if err != nil { // a row is JSON always
+		if err != nil { // a row is always JSON
 			return 0, fmt.Errorf("message %d: %w", m.ID, err)
 		}
 		text = append(text, l...)
@@ -111,7 +110,7 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		if err == nil {
 			err = fsync(s.file)
 		}
-		if err != nil { // the next sink must not take for stored what may never reach the disk
+		if err != nil { // the next sink must not count lines as stored that may never reach the disk
 			return 0, errors.Join(err, s.file.Truncate(s.size))
 		}
 		s.size += int64(len(text))
@@ -122,10 +121,10 @@ func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	return len(messages), nil
 }
 
-// fsync is a variable for the tests, which fail it.
+// fsync is a variable so that tests can make it fail.
 var fsync = (*os.File).Sync
 
-// begin opens the file for the first time: what was stored before must be known.
+// begin opens the file for the first time, and reads which messages it and the rotated files have.
 func (s *fileSink) begin() error {
 	ids, err := s.open()
 	if err == nil {
@@ -153,12 +152,12 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 	}
 	end, ids, err := readEnd(file)
 	if err == nil && !isAt(file, s.path) {
-		err = fmt.Errorf("%s was replaced meanwhile", s.path) // who had the lock has rotated it
+		err = fmt.Errorf("%s was replaced meanwhile", s.path) // by the sink that held the lock
 	}
 	if err == nil {
 		err = file.Truncate(end)
 	}
-	if err == nil { // one that was killed may have written what is not on the disk yet
+	if err == nil { // lines of a killed sink may not be on the disk yet
 		err = fsync(file)
 	}
 	if err == nil {
@@ -174,7 +173,7 @@ func (s *fileSink) open() (ids map[string]string, err error) {
 	return ids, nil
 }
 
-// isAt reports whether a path is that of the file.
+// isAt reports whether the file is still at the path.
 func isAt(file *os.File, path string) bool {
 	one, err := file.Stat()
 	if err != nil {
@@ -184,8 +183,8 @@ func isAt(file *os.File, path string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// addRotated adds what is at the end of the rotated files, the newest first, as far as the current
-// one is too short: it may have turned in the middle of a page that comes again.
+// addRotated adds the messages at the end of the rotated files, the newest first, until endBytes were read, because the file may have
+// been rotated in the middle of a page that is sent again.
 func (s *fileSink) addRotated(ids map[string]string) error {
 	rotated, err := s.rotated()
 	if err != nil {
@@ -210,11 +209,10 @@ func (s *fileSink) addRotated(ids map[string]string) error {
 	return nil
 }
 
-// endBytes is how much of a file's end is read: more than a page of messages and
-// what is under way can be, unless a row is larger than that.
+// endBytes is how much of a file's end is read. It is more than a page of messages and those in flight, unless rows are very large.
 const endBytes = 32 << 20
 
-// readEnd finds where the last whole line ends, and the ids of the last lines.
+// readEnd returns the end of the last complete line, and the ids and creation times of the last lines.
 func readEnd(file *os.File) (end int64, ids map[string]string, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -226,7 +224,7 @@ func readEnd(file *os.File) (end int64, ids map[string]string, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		if from > 0 { // it begins within a line
+		if from > 0 { // text begins within a line
 			newline := bytes.IndexByte(text, '\n')
 			if newline < 0 || newline == len(text)-1 {
 				continue
@@ -242,7 +240,7 @@ func readEnd(file *os.File) (end int64, ids map[string]string, err error) {
 				Topic     string `json:"topic"`
 				CreatedAt string `json:"created_at"`
 			}
-			if err := json.Unmarshal(l, &m); err == nil && m.ID > 0 { // another program's lines stay
+			if err := json.Unmarshal(l, &m); err == nil && m.ID > 0 { // ignore lines of other programs
 				ids[MessageID(consumer.Message{ID: m.ID, Topic: m.Topic})] = m.CreatedAt
 			}
 		}
@@ -250,7 +248,7 @@ func readEnd(file *os.File) (end int64, ids map[string]string, err error) {
 	}
 }
 
-// beginNext renames the file and begins another.
+// beginNext renames the file and opens a new one.
 func (s *fileSink) beginNext() error {
 	rotated, err := s.rotated()
 	if err != nil {
@@ -277,11 +275,11 @@ func (s *fileSink) beginNext() error {
 			}
 		}
 	}
-	_, err = s.open() // it is new; what is known stays so
+	_, err = s.open() // the new file is empty, and s.last stays valid
 	return err
 }
 
-// rotated are the endings of the rotated files' names, in their order.
+// rotated returns the endings of the rotated files' names, in order.
 func (s *fileSink) rotated() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(s.path))
 	if err != nil {
@@ -309,7 +307,7 @@ func syncFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	_ = folder.Sync() // not all systems can
+	_ = folder.Sync() // some systems can't
 	return folder.Close()
 }
 

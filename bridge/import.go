@@ -22,44 +22,43 @@ import (
 
 // ImportOptions are an import's settings. The zero value is ready for use.
 type ImportOptions struct {
-	// Batch is how many messages are stored in one transaction at most. 0 means 500.
+	// Batch is how many messages one transaction stores at most. 0 means 500.
 	Batch int
-	// Keep is how long the ids of imported messages are remembered: one that the broker
-	// gives again later than that is stored twice. 0 means 7 days, a negative value for
-	// ever.
+	// Keep is how long the ids of imported messages are kept. A message that the broker delivers again later is stored twice. 0 means 7
+	// days, a negative value forever.
 	Keep time.Duration
-	// Retry makes the waits between two attempts while broker or database is away; nil
-	// means exponential from 100 ms to 10 s. One that gives up (backoff.Stop) makes Run
-	// return the error.
+	// Retry returns the waits between two attempts while the broker or the database is away; nil means exponential from 100 ms to 10 s.
+	// If it gives up (backoff.Stop), Run returns the error.
 	Retry func() backoff.BackOff
-	// Stored, if not nil, is called after each transaction with the number of messages
-	// that it stored and of those that were there already.
+	// Stored, if not nil, is called after each transaction with the number of messages that it stored, and of those that had been
+	// stored before.
 	Stored func(stored, known int)
-	// Logger gets what a user may want to know; nil means slog.Default().
+	// Logger gets the import's log lines; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Import brings a broker's messages into a topic: each is inserted once, by the id
-// that it has there, and acknowledged after the commit. What dies in between comes
-// again, and is known by its id, which is stored in the transaction that inserts it.
+// Import inserts a broker's messages into a topic. It inserts each message once: the transaction that inserts a message also stores the
+// message's id, and the import acknowledges the message after the commit. If the import dies in between, the broker delivers the message
+// again, and the next import finds its id.
 type Import struct {
 	db       *notify.DB
 	topic    string
 	from     *origin
 	options  ImportOptions
 	producer *producer.Producer
-	patience time.Duration // importPatience, less in tests
-	most     int           // of messages in a transaction, less after one that took too long
-	warned   bool          // of messages without an id
+	patience time.Duration // importPatience; shorter in tests
+	most     int           // the limit of messages in the next transaction; halved after one that took too long
+	warned   bool          // a warning of messages without an id was logged
 	pruned   time.Time
-	behind   bool // there are more old ids than were deleted then
+	behind   bool // the last prune did not delete all old ids
 }
 
-// importPatience bounds one open, one transaction and one acknowledgement.
+// importPatience limits each open, transaction and acknowledgement.
 const importPatience = 30 * time.Second
 
-// NewImport prepares an import of a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/guide/bridge.md lists the parameters of
-// each. It does not connect. The caller keeps and closes the DB. The error of a wrong URL is notify.ErrOptions and shows no credential.
+// NewImport prepares an import from a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/guide/bridge.md lists the
+// parameters of each. NewImport does not connect. The caller keeps and closes the DB. The error of a wrong URL is notify.ErrOptions and
+// contains no credential.
 func NewImport(db *notify.DB, from, topic string, options ImportOptions) (*Import, error) {
 	o, err := parseOrigin(from, topic)
 	if err != nil {
@@ -85,7 +84,7 @@ func newImport(db *notify.DB, from *origin, topic string, options ImportOptions)
 		options.Logger = slog.Default()
 	}
 	options.Logger = options.Logger.With("from", from.Name)
-	p, err := producer.New(db, topic, producer.Options{Logger: options.Logger}) // which names the topic itself
+	p, err := producer.New(db, topic, producer.Options{Logger: options.Logger}) // the producer adds the topic to its log lines
 	if err != nil {
 		return nil, err
 	}
@@ -93,13 +92,12 @@ func newImport(db *notify.DB, from *origin, topic string, options ImportOptions)
 	return &Import{db: db, topic: topic, from: from, options: options, producer: p, patience: importPatience, most: options.Batch}, nil
 }
 
-// Run imports until the context ends, and then returns nil. A broker that is away at
-// the start, or refuses the credentials, is an OpenError at once; one that goes away
-// later is waited for, and so is the database. Other errors are notify.ErrNoState,
-// notify.ErrNoTable, ErrNotTopic, ErrDenied and ErrReadOnly, a *notify.TooLargeError, a
-// PermanentError, or the server's. Run may be called once.
+// Run imports until ctx ends, and then returns nil. If the broker is away at the start, or refuses the credentials, Run returns an
+// OpenError at once. Later it waits for a broker or a database that is away. Other errors are notify.ErrNoState, notify.ErrNoTable,
+// notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, a PermanentError, or the server's. Run may be
+// called once.
 func (i *Import) Run(ctx context.Context) error {
-	defer func() { _ = i.producer.Close() }() // it fails at nothing that matters any more
+	defer func() { _ = i.producer.Close() }() // at the end its error has no remedy
 	err := i.prune(ctx)
 	if err == nil {
 		err = i.check(ctx)
@@ -120,7 +118,7 @@ func (i *Import) Run(ctx context.Context) error {
 	i.options.Logger.InfoContext(ctx, "importing")
 	defer func() {
 		if source != nil {
-			_ = source.Close() // what was not acknowledged comes again
+			_ = source.Close() // the broker delivers unacknowledged messages again
 		}
 	}()
 	for waits := i.options.Retry(); ; {
@@ -142,7 +140,7 @@ func (i *Import) Run(ctx context.Context) error {
 		if unmendable(err) || wait == backoff.Stop {
 			return err
 		}
-		i.options.Logger.WarnContext(ctx, "import is interrupted; it goes on by itself", "error", err, "wait", wait)
+		i.options.Logger.WarnContext(ctx, "import interrupted; trying again", "error", err, "wait", wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -154,14 +152,14 @@ func (i *Import) Run(ctx context.Context) error {
 	}
 }
 
-// check tells that the topic takes no messages before the first one comes.
+// check returns an error if the topic can't store messages, before the first message arrives.
 func (i *Import) check(ctx context.Context) error {
 	t, err := table.Describe(ctx, i.db.Pool(), i.db.Name(), i.topic)
 	if errors.Is(err, table.ErrNoTable) {
 		return fmt.Errorf("bridge: %w: %w", notify.ErrNoTable, err)
 	}
 	if err != nil {
-		return fmt.Errorf("bridge: look at the topic: %w", err)
+		return fmt.Errorf("bridge: read the topic's columns: %w", err)
 	}
 	for _, name := range []string{"headers", "payload"} {
 		if _, err := t.Column(name); err != nil {
@@ -177,7 +175,7 @@ func (i *Import) open(ctx context.Context) (messageSource, error) {
 	return i.from.Open(ctx)
 }
 
-// unmendable reports whether another try can't mend err.
+// unmendable reports whether no retry can succeed after err.
 func unmendable(err error) bool {
 	for _, known := range []error{
 		notify.ErrNoState, notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied,
@@ -191,8 +189,7 @@ func unmendable(err error) bool {
 	return errors.As(err, &permanent) || errors.As(err, &large)
 }
 
-// pass takes what the source has over. What was received is stored even when the
-// context ends meanwhile: it is there already.
+// pass stores and acknowledges one batch. It stores received messages even if ctx ends meanwhile.
 func (i *Import) pass(ctx context.Context, source messageSource) error {
 	got, err := source.Receive(ctx, i.most)
 	if err != nil {
@@ -205,10 +202,10 @@ func (i *Import) pass(ctx context.Context, source messageSource) error {
 	defer cancel()
 	err = i.put(handling, got)
 	var large *oversized
-	if errors.As(err, &large) && large.at > 0 { // what is in front of it is not its fault; it comes again, and is known then
+	if errors.As(err, &large) && large.at > 0 { // store the messages before it; the broker delivers them again, and their ids are known then
 		err = errors.Join(err, i.put(handling, got[:large.at]))
 	}
-	if handling.Err() != nil { // large ones, or a slow database
+	if handling.Err() != nil { // the messages are large, or the database is slow
 		i.most = max(1, i.most/2)
 	}
 	if err != nil {
@@ -224,7 +221,7 @@ func (i *Import) pass(ctx context.Context, source messageSource) error {
 	return nil
 }
 
-// put stores and counts.
+// put stores the messages and reports their numbers to Options.Stored.
 func (i *Import) put(ctx context.Context, got []received) error {
 	stored, err := i.store(ctx, got)
 	if err == nil && i.options.Stored != nil {
@@ -233,20 +230,20 @@ func (i *Import) put(ctx context.Context, got []received) error {
 	return err
 }
 
-// oversized is a message that the server can't take.
+// oversized is the error of a message that is too large for the server.
 type oversized struct {
-	at  int // among those that were received
+	at  int // its index in the batch
 	id  string
 	err error
 }
 
 func (e *oversized) Error() string {
-	return fmt.Sprintf("the message %q is too large: it stays at the broker, and those behind it, until the server takes it or it is deleted there: %v", e.id, e.err)
+	return fmt.Sprintf("the message %q is too large: it and the messages behind it stay at the broker until the server accepts it (max_allowed_packet) or it is deleted there: %v", e.id, e.err)
 }
 func (e *oversized) Unwrap() error { return e.err }
 
-// store inserts those of the messages that are new, and their ids, in one transaction.
-// Another import of the same origin that inserts the same id makes it fail as a whole.
+// store inserts the new messages and their ids in one transaction, and returns the number of new messages. If another import of the
+// same origin inserts one of the ids at the same time, the transaction fails.
 func (i *Import) store(ctx context.Context, got []received) (stored int, err error) {
 	err = i.producer.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		known, err := i.known(ctx, tx, got)
@@ -254,7 +251,7 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 			return err
 		}
 		var messages []producer.Message
-		var from []int // of each the place in got
+		var from []int // from[k] is the index of messages[k] in got
 		var ids []any
 		for at, m := range got {
 			if m.ID == "" {
@@ -271,7 +268,7 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 		if len(ids) > 0 {
 			rows := strings.TrimSuffix(strings.Repeat("(?,?,?),", len(ids)/3), ",")
 			if _, err := tx.ExecContext(ctx, "INSERT INTO "+schema.ImportTable+" (topic, source, message_id) VALUES "+rows, ids...); err != nil {
-				return fmt.Errorf("note the ids: %w", err)
+				return fmt.Errorf("store the ids: %w", err)
 			}
 		}
 		stored = len(messages)
@@ -284,11 +281,12 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 	return stored, err
 }
 
-// imported stands in front of a header's name that is reserved here: a broker's clients must not decide which groups get a message.
+// imported is the prefix for imported headers with a reserved name, because a broker's clients must not decide which groups get a
+// message.
 const imported = "imported-"
 
-// topicHeaders makes a row's headers of a message's: valid UTF-8, which only a payload may lack, and with those that a
-// bridge has put into mqnotify-headers under their own names again, unless the name is taken or reserved.
+// topicHeaders converts a broker's headers to a row's. It replaces invalid UTF-8, which only a payload may contain. It unpacks the
+// headers that a bridge has packed into mqnotify-headers, unless their names are taken or reserved.
 func topicHeaders(m producer.Message) producer.Message {
 	headers := make(map[string]string, len(m.Headers))
 	for name, value := range m.Headers {
@@ -296,7 +294,7 @@ func topicHeaders(m producer.Message) producer.Message {
 	}
 	m.Headers = headers
 	packed := map[string]string{}
-	if json.Unmarshal([]byte(headers[fieldHeaders]), &packed) == nil { // else there are none, or they are another program's
+	if json.Unmarshal([]byte(headers[fieldHeaders]), &packed) == nil { // otherwise there are none, or another program wrote them
 		delete(headers, fieldHeaders)
 		maps.DeleteFunc(packed, func(name, value string) bool {
 			_, taken := headers[name]
@@ -319,7 +317,7 @@ func topicHeaders(m producer.Message) producer.Message {
 	return m
 }
 
-// known are those of the ids that are there.
+// known returns the ids of the messages that were stored before.
 func (i *Import) known(ctx context.Context, tx *sqlx.Tx, got []received) (map[string]bool, error) {
 	args := []any{i.topic, i.from.Key}
 	for _, m := range got {
@@ -343,14 +341,14 @@ func (i *Import) known(ctx context.Context, tx *sqlx.Tx, got []received) (map[st
 	return there, nil
 }
 
-// prune forgets some old ids, and finds out whether their table is there.
+// prune deletes some old ids. It fails if their table does not exist.
 func (i *Import) prune(ctx context.Context) error {
 	i.pruned = time.Now()
 	if i.options.Keep < 0 {
 		_, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+" WHERE FALSE")
 		return i.stateError("find the table of ids", err)
 	}
-	// Few at a time, because each is locked, but more than a transaction adds, or the table would grow without a limit.
+	// Delete few rows at a time, because each is locked, but more than a transaction adds, so that the table does not grow without limit.
 	most := int64(max(pruneRows, 2*i.options.Batch))
 	result, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+
 		" WHERE topic = ? AND source = ? AND seen_at < NOW(6) - INTERVAL ? SECOND LIMIT ?",
@@ -363,7 +361,7 @@ func (i *Import) prune(ctx context.Context) error {
 	return err
 }
 
-// pruneRows is how many old ids are deleted at a time.
+// pruneRows is how many old ids prune deletes at a time, unless Batch is large.
 const pruneRows = 5000
 
 func (i *Import) stateError(verb string, err error) error {
@@ -380,7 +378,7 @@ func (i *Import) stateError(verb string, err error) error {
 
 func (i *Import) warn(ctx context.Context) {
 	if !i.warned {
-		i.options.Logger.WarnContext(ctx, "messages without an id come in: one that the broker gives again is stored twice")
+		i.options.Logger.WarnContext(ctx, "messages without an id arrive: if the broker delivers one again, it is stored twice")
 		i.warned = true
 	}
 }

@@ -20,12 +20,12 @@ type amqpSource struct {
 	channel    *amqp.Channel
 	deliveries <-chan amqp.Delivery
 	last       uint64 // the last delivery tag
-	// ended is closed by Close, and with it the goroutine that reads ahead.
+	// Close closes ended, which ends the goroutine that reads ahead.
 	ended chan struct{}
 	once  sync.Once
 }
 
-// amqpAhead is how many messages are read ahead at most; others wait in the client.
+// amqpAhead limits the messages that are read ahead. Further ones wait in the client.
 const amqpAhead = 1000
 
 func originAMQP(p *params) (*origin, error) {
@@ -35,7 +35,7 @@ func originAMQP(p *params) (*origin, error) {
 		p.note("queue=: name it")
 	}
 	uri, err := amqp.ParseURI(d.uri)
-	if err != nil { // its text has the password in it
+	if err != nil { // don't show err, whose text contains the password
 		p.note("its host or its path can't be read")
 	}
 	key := serverKey("amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
@@ -62,9 +62,9 @@ func originAMQP(p *params) (*origin, error) {
 	}}, p.err
 }
 
-// ahead reads up to room messages ahead, until the channel or the source is closed. The client gives its
-// deliveries one at a time: without the room, Receive would find the next one not there yet, and every
-// message would be a transaction of its own. What arrives while one batch is stored is the next batch.
+// ahead reads up to room messages ahead, until the channel or the source is closed. The messages that arrive while one batch is stored
+// become the next batch. The client's own channel has no buffer, so that without reading ahead every message would be a transaction of
+// its own.
 func (s *amqpSource) ahead(deliveries <-chan amqp.Delivery, room int) <-chan amqp.Delivery {
 	read := make(chan amqp.Delivery, room)
 	go func() {
@@ -99,7 +99,7 @@ func (s *amqpSource) Receive(ctx context.Context, most int) (all []received, err
 		}
 		if !open {
 			if len(all) > 0 {
-				return all, nil // its acknowledgement fails
+				return all, nil // Ack will fail
 			}
 			return nil, errors.New("the channel was closed")
 		}
@@ -109,7 +109,7 @@ func (s *amqpSource) Receive(ctx context.Context, most int) (all []received, err
 	return all, nil
 }
 
-// amqpHeaders are a message's headers, and of its properties what describes the body.
+// amqpHeaders returns a message's headers and the properties that describe it.
 func amqpHeaders(d amqp.Delivery) map[string]string {
 	headers := map[string]string{}
 	for name, value := range d.Headers {
@@ -135,6 +135,6 @@ func (s *amqpSource) Ack(context.Context) error {
 
 func (s *amqpSource) Close() error {
 	s.once.Do(func() { close(s.ended) })
-	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // what was not acknowledged comes again, however it ends
+	_ = s.conn.CloseDeadline(time.Now().Add(time.Second)) // its error is irrelevant: the broker delivers unacknowledged messages again
 	return nil
 }

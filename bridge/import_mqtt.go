@@ -29,11 +29,10 @@ type mqttSource struct {
 }
 
 const (
-	// mqttUnacked is how many messages the broker may send before one is acknowledged: the
-	// maximum. mosquitto 2.0.11 never stops counting the messages that an import had when it was
-	// killed, and sends nothing any more when they have used the number up.
+	// mqttUnacked is the Receive Maximum: how many unacknowledged messages the broker may send. It is the largest value, because
+	// mosquitto 2.0.11 counts the messages that a killed import had in hand forever, and sends nothing once they reach the number.
 	mqttUnacked = math.MaxUint16
-	// mqttAhead is how many are read ahead; others wait in the connection.
+	// mqttAhead limits the messages that are read ahead. Further ones wait in the connection.
 	mqttAhead = 1000
 )
 
@@ -43,7 +42,7 @@ func originMQTT(p *params) (*origin, error) {
 	if filter == "" {
 		p.note("topic=: name it, or a filter such as shop/#")
 	}
-	if d.clientID == "" { // the session's name: of two with one name each would end the other's connection
+	if d.clientID == "" { // it must be unique, because a new connection with the same client ID ends the other one
 		sum := sha256.Sum256([]byte(filter))
 		d.clientID = "mqnotify-" + p.topic + "-" + hex.EncodeToString(sum[:4])
 	}
@@ -52,7 +51,7 @@ func originMQTT(p *params) (*origin, error) {
 
 func (d *mqttDestination) subscribe(ctx context.Context, filter string) (messageSource, error) {
 	s := &mqttSource{session: state.NewInMemory(), incoming: make(chan *paho.Publish, mqttAhead), ended: make(chan struct{})}
-	most, expiry := uint16(mqttUnacked), uint32(math.MaxUint32) // the session never ends
+	most, expiry := uint16(mqttUnacked), uint32(math.MaxUint32) // the session never expires
 	conn, _, err := d.connect(ctx, paho.ClientConfig{
 		Session: s.session, EnableManualAcknowledgment: true, SendAcksInterval: 20 * time.Millisecond,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(m paho.PublishReceived) (bool, error) {
@@ -69,7 +68,7 @@ func (d *mqttDestination) subscribe(ctx context.Context, filter string) (message
 	}
 	s.mqttConn = conn
 	_, err = conn.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: filter, QoS: 1, RetainHandling: 1}, // what is retained comes once, not at each start
+		{Topic: filter, QoS: 1, RetainHandling: 1}, // the broker sends retained messages once, not at each start
 	}})
 	if err != nil {
 		_ = s.Close()

@@ -16,9 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// natsSource is a durable consumer of a JetStream stream. A message's id is its
-// sequence, with the time when the stream was made: a stream that was deleted and made
-// again counts from 1 again.
+// natsSource is a durable consumer of a JetStream stream. A message's id is its sequence number with the stream's creation time,
+// because the numbers begin at 1 again if the stream is deleted and made again.
 type natsSource struct {
 	*natsConn
 	once     sync.Once
@@ -26,12 +25,12 @@ type natsSource struct {
 	made     string
 
 	mu      sync.Mutex
-	got     []jetstream.Msg // and not acknowledged
+	got     []jetstream.Msg // received and not acknowledged
 	closing bool
 }
 
-// natsAckWait is the time after which the server redelivers the messages that a killed import had
-// in hand. The import recognises by its id a message that is redelivered because storing it was slow.
+// natsAckWait is the time after which the server redelivers the messages that a killed import had in hand. If storing a message takes
+// longer, the import recognizes the redelivered message by its id.
 const natsAckWait = 5 * time.Second
 
 func originNATS(p *params) (*origin, error) {
@@ -79,24 +78,24 @@ func consumeNATS(ctx context.Context, c *natsConn, name string, config jetstream
 	return &natsSource{natsConn: c, consumer: consumer, made: stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000")}, nil
 }
 
-// makeConsumer makes the durable consumer if it is not there. One that reads other subjects
-// stays as it is: with another filter it would pass by what another import has not had.
+// makeConsumer makes the durable consumer if it does not exist. It does not change the filter of an existing one, because another import
+// that uses it would miss messages.
 func makeConsumer(ctx context.Context, stream jetstream.Stream, config jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	there, err := stream.Consumer(ctx, config.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return stream.CreateConsumer(ctx, config) // which refuses one that another process made meanwhile, and differs
+		return stream.CreateConsumer(ctx, config) // fails if another process has made a different one meanwhile
 	}
 	if err != nil {
 		return nil, err
 	}
 	if has := there.CachedInfo().Config; has.FilterSubject != config.FilterSubject || len(has.FilterSubjects) > 0 {
-		return nil, permanent(fmt.Errorf("it is there and reads %s, not %s: give consumer= another name, or delete it if no import needs it",
+		return nil, permanent(fmt.Errorf("it exists and reads %s, not %s: give consumer= another name, or delete it if no import needs it",
 			subjects(append(has.FilterSubjects, has.FilterSubject)...), subjects(config.FilterSubject)))
 	}
 	return stream.UpdateConsumer(ctx, config)
 }
 
-// subjects are a consumer's, for an error.
+// subjects formats a consumer's filters for an error.
 func subjects(filters ...string) string {
 	filters = slices.DeleteFunc(filters, func(s string) bool { return s == "" })
 	if len(filters) == 0 {
@@ -106,7 +105,7 @@ func subjects(filters ...string) string {
 }
 
 func (s *natsSource) Receive(ctx context.Context, most int) ([]received, error) {
-	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // which ends a wait at once
+	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // this ends a wait at once
 	s.hold(nil)
 	var got []jetstream.Msg
 	var err error
@@ -130,7 +129,7 @@ func (s *natsSource) Receive(ctx context.Context, most int) ([]received, error) 
 	return all, nil
 }
 
-// hold notes what is in hand, for Close, which another goroutine may call. It reports whether Close has been called.
+// hold stores the messages in hand, for Close, which another goroutine may call. It reports whether Close has been called.
 func (s *natsSource) hold(got []jetstream.Msg) (closing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +143,7 @@ func (s *natsSource) held() []jetstream.Msg {
 	return s.got
 }
 
-// fetch takes what is there, or waits for one message, for some seconds.
+// fetch returns the available messages, or with wait, waits up to 10 s for one message.
 func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jetstream.Msg, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -153,7 +152,7 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jets
 	if wait {
 		short, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		go func() { // the client does not end a wait whose connection is lost
+		go func() { // the client does not end a wait when the connection is lost
 			select {
 			case <-s.gone:
 				cancel()
@@ -172,7 +171,7 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jets
 	}
 	closing := s.hold(got)
 	switch {
-	case closing: // Close may have given these back a moment ago
+	case closing: // Close may have missed these
 		giveBack(got)
 		return nil, notify.ErrClosed
 	case s.conn.IsClosed():
@@ -192,7 +191,7 @@ func (s *natsSource) Ack(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := m.DoubleAck(ctx); err != nil { // which says that those before it are there too
+		if err := m.DoubleAck(ctx); err != nil { // the answer confirms the earlier acknowledgements too
 			return err
 		}
 	}
@@ -200,8 +199,8 @@ func (s *natsSource) Ack(ctx context.Context) error {
 	return nil
 }
 
-// Close gives back what was not acknowledged: it comes again at once, and not when the
-// server has waited long enough. A server that reads nothing has a second.
+// Close gives unacknowledged messages back, so that the server redelivers them at once and not after natsAckWait. It waits at most a
+// second for a server that does not read.
 func (s *natsSource) Close() error {
 	defer time.AfterFunc(time.Second, s.wire.cut).Stop()
 	s.once.Do(func() {
@@ -215,9 +214,9 @@ func (s *natsSource) Close() error {
 	return nil
 }
 
-// giveBack lets the server deliver messages again at once.
+// giveBack makes the server redeliver messages at once.
 func giveBack(got []jetstream.Msg) {
 	for _, m := range got {
-		_ = m.Nak() // if it fails, the server waits for as long as it would without
+		_ = m.Nak() // if it fails, the server redelivers after natsAckWait
 	}
 }

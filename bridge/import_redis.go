@@ -14,16 +14,16 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// redisSource is a member of a consumer group of a Redis stream. A message's id is the
-// entry's. What the group had in hand when it ended comes first.
+// redisSource is the member of a consumer group of a Redis stream. A message's id is the entry's. It first receives the entries that the
+// group had in hand when it ended.
 type redisSource struct {
 	client        *redis.Client
 	stream, group string
-	last          string // of what is in hand from before, ">" once there is none
+	last          string // the last received entry of those in hand from before; ">" when none is left
 	got           []string
 }
 
-// redisMember is the group's one consumer: what it had in hand comes back to it.
+// redisMember is the name of the group's only consumer, so that each import gets the pending entries of the one before.
 const redisMember = "mqnotify"
 
 func originRedis(p *params) (*origin, error) {
@@ -47,14 +47,14 @@ func originRedis(p *params) (*origin, error) {
 	}}, p.err
 }
 
-// makeGroup makes the group, and the stream, if they are not there.
+// makeGroup makes the group and the stream if they do not exist.
 func (s *redisSource) makeGroup(ctx context.Context) error {
 	groups, err := s.client.XInfoGroups(ctx, s.stream).Result()
 	var said redis.Error
 	if err != nil && !errors.As(err, &said) {
 		return redisError("XINFO", err)
 	}
-	for _, group := range groups { // of a stream that is not there, none
+	for _, group := range groups { // none if the stream does not exist
 		if group.Name == s.group {
 			return nil
 		}
@@ -66,13 +66,13 @@ func (s *redisSource) makeGroup(ctx context.Context) error {
 }
 
 func (s *redisSource) Receive(ctx context.Context, most int) ([]received, error) {
-	defer context.AfterFunc(ctx, func() { _ = s.client.Close() })() // nothing else ends a wait in the server
+	defer context.AfterFunc(ctx, func() { _ = s.client.Close() })() // only this ends a wait in the server
 	for ctx.Err() == nil {
 		streams, err := s.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 			Group: s.group, Consumer: redisMember, Streams: []string{s.stream, s.last}, Count: int64(most), Block: 5 * time.Second,
 		}).Result()
 		if errors.Is(err, redis.Nil) {
-			continue // nothing came
+			continue // no entry within Block
 		}
 		if err != nil {
 			if errors.Is(err, redis.ErrClosed) {
@@ -81,7 +81,7 @@ func (s *redisSource) Receive(ctx context.Context, most int) ([]received, error)
 			return nil, redisError("XREADGROUP", err)
 		}
 		entries := streams[0].Messages
-		if len(entries) == 0 { // what was in hand is done
+		if len(entries) == 0 { // no pending entry is left
 			s.last = ">"
 			continue
 		}
@@ -99,9 +99,8 @@ func (s *redisSource) Receive(ctx context.Context, most int) ([]received, error)
 	return nil, context.Cause(ctx)
 }
 
-// received makes messages of entries: the field payload is the payload and the others
-// are headers; without one all fields are, as a JSON object, the payload. What was deleted
-// while it was in hand is passed over, and acknowledged with the others.
+// received converts entries to messages. The field payload is the payload, and the other fields are headers. Without a field payload,
+// the payload is a JSON object of all fields. Pending entries that were deleted are skipped, and acknowledged with the others.
 func (s *redisSource) received(entries []redis.XMessage) ([]received, error) {
 	s.got = s.got[:0]
 	var all []received

@@ -336,7 +336,7 @@ func (g given) Close() error                                     { return nil }
 func TestParseOriginRefuses(t *testing.T) {
 	mysqltest.Once(t)
 	for url, want := range map[string]string{
-		"file:///x":                    "messages come from",
+		"file:///x":                    "unknown scheme",
 		"nats://me:s3cret@host":        "stream=: name it",
 		"redis://me:s3cret@host":       "stream= and group=",
 		"amqp://me:s3cret@host":        "queue=: name it",

@@ -15,18 +15,16 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// kafkaSink produces idempotently and with acks from all replicas. All messages have
-// one key, the topic's name, and so one partition, in which they have their order;
-// key=HEADER takes the key from a header, for an order by key alone. The MessageID is
-// the header mqnotify-message-id.
+// kafkaSink produces idempotently, with acks from all replicas. All messages have the topic's name as their key, and so one partition,
+// which keeps their order. With key=HEADER the key comes from a header, and only messages with the same key keep their order. The header
+// mqnotify-message-id has the MessageID.
 //
-// A producer's idempotence ends with its connection: a bridge that is started again
-// may repeat what was under way. It is tested with kfake, franz-go's own cluster, and with
-// no Kafka.
+// A producer's idempotence ends with its connection: a bridge that is started again may repeat the messages in flight. The tests use
+// kfake, franz-go's own cluster, and no Kafka.
 type kafkaSink struct {
 	client *kgo.Client
 	topic  string
-	key    string // a header's name; empty for the topic's
+	key    string // the header with the key; empty means that the topic's name is the key
 	once   sync.Once
 	closed chan struct{}
 }
@@ -36,8 +34,8 @@ func parseKafka(p *params) (*Destination, error) {
 	options := []kgo.Opt{
 		kgo.SeedBrokers(p.hostPort("9092")), kgo.ClientID("mqnotify"), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.AllowAutoTopicCreation(),
-		// Send's context ends what is under way, and with it the client. The client's own limit counts
-		// from a record's timestamp, which is the row's.
+		// Send's context interrupts records in flight. The client's own time limit would count from a record's timestamp, which is
+		// the row's creation time.
 		kgo.AllowIdempotentProduceCancellation(), kgo.RecordDeliveryTimeout(0),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchMaxBytes(int32(min(p.size("max", 1_000_000), 1<<30))),
@@ -73,7 +71,7 @@ func parseKafka(p *params) (*Destination, error) {
 	}}, nil
 }
 
-// kafkaError tells what no try can mend.
+// kafkaError makes a PermanentError of a refusal that no retry can change.
 func kafkaError(verb string, err error) error {
 	for _, refused := range []error{
 		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
@@ -110,7 +108,7 @@ func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		case errors.Is(err, kgo.ErrClientClosed):
 			return i, notify.ErrClosed
 		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge):
-			// It is unknown which message of a batch was refused; if it was sent alone, it is this one.
+			// It is unknown which message of a batch was refused, unless it was sent alone.
 			if len(messages) == 1 {
 				return i, &PoisonError{messages[i].ID, err}
 			}
@@ -131,7 +129,7 @@ func (s *kafkaSink) record(m consumer.Message) *kgo.Record {
 		r.Key = []byte(m.Headers[s.key])
 	}
 	if len(m.Payload) == 0 && m.Headers[tombstone] == "true" {
-		r.Value = nil // by which a compacted topic forgets the key
+		r.Value = nil // a compacted topic then deletes the key
 	}
 	r.Headers = append(r.Headers, kgo.RecordHeader{Key: fieldMessageID, Value: []byte(MessageID(m))})
 	for _, f := range fields(m, func(string, string) bool { return true }) {

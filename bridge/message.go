@@ -14,40 +14,37 @@ import (
 	"github.com/mqnotify/mqnotify/internal/header"
 )
 
-// MessageID names a message wherever it goes: its topic and the row's id, such as
-// "orders:17". A destination drops by it what it has, a receiver can do so too.
+// MessageID returns the id of a message at every destination: its topic and the row's id, such as "orders:17". Destinations and
+// receivers drop duplicates by it.
 func MessageID(m consumer.Message) string { return m.Topic + ":" + strconv.FormatUint(m.ID, 10) }
 
-// checkSame compares a message with one of its MessageID that the destination has, by when it was
-// inserted, if both say it. A table of the same name in another database, and one that was emptied
-// and counts from 1 again, give ids of other rows: those must not pass for sent.
+// checkSame compares the creation times of a message and of the one with the same MessageID that the destination has, if both have a
+// time. It returns an error if they differ. A table of the same name in another database, or one that was emptied and counts from 1
+// again, gives the same ids to other rows, and these rows must not count as sent.
 func checkSame(m consumer.Message, createdAt string) error {
 	there, err := time.Parse(time.RFC3339Nano, createdAt)
 	if err != nil || m.CreatedAt.IsZero() || there.Equal(m.CreatedAt) {
-		return nil //nolint:nilerr // it does not say, as a row of another table
+		return nil //nolint:nilerr // rows of tables that init did not make have no time
 	}
-	return permanent(fmt.Errorf("%s is there already and is another row, of %s: is this a table of the same name in another "+
-		"database, or was it emptied? It needs a destination of its own, or an empty one", MessageID(m), createdAt))
+	return permanent(fmt.Errorf("%s is there already and is another row, created at %s: if this is a table of the same name in another "+
+		"database, or it was emptied, give it a destination of its own, or an empty one", MessageID(m), createdAt))
 }
 
-// The fields that say at a destination with headers what a message is. A row's own
-// headers stand next to them under their own names.
+// The headers that a bridge adds to a message. The row's own headers have their own names.
 const (
 	fieldID        = "mqnotify-id"         // the row's id
 	fieldTopic     = "mqnotify-topic"      // the table
-	fieldCreatedAt = "mqnotify-created-at" // when the row was inserted; not for rows of other tables
-	fieldMessageID = "mqnotify-message-id" // MessageID, where the destination has no name for it
-	fieldHeaders   = "mqnotify-headers"    // a JSON object of the headers whose names can't be used there
+	fieldCreatedAt = "mqnotify-created-at" // the row's creation time; only for rows of message tables
+	fieldMessageID = "mqnotify-message-id" // MessageID, if the destination has no property of its own for it
+	fieldHeaders   = "mqnotify-headers"    // a JSON object of the headers whose names the destination does not allow
 )
 
-// field is a name and a value.
 type field struct{ name, value string }
 
-// fields are a message's own fields and its headers, sorted. Headers for which fits
-// says no are together in one: what a broker would take for an order to itself, or
-// refuse, must not be lost, nor obeyed.
+// fields returns the bridge's headers and the row's headers, sorted. It packs the headers for which fits returns false into
+// mqnotify-headers, because the destination would refuse them or obey them as instructions.
 func fields(m consumer.Message, fits func(name, value string) bool) []field {
-	all := make([]field, 0, 5+len(m.Headers)) // and one of the destination's
+	all := make([]field, 0, 5+len(m.Headers)) // room for one more header of the destination
 	all = append(all, field{fieldID, strconv.FormatUint(m.ID, 10)}, field{fieldTopic, m.Topic})
 	if !m.CreatedAt.IsZero() {
 		all = append(all, field{fieldCreatedAt, m.CreatedAt.Format(time.RFC3339Nano)})
@@ -73,13 +70,13 @@ func fields(m consumer.Message, fits func(name, value string) bool) []field {
 	return all
 }
 
-// packedHeaders is the value of mqnotify-headers.
+// packedHeaders returns the value of mqnotify-headers.
 func packedHeaders(headers map[string]string) string {
-	text, _ := json.Marshal(headers) // strings never fail
+	text, _ := json.Marshal(headers) // marshalling strings can't fail
 	return ascii(text)
 }
 
-// ascii escapes in a JSON text what is no visible ASCII: some brokers refuse the rest.
+// ascii escapes all characters of a JSON text that are not visible ASCII, because some brokers refuse them.
 func ascii(text []byte) string {
 	var out strings.Builder
 	for _, r := range string(text) {
@@ -88,21 +85,20 @@ func ascii(text []byte) string {
 			continue
 		}
 		for _, unit := range utf16.Encode([]rune{r}) {
-			_, _ = fmt.Fprintf(&out, "\\u%04x", unit) // a Builder takes all
+			_, _ = fmt.Fprintf(&out, "\\u%04x", unit) // a strings.Builder never fails
 		}
 	}
 	return out.String()
 }
 
-// ours reports whether a header would pass for one of the fields above.
+// ours reports whether a header's name is reserved for mqnotify, such as those of the fields above.
 func ours(name string) bool { return header.Reserved(name) }
 
 func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// token reports whether a header's name is a token in HTTP's sense, and its value one line
-// of visible text.
+// token reports whether a header's name is an HTTP token, and its value one line of visible text.
 func token(name, value string) bool {
 	if name == "" || len(name) > 200 {
 		return false
@@ -114,15 +110,15 @@ func token(name, value string) bool {
 	}
 	for i, c := range []byte(value) {
 		blank := c == ' '
-		if c < ' ' || c == 0x7f || blank && (i == 0 || i == len(value)-1) { // which some would trim
+		if c < ' ' || c == 0x7f || blank && (i == 0 || i == len(value)-1) { // some servers trim it
 			return false
 		}
 	}
 	return true
 }
 
-// line is a message as a line of JSON, newline included: as `mqnotify consume`
-// prints it, and with its id for a row of a table that is no message table.
+// line returns a message as a line of JSON, with the newline, in the form of `mqnotify consume`. A row of a table that is no message
+// table is wrapped in an object with its id.
 func line(m consumer.Message) ([]byte, error) {
 	if !m.IsRow {
 		text, err := m.MarshalJSON()

@@ -32,8 +32,8 @@ type mqttDestination struct {
 	clientID string // empty: the broker makes one
 }
 
-// mqttSink publishes with QoS 1, the next before the last is acknowledged. The
-// MessageID is the user property mqnotify-message-id: MQTT itself has none.
+// mqttSink publishes with QoS 1, without a wait for the acknowledgement between two messages. The MessageID is the user property
+// mqnotify-message-id, because MQTT itself has no message id for receivers.
 type mqttSink struct {
 	*mqttDestination
 	*mqttConn
@@ -41,13 +41,13 @@ type mqttSink struct {
 	largest int // bytes of a packet, 0 for no limit
 }
 
-// mqttConn is a connection.
+// mqttConn is a connection to the broker.
 type mqttConn struct {
 	client *paho.Client
 	conn   net.Conn
 	once   sync.Once
-	gone   chan struct{} // closed when the connection is
-	why    error         // once it is
+	gone   chan struct{} // closed when the connection has ended
+	why    error         // the reason; set before gone is closed
 	closed chan struct{}
 }
 
@@ -61,7 +61,7 @@ func parseMQTT(p *params) (*Destination, error) {
 	return &Destination{InFlight: 100, Open: d.open}, nil
 }
 
-// newMQTT reads what a connection needs: mqtt://user:password@host:1883.
+// newMQTT reads the parameters of a connection: mqtt://user:password@host:1883.
 func newMQTT(p *params) *mqttDestination {
 	p.noPath()
 	d := &mqttDestination{addr: p.hostPort("1883"), user: p.url.User, clientID: p.text("client", "")}
@@ -76,11 +76,11 @@ func topicName(name string) bool {
 	return name != "" && mqttText(name) && !strings.ContainsAny(name, "#+")
 }
 
-// mqttRefused are the reason codes that no try mends: bad user name or password, not
-// authorized, banned, bad authentication method, not this version of the protocol.
+// mqttRefused are the reason codes of refusals that no retry can change: unsupported protocol version, bad user name or password, not
+// authorized, banned, bad authentication method.
 var mqttRefused = map[byte]bool{0x84: true, 0x86: true, 0x87: true, 0x8a: true, 0x8c: true}
 
-// connect opens a connection with a session that ends with it, or so long after it.
+// connect opens a connection. hello's SessionExpiryInterval is how long the session outlives it, by default not at all.
 func (d *mqttDestination) connect(ctx context.Context, config paho.ClientConfig, hello *paho.Connect) (*mqttConn, *paho.Connack, error) {
 	c := &mqttConn{gone: make(chan struct{}), closed: make(chan struct{})}
 	var err error
@@ -103,7 +103,7 @@ func (d *mqttDestination) connect(ctx context.Context, config paho.ClientConfig,
 	}
 	config.Conn = packets.NewThreadSafeConn(c.conn)
 	config.ClientID = d.clientID
-	config.PacketTimeout = time.Hour // the caller's context bounds each wait
+	config.PacketTimeout = time.Hour // the caller's context limits each wait
 	config.OnClientError = func(err error) { end(fmt.Errorf("the connection is lost: %w", err)) }
 	config.OnServerDisconnect = func(m *paho.Disconnect) { end(&mqttError{m.ReasonCode, "the broker ended the connection"}) }
 	c.client = paho.NewClient(config)
@@ -128,7 +128,7 @@ func (d *mqttDestination) connect(ctx context.Context, config paho.ClientConfig,
 	return c, welcome, nil
 }
 
-// mqttError is a reason code.
+// mqttError is the error of a reason code.
 type mqttError struct {
 	code byte
 	text string
@@ -136,12 +136,12 @@ type mqttError struct {
 
 func (e *mqttError) Error() string { return fmt.Sprintf("%s: reason code 0x%02x", e.text, e.code) }
 
-// end ends the connection, from whichever goroutine, and waits for the client's own.
+// end ends the connection and waits for the client's goroutines. Safe for concurrent use.
 func (c *mqttConn) end() {
 	c.once.Do(func() {
 		close(c.closed)
-		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second)) // for what is being written too
-		_ = c.client.Disconnect(&paho.Disconnect{})              // it may be gone
+		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second)) // also for a write in progress
+		_ = c.client.Disconnect(&paho.Disconnect{})              // the connection may have ended
 		_ = c.conn.Close()
 	})
 	<-c.client.Done()
@@ -160,14 +160,13 @@ func (d *mqttDestination) open(ctx context.Context) (Sink, error) {
 	return s, nil
 }
 
-// ackSession hands out the acknowledgement of every message, which the client's own
-// asynchronous publish does not report.
+// ackSession gives Send the acknowledgement of every message, which the client's own asynchronous publish does not report.
 type ackSession struct {
 	*state.State
-	next chan packets.ControlPacket // for the packet that is published next; Send's
+	next chan packets.ControlPacket // gets the acknowledgement of the next published packet; set by Send
 }
 
-// AddToSession is what the client calls before it sends a packet.
+// AddToSession is called by the client before it sends a packet.
 func (s *ackSession) AddToSession(ctx context.Context, packet session.Packet, resp chan<- packets.ControlPacket) error {
 	if packet.Type() == packets.PUBLISH {
 		resp = s.next
@@ -181,13 +180,13 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		return 0, notify.ErrClosed
 	default:
 	}
-	defer context.AfterFunc(ctx, s.end)() // which ends a write that hangs
+	defer context.AfterFunc(ctx, s.end)() // this ends a write that hangs
 	acks := make([]chan packets.ControlPacket, 0, len(messages))
 	var failed error
 	for _, m := range messages {
 		p := s.publish(m)
 		if size := packetSize(p); s.largest > 0 && size > s.largest {
-			failed = poison(m, "%d bytes are more than the broker takes in a packet, %d", size, s.largest)
+			failed = poison(m, "it has %d bytes, and the broker's limit for a packet is %d", size, s.largest)
 			break
 		}
 		ack := make(chan packets.ControlPacket, 1)
@@ -230,7 +229,7 @@ func (s *mqttSink) explain(err error) error {
 	}
 }
 
-// judge reads an acknowledgement. Some of its reason codes are about the message.
+// judge returns the error of an acknowledgement's reason code: a PoisonError if it is about the message.
 func (s *mqttSink) judge(m consumer.Message, packet packets.ControlPacket) error {
 	ack, ok := packet.Content.(*packets.Puback)
 	if !ok { // the session has ended
@@ -261,15 +260,15 @@ func (s *mqttSink) publish(m consumer.Message) *paho.Publish {
 // mqttProperty reports whether a header can be a user property: two strings of at most 64 KiB.
 func mqttProperty(name, value string) bool { return mqttText(name) && mqttText(value) }
 
-// mqttText reports whether a broker takes a string: UTF-8 without control characters and
-// noncharacters, for which it may end the connection.
+// mqttText reports whether a broker accepts a string: UTF-8 without control characters and noncharacters. A broker may end the connection
+// for any other.
 func mqttText(text string) bool {
 	return len(text) < 1<<16 && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || r&0xfffe == 0xfffe || r >= 0xfdd0 && r <= 0xfdef
 	})
 }
 
-// packetSize is about how many bytes a message is on the wire, and not less.
+// packetSize returns an upper estimate of a message's bytes on the wire.
 func packetSize(p *paho.Publish) int {
 	size := 16 + len(p.Topic) + len(p.Payload)
 	for _, u := range p.Properties.User {

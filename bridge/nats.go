@@ -19,21 +19,21 @@ import (
 // natsDestination is a JetStream stream.
 type natsDestination struct {
 	servers, stream, subject string
-	window                   time.Duration // of duplicates, of a stream that is made here
+	window                   time.Duration // the window of duplicates of a new stream
 	replicas                 int
 	options                  []nats.Option
 }
 
-// natsSink publishes a page at once, each message with its MessageID as Nats-Msg-Id,
-// by which the stream drops duplicates within its window. What the stream's end has
-// is not sent again however long ago that was: the ids there are read first.
+// natsSink publishes all messages of a Send before it waits for answers, each with its MessageID as Nats-Msg-Id. The stream drops
+// duplicates by it within its window of duplicates. Beyond the window the sink drops them itself: it reads the ids at the stream's end
+// before its first message.
 type natsSink struct {
 	*natsDestination
 	*natsConn
 	publisher *natsPublisher
-	maxSize   int64 // of a message in the stream, -1 for none
+	maxSize   int64 // of a message in the stream; -1 is no limit
 	end       jetstream.Stream
-	last      map[string]string // when those at the stream's end were inserted, by MessageID
+	last      map[string]string // the creation times of the messages at the stream's end, by MessageID
 	looked    bool
 	closed    atomic.Bool
 }
@@ -56,7 +56,7 @@ func parseNATS(p *params) (*Destination, error) {
 	return &Destination{InFlight: pageRows, Open: d.open}, nil
 }
 
-// newNATS reads what a connection needs.
+// newNATS reads the parameters of a connection: nats://user:password@host:4222, or nats://token@host.
 func newNATS(p *params) (*natsDestination, error) {
 	p.noPath()
 	scheme := p.url.Scheme
@@ -69,12 +69,12 @@ func newNATS(p *params) (*natsDestination, error) {
 		}
 	}
 	if file := p.text("creds", ""); file != "" {
-		if _, err := private.ReadFile(file); errors.Is(err, private.ErrReadable) { // another error is that of the connection
+		if _, err := private.ReadFile(file); errors.Is(err, private.ErrReadable) { // connect reports any other error
 			p.note("creds=: %v", err)
 		}
 		d.options = append(d.options, nats.UserCredentials(file))
 	}
-	// A server that demands TLS gets it from a client of nats:// too.
+	// With nats:// too, the client uses TLS if the server demands it.
 	if config := p.tls(scheme == "tls" || p.query.Has("ca"), ""); config != nil {
 		d.options = append(d.options, nats.Secure(config))
 	}
@@ -95,25 +95,24 @@ func (d *natsDestination) open(ctx context.Context) (Sink, error) {
 	s.natsConn, s.maxSize = c, int64(info.Config.MaxMsgSize)
 	if s.publisher, err = newNATSPublisher(c, d.stream); err != nil {
 		c.conn.Close()
-		return nil, fmt.Errorf("listen to answers: %w", err)
+		return nil, fmt.Errorf("subscribe to answers: %w", err)
 	}
 	return s, nil
 }
 
-// makeStream makes the stream if it is not there. One that is there stays as it is,
-// and must take the subject.
+// makeStream makes the stream if it does not exist. It does not change an existing stream, which must have the subject.
 func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream) (*jetstream.StreamInfo, error) {
 	stream, err := js.Stream(ctx, d.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		stream, err = js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: d.stream, Subjects: []string{d.subject}, Duplicates: d.window, Replicas: d.replicas,
 		})
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has just made it
 			stream, err = js.Stream(ctx, d.stream)
 		}
 	}
 	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
-		return nil, permanent(fmt.Errorf("the server has no JetStream, or not for this account: %w", err))
+		return nil, permanent(fmt.Errorf("JetStream is not enabled on the server, or not for this account: %w", err))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make stream %q: %w", d.stream, err)
@@ -124,7 +123,7 @@ func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream
 			return info, nil
 		}
 	}
-	return nil, permanent(fmt.Errorf("the stream %q is there and takes no subject %q, but %s: give subject= or another stream=",
+	return nil, permanent(fmt.Errorf("the stream %q exists and does not have the subject %q, but %s: give another subject= or stream=",
 		d.stream, d.subject, strings.Join(info.Config.Subjects, ", ")))
 }
 
@@ -143,12 +142,11 @@ func subjectMatches(pattern, subject string) bool {
 	return len(want) == len(have)
 }
 
-// remembered is how many messages at the stream's end are looked at: more than the
-// bridge can have sent since it stored its offset, unless its pages were made larger.
+// remembered is how many messages at the stream's end are read. A bridge can't have sent more since it stored its offset, unless
+// Consumer.PageRows is larger than the default.
 const remembered = 2 * pageRows
 
-// portion is how many of them are asked for at a time, which has to come within seconds: over a slow
-// network all of them may take longer.
+// portion is how many of them are requested at a time. Each request must be answered within 5 s, also over a slow network.
 const portion = 1000
 
 // look reads the ids at the stream's end.
@@ -172,21 +170,20 @@ func (s *natsSink) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if left -= got; got == 0 { // purged meanwhile
+		if left -= got; got == 0 { // the stream was purged meanwhile
 			return nil
 		}
 	}
 	return nil
 }
 
-// beforeEnd makes a reader that begins far enough before the stream's end to meet as many of the
-// subject's messages as the sink remembers, and not many more: other subjects may be in between.
+// beforeEnd makes a reader of the subject's last messages: at least remembered and at most four times as many, if the subject has them.
+// It searches the sequence number to begin at, because other subjects may have messages in between.
 func (s *natsSink) beforeEnd(ctx context.Context, first, last uint64) (jetstream.Consumer, int, error) {
 	from := max(first, last-min(last, remembered-1))
-	few, many := last+1, uint64(0) // from there on they are too few, or more than enough
+	few, many := last+1, uint64(0) // from these numbers on there are too few messages, or too many
 	for {
-		// Not the client's ordered consumer: its Fetch heeds no context, and never stops trying over
-		// a connection that is gone.
+		// Not the client's ordered consumer, whose Fetch ignores contexts and retries forever after a lost connection.
 		reader, err := s.js.CreateConsumer(ctx, s.stream, jetstream.ConsumerConfig{
 			FilterSubject: s.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 			AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, InactiveThreshold: 30 * time.Second,
@@ -210,11 +207,11 @@ func (s *natsSink) beforeEnd(ctx context.Context, first, last uint64) (jetstream
 	}
 }
 
-// fetch notes some of the reader's messages, and says how many those were.
+// fetch adds some of the reader's messages to s.last, and returns their number.
 func (s *natsSink) fetch(ctx context.Context, reader jetstream.Consumer, most int) (got int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	go func() { // the client does not end a wait whose connection is lost
+	go func() { // the client does not end a wait when the connection is lost
 		select {
 		case <-s.gone:
 			cancel()
@@ -236,8 +233,8 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	if s.closed.Load() {
 		return 0, notify.ErrClosed
 	}
-	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // which ends a write that hangs
-	if !s.looked {                                           // here and not before: another member may have been writing
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // this ends a write that hangs
+	if !s.looked {                                           // not in Open, after which another member may still have been sending
 		if err := s.look(ctx); err != nil {
 			return 0, fmt.Errorf("read the end of stream %q: %w", s.stream, err)
 		}
@@ -245,7 +242,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	}
 	s.publisher.begin(len(messages))
 	sent, refused := s.publishAll(ctx, messages)
-	s.publisher.wait(ctx) // for all at once: a wait for each costs more
+	s.publisher.wait(ctx) // one wait for all costs less than one for each
 	for i, answer := range s.publisher.answers[:sent] {
 		switch {
 		case answer.stored:
@@ -267,7 +264,7 @@ func (s *natsSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	return sent, refused
 }
 
-// publishAll publishes what is not at the stream's end, up to a message that can't be.
+// publishAll publishes the messages that are not at the stream's end, up to the first that can't be published.
 func (s *natsSink) publishAll(ctx context.Context, messages []consumer.Message) (int, error) {
 	for i, m := range messages {
 		id := MessageID(m)
@@ -282,7 +279,7 @@ func (s *natsSink) publishAll(ctx context.Context, messages []consumer.Message) 
 		all := fields(m, func(name, value string) bool { return token(name, value) && !hasPrefixFold(name, "nats-") })
 		all = append(all, field{nats.MsgIdHdr, id})
 		if size, fits := s.fits(all, m.Payload); !fits {
-			return i, poison(m, "%d bytes are more than the server or the stream takes", size)
+			return i, poison(m, "its %d bytes exceed the limit of the server or the stream", size)
 		}
 		if err := s.publisher.publish(ctx, i, s.subject, all, m.Payload); err != nil {
 			return i, err
@@ -291,7 +288,7 @@ func (s *natsSink) publishAll(ctx context.Context, messages []consumer.Message) 
 	return len(messages), nil
 }
 
-// fits reports whether the server and the stream take a message of its size.
+// fits reports whether the server and the stream accept a message of this size, and returns the size.
 func (s *natsSink) fits(all []field, payload []byte) (size int64, fits bool) {
 	most := s.conn.MaxPayload()
 	if s.maxSize > 0 {
@@ -304,24 +301,23 @@ func (s *natsSink) fits(all []field, payload []byte) (size int64, fits bool) {
 	return size, size <= most
 }
 
-// checkDuplicate looks at the message for whose duplicate the stream takes one.
+// checkDuplicate compares a message with the stored one of which the stream reports it as a duplicate.
 func (s *natsSink) checkDuplicate(ctx context.Context, m consumer.Message, sequence uint64) error {
 	there, err := s.end.GetMsg(ctx, sequence)
 	if err != nil {
-		return nil //nolint:nilerr // it is gone, or this account may not read it
+		return nil //nolint:nilerr // it was deleted, or this account may not read it
 	}
 	return checkSame(m, there.Header.Get(fieldCreatedAt))
 }
 
-// codeTooLarge is the server's JSStreamMessageExceedsMaximumErr, which the client
-// has no name for.
+// codeTooLarge is the server's JSStreamMessageExceedsMaximumErr, for which the client has no constant.
 const codeTooLarge jetstream.ErrorCode = 10054
 
 func (s *natsSink) explain(m consumer.Message, err error) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.As(err, &api) && api.ErrorCode == codeTooLarge:
-		return poison(m, "the stream does not take it: %w", err)
+		return poison(m, "it is too large for the stream: %w", err)
 	case s.closed.Load():
 		return notify.ErrClosed
 	}
@@ -330,7 +326,7 @@ func (s *natsSink) explain(m consumer.Message, err error) error {
 
 func (s *natsSink) Close() error {
 	s.closed.Store(true)
-	s.wire.cut() // what was not confirmed counts as not sent
+	s.wire.cut() // unconfirmed messages are sent again
 	s.conn.Close()
 	return nil
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// natsConn is a connection.
+// natsConn is a connection to the server.
 type natsConn struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
-	gone <-chan struct{} // closed with it: answers that are under way then never come
+	gone <-chan struct{} // closed when the connection has ended; no answer arrives after that
 	wire *wire
 }
 
-// wire is a connection's socket. While the client writes to a server that does not read it
-// holds its own lock, which its Close waits for: only the socket's end ends that.
+// wire is a connection's socket. While the client writes to a server that does not read, it holds a lock for which its Close waits. Only
+// closing the socket ends this.
 type wire struct {
 	dial func(network, addr string) (net.Conn, error)
 	mu   sync.Mutex
 	conn net.Conn
 }
 
-// Dial is what the client connects with.
+// Dial is called by the client to connect.
 func (w *wire) Dial(network, addr string) (net.Conn, error) {
 	conn, err := w.dial(network, addr)
 	w.mu.Lock()
@@ -45,8 +45,7 @@ func (w *wire) cut() {
 	}
 }
 
-// connect makes a connection that does not come back by itself: the shell does that,
-// and knows then what is in doubt.
+// connect makes a connection that does not reconnect by itself. The shell reconnects, because it knows which messages are unconfirmed.
 func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
 	gone := make(chan struct{})
 	dialer := &net.Dialer{Timeout: nats.DefaultTimeout}
@@ -65,7 +64,7 @@ func (d *natsDestination) connect(ctx context.Context) (*natsConn, error) {
 			return nil, permanent(fmt.Errorf("the credentials are refused: %w", err))
 		}
 		if errors.Is(err, nats.ErrSecureConnWanted) {
-			return nil, permanent(fmt.Errorf("the server speaks no TLS on this port: %w", err))
+			return nil, permanent(fmt.Errorf("the server has no TLS on this port: %w", err))
 		}
 		return nil, fmt.Errorf("connect: %w", err)
 	}

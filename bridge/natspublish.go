@@ -11,31 +11,29 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// natsPublisher publishes to a stream over a connection and takes the stream's answers. The client's
-// PublishMsgAsync does so too, with a future, a random subject in a map and a JSON text for each message:
-// half of what a message costs here.
+// natsPublisher publishes messages to a stream and receives the stream's answers. It replaces the client's PublishMsgAsync, which
+// allocates a future, a random subject in a map and a JSON text for each message, half of the cost of a message here.
 type natsPublisher struct {
 	*natsConn
-	inbox   string         // of the answers; behind it stands a message's number
+	inbox   string         // the prefix of the answers' subjects; a message's number follows it
 	inbound chan *nats.Msg // the answers
-	stored  []byte         // how the answer of a message that was stored begins
+	stored  []byte         // the beginning of the answer to a stored message
 
 	first    uint64       // the number of the page's first message
 	answers  []natsAnswer // to the page's messages
-	awaited  int          // of them that have not come
-	message  nats.Msg     // the client keeps nothing of it
-	contents []string     // of the message's header
+	awaited  int          // how many answers have not arrived
+	message  nats.Msg     // reused, because the client keeps nothing of it
+	contents []string     // the values of the message's headers
 }
 
-// natsAnswer is what a stream says to a message; the zero value for nothing yet.
+// natsAnswer is a stream's answer to a message. The zero value means that none has arrived.
 type natsAnswer struct {
 	stored    bool
-	duplicate uint64 // the sequence of the message of which it is one
+	duplicate uint64 // the sequence number of the stored message of which it is a duplicate
 	err       error
 }
 
-// maxAwaited is how many messages may be without an answer: the client throws away answers that inbound
-// has no room for.
+// maxAwaited is how many messages may be unanswered. It is the size of inbound, because the client drops answers when inbound is full.
 const maxAwaited = 1 << 14
 
 func newNATSPublisher(c *natsConn, stream string) (*natsPublisher, error) {
@@ -48,7 +46,7 @@ func newNATSPublisher(c *natsConn, stream string) (*natsPublisher, error) {
 	return p, err
 }
 
-// begin begins a page. What is answered to an earlier one from now on has lower numbers.
+// begin begins a page. Late answers to an earlier page have smaller numbers.
 func (p *natsPublisher) begin(messages int) {
 	p.first += uint64(len(p.answers))
 	p.answers = append(p.answers[:0], make([]natsAnswer, messages)...)
@@ -80,7 +78,7 @@ func (p *natsPublisher) publish(ctx context.Context, i int, subject string, all 
 	return nil
 }
 
-// wait returns when all that was published has its answer, or none can come any more.
+// wait returns when all published messages have an answer, or when no further answer can arrive.
 func (p *natsPublisher) wait(ctx context.Context) {
 	for p.awaited > 0 {
 		if !p.receive(ctx) {
@@ -89,9 +87,9 @@ func (p *natsPublisher) wait(ctx context.Context) {
 	}
 }
 
-// receive waits for an answer, and says that there was one.
+// receive waits for an answer. It reports whether one arrived.
 func (p *natsPublisher) receive(ctx context.Context) bool {
-	select { // most often there is one, and to look at one channel costs less
+	select { // usually there is one, and a select of one channel costs less
 	case m := <-p.inbound:
 		p.take(m)
 		return true
@@ -108,7 +106,7 @@ func (p *natsPublisher) receive(ctx context.Context) bool {
 	return true
 }
 
-// take notes an answer. The first one counts: every listener of the subject can answer too.
+// take stores an answer. The first answer to a message counts, because every subscriber of the subject can answer.
 func (p *natsPublisher) take(m *nats.Msg) {
 	number, err := strconv.ParseUint(m.Subject[len(p.inbox):], 10, 64)
 	if err != nil || number < p.first || number-p.first >= uint64(len(p.answers)) {
@@ -124,7 +122,7 @@ func (p *natsPublisher) read(m *nats.Msg) natsAnswer {
 	if p.saysStored(m.Data) {
 		return natsAnswer{stored: true}
 	}
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // no client listens to the subject
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // the subject has no subscriber
 		return natsAnswer{err: jetstream.ErrNoStreamResponse}
 	}
 	var ack struct {
@@ -142,7 +140,7 @@ func (p *natsPublisher) read(m *nats.Msg) natsAnswer {
 	return natsAnswer{stored: true}
 }
 
-// saysStored knows the server's very text for a message that was stored; any other is read as JSON.
+// saysStored reports whether the answer is exactly the server's text for a stored message. Any other answer is parsed as JSON.
 func (p *natsPublisher) saysStored(text []byte) bool {
 	rest, begins := bytes.CutPrefix(text, p.stored)
 	sequence, ends := bytes.CutSuffix(rest, []byte("}"))

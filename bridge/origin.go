@@ -10,45 +10,41 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// origin is where messages come from: what parseOrigin makes of a URL.
+// origin is a source of messages, made by parseOrigin from a URL.
 type origin struct {
-	// Name is the origin without its credentials, for logs and errors.
+	// Name is the URL without its credentials, for logs and errors.
 	Name string
-	// Key is the origin's name among the ids of imported messages, 255 bytes at most: no two
-	// origins that give the same id to different messages have the same.
+	// Key distinguishes the message ids of this origin from those of others in mqnotify_import. It has at most 255 bytes.
 	Key string
 	// Open makes a messageSource, as Destination.Open makes a Sink.
 	Open func(ctx context.Context) (messageSource, error)
 }
 
-// messageSource gives messages of one origin over one connection. An implementation promises
-// that
+// messageSource receives messages of one origin over one connection. An implementation promises:
 //
-//   - Receive waits until there is a message, or the context ends, and returns the
-//     messages that are there, at most so many, in their order;
-//   - messages that Receive returned come again over another connection, unless Ack has
-//     said that they are stored; Ack is about all that the last Receive returned;
-//   - Receive and Ack are called by one goroutine in turns;
-//   - Close may be called at any time, by several goroutines, and twice, and ends a
-//     Receive that waits; no error has a credential in it.
+//   - Receive waits until there is a message or ctx ends. It returns the available messages in order, at most most of them.
+//   - Ack acknowledges all messages of the last Receive. Messages that were not acknowledged are received again over another connection.
+//   - Close may be called at any time, by several goroutines, and twice. It ends a Receive that waits.
+//   - No error contains a credential.
+//
+// One goroutine calls Receive and Ack in turn.
 type messageSource interface {
 	Receive(ctx context.Context, most int) ([]received, error)
 	Ack(ctx context.Context) error
 	Close() error
 }
 
-// received is a message of a broker's.
+// received is a message from a broker.
 type received struct {
-	// ID is what the broker, or its publisher, calls the message; empty when it has no
-	// name: it may then be stored twice.
+	// ID is the id that the broker or the publisher gave to the message. A message with an empty ID may be stored twice.
 	ID string
 	producer.Message
 }
 
-// key is the ID as it is stored.
+// key returns the ID in the form that is stored.
 func (r received) key() string { return bounded(r.ID) }
 
-// bounded is a name that fits into a column of table mqnotify_import.
+// bounded returns a name that fits into a column of mqnotify_import: a hash if the name is too long.
 func bounded(name string) string {
 	if len(name) <= 255 {
 		return name
@@ -57,13 +53,13 @@ func bounded(name string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// serverKey names a server among others of its kind: by its address and the part of it that
-// the path selects, because no other name stays the same for all its clients.
+// serverKey identifies a server by its address and the part of it that the URL's path selects, because no other name is the same for all
+// its clients.
 func serverKey(kind, addr, part string) string {
 	return kind + "://" + strings.ToLower(addr) + "/" + url.PathEscape(part) + "/"
 }
 
-// origins are those that messages can come from, by their URL's scheme.
+// origins are the parsers of origins by URL scheme.
 var origins = map[string]func(p *params) (*origin, error){
 	"nats":   originNATS,
 	"tls":    originNATS,
@@ -75,8 +71,8 @@ var origins = map[string]func(p *params) (*origin, error){
 	"mqtts":  originMQTT,
 }
 
-// parseOrigin makes an origin of a URL, for a topic that its messages go into. It does
-// not connect. Its error is notify.ErrOptions and shows no credential.
+// parseOrigin parses the URL of an origin whose messages go into topic. It does not connect. Its error is notify.ErrOptions and contains
+// no credential.
 func parseOrigin(text, topic string) (*origin, error) {
 	p, err := newParams(text, topic)
 	if err != nil {
@@ -84,7 +80,7 @@ func parseOrigin(text, topic string) (*origin, error) {
 	}
 	parse, known := origins[p.url.Scheme]
 	if !known {
-		return nil, p.wrongf("messages come from %s", strings.Join(names(origins), ", "))
+		return nil, p.wrongf("unknown scheme; write one of %s", strings.Join(names(origins), ", "))
 	}
 	o, err := parse(p)
 	if err != nil {

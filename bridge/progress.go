@@ -7,30 +7,26 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// Progress is how far a bridge is, for people.
+// Progress is the progress of a Run.
 type Progress struct {
-	// Sent and Dead count the messages of this run: confirmed ones, and those that
-	// went to the dead letters.
+	// Sent is the number of messages that the destination has confirmed in this run, Dead of those that went to the dead letters.
 	Sent, Dead int
-	// ID is the last message's, From and Head are where the run began to send and the
-	// topic's largest id then: the backlog is what is between. Ids have gaps, so its rows
-	// are fewer than Head - From.
+	// ID is the last message's id. From is the id after which the run began, and Head the topic's largest id at that time: the backlog
+	// is between them. It has fewer rows than Head - From if ids are missing.
 	ID, From, Head uint64
-	// Elapsed is how long the run has sent, Left how long the rest of the backlog will
-	// take at the rate so far; 0 when there is none.
+	// Elapsed is the time since the run's first page. Left is an estimate of the time for the rest of the backlog; 0 if there is none.
 	Elapsed, Left time.Duration
 }
 
-// meter counts.
+// meter counts the messages of a run.
 type meter struct {
 	sent, dead int
 	from, head uint64
-	known      bool // from
+	known      bool // from is known
 	began      time.Time
 }
 
-// begin notes where the group is and how far there is to go, at the first page: until then another
-// member may have been sending, for hours.
+// begin reads the group's offset and the topic's head at the first page. Until then another member may have been sending for hours.
 func (s *shell) begin(ctx context.Context) {
 	if s.options.Report == nil || !s.began.IsZero() {
 		return
@@ -41,8 +37,8 @@ func (s *shell) begin(ctx context.Context) {
 	if err == nil {
 		status, err = c.Status(ctx)
 	}
-	if err != nil { // the rows are sent without it
-		s.options.Logger.WarnContext(ctx, "how large the backlog is can't be told", "topic", s.topic, "error", err)
+	if err != nil { // send without it
+		s.options.Logger.WarnContext(ctx, "the size of the backlog is unknown", "topic", s.topic, "error", err)
 		return
 	}
 	s.head = status.Head
@@ -51,12 +47,12 @@ func (s *shell) begin(ctx context.Context) {
 	}
 }
 
-// report tells of a page from the first id to id.
+// report calls Options.Report after the page with the ids from first to id.
 func (s *shell) report(first, id uint64) {
 	if s.options.Report == nil {
 		return
 	}
-	if !s.known { // a new group: where Consumer.From is shows only now
+	if !s.known { // a new group begins at Consumer.From, which is known only now
 		s.from, s.known = first-1, true
 	}
 	p := Progress{Sent: s.sent, Dead: s.dead, ID: id, From: s.from, Head: s.head, Elapsed: time.Since(s.began)}

@@ -16,18 +16,17 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// redisSink writes entries to a Redis stream. The entry's id is the row's id, so that
-// the server refuses what is there already; it takes ids in their order alone, so
-// rows must come in strict order. A server that is out of memory for one entry and has
-// room for the next would leave a gap that nothing can fill: the row is then no
-// longer taken, and the bridge stops and says so (not with one in flight). A transaction (MULTI) would prevent
-// that, and lose more: Redis 7.0 drops transactions when it reads its append-only file
-// where the default user is off.
+// redisSink writes entries to a Redis stream. The entry's id is the row's id, so that the server refuses duplicates. It accepts only
+// ascending ids, so rows must be sent in strict order.
+//
+// If the server refuses one entry because it is out of memory and accepts the next one, the first row can never be stored. The bridge
+// then ends with an error. This can't happen if InFlight is 1. A transaction (MULTI) would prevent it, but lose more: if the default user
+// is off, Redis 7.0 drops transactions when it reads its append-only file.
 type redisSink struct {
 	client *redis.Client
 	key    string
 	maxLen int64 // 0 is no limit
-	most   int   // bytes of a value: the server ends the connection of who sends more
+	most   int   // bytes of a value; the server ends a connection that sends more
 	closed atomic.Bool
 }
 
@@ -44,7 +43,7 @@ func parseRedis(p *params) (*Destination, error) {
 	}}, p.err
 }
 
-// largestBulk asks for proto-max-bulk-len. Who may not ask gets its default.
+// largestBulk returns the server's proto-max-bulk-len, or its default if the account may not read it.
 func largestBulk(ctx context.Context, client *redis.Client) int {
 	const setting = "proto-max-bulk-len"
 	if values, err := client.ConfigGet(ctx, setting).Result(); err == nil {
@@ -55,14 +54,14 @@ func largestBulk(ctx context.Context, client *redis.Client) int {
 	return 512 << 20
 }
 
-// newRedis reads what a connection needs: redis://user:password@host:6379/0.
+// newRedis reads the parameters of a connection: redis://user:password@host:6379/0.
 func newRedis(p *params) *redis.Options {
 	options := &redis.Options{
 		Addr: p.hostPort("6379"), ClientName: "mqnotify", PoolSize: 2,
-		MaxRetries: -1, DialerRetries: 1, // the shell tries again, and knows what is in doubt
+		MaxRetries: -1, DialerRetries: 1, // the shell retries, because it knows which messages are unconfirmed
 		ContextTimeoutEnabled: true,
-		ReadTimeout:           -1, WriteTimeout: -1, // the context's
-		DisableIdentity: true, // older servers don't know it
+		ReadTimeout:           -1, WriteTimeout: -1, // the context limits both
+		DisableIdentity: true, // older servers don't have CLIENT SETINFO
 	}
 	options.TLSConfig = p.tls(p.url.Scheme == "rediss", "write rediss://")
 	if p.url.User != nil {
@@ -72,7 +71,7 @@ func newRedis(p *params) *redis.Options {
 	if db := strings.Trim(p.url.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
-			p.note("the path is the number of the database, such as /0")
+			p.note("the path must be the database's number, such as /0")
 		}
 		options.DB = n
 	}
@@ -82,7 +81,7 @@ func newRedis(p *params) *redis.Options {
 func connectRedis(ctx context.Context, options *redis.Options) (*redis.Client, error) {
 	own := *options
 	client := redis.NewClient(&own)
-	defer context.AfterFunc(ctx, func() { _ = client.Close() })() // it heeds a deadline and no other end
+	defer context.AfterFunc(ctx, func() { _ = client.Close() })() // the client observes only a context's deadline
 	if err := client.Ping(ctx).Err(); err != nil {
 		_ = client.Close()
 		return nil, redisError("connect", err)
@@ -90,7 +89,7 @@ func connectRedis(ctx context.Context, options *redis.Options) (*redis.Client, e
 	return client, nil
 }
 
-// redisError tells what no try can mend.
+// redisError makes a PermanentError of a refusal that no retry can change.
 func redisError(verb string, err error) error {
 	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
 		return permanent(fmt.Errorf("%s: the credentials are refused: %w", verb, err))
@@ -107,7 +106,7 @@ func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int,
 			continue
 		}
 		if i == 0 {
-			return 0, poison(m, "%d bytes are more than the server takes in a value, %d", len(m.Payload), s.most)
+			return 0, poison(m, "it has %d bytes, and the server's limit for a value is %d", len(m.Payload), s.most)
 		}
 		n, err := s.Send(ctx, messages[:i])
 		if err == nil {
@@ -115,12 +114,12 @@ func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		}
 		return n, err
 	}
-	// The client heeds a deadline and no other end.
+	// The client observes only a context's deadline.
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
-	// The next pipeline is made while the server is at the last.
+	// A goroutine makes the next pipeline while the server handles the last one.
 	ctx, cancel := context.WithCancel(ctx)
 	pipelines := make(chan pipeline, 1)
-	defer func() { // until the goroutine below has ended: Send keeps no message after its return
+	defer func() { // wait for the goroutine below, because Send must not keep messages after it returns
 		cancel()
 		for range pipelines {
 		}
@@ -149,10 +148,10 @@ func (s *redisSink) Send(ctx context.Context, messages []consumer.Message) (int,
 	return confirmed, nil
 }
 
-// pipelined is how many entries go in one write.
+// pipelined is how many entries one pipeline has.
 const pipelined = 500
 
-// pipeline is commands that go together.
+// pipeline has commands that are sent together.
 type pipeline struct {
 	redis.Pipeliner
 	messages []consumer.Message
@@ -163,12 +162,12 @@ func (s *redisSink) pipeline(ctx context.Context, messages []consumer.Message) p
 	p := pipeline{s.client.Pipeline(), messages, make([]*redis.StringCmd, len(messages))}
 	for i, m := range messages {
 		p.added[i] = redis.NewStringCmd(ctx, s.entry(m)...)
-		_ = p.Process(ctx, p.added[i]) // a pipeline only takes it
+		_ = p.Process(ctx, p.added[i]) // a pipeline only stores it
 	}
 	return p
 }
 
-// run sends a pipeline and looks at each answer.
+// run sends a pipeline and checks the answers. It returns how many messages the stream has.
 func (s *redisSink) run(ctx context.Context, p pipeline) (int, error) {
 	if _, err := p.Exec(ctx); err == nil {
 		return len(p.messages), nil
@@ -192,7 +191,7 @@ func (s *redisSink) run(ctx context.Context, p pipeline) (int, error) {
 	return len(p.messages), nil
 }
 
-// entry is a message's XADD.
+// entry returns the arguments of a message's XADD.
 func (s *redisSink) entry(m consumer.Message) []any {
 	all := fields(m, func(name, _ string) bool { return name != "payload" })
 	args := make([]any, 0, 10+2*len(all))
@@ -209,38 +208,38 @@ func (s *redisSink) entry(m consumer.Message) []any {
 
 func entryID(id uint64) string { return strconv.FormatUint(id, 10) + "-0" }
 
-// isThere finds out whether a message that was refused is in the stream, or was and has
-// been trimmed. Only the text of the server's error says whether it was refused for that.
+// isThere returns nil if a refused message is in the stream, or was and has been trimmed. It asks the server, because only the text of
+// the refusal tells the reasons apart.
 func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal error) error {
 	id := entryID(m.ID)
 	entries, err := s.client.XRange(ctx, s.key, id, id).Result()
 	switch {
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return permanent(fmt.Errorf("the key %q is there and is no stream: name another one with stream=: %w", s.key, err))
+		return permanent(fmt.Errorf("the key %q exists and is no stream: name another one with stream=: %w", s.key, err))
 	case err != nil:
 		return redisError("XRANGE", errors.Join(err, refusal))
 	case len(entries) == 1 && entries[0].Values[fieldMessageID] == MessageID(m):
 		createdAt, _ := entries[0].Values[fieldCreatedAt].(string)
 		return checkSame(m, createdAt)
 	case len(entries) == 1:
-		return permanent(fmt.Errorf("entry %s of the stream %q is not of this topic: a stream takes one topic: %w", id, s.key, refusal))
+		return permanent(fmt.Errorf("entry %s of the stream %q is not of this topic: use a stream of the topic's own: %w", id, s.key, refusal))
 	}
 	info, err := s.client.XInfoStream(ctx, s.key).Result()
 	if err != nil {
 		return redisError("XINFO", errors.Join(err, refusal))
 	}
 	switch {
-	case !later(info.LastGeneratedID, m.ID): // it was refused for something else
+	case !later(info.LastGeneratedID, m.ID): // it was refused for another reason
 		return redisError("XADD", refusal)
 	case s.maxLen > 0 && info.Length > 0 && later(info.FirstEntry.ID, m.ID) && maybeTrimmed(m, info.FirstEntry, info.LastEntry):
 		return nil
 	}
-	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: others write to it, the table was emptied, or it was "+
-		"written in another order: use a stream of the topic's own: %w", s.key, id, refusal))
+	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: other programs write to it, the table was emptied, or rows were "+
+		"sent in another order: use a stream of the topic's own: %w", s.key, id, refusal))
 }
 
-// maybeTrimmed reports whether all entries that a stream has left come from the message's topic, and some of
-// them are not older than the message. If all are older, they are of a table that was emptied since.
+// maybeTrimmed reports whether the message may have been trimmed: the remaining first and last entry are of its topic, and one of them is
+// not older than the message. If both are older, they are of a table that was emptied since.
 func maybeTrimmed(m consumer.Message, left ...redis.XMessage) bool {
 	recent := false
 	for _, entry := range left {
@@ -254,7 +253,7 @@ func maybeTrimmed(m consumer.Message, left ...redis.XMessage) bool {
 	return recent
 }
 
-// later reports whether an entry's id is at or past a row's.
+// later reports whether an entry's id is at least a row's id.
 func later(entry string, id uint64) bool {
 	first, _, _ := strings.Cut(entry, "-")
 	n, err := strconv.ParseUint(first, 10, 64)

@@ -15,18 +15,15 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// shell is the reconnect shell around sinks: it lives as long as a Run, each sink as
-// long as its connection.
+// shell reconnects: there is one for each Run, and a sink for each connection.
 type shell struct {
 	*Bridge
-	sink  Sink // nil when there is none
+	sink  Sink // nil if there is no connection
 	waits backoff.BackOff
-	// most is how many messages the next Send gets: one after a failure, so that it is
-	// known whose failure it is, and then twice as many each time.
+	// most limits the messages of the next Send. It is one after a failure, to find the message that fails, and then doubles.
 	most  int
-	tries int // of the message in hand, that the destination refused
-	// recent are the ids that were confirmed and whose offset may not be stored: they come
-	// again when the database went away in between.
+	tries int // how often the destination has refused the message in hand
+	// recent has the confirmed ids whose offset may not be stored. The consumer delivers them again if the database was away meanwhile.
 	recent idSet
 	meter
 }
@@ -46,7 +43,7 @@ func (s *shell) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// close ends the sink's connection: what was not confirmed is sent again.
+// close ends the sink's connection. Unconfirmed messages are sent again.
 func (s *shell) close() {
 	if s.sink != nil {
 		_ = s.sink.Close()
@@ -54,11 +51,11 @@ func (s *shell) close() {
 	}
 }
 
-// deliver sends a page. ctx is Run's, after whose end nothing new is begun; handling is
-// the handler's, which ends later, or when the group's lock is lost.
+// deliver sends a page. ctx is Run's: after its end deliver begins no further Send. handling is the handler's context, which ends later,
+// or when the group's lock is lost.
 func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Message) error {
 	s.begin(handling)
-	// A page comes when the offset past the one before is stored, or instead of it.
+	// The consumer delivers a new page after it has stored the offset past the previous one. Otherwise it delivers messages again.
 	if !slices.ContainsFunc(messages, s.wasConfirmed) {
 		s.recent.clear()
 	}
@@ -103,7 +100,7 @@ func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Messa
 
 func (s *shell) wasConfirmed(m consumer.Message) bool { return s.recent.has(m.ID) }
 
-// idSet are a page's ids, nearly always in order.
+// idSet is a set of a page's ids.
 type idSet struct {
 	ids     []uint64
 	largest uint64
@@ -115,10 +112,10 @@ func (s *idSet) add(m consumer.Message) {
 
 func (s *idSet) clear() { s.ids, s.largest = s.ids[:0], 0 }
 
-// has reports whether the id is in the set. It costs nothing for larger ids, such as those of the next page.
+// has reports whether the id is in the set. It is fast for ids larger than all in the set, such as those of the next page.
 func (s *idSet) has(id uint64) bool { return id <= s.largest && slices.Contains(s.ids, id) }
 
-// send gives the sink some of the messages.
+// send sends some of the messages, and returns how many were confirmed.
 func (s *shell) send(handling context.Context, messages []consumer.Message) (int, error) {
 	if s.sink == nil {
 		if err := s.open(handling); err != nil {
@@ -145,7 +142,7 @@ func (s *shell) send(handling context.Context, messages []consumer.Message) (int
 	return n, err
 }
 
-// failed waits for another try, or says that the message is passed by: it is a dead letter now.
+// failed handles a failed Send. It waits before the next attempt, or stores the refused message as a dead letter and returns true.
 func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err error) (passed bool, _ error) {
 	var end *PermanentError
 	if errors.As(err, &end) {
@@ -164,7 +161,7 @@ func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err er
 	if errors.As(err, &later) {
 		wait = max(wait, later.After)
 	}
-	s.options.Logger.WarnContext(ctx, "not sent; tries again by itself", "topic", s.topic, "id", m.ID, "error", err, "wait", wait)
+	s.options.Logger.WarnContext(ctx, "not sent; trying again", "topic", s.topic, "id", m.ID, "error", err, "wait", wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -177,18 +174,18 @@ func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err er
 	}
 }
 
-// deadLetter gives a refused message to the dead letters. The offset is stored after that:
-// a crash in between stores it again, over the same letter.
+// deadLetter stores a refused message as a dead letter. The offset is stored afterwards: after a crash in between the next bridge
+// overwrites the dead letter.
 func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (bool, error) {
 	if s.options.StopOnPoison {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
 	}
-	s.options.Logger.ErrorContext(ctx, "message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
+	s.options.Logger.ErrorContext(ctx, "the message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
 	err = deadletter.Write(ctx, s.db.Pool(), deadletter.Letter{
 		Topic: m.Topic, Group: s.options.Consumer.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, Attempts: s.tries, Cause: err,
 	})
 	if err != nil {
-		s.tries-- // tried again once the database is back
+		s.tries-- // deadLetter is called again when the database is back
 		if server.Is(err, server.ErrNoSuchTable) {
 			return false, &endError{fmt.Errorf("bridge: write dead letter: %w", notify.ErrNoState)}
 		}

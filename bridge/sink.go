@@ -8,63 +8,50 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// Destination is where a topic's rows go: what Parse makes of a URL, or a caller's
-// own.
+// Destination is a place to which a bridge sends a topic's rows. Parse makes one from a URL; callers may make their own.
 type Destination struct {
 	// Name is the destination without its credentials, for logs and errors.
 	Name string
-	// Open makes a Sink: it connects, proves that the credentials are taken, and makes
-	// what the destination needs to take rows (a stream, a queue) if that is not there.
-	// It changes nothing that another Sink of the same destination, in another process
-	// that is the group's active member, could be harmed by: a member that stands by
-	// opens one too. It heeds its context. Its error is a PermanentError if another try
-	// can't mend it, and has no credential in it.
+	// Open makes a Sink. It connects, verifies that the destination accepts the credentials, and makes the stream or queue for the rows
+	// if it does not exist. It must not disturb another Sink of the same destination, because members that stand by also call Open
+	// while the group's active member sends. It returns when ctx ends. Its error is a PermanentError if no retry can succeed, and
+	// contains no credential.
 	Open func(ctx context.Context) (Sink, error)
-	// Strict asks for rows in the order of their ids without exception
-	// (consumer.Options.Strict): for a destination that could not take a row which commits
-	// late.
+	// Strict makes the bridge send rows strictly in the order of their ids (consumer.Options.Strict), for a destination that can't
+	// store a row that commits late.
 	Strict bool
-	// InFlight is how many messages Send is given at once at most, unless
-	// Options.InFlight says otherwise. 0 means 1.
+	// InFlight is how many messages one Send gets at most, unless Options.InFlight is set. 0 means 1.
 	InFlight int
-	// Timeout is how long it may take to confirm one message, if Send has a limit of its
-	// own for that. Options.SendTimeout is more by default.
+	// Timeout is how long Send waits for the confirmation of one message, if it has a limit of its own. The default of
+	// Options.SendTimeout is longer.
 	Timeout time.Duration
 }
 
-// Sink takes messages to one destination over one connection. An implementation
-// promises that
+// Sink sends messages to one destination over one connection. An implementation promises:
 //
-//   - Send stores the messages in their order. It may have all of them under way at
-//     once: one that the destination refuses, and takes when it comes again, may then
-//     stand behind later ones, but none is passed over for good.
-//   - Send returns how many of the messages, from the first on, the destination has
-//     confirmed: it has them, and keeps them through its own restart as far as it keeps
-//     anything. A nil error says that it has them all. What is not confirmed may be
-//     there nevertheless: it is sent again, and a destination that can tell drops it or
-//     says that it has it, which counts as confirmed.
-//   - each message carries the same MessageID whenever it is sent, and by any sender.
-//   - the error of Send is about messages[confirmed]: a PoisonError if the destination
-//     will never take that very message, and would take others; a PermanentError if no
-//     try can mend it, whatever the message; a LaterError if the destination said when
-//     to come again; any other if another try may. After an error the bridge closes the
-//     Sink and opens another one, which gets one message first: a Sink that can't tell
-//     which of many messages failed, can tell it then.
-//   - Send heeds its context; its error then may be anything.
-//   - Send is called by one goroutine at a time. It neither changes the messages nor
-//     keeps them after it returned.
-//   - Close ends the connection, and a Send that is under way. It may be called at any
-//     time, by several goroutines at once, and twice. Send after it is notify.ErrClosed.
-//   - no error has a credential in it.
+//   - Send stores the messages in order. It may send all of them before the first is confirmed. A message that the destination first
+//     refuses and later accepts may then be stored after later ones, but no message is skipped for good.
+//   - Send returns how many of the messages, counted from the first, the destination has confirmed: it has stored them, and keeps them
+//     through a restart if it keeps anything. A nil error means that all are confirmed. Unconfirmed messages may be stored too. They are
+//     sent again, and a destination that recognizes duplicates drops them or confirms them.
+//   - A message has the same MessageID in every Send and from every sender.
+//   - The error of Send is about messages[confirmed]. It is a PoisonError if the destination will never accept this message, but would
+//     accept others; a PermanentError if no retry can succeed with any message; a LaterError if the destination named a time for the
+//     retry; otherwise any error. After an error the bridge closes the Sink and opens another one, which gets a single message first, so
+//     that a Sink that can't tell which of several messages failed can tell then.
+//   - Send returns when ctx ends, with any error.
+//   - Send neither changes the messages nor keeps them after it returns.
+//   - Close ends the connection and a running Send. It may be called at any time, by several goroutines at once, and twice. Send after
+//     Close returns notify.ErrClosed.
+//   - No error contains a credential.
 //
-// The caller who opened the Sink closes it. Package sinktest tests all this on a Sink of yours, as it does on
-// every Sink of this package.
+// One goroutine at a time calls Send. The caller that opened the Sink closes it. Package sinktest tests these promises on any Sink.
 type Sink interface {
 	Send(ctx context.Context, messages []consumer.Message) (confirmed int, err error)
 	Close() error
 }
 
-// PoisonError is a message that the destination will never take.
+// PoisonError means that the destination will never accept a message.
 type PoisonError struct {
 	ID  uint64
 	Err error
@@ -73,20 +60,20 @@ type PoisonError struct {
 func (e *PoisonError) Error() string { return fmt.Sprintf("message %d is refused: %v", e.ID, e.Err) }
 func (e *PoisonError) Unwrap() error { return e.Err }
 
-// PermanentError is a failure that another try can't mend: credentials that are
-// refused, a destination that is not what the URL says.
+// PermanentError means that no retry can succeed, for example because the destination refuses the credentials, or is of another kind than
+// the URL says.
 type PermanentError struct{ Err error }
 
 func (e *PermanentError) Error() string { return e.Err.Error() }
 func (e *PermanentError) Unwrap() error { return e.Err }
 
-// LaterError is a destination's wish to be left alone for a while.
+// LaterError means that the destination asked for a retry no sooner than After from now.
 type LaterError struct {
 	After time.Duration
 	Err   error
 }
 
-func (e *LaterError) Error() string { return fmt.Sprintf("%v (again in %v)", e.Err, e.After) }
+func (e *LaterError) Error() string { return fmt.Sprintf("%v (retry after %v)", e.Err, e.After) }
 func (e *LaterError) Unwrap() error { return e.Err }
 
 func poison(m consumer.Message, format string, args ...any) error {

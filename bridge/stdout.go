@@ -12,9 +12,8 @@ import (
 
 func parseStdout(*params) (*Destination, error) { return Writer(os.Stdout), nil }
 
-// Writer is the destination stdout: a line of JSON a message, each Send one Write.
-// A message is confirmed when it was written. The writer is not closed, and a Write
-// that hangs is not ended by Close.
+// Writer returns a destination that writes a line of JSON for each message, with one Write for each Send. A message is confirmed when it
+// was written. Close neither closes the writer nor ends a Write that hangs.
 func Writer(to io.Writer) *Destination {
 	return &Destination{Name: "stdout", InFlight: 500, Open: func(context.Context) (Sink, error) {
 		return &writerSink{to: to}, nil
@@ -38,7 +37,7 @@ func (s *writerSink) Send(ctx context.Context, messages []consumer.Message) (int
 		l, err := line(m)
 		if err != nil {
 			if i == 0 {
-				return 0, poison(m, "it is no JSON: %w", err)
+				return 0, poison(m, "it can't be encoded as JSON: %w", err)
 			}
 			messages = messages[:i]
 			break
@@ -46,7 +45,7 @@ func (s *writerSink) Send(ctx context.Context, messages []consumer.Message) (int
 		text = append(text, l...)
 	}
 	if _, err := s.to.Write(text); err != nil {
-		return 0, permanent(err) // how much of it was read is unknown, and there is no other stdout
+		return 0, permanent(err) // it is unknown how much was read, and there is no other stdout
 	}
 	return len(messages), nil
 }

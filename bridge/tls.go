@@ -10,9 +10,8 @@ import (
 	"syscall"
 )
 
-// tls is how the connection is encrypted, nil for not at all: then remedy says what to
-// write for a ca= to have a meaning. Without ca= the system's authorities are trusted. The
-// clients set the server's name, each of the host that it dials.
+// tls returns the TLS configuration, nil for an unencrypted connection. remedy tells the user how to get an encrypted one, if ca= is
+// given without it. Without ca= the system's authorities are trusted. The clients set the server's name.
 func (p *params) tls(encrypted bool, remedy string) *tls.Config {
 	file := p.text("ca", "")
 	switch {
@@ -35,20 +34,19 @@ func (p *params) tls(encrypted bool, remedy string) *tls.Config {
 	return config
 }
 
-// withTLS are the schemes whose servers hang up on who does not speak TLS where they do, and what
-// to write then.
+// withTLS has the schemes whose servers close a connection without TLS on a port with TLS, and the schemes with TLS.
 var withTLS = map[string]string{"redis": "rediss://", "amqp": "amqps://", "mqtt": "mqtts://"}
 
-// openError says what mends the failure of a connection's beginning.
+// openError adds a remedy to an error of Open.
 func (p *params) openError(err error) error {
 	remedy := withTLS[p.url.Scheme]
 	if remedy != "" && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
-		return fmt.Errorf("%w: it hung up: does it want TLS? Then write %s", err, remedy)
+		return fmt.Errorf("%w: the server closed the connection: if it requires TLS, write %s", err, remedy)
 	}
 	return tlsError(err)
 }
 
-// tlsError says what mends the failure of a TLS handshake.
+// tlsError adds a remedy to an error of a TLS handshake.
 func tlsError(err error) error {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -57,9 +55,9 @@ func tlsError(err error) error {
 	case errors.As(err, &authority):
 		return fmt.Errorf("%w: name the file with the certificate of the authority that signed it: ca=/path.pem", err)
 	case errors.As(err, &name):
-		return fmt.Errorf("%w: write the host as its certificate names it", err)
+		return fmt.Errorf("%w: write the host name that is in its certificate", err)
 	case errors.As(err, &other):
-		return fmt.Errorf("%w: it speaks no TLS on this port", err)
+		return fmt.Errorf("%w: the server has no TLS on this port", err)
 	}
 	return err
 }

@@ -48,13 +48,13 @@ func TestTLS(t *testing.T) {
 
 			refused(t, b.URL(query), "ca=/path.pem", new(x509.UnknownAuthorityError))
 			refused(t, b.URL(query+"&ca="+other.Authority), "ca=/path.pem", new(x509.UnknownAuthorityError))
-			refused(t, strings.Replace(good, "127.0.0.1", "localhost", 1), "as its certificate names it", new(x509.HostnameError))
+			refused(t, strings.Replace(good, "127.0.0.1", "localhost", 1), "that is in its certificate", new(x509.HostnameError))
 			if plain := map[string]string{"redis": "redis", "mqtt": "mqtt", "amqp": "amqp"}[name]; plain != "" {
 				hungUp := strings.Replace(b.URL(query), plain+"s", plain, 1)
-				refused(t, hungUp, "does it want TLS? Then write "+withTLS[plain], nil)
+				refused(t, hungUp, "if it requires TLS, write "+withTLS[plain], nil)
 			}
 			if name == "nats" { // to others' servers a TLS hello is a packet that is not finished
-				refused(t, strings.Replace(good, b.Addr(), begin(t).Addr(), 1), "speaks no TLS", new(*PermanentError))
+				refused(t, strings.Replace(good, b.Addr(), begin(t).Addr(), 1), "has no TLS", new(*PermanentError))
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// schemes are the destinations by their URL's scheme.
+// schemes are the parsers of destinations by URL scheme.
 var schemes = map[string]func(p *params) (*Destination, error){
 	"stdout": parseStdout,
 	"file":   parseFile,
@@ -31,8 +31,9 @@ var schemes = map[string]func(p *params) (*Destination, error){
 	"https":  parseWebhook,
 }
 
-// Parse makes a Destination of a URL for a topic: "stdout", "file:///path", "exec:program", or one with the scheme nats, redis, amqp,
-// mqtt, kafka or https. docs/guide/bridge.md lists the parameters of each. It does not connect. Its error is notify.ErrOptions and shows no credential.
+// Parse returns the Destination of a URL for a topic: "stdout", "file:///path", "exec:program", or a URL with the scheme nats, redis,
+// amqp, mqtt, kafka or https. docs/guide/bridge.md lists the parameters of each. Parse does not connect. Its error is notify.ErrOptions
+// and contains no credential.
 func Parse(text, topic string) (*Destination, error) {
 	p, err := newParams(text, topic)
 	if err != nil {
@@ -40,7 +41,7 @@ func Parse(text, topic string) (*Destination, error) {
 	}
 	parse, known := schemes[p.url.Scheme]
 	if !known {
-		return nil, p.wrongf("unknown scheme; there are %s; a file is file:///path", strings.Join(names(schemes), ", "))
+		return nil, p.wrongf("unknown scheme; write one of %s, such as file:///path", strings.Join(names(schemes), ", "))
 	}
 	d, err := parse(p)
 	if err != nil {
@@ -69,7 +70,7 @@ func names[V any](m map[string]V) []string {
 	return all
 }
 
-// params are a URL's parts. What asks for a wrong value notes it, done returns it.
+// params has the parts of a URL. Its methods record the first wrong value, which done returns.
 type params struct {
 	url   *url.URL
 	topic string
@@ -82,7 +83,7 @@ type params struct {
 func newParams(text, topic string) (*params, error) {
 	p := &params{topic: topic, shown: redact.URL(text), used: map[string]bool{}}
 	u, err := url.Parse(text)
-	if err != nil { // its text has the URL in it
+	if err != nil { // don't show err, whose text contains the URL
 		return nil, p.wrongf("it can't be read: write scheme://user:password@host:port/..., with %%XX for special characters")
 	}
 	if text == "stdout" || text == "-" {
@@ -99,7 +100,7 @@ func (p *params) wrongf(format string, args ...any) error {
 	return fmt.Errorf("bridge: %w: URL %s: %s", notify.ErrOptions, p.shown, fmt.Sprintf(format, args...))
 }
 
-// note keeps the first thing that is wrong.
+// note records an error, if it is the first.
 func (p *params) note(format string, args ...any) {
 	if p.err == nil {
 		p.err = p.wrongf(format, args...)
@@ -114,16 +115,16 @@ func (p *params) text(name, otherwise string) string {
 	return p.query.Get(name)
 }
 
-// flag is true or false, which it is without being named.
+// flag returns a parameter that is true or false; default false.
 func (p *params) flag(name string) bool {
 	text := p.text(name, "false")
 	if text != "true" && text != "false" {
-		p.note("%s=%q: true or false", name, text)
+		p.note("%s=%q: write true or false", name, text)
 	}
 	return text == "true"
 }
 
-// number is a whole number from least on.
+// number returns an integer of at least least.
 func (p *params) number(name string, least, otherwise int64) int64 {
 	text := p.text(name, "")
 	if text == "" {
@@ -131,7 +132,7 @@ func (p *params) number(name string, least, otherwise int64) int64 {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < least {
-		p.note("%s=%q: a number from %d on", name, text, least)
+		p.note("%s=%q: write a number of at least %d", name, text, least)
 	}
 	return n
 }
@@ -143,12 +144,12 @@ func (p *params) duration(name string, otherwise time.Duration) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		p.note("%s=%q: a time such as 90s or 10m", name, text)
+		p.note("%s=%q: write a duration such as 90s or 10m", name, text)
 	}
 	return d
 }
 
-// size is a number of bytes: 1000000, 10MB, 64KiB.
+// size returns a number of bytes: 1000000, 10MB, 64KiB.
 func (p *params) size(name string, otherwise int64) int64 {
 	text := p.text(name, "")
 	if text == "" {
@@ -166,13 +167,13 @@ func (p *params) size(name string, otherwise int64) int64 {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 || n > (1<<62)/unit {
-		p.note("%s=%q: a size such as 100MB or 64KiB", name, text)
+		p.note("%s=%q: write a size such as 100MB or 64KiB", name, text)
 		return 0
 	}
 	return n * unit
 }
 
-// hostPort is where to connect to.
+// hostPort returns the URL's host and port; port is the default.
 func (p *params) hostPort(port string) string {
 	if p.url.Hostname() == "" {
 		p.note("it names no host")
@@ -183,18 +184,18 @@ func (p *params) hostPort(port string) string {
 	return p.url.Host + ":" + port
 }
 
-// noPath refuses a path, which would mean nothing.
+// noPath refuses a path, for schemes whose URL has none.
 func (p *params) noPath() {
 	if strings.Trim(p.url.Path, "/") != "" {
-		p.note("a path means nothing here")
+		p.note("leave out the path: this scheme has none")
 	}
 }
 
-// done returns what is wrong with the URL: a value, or a parameter that the scheme does not have.
+// done returns the first wrong value, or else an error if the URL has an unknown parameter.
 func (p *params) done() error {
 	for _, name := range names(p.query) {
 		if !p.used[name] {
-			p.note("unknown parameter %q; there are %s", name, strings.Join(names(p.used), ", "))
+			p.note("unknown parameter %q; the known ones are %s", name, strings.Join(names(p.used), ", "))
 		}
 	}
 	return p.err

@@ -28,34 +28,34 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// webhookSink posts each message as a CloudEvent 1.0 in HTTP's binary mode: the body is
-// the payload, ce-id the MessageID. With a secret it is signed as Standard Webhooks
-// describe: webhook-signature is HMAC-SHA256 over "id.timestamp.body", once for every secret.
+// webhookSink posts each message as a CloudEvent 1.0 in HTTP's binary mode: the body is the payload, and ce-id is the MessageID. With
+// secrets, it signs the message by Standard Webhooks: webhook-signature has an HMAC-SHA256 over "id.timestamp.body" for each secret.
 //
-// Any 2xx confirms. 410 Gone, 401, 403 and a redirect to another host, or one that drops
-// the body, stop the bridge;
-// 408, 425, 429 and 5xx, with Retry-After, 404 and no answer are tried again; any other
-// answer refuses the message.
+// The answer decides:
+//
+//   - 2xx confirms the message.
+//   - 401, 403, 410, and a redirect to another host or without the body end the bridge.
+//   - 404, 408, 425, 429, 5xx and no answer lead to a retry, not before Retry-After.
+//   - Any other answer refuses the message.
 type webhookSink struct {
 	*webhook
 	client *http.Client
-	// life ends with Close, and with it a request under way.
-	life   context.Context //nolint:containedctx // it is the sink's life, which only Close ends
+	// Close ends life, and with it a running request.
+	life   context.Context //nolint:containedctx // only Close ends it
 	end    context.CancelCauseFunc
 	closed atomic.Bool
 }
 
-// webhook is where to and how.
+// webhook is a destination.
 type webhook struct {
 	url, name, source, kind string
-	keys                    [][]byte // none for no signature
+	keys                    [][]byte // empty for no signature
 	timeout                 time.Duration
 	tls                     *tls.Config
-	secrets                 *strings.Replacer // takes the URL's parts out of a text
+	secrets                 *strings.Replacer // replaces the URL's parts in a text
 }
 
-// answerBytes is how much of an answer is read: the beginning is for the error, the
-// rest so that the connection can be used again.
+// answerBytes is how much of an answer is read. The beginning is for the error; the rest is read so that the connection can be reused.
 const answerBytes = 64 << 10
 
 func parseWebhook(p *params) (*Destination, error) {
@@ -79,7 +79,7 @@ func parseWebhook(p *params) (*Destination, error) {
 		w.keys = append(w.keys, key)
 	}
 	w.tls = p.tls(p.url.Scheme == "https", "write https://")
-	// What is left belongs to the receiver.
+	// The remaining parameters are for the receiver.
 	query := p.query
 	for _, own := range []string{"ce-source", "ce-type", "timeout", "secret", "ca"} {
 		query.Del(own)
@@ -95,8 +95,8 @@ func parseWebhook(p *params) (*Destination, error) {
 	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}, p.err
 }
 
-// signingKey reads a secret of Standard Webhooks: whsec_ and base64, standard or URL-safe, with or without
-// padding. A space is a + that was written into a URL as it is. The error does not show the secret.
+// signingKey decodes a secret of Standard Webhooks: whsec_ and base64, standard or URL-safe, with or without padding. A space was a +
+// that was not escaped in the URL. The error does not contain the secret.
 func signingKey(text string) ([]byte, error) {
 	const least = 16 // bytes
 	digits := strings.NewReplacer(" ", "+", "-", "+", "_", "/").Replace(strings.TrimRight(strings.TrimPrefix(text, "whsec_"), "="))
@@ -115,9 +115,8 @@ func signingKey(text string) ([]byte, error) {
 	return key, nil
 }
 
-// urlSecrets finds the parts of a URL that a receiver may repeat in its answer, one that says which
-// path it does not know, say. Short ones stay unless they are a password, or are all of the path: a
-// text could not be read without each "in".
+// urlSecrets returns a replacer that hides the parts of a URL, which a receiver may repeat in its answer (such as an unknown path). It
+// leaves short parts in, unless they are a password or the whole path, because without every "in" a text would be unreadable.
 func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
 	const short = 4
 	parts := others
@@ -141,7 +140,7 @@ func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
 		}
 		add(short, values...)
 	}
-	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) }) // the whole before its parts
+	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) }) // longer parts first, because they contain shorter ones
 	var pairs []string
 	for _, part := range parts {
 		if part != "" {
@@ -153,7 +152,7 @@ func urlSecrets(u *url.URL, others ...string) *strings.Replacer {
 
 var (
 	errOtherHost = errors.New("it redirects to another host")
-	errDropsBody = errors.New("it redirects with 301, 302 or 303, after which a client sends no body: give the address that it redirects to, or have it answer 308")
+	errDropsBody = errors.New("it redirects with 301, 302 or 303, after which a client sends no body: give the new address, or make the receiver answer 308")
 )
 
 func (w *webhook) open(context.Context) (Sink, error) {
@@ -168,7 +167,7 @@ func (w *webhook) open(context.Context) (Sink, error) {
 		Transport: transport, Timeout: w.timeout,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			switch {
-			// The body, its signature and the path's secrets are for the host that was named.
+			// The body, its signature and the secrets in the path are only for the host in the URL.
 			case req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme:
 				return errOtherHost
 			case req.Method != http.MethodPost: // after a 301 to 303
@@ -207,14 +206,14 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 	defer context.AfterFunc(s.life, func() { cancel(notify.ErrClosed) })()
 	e, err := s.event(m)
 	if err != nil {
-		return poison(m, "it makes no CloudEvent: %w", err)
+		return poison(m, "it can't be a CloudEvent: %w", err)
 	}
 	request, err := cehttp.NewHTTPRequestFromEvent(ctx, s.url, e)
 	if err != nil {
-		return poison(m, "it makes no CloudEvent: %w", s.hide(err))
+		return poison(m, "it can't be a CloudEvent: %w", s.hide(err))
 	}
 	request.Header.Set("User-Agent", "mqnotify")
-	// Where a tracer looks: the event's own are ce-traceparent and ce-tracestate.
+	// Tracers read these headers, not the event's own, ce-traceparent and ce-tracestate.
 	for _, name := range []string{"traceparent", "tracestate"} {
 		if value := m.Headers[name]; value != "" && token(name, value) {
 			request.Header.Set(name, value)
@@ -231,12 +230,12 @@ func (s *webhookSink) post(ctx context.Context, m consumer.Message) error {
 		return s.hide(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, _ := io.ReadAll(io.LimitReader(response.Body, answerBytes)) // the status says all that counts
+	answer, _ := io.ReadAll(io.LimitReader(response.Body, answerBytes)) // the status suffices
 	return s.judge(m, response, answer)
 }
 
-// hide takes the URL out of the client's error: it has the secrets of the path's owner. An answer that
-// is no HTTP, or leads nowhere, is quoted there too.
+// hide removes the URL from the client's error, because its path may contain secrets. The client's error may also quote the receiver's
+// answer.
 func (s *webhookSink) hide(err error) error {
 	for failed := (*url.Error)(nil); errors.As(err, &failed); {
 		err = failed.Err
@@ -245,13 +244,13 @@ func (s *webhookSink) hide(err error) error {
 	return &hiddenError{"post to " + s.name + ": " + s.shown(err.Error(), 500), err}
 }
 
-// shown is the beginning of a text of the receiver's, without the URL's secrets.
+// shown returns the beginning of a text from the receiver, without the URL's secrets.
 func (w *webhook) shown(text string, most int) string {
 	text = w.secrets.Replace(strings.ToValidUTF8(text, ""))
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
-// hiddenError is an error with another text.
+// hiddenError replaces the text of an error.
 type hiddenError struct {
 	text string
 	err  error
@@ -260,7 +259,7 @@ type hiddenError struct {
 func (e *hiddenError) Error() string { return e.text }
 func (e *hiddenError) Unwrap() error { return e.err }
 
-// event is a message as a CloudEvent.
+// event converts a message to a CloudEvent.
 func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
 	e := event.New()
 	e.SetID(encoded(MessageID(m)))
@@ -293,13 +292,13 @@ func (s *webhookSink) event(m consumer.Message) (event.Event, error) {
 	return e, e.Validate()
 }
 
-// encoded is a value as it stands in a header: section 3.1.3.2 of CloudEvents' HTTP binding has
-// what is no visible ASCII, quotation marks and percent signs as %XX.
+// encoded percent-encodes a header's value by section 3.1.3.2 of CloudEvents' HTTP binding: all characters but visible ASCII, and
+// quotation marks and percent signs.
 func encoded(value string) string {
 	var b strings.Builder
 	for _, c := range []byte(value) {
 		if c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
-			_, _ = fmt.Fprintf(&b, "%%%02X", c) // a Builder takes all
+			_, _ = fmt.Fprintf(&b, "%%%02X", c) // a strings.Builder never fails
 			continue
 		}
 		b.WriteByte(c)
@@ -307,16 +306,14 @@ func encoded(value string) string {
 	return b.String()
 }
 
-// mediaType reports whether a message's own content type may be the event's. One that announces a CloudEvent
-// would make a receiver read the payload as a whole event, in structured or batched mode, and believe the
-// attributes in it.
+// mediaType reports whether a message's own content type may be the event's. With the type of a CloudEvent a receiver would read the
+// payload as a whole event, in structured or batched mode, and trust its attributes.
 func mediaType(value string) bool {
 	_, _, err := mime.ParseMediaType(value)
 	return err == nil && token("content-type", value) && !strings.Contains(strings.ToLower(value), "application/cloudevents")
 }
 
-// extension reports whether a header may be an attribute of a CloudEvent. Those that begin with mqnotify
-// are the bridge's.
+// extension reports whether a header may be an attribute of a CloudEvent. Names that begin with mqnotify are reserved for the bridge.
 func extension(name, value string) bool {
 	switch name {
 	case "", "id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data":
@@ -330,14 +327,14 @@ func extension(name, value string) bool {
 	return len(name) <= 20 && !strings.HasPrefix(name, "mqnotify") && token(name, value)
 }
 
-// sign adds the headers of Standard Webhooks (standardwebhooks.com): a signature for every key, so that a
-// receiver may change its secret at any time while the old one and the new one are given.
+// sign adds the headers of Standard Webhooks (standardwebhooks.com). It makes a signature with every key, so that a receiver can change
+// its secret at any time while the URL has the old and the new one.
 func sign(header http.Header, keys [][]byte, id string, now time.Time, body []byte) {
 	timestamp := strconv.FormatInt(now.Unix(), 10)
 	var signatures []string
 	for _, key := range keys {
 		mac := hmac.New(sha256.New, key)
-		_, _ = fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body) // a hash takes all
+		_, _ = fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body) // a hash never fails
 		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
 	header.Set("webhook-id", id)
@@ -345,13 +342,13 @@ func sign(header http.Header, keys [][]byte, id string, now time.Time, body []by
 	header.Set("webhook-signature", strings.Join(signatures, " "))
 }
 
-// judge says what an answer means.
+// judge returns the error of an answer, nil for 2xx.
 func (w *webhook) judge(m consumer.Message, response *http.Response, answer []byte) error {
 	status := response.StatusCode
 	if status >= 200 && status < 300 {
 		return nil
 	}
-	// Its own words for the code may be anything, and long.
+	// Use the standard text of the status, because the receiver's own may be anything, and long.
 	err := fmt.Errorf("the receiver answered %s", strings.TrimSpace(strconv.Itoa(status)+" "+http.StatusText(status)))
 	if text := strings.TrimSpace(w.shown(string(answer), 200)); text != "" {
 		err = fmt.Errorf("%w: %q", err, text)
@@ -369,10 +366,10 @@ func (w *webhook) judge(m consumer.Message, response *http.Response, answer []by
 	return &PoisonError{m.ID, err}
 }
 
-// maxRetryAfter bounds what a receiver may ask for.
+// maxRetryAfter limits Retry-After.
 const maxRetryAfter = time.Hour
 
-// retryAfter is the header's seconds or date.
+// retryAfter returns the wait of the header Retry-After, which has seconds or a date; 0 without it.
 func retryAfter(response *http.Response, now time.Time) time.Duration {
 	text := response.Header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(text); err == nil {

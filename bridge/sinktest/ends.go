@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Close may be called at any time, twice, and by several goroutines at once. It ends a Send that is under way.
+// Close may be called at any time, twice, and by several goroutines at once. It ends a running Send.
 func (to Target) testClose(t *testing.T) {
 	const topic = "close"
 	sink := to.open(t, topic)
@@ -76,8 +76,8 @@ func (to Target) testCredentials(t *testing.T) {
 	to.requireNoSecret(t, d.Name)
 }
 
-// Send returns when its context ends, also while the destination neither answers nor reads, and Close does not
-// wait for the destination. Messages that were not confirmed are sent again.
+// Send returns when its context ends, even if the destination neither answers nor reads, and Close does not wait for the destination.
+// Unconfirmed messages are sent again.
 func (to Target) testFrozen(t *testing.T) {
 	if to.Freeze == nil {
 		t.Skip("Target.Freeze is not set")

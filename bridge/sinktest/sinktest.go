@@ -1,5 +1,5 @@
-// Package sinktest tests that a bridge.Sink keeps the obligations in that interface's comment. Every sink of
-// package bridge passes it; run it on your own:
+// Package sinktest tests that a bridge.Sink keeps the promises in that interface's comment. Every sink of package bridge passes it. Run
+// it on your own:
 //
 //	func TestSink(t *testing.T) {
 //		sinktest.Run(t, sinktest.Target{
@@ -24,8 +24,8 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// Target is a destination and what Run may do to it. Destination and Read are required. A field that is left
-// out leaves out the obligations that can't be tested without it; Run reports them as skipped.
+// Target is a destination, with functions that act on it. Destination and Read are required. Run skips the tests that need a field that
+// is not set.
 //
 // Run calls the functions on one goroutine, and uses the topics "order", "restart", "other", "away", "large",
 // "headers", "close" and "frozen", each of which has to be empty before.
@@ -36,37 +36,36 @@ type Target struct {
 	// Read returns the messages that the destination has stored for the topic, oldest first.
 	Read func(t *testing.T, topic string) []Stored
 
-	// Refused is the destination of a topic with credentials that are refused.
+	// Refused returns the topic's destination with credentials that it refuses.
 	Refused func(topic string) *bridge.Destination
 	// Secrets are texts that no error and no Destination.Name may contain: passwords and keys, of Refused too.
 	Secrets []string
 
-	// Stop ends the destination as a crash does, and Restart starts it again with the same data. Set both
-	// or none.
+	// Stop ends the destination as a crash does, and Restart starts it again with the same data. Set both or none.
 	Stop, Restart func()
-	// Freeze keeps the destination from answering and from reading the topic's messages until thaw is called.
+	// Freeze stops the destination from answering and from reading the topic's messages until thaw is called.
 	Freeze func(topic string) (thaw func())
-	// Held is the size in bytes of messages of which a frozen destination does not take 50, because they
-	// exceed what its connection buffers. 0 means 250,000.
+	// Held is a payload size in bytes: 50 such messages must exceed the buffers of a connection to a frozen destination. 0 means
+	// 250,000.
 	Held int
 
-	// TooLarge is the size in bytes of a payload that the destination refuses. 0 means that it takes any size.
+	// TooLarge is the size in bytes of a payload that the destination refuses. 0 means that it accepts any size.
 	TooLarge int
-	// Deduplicates says that the destination recognizes the MessageID of a message that it has stored.
+	// Deduplicates is set if the destination recognizes the MessageID of a stored message.
 	Deduplicates bool
-	// ConnectsOnSend says that Open does not connect, so that Send is the first to report that the
-	// destination can't be reached or refuses the credentials.
+	// ConnectsOnSend is set if Open does not connect, so that Send is the first to report that the destination can't be reached or
+	// refuses the credentials.
 	ConnectsOnSend bool
 }
 
-// Stored is a message as the destination has it.
+// Stored is a message that the destination has stored.
 type Stored struct {
 	ID      string // bridge.MessageID
 	Payload string
 	Trace   string // the header "traceparent"
 }
 
-// patience is how long Run waits for what has to happen.
+// patience limits every wait of Run.
 const patience = time.Minute
 
 // Run tests each obligation in a subtest of its own, one after another.
@@ -153,8 +152,8 @@ func (to Target) testOrder(t *testing.T) {
 	require.Equal(t, wanted(all), to.Read(t, topic))
 }
 
-// A bridge that is started again sends messages again whose confirmation it did not store. They have the same
-// ids as before, so that a destination that deduplicates has each once.
+// A bridge that is started again repeats messages whose confirmation it did not store. They have the same ids as before, so that a
+// destination that deduplicates stores each once.
 func (to Target) testRestart(t *testing.T) {
 	const topic = "restart"
 	first := to.open(t, topic)
@@ -169,8 +168,7 @@ func (to Target) testRestart(t *testing.T) {
 	require.Equal(t, wanted(append(messages(topic, 1, 20), messages(topic, 11, 30)...)), got)
 }
 
-// A destination that deduplicates does not mistake another row with the same id, for example of a table that
-// was emptied, for one that it has.
+// A destination that deduplicates recognizes another row with the same id, for example of a table that was emptied.
 func (to Target) testOtherRow(t *testing.T) {
 	if !to.Deduplicates {
 		t.Skip("Target.Deduplicates is not set")
@@ -285,8 +283,7 @@ func once(all []Stored) (first []Stored) {
 	return first
 }
 
-// A row's headers are no instructions to the destination, whatever their names, and none keeps the message from
-// being stored.
+// No header of a row, whatever its name, is an instruction to the destination, or prevents the message from being stored.
 func (to Target) testHeaders(t *testing.T) {
 	const topic = "headers"
 	m := message(topic, 1)

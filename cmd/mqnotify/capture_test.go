@@ -110,7 +110,7 @@ func TestCapturePattern(t *testing.T) {
 		require.Equal(t, exitDone, r.code, r.err)
 		assert.Contains(t, r.err, "captured already")
 		assert.Contains(t, r.err, "mqnotify_capture_insert_shop_items")
-		assert.Contains(t, r.err, "fire no triggers")
+		assert.Contains(t, r.err, "no trigger fires")
 		assert.NotContains(t, r.err, "shop_topic_changes")
 		assert.Equal(t, []string{"shop_items", "shop_orders"}, mysqltest.Values[string](t, db,
 			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
@@ -154,7 +154,7 @@ func TestCaptureSnapshot(t *testing.T) {
 		r = mqnotify(t, config, "", "capture", "snapshot", "sto%")
 		require.Equal(t, exitDone, r.code, r.err)
 		assert.Contains(t, r.err, "rows=1002")
-		assert.Contains(t, r.err, `msg="the table is not captured" table=store`)
+		assert.Contains(t, r.err, `msg="skipped: the table is not captured" table=store`)
 		assert.NotContains(t, succeed(t, config, "capture", "status"), "unfinished")
 		assert.Equal(t, []string{"1002"}, mysqltest.Values[string](t, db,
 			"SELECT COUNT(DISTINCT JSON_EXTRACT(headers, '$.key')) FROM stock_changes WHERE id > 1003 AND JSON_EXTRACT(headers, '$.op') = 'read'"))

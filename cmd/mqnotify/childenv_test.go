@@ -71,17 +71,17 @@ func TestCommandTooLong(t *testing.T) {
 		config, db := database(t, s, "orders")
 		long := strings.Repeat("x", 200_000)
 		message := fail(t, exitFailed, config, "lock", "a", "--", "true", "b", long)
-		require.Contains(t, message, "argument 2 alone 200000")
+		require.Contains(t, message, "argument 2 alone has 200000")
 		require.Contains(t, message, "argument list too long")
 		require.Less(t, len(message), 1000)
 		message = fail(t, exitFailed, config, "once", "a", "--", "true", long)
-		require.Contains(t, message, "argument 1 alone 200000")
+		require.Contains(t, message, "argument 1 alone has 200000")
 
 		succeed(t, config, "produce", "orders", "--header", "kind="+long, "1")
 		succeed(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--attempts", "1", "--stop-at-end", "--", "true")
 		var reason string
 		require.NoError(t, db.GetContext(t.Context(), &reason, "SELECT error FROM mqnotify_dead_letter"))
 		require.Contains(t, reason, "the variable MQNOTIFY_HEADER")
-		require.Contains(t, reason, "alone 2000")
+		require.Contains(t, reason, "alone has 2000")
 	})
 }

@@ -93,6 +93,6 @@ func TestDoctorIsInterrupted(t *testing.T) {
 	defer conn.Close()
 	ended := r.interrupt(t)
 	require.Equal(t, exitFailed, ended.code)
-	require.Equal(t, "mqnotify: not all was checked: context canceled\n", ended.err)
+	require.Equal(t, "mqnotify: doctor was interrupted before the last check: context canceled\n", ended.err)
 	require.Empty(t, ended.out)
 }

@@ -11,7 +11,7 @@ import (
 
 func TestGrantsPrint(t *testing.T) {
 	out := succeed(t, nil, "grants", "or`ders", "invoices", "--database", "shop", "--role", "producer", "--to", "'o''app'@\"10.%\"")
-	require.Equal(t, "-- Make the tables first (mqnotify init): servers refuse most grants on tables that are not there.\n"+
+	require.Equal(t, "-- Make the tables first (mqnotify init): servers refuse most grants on tables that do not exist.\n"+
 		"\n-- producer: mqnotify produce\n"+
 		"GRANT INSERT (headers,payload) ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
 		"GRANT INSERT (headers,payload) ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+

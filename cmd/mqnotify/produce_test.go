@@ -20,7 +20,7 @@ func TestProduceArguments(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		require.Empty(t, succeed(t, config, "produce", "orders", "one"))
-		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--header", "Mqnotify-Retry=other/1"), "are mqnotify's")
+		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--header", "Mqnotify-Retry=other/1"), "are reserved")
 		out := succeed(t, config, "produce", "orders", "two", "", "--print-ids", "--header", "kind=a=b", "--header", "n=")
 		require.Equal(t, mysqltest.Values[string](t, db, "SELECT id FROM orders WHERE id > 1 ORDER BY id"), words(out))
 		require.Equal(t, []string{"one", "two", ""}, mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id"))

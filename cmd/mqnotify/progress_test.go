@@ -29,7 +29,7 @@ func TestProgressBar(t *testing.T) {
 		require.NotContains(t, err.String(), "\n")
 		require.Eventually(t, func() bool { // as above
 			p.waits(1501, time.Minute)
-			return strings.Contains(err.String(), "orders: waits for id 1501, 1m0s at most")
+			return strings.Contains(err.String(), "orders: waits for id 1501, at most 1m0s")
 		}, patience, 20*time.Millisecond)
 		require.Eventually(t, func() bool {
 			p.report(at(1600))
