@@ -36,7 +36,7 @@ func TestImportTooLarge(t *testing.T) {
 		for range 2 {
 			err := runImport(t, db, origin, ImportOptions{}).wait(t)
 			require.ErrorAs(t, err, new(*notify.TooLargeError))
-			require.ErrorContains(t, err, `the message "3-0" is too large: it stays at the broker`)
+			require.ErrorContains(t, err, `the message "3-0" is too large: it and the messages behind it stay at the broker`)
 			require.ErrorContains(t, err, "max_allowed_packet is 32768")
 			require.Equal(t, []string{"1", "2"}, payloads(t, db))
 		}

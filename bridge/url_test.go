@@ -24,7 +24,7 @@ func TestParseRefuses(t *testing.T) {
 		"nats://host/?subject=a..b":          "without spaces",
 		"nats://host/?subject=a.*":           "without spaces",
 		"nats://host/?duplicates=soon":       "a duration such as",
-		"redis://me:s3cret@host/x":           "number of the database",
+		"redis://me:s3cret@host/x":           "database's number",
 		"redis://host/?maxlen=-1":            "from 0 on",
 		"file:///":                           "names no file",
 		"file://host/x":                      "file:///path",

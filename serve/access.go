@@ -20,10 +20,10 @@ func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) *token {
 	return token
 }
 
-// unauthorized refuses a request. A wrong token is counted and logged, and answered late, so that trying tokens takes
-// time. So many are late at the same time; others are told to come again at once.
+// unauthorized refuses a request. It counts and logs a wrong token, and answers it late, so that guessing tokens takes time. Only
+// a limited number of answers are late at the same time; further requests get 429 at once.
 func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
-	status, text := http.StatusUnauthorized, "show a token: Authorization: Bearer TOKEN"
+	status, text := http.StatusUnauthorized, "send a token: Authorization: Bearer TOKEN"
 	if r.Header.Get("Authorization") != "" {
 		s.metrics.wrongTokens.Inc()
 		s.wrongTokens.log(s.log, r)
@@ -46,7 +46,7 @@ func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
 	fail(w, status, text)
 }
 
-// seldom logs at most once a second, with the number of those that it left out.
+// seldom logs wrong tokens at most once a second, with the number of those that it left out.
 type seldom struct {
 	mu      sync.Mutex
 	last    time.Time
@@ -60,18 +60,18 @@ func (l *seldom) log(to *slog.Logger, r *http.Request) {
 		l.omitted++
 		return
 	}
-	to.WarnContext(r.Context(), "a wrong token was shown", "client", clientAddress(r), "path", r.URL.Path, "others", l.omitted)
+	to.WarnContext(r.Context(), "a request had a wrong token", "client", clientAddress(r), "path", r.URL.Path, "others", l.omitted)
 	l.last, l.omitted = time.Now(), 0
 }
 
-// access writes a request's line of the access log: what changes a dead letter for every operator, the rest for debugging.
+// access logs a request: changes of dead letters at level info, the others at level debug.
 func (s *Server) access(r *http.Request, a *answer, took time.Duration) {
 	level := slog.LevelDebug
 	if r.Pattern == retryPattern || r.Pattern == dropPattern {
 		level = slog.LevelInfo
 	}
 	status := a.status
-	if status == 0 { // net/http's
+	if status == 0 { // net/http's default
 		status = http.StatusOK
 	}
 	s.log.Log(r.Context(), level, "request", "method", r.Method, "path", r.URL.Path, "status", status, "token", a.token,

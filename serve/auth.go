@@ -12,30 +12,30 @@ import (
 	"github.com/mqnotify/mqnotify/internal/private"
 )
 
-// scope is what a token allows, of a topic. scopeAdmin has the others in it.
+// scope is a permission for a topic. scopeAdmin includes the others.
 type scope string
 
 const (
-	scopeRead    scope = "read"    // messages, and the topic's state
-	scopePublish scope = "publish" // new messages
-	scopeAdmin   scope = "admin"   // dead letters, too
+	scopeRead    scope = "read"    // read messages and the topic's state
+	scopePublish scope = "publish" // publish messages
+	scopeAdmin   scope = "admin"   // see and change dead letters, and all of the above
 )
 
-// token is what a client shows as "Authorization: Bearer ...".
+// token is a secret that a client sends as "Authorization: Bearer ...", and its scopes.
 type token struct {
-	name   string             // for logs
-	hash   [sha256.Size]byte  // SHA-256
-	scopes map[scope][]string // topics by scope; "*" is all topics, "orders_*" those that begin so
+	name   string // for logs
+	hash   [sha256.Size]byte
+	scopes map[scope][]string // topics by scope; "*" is all topics, "orders_*" all whose names begin with orders_
 }
 
-// tokens are who may do what. None at all lets everybody do everything, which a
-// server on the loopback alone allows.
+// tokens are the tokens that a server accepts. If there are none, every request may do everything; Serve then requires an address
+// that only this machine can reach.
 type tokens []token
 
 const minToken = 16
 
-// ReadTokens returns the lines of a file for Options.Tokens. Its errors name the line, and show nothing of a token. A file that
-// other users can read is an error that names the chmod.
+// ReadTokens returns the lines of a file for Options.Tokens. Its errors name the line and contain no part of a token. If other users
+// can read the file, the error names the chmod that repairs it.
 func ReadTokens(file string) ([]string, error) {
 	text, err := private.ReadFile(file)
 	if err != nil {
@@ -62,13 +62,13 @@ func parseTokens(lines []string) (tokens, error) {
 		}
 		for _, other := range all {
 			if other.hash == t.hash {
-				return nil, fmt.Errorf("line %d: the token is that of %s", i+1, other.name)
+				return nil, fmt.Errorf("line %d: %s has the same token", i+1, other.name)
 			}
 		}
 		all = append(all, t)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no token in it")
+		return nil, errors.New("it has no token")
 	}
 	return all, nil
 }
@@ -81,7 +81,7 @@ func parseToken(fields []string) (token, error) {
 	if digits, hashed := strings.CutPrefix(fields[1], "sha256:"); hashed {
 		hash, err := hex.DecodeString(digits)
 		if err != nil || len(hash) != sha256.Size {
-			return token{}, errors.New("sha256: is followed by 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
+			return token{}, errors.New("write 64 hexadecimal digits after sha256: (printf %s TOKEN | sha256sum)")
 		}
 		if t.hash = [sha256.Size]byte(hash); ofNothing(t.hash) {
 			return token{}, errors.New("it is the hash of an empty token: was a variable unset? (TOKEN=$(openssl rand -hex 24) makes a good one)")
@@ -93,11 +93,11 @@ func parseToken(fields []string) (token, error) {
 		word, topics, _ := strings.Cut(field, ":")
 		of := scope(word)
 		if of != scopeRead && of != scopePublish && of != scopeAdmin || topics == "" {
-			return token{}, errors.New("a scope is read, publish or admin, and its topics: read:orders,invoices or admin:*")
+			return token{}, errors.New("write a scope as read, publish or admin and its topics: read:orders,invoices or admin:*")
 		}
 		for topic := range strings.SplitSeq(topics, ",") {
 			if topic == "" || strings.Contains(strings.TrimSuffix(topic, "*"), "*") {
-				return token{}, errors.New("a topic is a name, * or a name's beginning and *")
+				return token{}, errors.New("write a topic as a name, as *, or as the beginning of names and *")
 			}
 			t.scopes[of] = append(t.scopes[of], topic)
 		}
@@ -118,14 +118,13 @@ func (t *token) allows(wanted scope, topic string) bool {
 	return false
 }
 
-// ofNothing reports whether the hash is that of an empty token, as printf or echo prints an unset
-// variable, or no hash at all.
+// ofNothing reports whether the hash is all zeros, or that of an empty token, which printf or echo prints of an unset variable.
 func ofNothing(hash [sha256.Size]byte) bool {
 	return hash == [sha256.Size]byte{} || hash == sha256.Sum256(nil) || hash == sha256.Sum256([]byte("\n"))
 }
 
-// find returns the token that was shown, nil if it is none. It takes as long whichever
-// it is, and whether it is one. A short token is none, whatever hash the file has.
+// find returns the token with this text, nil if there is none. Its time does not depend on the result. A text shorter than minToken
+// is never a token, even if the file has its hash.
 func (t tokens) find(shown string) (found *token) {
 	if len(shown) < minToken {
 		return nil
@@ -139,10 +138,10 @@ func (t tokens) find(shown string) (found *token) {
 	return found
 }
 
-// everybody is the token of every request where the server has no tokens.
+// everybody is the token of every request if the server has no tokens.
 var everybody = &token{name: "everybody", scopes: map[scope][]string{scopeAdmin: {"*"}}}
 
-// token is whose request it is, nil if no token, or a wrong one, is shown.
+// token returns the request's token, nil if it has none or a wrong one.
 func (s *Server) token(r *http.Request) *token {
 	if len(s.options.tokens) == 0 {
 		return everybody

@@ -102,15 +102,15 @@ func TestTokensFile(t *testing.T) {
 		"# only a comment\n\n":           "no token",
 		"a " + secret:                    "line 1: write NAME TOKEN",
 		"\na short read:x":               "line 2: the token has fewer than 16",
-		"a " + secret + " write:x":       "a scope is read, publish or admin",
-		"a " + secret + " read":          "a scope is read, publish or admin",
-		"a " + secret + " read:":         "a scope is read, publish or admin",
-		"a " + secret + " read:a,,b":     "a topic is a name",
-		"a " + secret + " read:*a":       "a topic is a name",
+		"a " + secret + " write:x":       "write a scope as read, publish or admin",
+		"a " + secret + " read":          "write a scope as read, publish or admin",
+		"a " + secret + " read:":         "write a scope as read, publish or admin",
+		"a " + secret + " read:a,,b":     "write a topic as a name",
+		"a " + secret + " read:*a":       "write a topic as a name",
 		"a sha256:" + secret + " read:x": "64 hexadecimal digits",
 		fmt.Sprintf("a sha256:%x read:x", sha256.Sum256(nil)):          "line 1: it is the hash of an empty token",
 		fmt.Sprintf("a sha256:%x read:x", sha256.Sum256([]byte("\n"))): "line 1: it is the hash of an empty token",
-		"a " + secret + " read:x\nb " + secret + " read:y":             "line 2: the token is that of a",
+		"a " + secret + " read:x\nb " + secret + " read:y":             "line 2: a has the same token",
 	} {
 		_, err := parseTokens(strings.Split(text, "\n"))
 		require.ErrorContains(t, err, want, text)
@@ -168,7 +168,7 @@ func TestWrongTokens(t *testing.T) {
 		assert.Equal(t, "2", header.Get("Retry-After"))
 		_, text := site.ask(t, "GET", "/metrics", "", "Authorization: Bearer "+adminToken)
 		assert.Contains(t, text, "mqnotify_wrong_tokens_total 6\n")
-		lines := strings.Count(log.String(), "a wrong token was shown")
+		lines := strings.Count(log.String(), "a request had a wrong token")
 		assert.Positive(t, lines)
 		assert.LessOrEqual(t, lines, int(time.Since(began).Seconds())+1)
 		assert.Contains(t, log.String(), "client=127.0.0.1")
@@ -307,15 +307,15 @@ func TestBadRequests(t *testing.T) {
 			status                     int
 			text                       string
 		}{
-			{"POST", "/topics/orders/messages", strings.Repeat("x", 101), "", 413, "100 bytes at most"},
-			{"POST", "/topics/plain/messages", "x", "", 409, "takes no messages"},
+			{"POST", "/topics/orders/messages", strings.Repeat("x", 101), "", 413, "at most 100 bytes"},
+			{"POST", "/topics/plain/messages", "x", "", 409, "store messages"},
 			{"POST", "/topics/orders/messages", "x", "Idempotency-Key: " + strings.Repeat("k", 256), 400, "255 bytes"},
 			{"POST", "/topics/orders/messages", "x", "Idempotency-Key: \xff", 400, "UTF-8"},
-			{"GET", "/topics/orders/events?after=x", "", "", 400, "cursor is wrong"},
-			{"GET", "/topics/orders/events", "", "Last-Event-ID: 5+4", 400, "cursor is wrong"},
-			{"GET", "/topics/orders/messages?after=-1", "", "", 400, "cursor is wrong"},
-			{"GET", "/topics/orders/messages?wait=1h", "", "", 400, "5m at most"},
-			{"GET", "/topics/orders/messages?wait=x", "", "", 400, "5m at most"},
+			{"GET", "/topics/orders/events?after=x", "", "", 400, "cursor is invalid"},
+			{"GET", "/topics/orders/events", "", "Last-Event-ID: 5+4", 400, "cursor is invalid"},
+			{"GET", "/topics/orders/messages?after=-1", "", "", 400, "cursor is invalid"},
+			{"GET", "/topics/orders/messages?wait=1h", "", "", 400, "at most 5m"},
+			{"GET", "/topics/orders/messages?wait=x", "", "", 400, "at most 5m"},
 			{"GET", "/topics/orders/messages?limit=0", "", "", 400, "1 to 1000"},
 			{"GET", "/topics/orders/messages?limit=1001", "", "", 400, "1 to 1000"},
 		} {

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// useDatabase waits until the request may use the database, so that however many requests come at the same time, the
-// server's other clients keep their connections. It reports false after a 503. The caller calls leave.
+// useDatabase waits for a permit to use the database, and answers 503 and returns false if there is none in time. The limit leaves
+// connections to the database's other clients, however many requests arrive. The caller calls leave.
 func (s *Server) useDatabase(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
 	defer cancel()
@@ -19,14 +19,14 @@ func (s *Server) useDatabase(w http.ResponseWriter, r *http.Request) (leave func
 	}
 }
 
-// busy answers that the request can be sent again when others have ended.
+// busy answers 503 with Retry-After.
 func (s *Server) busy(w http.ResponseWriter, text string) {
 	s.metrics.busy.Inc()
 	w.Header().Set("Retry-After", "2")
 	fail(w, http.StatusServiceUnavailable, text)
 }
 
-// usesDatabase is for handlers that use the database from their beginning.
+// usesDatabase wraps a handler that uses the database.
 func (s *Server) usesDatabase(handle func(w http.ResponseWriter, r *http.Request, t *topic)) func(w http.ResponseWriter, r *http.Request, t *topic) {
 	return func(w http.ResponseWriter, r *http.Request, t *topic) {
 		if leave, ok := s.useDatabase(w, r); ok {

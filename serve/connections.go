@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// limitListener accepts so many connections at a time. For one more it closes the oldest that has no request under way, so
-// that idle clients keep no others out; while all are busy, others wait in the system.
+// limitListener limits the number of open connections. If there are too many, it closes the oldest one without a running request, so
+// that idle clients do not exclude others. While all have requests, new connections wait in the system's queue.
 //
-// A connection stays here until its client has sent something, or patience has passed: in the HTTP server it would take four
-// times the memory.
+// A connection reaches the HTTP server only after its client has sent a byte, because it needs four times the memory there. After
+// patience without a byte it is closed.
 type limitListener struct {
 	net.Listener
 	most     int
 	patience time.Duration
 
-	ready    chan *limitedConn // whose clients have sent something
-	failed   chan error        // of the system's Accept
+	ready    chan *limitedConn // connections whose clients have sent a byte
+	failed   chan error        // errors of the system's Accept
 	ended    chan struct{}     // closed by Close
 	accepted sync.WaitGroup    // the goroutines that wait for connections, and for their first bytes
 
 	mu      sync.Mutex
 	all     int
-	idle    *list.List    // of *limitedConn that have no request, the oldest first
+	idle    *list.List    // of *limitedConn without a running request, the oldest first
 	changed chan struct{} // closed when a connection ends, becomes idle, or the listener is closed
 	closed  bool
 }
 
-// sendBuffer is how many bytes the system holds for a client that reads slowly. By itself it would take megabytes, and thousands of
-// streams that do not read would keep the processors busy with copying.
+// sendBuffer is how many bytes the system buffers for a client that reads slowly. The system's default is megabytes: with thousands of
+// streams that do not read, the processors would be busy copying.
 const sendBuffer = 2 * piece
 
-// newLimitListener begins to accept. The caller closes the listener.
+// newLimitListener starts to accept connections. The caller closes the listener.
 func newLimitListener(listener net.Listener, most int, patience time.Duration) *limitListener {
 	l := &limitListener{
 		Listener: listener, most: most, patience: patience, idle: list.New(), changed: make(chan struct{}),
@@ -48,19 +48,19 @@ func newLimitListener(listener net.Listener, most int, patience time.Duration) *
 type limitedConn struct {
 	net.Conn
 	listener *limitListener
-	place    *list.Element // among the idle; nil while a request is under way
+	place    *list.Element // in idle; nil while a request is running
 	served   bool          // Accept has returned it
-	first    []byte        // what its client sent first, until it is read
+	first    []byte        // the client's first byte, until Read returns it
 	leave    func()
 }
 
-// accept accepts connections, each when it has a place, until the listener is closed.
+// accept accepts connections within the limit, until the listener is closed.
 func (l *limitListener) accept() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			select {
-			case l.failed <- err: // the caller decides whether Accept is worth another try
+			case l.failed <- err: // the caller of Accept decides whether to retry
 				continue
 			case <-l.ended:
 				return
@@ -74,7 +74,7 @@ func (l *limitListener) accept() {
 	}
 }
 
-// admit waits until a connection has a place. It returns nil if the listener is closed meanwhile.
+// admit waits until the number of connections is below the limit. It returns nil if the listener is closed meanwhile.
 func (l *limitListener) admit(conn net.Conn) *limitedConn {
 	for {
 		l.mu.Lock()
@@ -82,11 +82,11 @@ func (l *limitListener) admit(conn net.Conn) *limitedConn {
 		switch {
 		case l.closed:
 			l.mu.Unlock()
-			_ = conn.Close() // it was never served
+			_ = conn.Close() // its client has not been served
 			return nil
 		case l.all < l.most:
 			if tcp, ok := conn.(*net.TCPConn); ok {
-				_ = tcp.SetWriteBuffer(sendBuffer) // without it the system's own bound holds
+				_ = tcp.SetWriteBuffer(sendBuffer) // if it fails, the system's default holds
 			}
 			c := &limitedConn{Conn: conn, listener: l}
 			c.leave = sync.OnceFunc(c.end)
@@ -97,14 +97,14 @@ func (l *limitListener) admit(conn net.Conn) *limitedConn {
 		}
 		l.mu.Unlock()
 		if oldest != nil {
-			_ = oldest.Value.(*limitedConn).Close() // its client had not asked for anything
+			_ = oldest.Value.(*limitedConn).Close() // it has no running request
 			continue
 		}
 		<-changed
 	}
 }
 
-// awaitFirst hands the connection to Accept when its client has sent something.
+// awaitFirst gives the connection to Accept after its client has sent a byte.
 func (c *limitedConn) awaitFirst() {
 	l := c.listener
 	_ = c.SetReadDeadline(time.Now().Add(l.patience))
@@ -121,7 +121,7 @@ func (c *limitedConn) awaitFirst() {
 	}
 }
 
-// Accept waits for a connection that has its place and whose client has sent something.
+// Accept returns the next connection that was admitted and whose client has sent a byte.
 func (l *limitListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
@@ -136,7 +136,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close also ends an Accept, and closes the connections that no Accept has returned.
+// Close closes the listener, ends a waiting Accept, and closes the connections that Accept has not returned.
 func (l *limitListener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -161,7 +161,7 @@ func (l *limitListener) Close() error {
 	return err
 }
 
-// tell wakes admit. The caller has the lock.
+// tell wakes admit. The caller holds mu.
 func (l *limitListener) tell() {
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -176,7 +176,7 @@ func (c *limitedConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Close gives the connection's place to another.
+// Close closes the connection, so that another one can be admitted.
 func (c *limitedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
@@ -204,7 +204,7 @@ func (c *limitedConn) setIdle(idle bool) {
 	}
 }
 
-// connState is for http.Server.ConnState.
+// connState implements http.Server.ConnState.
 func connState(conn net.Conn, state http.ConnState) {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
 		conn = secure.NetConn()
@@ -214,10 +214,10 @@ func connState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// reserve is how many connections there may be beyond those whose requests are served: enough for health checks.
+// reserve returns how many connections are allowed beyond the limit of requests, for health checks.
 func reserve(most int) int { return max(16, most/16) }
 
-// requests are those under way: over HTTP/2 a connection has many.
+// requests limits the running requests, because over HTTP/2 a connection has many.
 type requests struct {
 	places    chan struct{}
 	perClient int
@@ -230,8 +230,8 @@ func newRequests(most, perClient int) *requests {
 	return &requests{places: make(chan struct{}, most), perClient: perClient, clients: make(map[string]int)}
 }
 
-// enter counts a client's request in, and reports false when it has too many. This machine's own addresses, which are
-// those of a proxy, have no limit.
+// enter counts a client's request, and returns false if the client has too many. Loopback addresses have no limit, because a proxy
+// connects from there.
 func (q *requests) enter(address string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -250,7 +250,7 @@ func (q *requests) leave(address string) {
 	}
 }
 
-// limited serves so many requests at a time. Health checks are always served.
+// limited limits the requests that are served at a time. It always serves health checks.
 func (s *Server) limited(next http.Handler) http.Handler {
 	q := s.options.underWay
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -262,7 +262,7 @@ func (s *Server) limited(next http.Handler) http.Handler {
 		if !q.enter(address) {
 			s.metrics.busy.Inc()
 			w.Header().Set("Retry-After", "2")
-			fail(w, http.StatusTooManyRequests, "this address has too many requests under way: try again")
+			fail(w, http.StatusTooManyRequests, "this address has too many running requests: try again")
 			return
 		}
 		defer q.leave(address)
@@ -273,12 +273,12 @@ func (s *Server) limited(next http.Handler) http.Handler {
 			defer func() { <-q.places }()
 			next.ServeHTTP(w, r)
 		case <-ctx.Done():
-			s.busy(w, "too many requests are under way: try again")
+			s.busy(w, "the server has too many running requests: try again")
 		}
 	})
 }
 
-// clientAddress is the address that a request comes from, without the port.
+// clientAddress returns the client's address without the port.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -14,43 +14,38 @@ import (
 
 // item is a message for one client.
 type item struct {
-	json   []byte // shared with other clients, but for one that was read for this client alone
-	cursor string // of who has it and all before it
-	seq    uint64 // its place in the hub's order; 0 for one that was read from the table
+	json   []byte // shared with other clients, unless it was read from the table
+	cursor string // the client's cursor after this message
+	seq    uint64 // its number in the hub's order; 0 if it was read from the table
 }
 
-// size is about how much memory it takes, and how many bytes its event has.
+// size returns about how many bytes of memory the item takes, and how many bytes its event has.
 func (i item) size() int { return len(i.json) + 2*len(i.cursor) + len("id: \ndata: \n\n") }
 
-// feed is what one client gets, each message once: first what it lacks, then what
-// comes.
+// feed gives one client each message once: first the messages that it lacks, then the new ones.
 //
-// A cursor is a position.Progress: a watermark below which the client has everything
-// that there will ever be, and the ids above it that the client has. A row that commits
-// late, below ids that the client has, is in no such cursor, and so comes, after a
-// resume too.
+// A cursor is a position.Progress: a watermark up to which the client has every row, and the ids above it that the client has. A row
+// that commits late is not in the cursor, so the client also gets it after a resume.
 //
-// To join, the client is given what it lacks of all that the hub has handed out at some
-// moment, and then the hub's events from that moment on. What is not handed out at that
-// moment is an event later. What it lacks is among the events that the hub keeps, or is
-// read from the table, for that client alone.
+// A client joins at one moment. It gets the messages that it lacks of all that the hub has delivered until then, from the hub's kept
+// events or from the table, and after that the hub's events since that moment.
 type feed struct {
 	hub *hub
-	seq uint64 // of the last event that it has had
-	// ahead, if not nil, is what the client came with, of which the hub may not have had all
-	// yet: another server's hub was quicker.
+	seq uint64 // the last event that the client was given
+	// ahead, if not nil, is the progress of the client's cursor. It may have ids that this hub has not read yet, because another
+	// server's hub was faster.
 	ahead *position.Progress
-	items []item // of the last next
-	// beat is called whenever often says so, while the hub has not begun and while other clients
-	// read the table, unless this one may yet be refused. A nil often never does.
+	items []item // the result of the last next
+	// beat is called at every tick of often while the client waits for the hub's beginning or for other clients that read the table,
+	// unless the client's cursor may still be refused. With a nil often it is never called.
 	often <-chan time.Time
 	beat  func() error
 
-	held int64 // of Options.MaxMemory
-	poll bool  // it keeps what it was given until release
+	held int64 // bytes of Options.MaxMemory
+	poll bool  // the client is a poll, which keeps its items until release
 }
 
-// cursorError is a cursor that can't be resumed from.
+// cursorError means that the server can't resume from a cursor.
 type cursorError struct{ error }
 
 func (e cursorError) Unwrap() error { return e.error }
@@ -71,8 +66,8 @@ func (f *feed) begun(ctx context.Context) error {
 	}
 }
 
-// join gives the client what it lacks; give returns an error to end it. A nil progress
-// means from now on. cursor is what the client has when join returns.
+// join gives the client the messages that its progress lacks, and returns the client's cursor. A nil progress means that the client
+// begins now. An error of give ends the join.
 func (f *feed) join(ctx context.Context, from *position.Progress, give func([]item) error) (cursor string, err error) {
 	at, err := f.hub.now(ctx)
 	if err != nil {
@@ -91,7 +86,7 @@ func (f *feed) join(ctx context.Context, from *position.Progress, give func([]it
 	if ok {
 		f.seq = at.seq
 		err = f.missed(events, &has, &at, give)
-		has = has.Union(&at.progress) // the client may have what the hub has not
+		has = has.Union(&at.progress) // the client may have ids that the hub does not have
 		return has.Text(maxRuns), err
 	}
 	for {
@@ -102,15 +97,15 @@ func (f *feed) join(ctx context.Context, from *position.Progress, give func([]it
 		if _, _, err := f.hub.since(at.seq); err == nil {
 			return has.Text(maxRuns), nil
 		}
-		// It took so long that the hub no longer keeps the messages that came meanwhile.
+		// The backfill took so long that the hub does not keep all messages that arrived meanwhile.
 		if at, err = f.hub.now(ctx); err != nil {
 			return "", err
 		}
 	}
 }
 
-// missed gives the client events that the hub kept, a piece at a time: one that reads them so
-// slowly that it falls behind again is ended, as any other.
+// missed gives the client the hub's kept events, a piece at a time. It returns errBehind if the client reads them so slowly that it
+// falls behind.
 func (f *feed) missed(events []event, has *position.Progress, at *snapshot, give func([]item) error) error {
 	for len(events) > 0 {
 		var items []item
@@ -129,19 +124,19 @@ func (f *feed) missed(events []event, has *position.Progress, at *snapshot, give
 	return nil
 }
 
-// caughtUp waits until the hub knows the id, or the table counts past it: its newest rows
-// may be deleted, and another server's hub may have been quicker.
+// caughtUp waits until the hub has read the id, because another server's hub may have been faster. It does not wait if the table's next
+// id is larger, because the newest rows may have been deleted.
 func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 	at, err := f.hub.now(ctx)
 	if err != nil || id <= at.progress.Largest() {
 		return at, err
 	}
-	// Without a heartbeat: it may yet be refused.
+	// No heartbeats, because the cursor may still be refused.
 	err = f.read(ctx, nil, id, func([]consumer.Message) error { return consumer.ErrStop }, func() error { return nil })
 	if !errors.Is(err, consumer.ErrBelowOffset) {
 		return at, err
 	}
-	// Or this hub reads a replica, which is behind.
+	// The hub may read a replica that is behind: wait.
 	late := time.NewTimer(f.hub.options.patience)
 	defer late.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -154,7 +149,7 @@ func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			return at, cursorError{fmt.Errorf("the cursor is at %d and the topic's ids end at %d: was the table emptied? Begin anew, without a cursor",
+			return at, cursorError{fmt.Errorf("the cursor is at %d and the topic's largest id is %d: if the table was emptied, begin again without a cursor",
 				id, at.progress.Largest())}
 		case <-ctx.Done():
 			return at, context.Cause(ctx)
@@ -162,17 +157,17 @@ func (f *feed) caughtUp(ctx context.Context, id uint64) (snapshot, error) {
 	}
 }
 
-// advance notes that the client has all up to id of what the hub has.
+// advance records that the client has all of the hub's messages up to id.
 func advance(has, hub *position.Progress, id uint64) {
 	has.Settle(min(id, hub.Settled))
 	has.Add(id)
 }
 
-// errFull ends what a poll is given.
+// errFull ends the answer to a poll.
 var errFull = errors.New("enough")
 
-// hold waits until there is memory for the items of this client, which release gives back. A poll that has
-// some already does not wait, because others may wait for what it has.
+// hold waits for memory for this client's items, which release returns. A poll that holds memory already does not wait, because others
+// may wait for its memory.
 func (f *feed) hold(ctx context.Context, size int) error {
 	memory := f.hub.options.memory
 	n := memory.bounded(int64(size))
@@ -193,11 +188,11 @@ func (f *feed) release() {
 	f.held = 0
 }
 
-// portion is about how much is read from the table for a client at a time. It is given to the
-// client when others may read again, and so is in memory for each that is slow: hold counts it.
+// portion is about how many bytes are read from the table for a client at a time. The client gets them after its permit to read was
+// released, so every slow client has a portion in memory, which hold counts.
 const portion = 4 * piece
 
-// backfill reads from the table what the hub has and the client lacks.
+// backfill reads from the table the messages that the hub has and the client lacks.
 func (f *feed) backfill(ctx context.Context, has, hub *position.Progress, give func([]item) error) error {
 	f.hub.metrics.backfills.Inc()
 	end := hub.Largest()
@@ -235,21 +230,21 @@ func (f *feed) backfill(ctx context.Context, has, hub *position.Progress, give f
 			return err
 		}
 	}
-	// All that the hub had is here now; what it has had since is the next round's.
+	// The client has all that is in hub now. Later messages are for the next round.
 	*has = has.Union(hub)
 	return nil
 }
 
 const (
-	// reading is how many bytes all reads of tables for clients may take at the same time, before hold counts what they have found.
+	// reading limits the bytes that all reads of tables for clients take at the same time, until hold counts the result.
 	reading = 32 << 20
-	// oneRead is what a read takes: a page. Where a message is larger than a fourth of it, the read takes four times the message: in
-	// the buffer of its connection, in its page, in the page that is read meanwhile, and as JSON.
+	// oneRead is how many bytes a read of a page takes. If a message is larger than a fourth of it, the read takes four times the
+	// message: in the connection's buffer, in its page, in the page that is read meanwhile, and as JSON.
 	oneRead = 4 << 20
 )
 
-// permit waits until this client may read the table: all may come back at once. A poll that holds memory does not wait, because
-// others may wait for what it holds.
+// permit waits until this client may read the table, because all clients may reconnect at once. A poll that holds memory does not wait,
+// because others may wait for its memory.
 func (f *feed) permit(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
 	permits := f.hub.options.reading
 	n := permits.bounded(max(oneRead, 4*f.hub.largest.Load()))
@@ -264,8 +259,8 @@ func (f *feed) permit(ctx context.Context, often <-chan time.Time) (leave func()
 	return func() { permits.Release(n) }, nil
 }
 
-// read gives the rows above an id, a page at a time, until take says consumer.ErrStop. It calls last before another
-// client may read in its place, so that what clients have read and did not count yet is bounded.
+// read passes the rows above an id to take, a page at a time, until take returns consumer.ErrStop. It calls last before it releases its
+// permit, so that the memory that clients have not counted yet is limited.
 func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, take func([]consumer.Message) error, last func() error) error {
 	leave, err := f.permit(ctx, often)
 	if err != nil {
@@ -273,7 +268,7 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 	}
 	defer leave()
 	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
-		From:      strconv.FormatUint(max(after, after+1), 10), // the largest number has none after it
+		From:      strconv.FormatUint(max(after, after+1), 10), // the largest number has no successor
 		StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
 	})
 	if err != nil {
@@ -296,14 +291,14 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 	return err
 }
 
-// next returns a piece of the messages that follow, which are valid until the next call. It also
-// returns a channel that is closed when there are more than all of these.
+// next returns some of the following messages, which are valid until the next call, and a channel that is closed when the hub gets
+// further ones.
 func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	events, more, err := f.hub.since(f.seq)
 	if err != nil {
 		return nil, nil, err
 	}
-	clear(f.items) // or they would stay in memory
+	clear(f.items) // release their memory
 	f.items = f.items[:0]
 	for size := 0; len(events) > 0 && size < piece; events = events[1:] {
 		e := events[0]
@@ -321,8 +316,7 @@ func (f *feed) next() (items []item, more <-chan struct{}, err error) {
 	return f.items, more, nil
 }
 
-// own is a message with this client's cursor, which is the hub's as soon as that has all
-// that the client came with.
+// own returns a message with this client's cursor. It is the hub's cursor as soon as the hub has all ids of ahead.
 func (f *feed) own(i item) (item, error) {
 	if f.ahead == nil {
 		return i, nil

@@ -21,24 +21,22 @@ import (
 )
 
 const (
-	// maxRuns is how many runs of ids a cursor has above its watermark, at most: some
-	// 2 KB, of which a topic with few gaps sees nothing. The client gets the messages of the
-	// runs that are left out twice after a resume.
+	// maxRuns limits the ranges of ids in a cursor, to about 2 KB. After a resume the client gets the messages of left-out ranges twice.
+	// A topic with few gaps has few ranges.
 	maxRuns = 128
-	// warm is how many rows a hub reads before the end when it begins, so that clients
-	// that come back after a restart cost no statement.
+	// warm is how many of the last rows a hub reads when it begins, so that clients that reconnect after a restart need no read of the
+	// table.
 	warm = 1000
 )
 
-// event is a message as every client gets it.
+// event is a message in the hub.
 type event struct {
 	item
 	id uint64
 }
 
-// hub has a topic's one reader, and the newest events for any number of clients. A
-// client is no more than its place among the events: one that falls behind the oldest
-// is too slow, and does not hold up the others.
+// hub has a topic's one reader, and the newest events for any number of clients. Each client has a position among the events. A client
+// that falls behind the oldest event is disconnected, and delays no other client.
 type hub struct {
 	db      *notify.DB
 	topic   string
@@ -49,21 +47,21 @@ type hub struct {
 	largest atomic.Int64 // the size in bytes of the largest message that was read since the start
 
 	mu       sync.Mutex
-	begun    chan struct{} // closed when the reader has come to the end for the first time
-	head     uint64        // the end at that time
-	fresh    bool          // a reader begins
+	begun    chan struct{} // closed when the reader has reached head for the first time
+	head     uint64        // the topic's head when the reader began
+	fresh    bool          // a new reader has not reported its position yet
 	progress position.Progress
-	events   []event // the newest, in the order of their delivery
+	events   []event // the newest, in the order of delivery
 	bytes    int
-	dropped  int           // bytes of events that the array behind events still has before them
-	floor    uint64        // all rows above this id that were delivered are among the events
-	seq      uint64        // of the newest event
-	changed  chan struct{} // closed when there are events
-	woken    time.Time     // when it was closed last
-	due      bool          // it is about to be
+	dropped  int           // bytes of dropped events that the array of events still holds
+	floor    uint64        // events has all delivered rows above this id
+	seq      uint64        // the newest event's number
+	changed  chan struct{} // closed when there are new events
+	woken    time.Time     // when changed was closed last
+	due      bool          // a timer will close changed
 	clients  int
 	err      error // why the reader has ended
-	lost     bool  // it has no connection, and looks for one
+	lost     bool  // the reader has lost its connection and reconnects
 	rate     rate
 }
 
@@ -74,8 +72,7 @@ func newHub(db *notify.DB, topic string, options Options, metrics *topicMetrics)
 	}
 }
 
-// run reads until ctx ends. It tries again even after errors that a consumer can't mend:
-// a table that is gone may come back.
+// run reads until ctx ends. It tries again even after errors that end a consumer, because a dropped table may be made again.
 func (h *hub) run(ctx context.Context) {
 	waits := notify.Exponential(time.Second, 30*time.Second)
 	for {
@@ -99,7 +96,7 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
-// lostWaits are a reader's waits for another connection.
+// lostWaits are a reader's waits between attempts to reconnect.
 type lostWaits struct {
 	backoff.BackOff
 	hub *hub
@@ -108,7 +105,7 @@ type lostWaits struct {
 func (w lostWaits) NextBackOff() time.Duration {
 	w.hub.metrics.reconnects.Inc()
 	w.hub.mu.Lock()
-	w.hub.lost = true // until watch hears that it reads
+	w.hub.lost = true // until watch is called
 	w.hub.mu.Unlock()
 	return w.BackOff.NextBackOff()
 }
@@ -127,7 +124,7 @@ func (h *hub) read(ctx context.Context) error {
 	h.mu.Unlock()
 	c, err := consumer.New(h.db, h.topic, consumer.Options{
 		From: fmt.Sprintf("last %d", warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
-		Grace: h.options.Grace, Logger: h.options.Logger, // a consumer names its topic itself
+		Grace: h.options.Grace, Logger: h.options.Logger, // the consumer adds the topic to its log lines
 		Reconnect: func() backoff.BackOff {
 			return lostWaits{notify.Exponential(50*time.Millisecond, 5*time.Second), h}
 		},
@@ -140,23 +137,23 @@ func (h *hub) read(ctx context.Context) error {
 	}))
 }
 
-// watch takes the reader's position: where it begins, and what is settled.
+// watch implements consumer.Options.Watch: the reader's position, first where it begins, then what is settled.
 func (h *hub) watch(at string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.fresh {
-		at, _, _ = strings.Cut(at, "+") // what is above the watermark has come to add
+		at, _, _ = strings.Cut(at, "+") // add has the ids above the watermark
 	}
 	from, err := position.Parse(at)
-	if err != nil { // which no consumer sends
+	if err != nil { // a consumer never reports an invalid position
 		h.log.Error("the reader's position can't be read", "error", err)
 		return
 	}
 	p := from.Progress
 	h.err, h.lost = nil, false
 	if h.fresh {
-		// Of rows between two readers nothing is known: every client of the one before
-		// is behind, and comes back with its cursor.
+		// It is unknown which rows lie between two readers. The gap in seq makes every client of the previous reader behind, so that
+		// it reconnects with its cursor.
 		h.fresh, h.progress, h.events, h.bytes, h.floor = false, p, nil, 0, p.Largest()
 		h.seq += uint64(h.options.Buffer) + 1
 		h.wake()
@@ -165,7 +162,7 @@ func (h *hub) watch(at string) {
 	h.begin()
 }
 
-// begin lets clients in when the reader has come to what was the table's end.
+// begin closes begun when the reader has reached head.
 func (h *hub) begin() {
 	select {
 	case <-h.begun:
@@ -176,12 +173,11 @@ func (h *hub) begin() {
 	}
 }
 
-// perClient is the time between two wakes for each client: about what a write to one
-// takes. The more clients there are, the more messages go into one write when they come
-// close together; one that comes alone goes at once.
+// perClient times the number of clients is the minimum time between two wakes. It is about the time of a write to a client. With many
+// clients, messages that arrive close together go into one write; a message that arrives alone is sent at once.
 const perClient = 20 * time.Microsecond
 
-// wake wakes the clients, now or when they have had time for the wake before.
+// wake wakes the clients, now or when the minimum time since the last wake has passed.
 func (h *hub) wake() {
 	wait := time.Until(h.woken.Add(min(time.Duration(h.clients)*perClient, 100*time.Millisecond)))
 	switch {
@@ -204,7 +200,7 @@ func (h *hub) wakeNow() {
 	h.changed = make(chan struct{})
 }
 
-// add keeps messages and wakes the clients.
+// add appends messages to the events and wakes the clients.
 func (h *hub) add(messages []consumer.Message) error {
 	lines := make([][]byte, len(messages))
 	for i, m := range messages {
@@ -212,7 +208,7 @@ func (h *hub) add(messages []consumer.Message) error {
 		if err != nil {
 			return err
 		}
-		if cap(line) > len(line)+len(line)/4 { // it is kept, and counted by its length
+		if cap(line) > len(line)+len(line)/4 { // kept events are counted by their length
 			line = bytes.Clone(line)
 		}
 		lines[i] = line
@@ -238,7 +234,7 @@ func (h *hub) add(messages []consumer.Message) error {
 	}
 	h.events = h.events[drop:]
 	if h.dropped > h.options.BufferBytes/8 {
-		// Clients may still read what is dropped, so it is not cleared: another array lets go of it.
+		// Copy the events to a new array instead of clearing the dropped ones, because clients may still read those.
 		h.events, h.dropped = slices.Clone(h.events), 0
 	}
 	h.begin()
@@ -246,7 +242,7 @@ func (h *hub) add(messages []consumer.Message) error {
 	return nil
 }
 
-// saw notes the size of a message.
+// saw updates largest with the size of a message.
 func (h *hub) saw(size int) {
 	for {
 		largest := h.largest.Load()
@@ -256,10 +252,10 @@ func (h *hub) saw(size int) {
 	}
 }
 
-// errBehind ends a client whose next event is kept no more.
+// errBehind ends a client whose next event the hub does not keep any more.
 var errBehind = errors.New("behind: it read more slowly than messages came")
 
-// since returns the events after a place, and what is closed when there are more.
+// since returns the events after seq, and a channel that is closed when there are further ones.
 func (h *hub) since(seq uint64) (events []event, more <-chan struct{}, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,25 +263,25 @@ func (h *hub) since(seq uint64) (events []event, more <-chan struct{}, err error
 		if behind > uint64(len(h.events)) {
 			return nil, nil, errBehind
 		}
-		events = h.events[len(h.events)-int(behind) : len(h.events) : len(h.events)] // which is appended to alone
+		events = h.events[len(h.events)-int(behind) : len(h.events) : len(h.events)] // its capacity is limited, so that no append overwrites the hub's
 	}
 	return events, h.changed, nil
 }
 
-// keeps reports whether the event is among those that are kept.
+// keeps reports whether the hub still has the event.
 func (h *hub) keeps(seq uint64) bool {
 	_, _, err := h.since(seq - 1)
 	return err == nil
 }
 
-// snapshot is a hub at one moment.
+// snapshot is a hub's state at one moment.
 type snapshot struct {
 	seq      uint64
 	progress position.Progress
 	cursor   string
 }
 
-// now waits for the reader's beginning.
+// now waits until the hub has begun, and returns its snapshot.
 func (h *hub) now(ctx context.Context) (snapshot, error) {
 	select {
 	case <-h.begun:
@@ -297,8 +293,8 @@ func (h *hub) now(ctx context.Context) (snapshot, error) {
 	return snapshot{h.seq, h.progress.Clone(), h.progress.Text(maxRuns)}, nil
 }
 
-// kept returns the events that a client with this progress lacks, in the order of
-// their ids, and the moment when they are all; false when some are kept no more.
+// kept returns the events that a client with this progress lacks, in the order of their ids, and the snapshot at that moment. It returns
+// false if the hub does not keep all of them.
 func (h *hub) kept(p *position.Progress) (events []event, at snapshot, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -320,7 +316,7 @@ func (h *hub) kept(p *position.Progress) (events []event, at snapshot, ok bool) 
 	return events, at, true
 }
 
-// state returns the clients, the messages a second, and an error if the topic is not being read.
+// state returns the number of clients, the messages per second, and an error if the topic is not being read.
 func (h *hub) state() (clients int, perSecond float64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -330,9 +326,8 @@ func (h *hub) state() (clients int, perSecond float64, err error) {
 	return h.clients, h.rate.per(time.Now()), err
 }
 
-// open returns an error if clients are refused. They are accepted before the reader has begun, and
-// while it looks for another connection: they wait with the others, because a browser's EventSource
-// would not come back after a refusal.
+// open returns an error if clients must be refused. The server accepts clients before the reader has begun and while it reconnects, and
+// makes them wait, because a browser's EventSource does not reconnect after a refusal.
 func (h *hub) open() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -348,7 +343,7 @@ func (h *hub) closed() error {
 	}
 }
 
-// enter counts a client in; the caller counts it out with leave.
+// enter counts a client until the caller calls leave.
 func (h *hub) enter() {
 	h.mu.Lock()
 	h.clients++

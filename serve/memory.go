@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// memory bounds the bytes that requests hold at the same time: bodies of messages, and rows that were read from a
-// table for one client.
+// memory limits the bytes that requests hold at the same time: published bodies, and rows that were read from a table for one client.
 type memory struct {
 	*semaphore.Weighted
 	size  int64
@@ -18,13 +17,13 @@ type memory struct {
 
 func newMemory(size int64) *memory { return &memory{Weighted: semaphore.NewWeighted(size), size: size} }
 
-// bounded is what a request of so many bytes acquires: one that is larger than all of it has it alone.
+// bounded returns how many bytes a request of n bytes acquires: all of them if n is larger.
 func (m *memory) bounded(n int64) int64 { return min(n, m.size) }
 
 // crowded reports whether a request waits for others to release theirs.
 func (m *memory) crowded() bool { return m.waits.Load() > 0 }
 
-// acquire waits until so many bytes are free, and calls beat whenever often says so.
+// acquire waits until n bytes are free. Meanwhile it calls beat at every tick of often.
 func (m *memory) acquire(ctx context.Context, n int64, often <-chan time.Time, beat func() error) error {
 	if m.TryAcquire(n) {
 		return nil

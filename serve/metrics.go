@@ -9,7 +9,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
-// serverMetrics are the server's, in a registry of its own.
+// serverMetrics are a server's metrics, in a registry of their own.
 type serverMetrics struct {
 	registry    *prometheus.Registry
 	readers     *metrics.Readers
@@ -28,18 +28,18 @@ func newMetrics(s *Server) *serverMetrics {
 		registry:    registry,
 		readers:     metrics.NewReaders(registry),
 		sent:        metrics.NewCounter("messages_sent_total", "Messages that were sent to clients.", "kind"),
-		ended:       metrics.NewCounter("streams_ended_total", "Event streams that ended, and why.", "reason"),
+		ended:       metrics.NewCounter("streams_ended_total", "Event streams that ended, by reason.", "reason"),
 		published:   metrics.NewCounter("messages_published_total", "Messages that were published over HTTP."),
-		reconnects:  metrics.NewCounter("reader_lost_total", "Times that the reader lost its connection and began again."),
-		backfills:   metrics.NewCounter("backfills_total", "Times that a client's missing messages were read from the table for it alone."),
-		busy:        prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_busy_total", Help: "Requests that were answered with 503 because too many others were under way."}),
-		wrongTokens: prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_wrong_tokens_total", Help: "Requests that showed a token that the server does not know."}),
+		reconnects:  metrics.NewCounter("reader_lost_total", "How often the reader lost its connection."),
+		backfills:   metrics.NewCounter("backfills_total", "How often the messages that a client missed were read from the table."),
+		busy:        prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_busy_total", Help: "Requests that were refused because too many others were running."}),
+		wrongTokens: prometheus.NewCounter(prometheus.CounterOpts{Name: "mqnotify_wrong_tokens_total", Help: "Requests with a token that the server does not know."}),
 	}
 	m.registry.MustRegister(m.sent, m.ended, m.published, m.reconnects, m.backfills, m.busy, m.wrongTokens, &topicCollector{s})
 	return m
 }
 
-// topicMetrics are a topic's.
+// topicMetrics are a topic's metrics.
 type topicMetrics struct {
 	*metrics.Reader
 	published, reconnects, backfills prometheus.Counter
@@ -51,7 +51,7 @@ func (m *serverMetrics) topic(name string) *topicMetrics {
 	}
 }
 
-// topicCollector tells of topics what is known when it is asked.
+// topicCollector collects the topics' state at each scrape.
 type topicCollector struct{ server *Server }
 
 var (
@@ -69,7 +69,7 @@ func (c *topicCollector) Describe(to chan<- *prometheus.Desc) {
 }
 
 func (c *topicCollector) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // for all: a scrape has little more
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // for all topics, because scrapes time out soon after
 	defer cancel()
 	for name, t := range c.server.topics {
 		clients, _, _ := t.hub.state()

@@ -8,8 +8,7 @@ import (
 //go:embed page/index.html page/page.css page/page.js
 var pageFiles embed.FS
 
-// servePage serves the page, which asks for everything else by itself: it tells nothing,
-// so it needs no token.
+// servePage serves the page's files. They need no token, because the page requests all data itself.
 func servePage(w http.ResponseWriter, r *http.Request) {
 	name := "page/index.html"
 	kind := "text/html; charset=utf-8"
@@ -27,5 +26,5 @@ func servePage(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "+
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	_, _ = w.Write(file) // a client that is gone needs no page
+	_, _ = w.Write(file) // it fails only if the client has disconnected
 }

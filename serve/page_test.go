@@ -134,7 +134,7 @@ func TestPage(t *testing.T) {
 		site := startOn(t, db, Options{Topics: []string{"orders", "in voi/ces"}, Tokens: pageTokens}, listener)
 
 		b.do(chromedp.Navigate(site.url+"/#%"), chromedp.WaitVisible("#login"), chromedp.SendKeys("#token", "wrong\r"))
-		b.until(`document.getElementById("login-error").textContent === "This token is not known."`)
+		b.until(`document.getElementById("login-error").textContent === "The server does not know this token."`)
 		// The fragment names no topic and can't be decoded: the page shows the first.
 		b.do(chromedp.SendKeys("#token", pageToken+"\r"), chromedp.WaitVisible("#tail"))
 		b.until(`document.getElementById("stream").textContent === "live"`)
@@ -147,7 +147,7 @@ func TestPage(t *testing.T) {
 
 		// A dropped connection.
 		listener.set(true)
-		b.until(`document.getElementById("stream").textContent.startsWith("cut off")`)
+		b.until(`document.getElementById("stream").textContent.startsWith("disconnected")`)
 		insert(t, db, "orders", numbered(1, 20)...)
 		site.knows(t, "orders", 22) // or they would come from now on
 		listener.set(false)
@@ -171,7 +171,7 @@ func TestPage(t *testing.T) {
 		assert.Contains(t, b.tail(), "filtered out")
 		b.do(chromedp.KeyEvent("p"))
 		insert(t, db, "orders", "while paused")
-		b.until(`document.getElementById("pause").textContent === "Go on (1)"`)
+		b.until(`document.getElementById("pause").textContent === "Resume (1)"`)
 		assert.NotContains(t, b.tail(), "while paused")
 		b.do(chromedp.KeyEvent("p"))
 		assert.Contains(t, b.tail(), "while paused")
@@ -200,7 +200,7 @@ func TestPage(t *testing.T) {
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		b.until(`document.getElementById("trigger").textContent.startsWith("The wake trigger works")`)
 		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // which waits at the gate, too
-		b.until(`document.getElementById("leader").textContent.includes("leads the gate, 1 more waits at it")`)
+		b.until(`document.getElementById("leader").textContent.includes("leads the gate, and 1 more session waits at it")`)
 
 		light, dark := b.colours("light"), b.colours("dark")
 		assert.NotEqual(t, light[0], dark[0], "the background")

@@ -11,13 +11,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// maxPoll is the most messages of an answer, and maxPage about the most of its bytes: it has one message at least.
+// maxPoll limits the messages of an answer, and maxPage about its bytes. An answer may have one larger message.
 const (
 	maxPoll = 1000
 	maxPage = 4 << 20
 )
 
-// poll is GET /topics/{topic}/messages, for clients that know no streams.
+// poll handles GET /topics/{topic}/messages, long polling for clients that can't read streams.
 func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 	from, err := startOf(r)
 	query := r.URL.Query()
@@ -27,12 +27,12 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 			err = errors.New("out of range")
 		}
 		if err != nil {
-			err = errors.New("wait: write 30s, 5m at most")
+			err = errors.New("wait: write a duration such as 30s, at most 5m")
 		}
 	}
 	if text := query.Get("limit"); text != "" && err == nil {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPoll {
-			err = fmt.Errorf("limit: write 1 to %d", maxPoll)
+			err = fmt.Errorf("limit: write a number from 1 to %d", maxPoll)
 		}
 	}
 	if err != nil {
@@ -62,10 +62,10 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 	}
 	s.metrics.sent.WithLabelValues(t.name, "poll").Add(float64(len(items)))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_ = s.page(w, items, cursor) // a client that is gone comes back with the cursor it had
+	_ = s.page(w, items, cursor) // if it fails, the client polls again with its old cursor
 }
 
-// page writes a poll's answer: a piece at a time, because the client may be slow and the answer is in memory meanwhile.
+// page writes a poll's answer, a piece at a time. It gives up if the client is slow while other requests need the memory.
 func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error {
 	began := time.Now()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
@@ -86,14 +86,14 @@ func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error 
 		}
 		c.text().Write(item.json)
 	}
-	_, _ = fmt.Fprintf(c.text(), "],\"next\":%q}\n", cursor) // a Buffer takes all
+	_, _ = fmt.Fprintf(c.text(), "],\"next\":%q}\n", cursor) // a bytes.Buffer never fails
 	return c.send()
 }
 
-// errLate ends a collection.
+// errLate ends a join that takes too long.
 var errLate = errors.New("it takes too long")
 
-// collect returns what there is, or waits for the first.
+// collect returns the messages after from, and waits up to wait for the first.
 func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, wait time.Duration, limit int) (all []item, cursor string, err error) {
 	size := 0
 	give := func(items []item) error {
@@ -101,7 +101,7 @@ func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, 
 			if len(all) == limit || len(all) > 0 && size+i.size() > maxPage {
 				return errFull
 			}
-			if i.seq != 0 { // of what was read from the table backfill has counted it
+			if i.seq != 0 { // backfill has counted items from the table
 				if err := f.hold(ctx, i.size()); err != nil {
 					return err
 				}
@@ -120,11 +120,11 @@ func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, 
 	defer late.Stop()
 	joining, cancel := s.untilStop(ctx)
 	defer cancel()
-	joining, giveUp := context.WithTimeoutCause(joining, wait+2*s.options.patience, errLate) // the second is the join's own
+	joining, giveUp := context.WithTimeoutCause(joining, wait+2*s.options.patience, errLate) // 2*patience is for the join itself
 	defer giveUp()
 	cursor, err = f.join(joining, from, give)
 	if err != nil && len(all) > 0 {
-		return all, "", nil // the cursor is that of the last
+		return all, "", nil // the cursor is the last message's
 	}
 	if err != nil {
 		return nil, "", err

@@ -28,13 +28,13 @@ import (
 	"github.com/mqnotify/mqnotify/tracing"
 )
 
-// headerPrefix begins the names of request headers that become the message's.
+// headerPrefix is the prefix of request headers that become headers of the message.
 const headerPrefix = "Mqnotify-Header-"
 
-// maxKey is how long an Idempotency-Key may be, in bytes.
+// maxKey limits an Idempotency-Key, in bytes.
 const maxKey = 255
 
-// publish is POST /topics/{topic}/messages: the body is the payload.
+// publish handles POST /topics/{topic}/messages: the body is the payload.
 func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := s.tracer.Start(ctx, "publish "+t.name, trace.WithSpanKind(trace.SpanKindProducer),
@@ -49,15 +49,15 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("a message has %d bytes at most", tooLarge.Limit))
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the message is too large: at most %d bytes", tooLarge.Limit))
 		return
 	case err != nil:
-		fail(w, http.StatusBadRequest, "the body did not come whole")
+		fail(w, http.StatusBadRequest, "the body is incomplete")
 		return
 	}
 	key := r.Header.Get("Idempotency-Key")
 	if len(key) > maxKey || !utf8.ValidString(key) || strings.HasSuffix(key, " ") {
-		fail(w, http.StatusBadRequest, fmt.Sprintf("Idempotency-Key: %d bytes of UTF-8 at most", maxKey))
+		fail(w, http.StatusBadRequest, fmt.Sprintf("Idempotency-Key: send at most %d bytes of UTF-8, without a space at the end", maxKey))
 		return
 	}
 	headers, err := messageHeaders(r.Header)
@@ -66,7 +66,7 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 		return
 	}
 	message := producer.Message{Payload: payload, Headers: headers}
-	digest := digestOf(message) // without the trace: another try is another span
+	digest := digestOf(message) // without the trace, because a retry has another span
 	tracing.Inject(ctx, &message)
 	leave, ok := s.useDatabase(w, r)
 	if !ok {
@@ -91,28 +91,28 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, t *topic) {
 	reply(w, status, map[string]any{"id": id})
 }
 
-// holdBody waits until there is memory for a request's body, and for what the driver makes of it. It reports false after an
-// answer. The caller calls release.
+// holdBody waits for memory for a request's body and the driver's copy of it. If there is none in time, it answers and returns false.
+// The caller calls release.
 func (s *Server) holdBody(w http.ResponseWriter, r *http.Request) (release func(), ok bool) {
 	size := r.ContentLength
 	if size < 0 {
 		size = s.options.MaxBody
 	}
 	if size > s.options.MaxBody {
-		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("a message has %d bytes at most", s.options.MaxBody))
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the message is too large: at most %d bytes", s.options.MaxBody))
 		return nil, false
 	}
 	n := s.options.memory.bounded(2 * size)
 	ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
 	defer cancel()
 	if s.options.memory.acquire(ctx, n, nil, nil) != nil {
-		s.busy(w, "too many messages are under way: try again")
+		s.busy(w, "too many messages are being published: try again")
 		return nil, false
 	}
 	return func() { s.options.memory.Release(n) }, true
 }
 
-// readBody reads a body of size bytes, or of a size that is not known (-1).
+// readBody reads a body of size bytes, or of unknown size (-1).
 func readBody(from io.Reader, size int64) ([]byte, error) {
 	if size < 0 {
 		return io.ReadAll(from)
@@ -122,7 +122,7 @@ func readBody(from io.Reader, size int64) ([]byte, error) {
 	return body, err
 }
 
-// messageHeaders returns the message's own headers among the request's, or an error that says which can't be one.
+// messageHeaders returns the message's headers from the request's, or an error that names a header that is not allowed.
 func messageHeaders(from http.Header) (headers map[string]string, err error) {
 	for name, values := range from {
 		own, ok := strings.CutPrefix(name, headerPrefix)
@@ -132,7 +132,7 @@ func messageHeaders(from http.Header) (headers map[string]string, err error) {
 		value := strings.Join(values, ", ")
 		switch {
 		case header.Reserved(own):
-			return nil, fmt.Errorf("%s: names that begin with %s are mqnotify's: take another", name, header.Prefix)
+			return nil, fmt.Errorf("%s: names that begin with %s are reserved: choose another", name, header.Prefix)
 		case !utf8.ValidString(value):
 			return nil, fmt.Errorf("%s: the value is not UTF-8: move it into the body", name)
 		}
@@ -144,7 +144,7 @@ func messageHeaders(from http.Header) (headers map[string]string, err error) {
 	return headers, nil
 }
 
-// digestOf tells a message from another under the same key.
+// digestOf returns a hash that distinguishes messages with the same key.
 func digestOf(m producer.Message) [sha256.Size]byte {
 	hash := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -180,19 +180,19 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 		})
 		switch {
 		case errors.Is(err, notify.ErrUnknown) && try == 0 && ctx.Err() == nil:
-			continue // the key tells: it is stored, and is found now, or it is not
+			continue // if the first try was stored, the key is a duplicate now
 		case !server.Is(err, server.ErrDuplicate):
 			return id, false, err
 		}
 		id, err = s.published(ctx, t, key, digest)
 		if errors.Is(err, sql.ErrNoRows) && try < 2 {
-			continue // it was forgotten just now
+			continue // forget has just deleted the key
 		}
 		return id, true, err
 	}
 }
 
-// published is the id of what was published with the key.
+// published returns the id of the message that was published with the key. The error is errKeyUsed if it was another message.
 func (s *Server) published(ctx context.Context, t *topic, key string, digest [sha256.Size]byte) (uint64, error) {
 	var row struct {
 		ID     uint64 `db:"message_id"`
@@ -206,20 +206,20 @@ func (s *Server) published(ctx context.Context, t *topic, key string, digest [sh
 }
 
 func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic, err error) {
-	status, text := http.StatusServiceUnavailable, "the database did not take the message: try again"
+	status, text := http.StatusServiceUnavailable, "the database did not store the message: try again"
 	switch {
 	case errors.Is(err, errKeyUsed):
 		status, text = http.StatusUnprocessableEntity, err.Error()
 	case errors.As(err, new(*notify.TooLargeError)):
 		status, text = http.StatusRequestEntityTooLarge, "the message is too large for the database's max_allowed_packet"
 	case errors.Is(err, notify.ErrNotTopic), errors.Is(err, notify.ErrNoTable), errors.Is(err, producer.ErrNoID):
-		status, text = http.StatusConflict, "this table takes no messages"
+		status, text = http.StatusConflict, "this table can't store messages"
 	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly):
 		status, text = http.StatusForbidden, "the server's account may not write to this topic"
 	case errors.Is(err, notify.ErrUnknown):
-		status, text = http.StatusBadGateway, "it is not known whether the message is stored: with an Idempotency-Key another try would tell"
+		status, text = http.StatusBadGateway, "it is unknown whether the message is stored: send an Idempotency-Key, so that a retry is safe"
 	case server.Is(err, server.ErrNoSuchTable):
-		status, text = http.StatusConflict, "there is no table for keys here: mqnotify init makes it"
+		status, text = http.StatusConflict, "the database has no table for Idempotency-Keys: mqnotify init makes it"
 	}
 	s.log.WarnContext(r.Context(), "not published", "topic", t.name, "error", err)
 	if status == http.StatusServiceUnavailable {
@@ -228,13 +228,13 @@ func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic,
 	fail(w, status, text)
 }
 
-// forgetKeys deletes keys that are old, until ctx ends.
+// forgetKeys deletes old keys every 10 minutes until ctx ends.
 func (s *Server) forgetKeys(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Minute)
 	defer tick.Stop()
 	for {
 		if err := s.forget(ctx); err != nil && ctx.Err() == nil && !server.Is(err, server.ErrNoSuchTable) && !server.NoPrivilege(err) {
-			s.log.WarnContext(ctx, "old keys stay for now", "error", err)
+			s.log.WarnContext(ctx, "old Idempotency-Keys were not deleted; trying again later", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -244,7 +244,7 @@ func (s *Server) forgetKeys(ctx context.Context) {
 	}
 }
 
-// forget deletes in small bites, which block no publish for long.
+// forget deletes old keys in small batches, so that it blocks no publish for long.
 func (s *Server) forget(ctx context.Context) error {
 	for {
 		result, err := s.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.IdempotencyTable+

@@ -53,8 +53,8 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		for header, want := range map[string]string{
-			"Mqnotify-Header-Mqnotify-Retry: other/1": "names that begin with mqnotify- are mqnotify's",
-			"mqnotify-header-MQNOTIFY-X: 1":           "names that begin with mqnotify- are mqnotify's",
+			"Mqnotify-Header-Mqnotify-Retry: other/1": "names that begin with mqnotify- are reserved",
+			"mqnotify-header-MQNOTIFY-X: 1":           "names that begin with mqnotify- are reserved",
 			"Mqnotify-Header-Kind: \xff":              "not UTF-8",
 			"Idempotency-Key: \xff":                   "UTF-8",
 			"traceparent: 00-\xff":                    "",

@@ -7,8 +7,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// pulse knows whether the database answers. A reader that waits to be woken does not
-// use its connection, and would learn of its end late.
+// pulse checks whether the database answers. A reader that waits to be woken sends nothing, so it would notice a lost connection late.
 type pulse struct {
 	db     *notify.DB
 	permit chan struct{} // its holder has the fields below
@@ -18,7 +17,7 @@ type pulse struct {
 
 func newPulse(db *notify.DB) *pulse { return &pulse{db: db, permit: make(chan struct{}, 1)} }
 
-// check asks the database, at most once a second however many want to know.
+// check pings the database at most once a second, however many requests call it.
 func (p *pulse) check(ctx context.Context) error {
 	select {
 	case p.permit <- struct{}{}:
@@ -27,7 +26,7 @@ func (p *pulse) check(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if p.at.IsZero() || time.Since(p.at) > time.Second {
-		// For others too, who may stay when this one goes.
+		// Other requests use the answer too, so this request's end does not interrupt the ping.
 		ping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		p.err = p.db.Pool().PingContext(ping)

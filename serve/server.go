@@ -32,13 +32,13 @@ type Server struct {
 	pulse    *pulse
 	tracer   trace.Tracer
 	handler  http.Handler
-	stopping chan struct{} // closed when streams are to end
+	stopping chan struct{} // closed when the server stops; streams then end
 	stopOnce sync.Once
 
-	wrongTokens seldom // of the log's lines
+	wrongTokens seldom // limits log lines
 }
 
-// topic is a table that is served.
+// topic is a served table.
 type topic struct {
 	name     string
 	hub      *hub
@@ -70,7 +70,7 @@ func New(db *notify.DB, options Options) (*Server, error) {
 	return s, nil
 }
 
-// The addresses that change dead letters.
+// The routes that change dead letters.
 const (
 	retryPattern = "POST /topics/{topic}/dead-letters/{id}/retry"
 	dropPattern  = "DELETE /topics/{topic}/dead-letters/{id}"
@@ -95,37 +95,36 @@ func (s *Server) routes() http.Handler {
 	return s.guard(mux)
 }
 
-// Handler answers requests, for a server of the caller's own, while Run runs.
+// Handler returns a handler for an HTTP server of the caller's own. It needs a running Run.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// guard is what holds for every request.
+// guard checks every request, and sets the headers and deadlines of every answer.
 func (s *Server) guard(next http.Handler) http.Handler {
-	// A stranger's page in the user's browser can send what needs no preflight.
+	// Another site's page in the user's browser can send requests that need no preflight.
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range s.options.Origins {
-		_ = cross.AddTrustedOrigin(origin) // withDefaults has tried it
+		_ = cross.AddTrustedOrigin(origin) // withDefaults has checked it
 	}
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusForbidden, "another site's page may not do this: name the site with --cors, or send no Origin")
+		fail(w, http.StatusForbidden, "a page of another site may not do this: allow the site with --cors, or send no Origin")
 	}))
 	next = s.limited(cross.Handler(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		control := http.NewResponseController(w)  // a test's recorder has no deadlines
-		_ = control.SetWriteDeadline(time.Time{}) // that of the connection's request before
+		control := http.NewResponseController(w)  // fails only with a test's recorder, which has no deadlines
+		_ = control.SetWriteDeadline(time.Time{}) // remove the deadline of the connection's last request
 		if r.ContentLength != 0 {
-			// For every request, also one that is refused: net/http reads the rest of a body
-			// before it answers.
+			// Also for a request that is refused, because net/http reads the rest of its body before it answers.
 			_ = control.SetReadDeadline(time.Now().Add(s.options.body))
 		}
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")
-		if r.TLS != nil && !loopback.Is(r.Host) { // where other programs of the developer's may speak HTTP
+		if r.TLS != nil && !loopback.Is(r.Host) { // on a developer's machine other programs may use HTTP
 			header.Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		if len(s.options.tokens) == 0 && !loopback.Is(r.Host) {
-			fail(w, http.StatusForbidden, "without tokens this server answers to localhost alone")
+			fail(w, http.StatusForbidden, "without tokens this server answers only requests for localhost")
 			return
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && slices.Contains(s.options.Origins, origin) {
@@ -147,8 +146,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// allowedHeaders are those that a page may send: a message's own among those that it wants to,
-// which have no name that could be known before.
+// allowedHeaders returns the headers that a page may send: fixed ones, and those of wanted that become headers of a message.
 func allowedHeaders(wanted string) string {
 	allowed := []string{"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "traceparent", "tracestate"}
 	for name := range strings.SplitSeq(wanted, ",") {
@@ -159,26 +157,25 @@ func allowedHeaders(wanted string) string {
 	return strings.Join(allowed, ", ")
 }
 
-// answer gives a client some time to read, from when the answer begins: a request may
-// wait for a message or for the database longer than that. Over HTTP/2 a deadline
-// ends the stream when it passes, whether or not anything is being written, so that none may
-// stand while something is waited for. Streams set their own, with each write.
+// answer limits the time that a client may take to read the answer. The time begins with the answer, because a request may wait longer
+// for a message or for the database. Over HTTP/2 a deadline that passes ends the stream even if nothing is being written, so there must
+// be none while the request waits. Streams set a deadline for each write.
 type answer struct {
 	http.ResponseWriter
 	within time.Duration
 	begun  bool
 	status int
-	token  string // the name of the one that was shown
+	token  string // the token's name
 }
 
 func (a *answer) begin() {
 	if !a.begun {
 		a.begun = true
-		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.within)) // a test's recorder has none
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(a.within)) // fails only with a test's recorder
 	}
 }
 
-// WriteHeader begins the answer.
+// WriteHeader implements http.ResponseWriter.
 func (a *answer) WriteHeader(status int) {
 	a.begin()
 	a.status = status
@@ -190,10 +187,10 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.ResponseWriter.Write(p)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is called by http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// forTopic lets in who may do this to the topic.
+// forTopic calls handle if the request's token has the scope for the topic.
 func (s *Server) forTopic(scope scope, handle func(w http.ResponseWriter, r *http.Request, t *topic)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("topic")
@@ -201,7 +198,7 @@ func (s *Server) forTopic(scope scope, handle func(w http.ResponseWriter, r *htt
 		switch {
 		case token == nil:
 		case !token.allows(scope, name):
-			fail(w, http.StatusForbidden, fmt.Sprintf("the token does not have %s of this topic", scope))
+			fail(w, http.StatusForbidden, fmt.Sprintf("the token does not have the scope %s for this topic", scope))
 		case s.topics[name] == nil:
 			fail(w, http.StatusNotFound, "this topic is not served")
 		default:
@@ -210,31 +207,31 @@ func (s *Server) forTopic(scope scope, handle func(w http.ResponseWriter, r *htt
 	})
 }
 
-// anyTopic lets in who may read all topics.
+// anyTopic calls next if the request's token may read all topics.
 func (s *Server) anyTopic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := s.authenticate(w, r)
 		switch {
 		case token == nil:
 		case !token.allows(scopeRead, "*"):
-			fail(w, http.StatusForbidden, "the token does not have read of all topics (read:*)")
+			fail(w, http.StatusForbidden, "the token does not have the scope read for all topics (read:*)")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-// ready answers whether all topics are being read.
+// ready handles GET /readyz: 200 if all topics are being read and the database answers.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-s.stopping:
-		fail(w, http.StatusServiceUnavailable, "the server is ending")
+		fail(w, http.StatusServiceUnavailable, "the server is stopping")
 		return
 	default:
 	}
 	for _, t := range s.topics {
 		if _, _, err := t.hub.state(); err != nil {
-			fail(w, http.StatusServiceUnavailable, "not all topics are being read") // why is in the log: anybody may ask here
+			fail(w, http.StatusServiceUnavailable, "not all topics are being read") // the log has the reason, which not everyone may see
 			return
 		}
 	}
@@ -245,8 +242,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// Run reads the topics until ctx ends, and returns when all has stopped. It reconnects
-// by itself. It is not to be called twice.
+// Run reads the topics until ctx ends, and returns when all its goroutines have ended. It reconnects by itself. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, t := range s.topics {
@@ -265,7 +261,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// begun tells Options.Ready when all hubs have begun.
+// begun calls Options.Ready when all hubs have begun.
 func (s *Server) begun(ctx context.Context) {
 	for _, t := range s.topics {
 		select {
@@ -280,14 +276,13 @@ func (s *Server) begun(ctx context.Context) {
 // stop ends the streams.
 func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
-// Serve runs the server on a listener until ctx ends: streams are told to come back,
-// requests in hand are finished. It closes the listener. With a TLS configuration it
-// speaks HTTPS. ErrNoTokens means that the address is open to others and there are no
-// tokens; other errors are the listener's.
+// Serve runs the server on a listener until ctx ends. Then it tells clients of streams to reconnect, finishes running requests, and
+// closes the listener. With a TLS configuration it serves HTTPS. It returns ErrNoTokens if other machines can reach the address and
+// there are no tokens. Other errors are the listener's. Serve calls Run; call one of them, once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
 	defer func() { _ = listener.Close() }()
 	if address := listener.Addr().String(); len(s.options.tokens) == 0 && !loopback.Is(address) {
-		return fmt.Errorf("serve: %s: %w: write a file of tokens, or listen on 127.0.0.1", address, ErrNoTokens)
+		return fmt.Errorf("serve: %s: %w: set Options.Tokens, or listen on 127.0.0.1", address, ErrNoTokens)
 	}
 	server := &http.Server{
 		Handler:           s.handler,
@@ -295,7 +290,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 		ReadHeaderTimeout: s.options.header,
 		IdleTimeout:       2 * time.Minute,
 		ConnState:         connState,
-		MaxHeaderBytes:    64 << 10, // a cursor, and what browsers send
+		MaxHeaderBytes:    64 << 10, // room for a cursor and a browser's headers
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
@@ -338,10 +333,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, secure *tls.C
 func reply(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // a client that is gone needs no answer
+	_ = json.NewEncoder(w).Encode(value) // it fails only if the client has disconnected
 }
 
-// fail writes an error.
+// fail writes an error as JSON.
 func fail(w http.ResponseWriter, status int, text string) {
 	reply(w, status, map[string]string{"error": text})
 }

@@ -17,11 +17,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// fresh is how old a topic's state may be: however many ask, the database is asked no
-// more often.
+// fresh is how old a topic's state may be. It limits how often the database is asked.
 const fresh = 2 * time.Second
 
-// topicState is what the database tells of a topic.
+// topicState is a topic's state in the database.
 type topicState struct {
 	Trigger bool // every INSERT wakes the readers
 	Gate    waiting.GateStatus
@@ -29,12 +28,12 @@ type topicState struct {
 	at      time.Time
 }
 
-// statusCache asks for a topic's state when a request wants it.
+// statusCache reads a topic's state when a request needs it.
 type statusCache struct {
 	db         *notify.DB
 	topic, key string
-	patience   time.Duration // of a question; requests that come meanwhile wait for its answer
-	permit     chan struct{}
+	patience   time.Duration // limits a get
+	permit     chan struct{} // one request at a time reads; the others wait for its result
 
 	mu    sync.Mutex
 	state *topicState
@@ -50,7 +49,7 @@ func (c *statusCache) known() *topicState {
 	return c.state
 }
 
-// get returns the state, asked for now or a moment ago.
+// get returns the topic's state, which is at most fresh old.
 func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
@@ -88,7 +87,7 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 
 type groupJSON struct {
 	Group       string  `json:"group"`
-	Member      string  `json:"member,omitempty"` // for admin
+	Member      string  `json:"member,omitempty"` // only with the scope admin
 	Session     uint64  `json:"session"`
 	Offset      uint64  `json:"offset"`
 	DoneAbove   uint64  `json:"done_above"`
@@ -103,10 +102,10 @@ type topicJSON struct {
 	Topic   string      `json:"topic"`
 	Reading bool        `json:"reading"`
 	Clients int         `json:"clients"`
-	Rate    float64     `json:"rate"` // messages a second, over ten
+	Rate    float64     `json:"rate"` // messages per second, over the last 10 s
 	Scopes  []scope     `json:"scopes"`
 	Head    *uint64     `json:"head,omitempty"`
-	Lag     *string     `json:"lag,omitempty"` // the largest of a group's
+	Lag     *string     `json:"lag,omitempty"` // the largest lag of a group
 	Gate    *gate       `json:"gate,omitempty"`
 	Groups  []groupJSON `json:"groups,omitempty"`
 }
@@ -117,7 +116,7 @@ type gate struct {
 	Followers int    `json:"followers"`
 }
 
-// describe tells a topic's state to who has the token.
+// describe returns the part of a topic's state that the token may see.
 func (t *topic) describe(token *token, state *topicState) topicJSON {
 	clients, perSecond, err := t.hub.state()
 	out := topicJSON{Topic: t.name, Reading: err == nil, Clients: clients, Rate: perSecond, Scopes: []scope{}}
@@ -135,7 +134,7 @@ func (t *topic) describe(token *token, state *topicState) topicJSON {
 	}
 	out.Head = &state.Groups.Head
 	most, more := 0, false
-	named := token.allows(scopeAdmin, t.name) // a member's name tells of its host, or of its account
+	named := token.allows(scopeAdmin, t.name) // a member's name may contain its host or account
 	for _, s := range state.Groups.Groups {
 		member := ""
 		if named {
@@ -153,7 +152,7 @@ func (t *topic) describe(token *token, state *topicState) topicJSON {
 	return out
 }
 
-// atLeast is a number as the page shows it, "10000+" when there are, or may be, more.
+// atLeast formats a number: "10000+" if there may be more.
 func atLeast(n int, more bool) string {
 	if more {
 		return strconv.Itoa(n) + "+"
@@ -161,13 +160,13 @@ func atLeast(n int, more bool) string {
 	return strconv.Itoa(n)
 }
 
-// list is GET /topics: what the token lets one see.
+// list handles GET /topics: the topics that the token may see.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	token := s.authenticate(w, r)
 	if token == nil {
 		return
 	}
-	// For all of them together: a database that does not answer for one does not for the next.
+	// One timeout for all topics: if the database does not answer for one, it does not for the next.
 	ctx, cancel := context.WithTimeout(r.Context(), s.options.asking)
 	defer cancel()
 	answers := s.pulse.check(ctx) == nil
@@ -182,7 +181,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 				state, err = t.status.get(ctx)
 			}
 			if err != nil {
-				s.log.DebugContext(r.Context(), "no state", "topic", name, "error", err)
+				s.log.DebugContext(r.Context(), "the topic's state can't be read", "topic", name, "error", err)
 			}
 			described := t.describe(token, state)
 			described.Reading = described.Reading && answers
@@ -194,13 +193,13 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"topics": slices.CompactFunc(all, func(a, b topicJSON) bool { return a.Topic == b.Topic })})
 }
 
-// state is GET /topics/{topic}.
+// state handles GET /topics/{topic}.
 func (s *Server) state(w http.ResponseWriter, r *http.Request, t *topic) {
 	state, err := t.status.get(r.Context())
 	if err != nil {
-		s.log.WarnContext(r.Context(), "no state", "topic", t.name, "error", err)
+		s.log.WarnContext(r.Context(), "the topic's state can't be read", "topic", t.name, "error", err)
 		w.Header().Set("Retry-After", "2")
-		fail(w, http.StatusServiceUnavailable, "the database does not tell the topic's state now")
+		fail(w, http.StatusServiceUnavailable, "the topic's state can't be read now: try again")
 		return
 	}
 	reply(w, http.StatusOK, t.describe(s.token(r), state))
@@ -219,8 +218,7 @@ type deadLetter struct {
 	FailedAt string          `db:"failed_at" json:"failed_at"`
 }
 
-// deadLetters is GET /topics/{topic}/dead-letters: the newest 100, with the first 4 KiB
-// of each payload.
+// deadLetters handles GET /topics/{topic}/dead-letters: the newest 100, with the first 4 KiB of each payload.
 func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 	letters := []deadLetter{}
 	query := `SELECT id, group_name, message_id, COALESCE(headers, '{}') AS headers, LEFT(payload, 4096) AS payload, LENGTH(payload) AS size,
@@ -229,7 +227,7 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 	args := []any{t.name}
 	group := r.URL.Query().Get("group")
 	if !utf8.ValidString(group) {
-		fail(w, http.StatusBadRequest, "group: a group's name is UTF-8")
+		fail(w, http.StatusBadRequest, "group: the name is not UTF-8")
 		return
 	}
 	if group != "" {
@@ -246,13 +244,13 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what string, err error) {
 	s.log.WarnContext(r.Context(), "could not "+what, "topic", t.name, "error", err)
 	w.Header().Set("Retry-After", "2")
-	fail(w, http.StatusServiceUnavailable, "the database does not answer as it should: try again")
+	fail(w, http.StatusServiceUnavailable, "the database could not answer: try again")
 }
 
-// errNoLetter means that a dead letter is gone.
+// errNoLetter means that the dead letter does not exist.
 var errNoLetter = errors.New("there is no such dead letter any more")
 
-// retryDeadLetter is POST /topics/{topic}/dead-letters/{id}/retry: the group tries the message again.
+// retryDeadLetter handles POST /topics/{topic}/dead-letters/{id}/retry: the group tries the message again.
 func (s *Server) retryDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
 	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error) {
 		messages, gone, err := letters.RetryDead(ctx, f)
@@ -268,10 +266,10 @@ func (s *Server) retryDeadLetter(w http.ResponseWriter, r *http.Request, t *topi
 	})
 }
 
-// errRowGone means that there is nothing that could be tried again.
+// errRowGone means that the dead letter's row was deleted.
 var errRowGone = errors.New("the row is not in the table any more, and can't be tried again")
 
-// dropDeadLetter is DELETE /topics/{topic}/dead-letters/{id}.
+// dropDeadLetter handles DELETE /topics/{topic}/dead-letters/{id}.
 func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic) {
 	s.takeDeadLetter(w, r, t, func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error) {
 		n, err := letters.DeleteDead(ctx, f)
@@ -282,7 +280,7 @@ func (s *Server) dropDeadLetter(w http.ResponseWriter, r *http.Request, t *topic
 	})
 }
 
-// takeDeadLetter does something with a dead letter, and answers with the message's id.
+// takeDeadLetter calls do with a filter for the dead letter, and answers with the message's id.
 func (s *Server) takeDeadLetter(w http.ResponseWriter, r *http.Request, t *topic,
 	do func(ctx context.Context, letters *consumer.Consumer, f consumer.DeadFilter) (id uint64, err error),
 ) {

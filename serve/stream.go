@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// why a stream ends, as clients and metrics are told.
+// The reasons why a stream ends, for clients and metrics.
 const (
 	endBehind   = "behind"
 	endShutdown = "shutdown"
@@ -30,18 +30,17 @@ type sse struct {
 	control *http.ResponseController
 	timeout time.Duration
 	buffer  *bytes.Buffer   // the next bytes to send; nil if there are none
-	stays   func(item) bool // reports whether a client that reads slowly may go on with a message
+	stays   func(item) bool // reports whether a slow client may go on with a message
 }
 
 const (
-	// piece is about how much goes to a client at a time: what a slow one reads in
-	// Options.WriteTimeout too.
+	// piece is about how many bytes are written to a client at a time. A slow client must read them within Options.WriteTimeout.
 	piece = 64 << 10
-	// copied is about how much is copied for one write. Each client that reads slowly holds as much.
+	// copied is about how many bytes are copied into a buffer for one write. Each slow client holds one buffer.
 	copied = 16 << 10
 )
 
-// buffers are those of clients that have nothing to be sent: thousands may wait for the next message.
+// buffers has the unused buffers, because thousands of idle clients need none.
 var buffers = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, copied)) }}
 
 // text returns the buffer for the next bytes to send.
@@ -52,7 +51,7 @@ func (c *sse) text() *bytes.Buffer {
 	return c.buffer
 }
 
-// send writes what is in the buffer.
+// send writes the buffer.
 func (c *sse) send() error {
 	if c.buffer == nil {
 		return nil
@@ -64,7 +63,7 @@ func (c *sse) send() error {
 	return err
 }
 
-// write writes a text, in pieces, each with its time, until stays says no.
+// write writes a text in pieces, each within timeout, until stays returns false.
 func (c *sse) write(text []byte, stays func() bool) error {
 	for part := range slices.Chunk(text, piece) {
 		if err := c.within(c.timeout); err != nil {
@@ -80,10 +79,10 @@ func (c *sse) write(text []byte, stays func() bool) error {
 			return fmt.Errorf("%w: other clients need the memory", os.ErrDeadlineExceeded)
 		}
 	}
-	return c.within(0) // over HTTP/2 it would end the stream in the silence that follows
+	return c.within(0) // over HTTP/2 the deadline would end an idle stream
 }
 
-// within sets the time for writes from now on; 0 means any.
+// within sets the deadline of writes to d from now; 0 means none.
 func (c *sse) within(d time.Duration) error {
 	var end time.Time
 	if d > 0 {
@@ -95,7 +94,7 @@ func (c *sse) within(d time.Duration) error {
 	return nil
 }
 
-// items writes messages, until the context ends.
+// items writes messages until ctx ends.
 func (c *sse) items(ctx context.Context, items []item) error {
 	for _, i := range items {
 		if c.buffer != nil && c.buffer.Len()+i.size() > copied {
@@ -109,8 +108,8 @@ func (c *sse) items(ctx context.Context, items []item) error {
 				return errBehind
 			}
 		}
-		_, _ = fmt.Fprintf(c.text(), "id: %s\ndata: ", i.cursor) // a Buffer takes all
-		if len(i.json) > copied {                                // which is all clients': no copy for each
+		_, _ = fmt.Fprintf(c.text(), "id: %s\ndata: ", i.cursor) // a bytes.Buffer never fails
+		if len(i.json) > copied {                                // all clients share json: write it without a copy
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -125,13 +124,13 @@ func (c *sse) items(ctx context.Context, items []item) error {
 	return c.send()
 }
 
-// end tells the client why, and when to come back.
+// end sends the client the reason for the end, and the time to reconnect.
 func (c *sse) end(reason, text string, retry time.Duration) {
 	fmt.Fprintf(c.text(), "retry: %d\nevent: end\ndata: {\"reason\":%q,\"text\":%q}\n\n", retry.Milliseconds(), reason, text)
-	_ = c.send() // it is the last that can be done for it
+	_ = c.send() // the stream ends anyway
 }
 
-// stream is GET /topics/{topic}/events.
+// stream handles GET /topics/{topic}/events.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 	from, err := startOf(r)
 	if err != nil {
@@ -147,12 +146,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 	defer t.hub.leave()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
 	reason := s.follow(r.Context(), t, c, from)
-	_ = c.within(c.timeout) // for the body's end, which is written after this
+	_ = c.within(c.timeout) // the end of the body is written after this
 	s.metrics.ended.WithLabelValues(t.name, reason).Inc()
 	s.log.DebugContext(r.Context(), "a stream ended", "topic", t.name, "reason", reason, "client", r.RemoteAddr)
 }
 
-// follow gives the client its events until it is to end, and returns why.
+// follow sends the client its events until the stream ends, and returns the reason.
 func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Progress) (reason string) {
 	ctx, cancel := s.untilStop(ctx)
 	defer cancel()
@@ -162,11 +161,11 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 		if !started {
 			started = true
 			c.w.Header().Set("Content-Type", "text/event-stream")
-			c.w.Header().Set("X-Accel-Buffering", "no") // nginx would hold events back
+			c.w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx buffers events
 			c.w.WriteHeader(http.StatusOK)
 		}
 	}
-	var given time.Time // when the client was given what it has in hand
+	var given time.Time // when the writing of the current items began
 	c.stays = func(i item) bool {
 		if i.seq != 0 {
 			return t.hub.keeps(i.seq)
@@ -198,8 +197,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 	}
 	start()
 	if err == nil {
-		// An id without data makes no event, but a client that is cut off before its first
-		// event knows where it was.
+		// An id without data is no event, but a client that is disconnected before its first event can then resume.
 		fmt.Fprintf(c.text(), "retry: %d\nid: %s\n\n", s.options.ReconnectAfter.Milliseconds(), cursor)
 		err = c.send()
 	}
@@ -211,7 +209,7 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 		}
 		if len(items) > 0 {
 			if err = give(items); err == nil {
-				err = context.Cause(ctx) // there may always be more
+				err = context.Cause(ctx) // checked here too, because the messages may never pause
 			}
 			heartbeat.Reset(s.options.Heartbeat)
 			continue
@@ -226,10 +224,10 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 	}
 	switch {
 	case errors.Is(err, errStopping):
-		c.end(endShutdown, "the server ends: come back", s.options.ReconnectAfter)
+		c.end(endShutdown, "the server stops: reconnect", s.options.ReconnectAfter)
 		return endShutdown
 	case errors.Is(err, errBehind):
-		c.end(endBehind, "you read more slowly than messages come: come back, nothing is lost", s.options.ReconnectAfter)
+		c.end(endBehind, "the client reads more slowly than messages arrive: reconnect, nothing is lost", s.options.ReconnectAfter)
 		return endBehind
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return endSlow
@@ -237,14 +235,14 @@ func (s *Server) follow(ctx context.Context, t *topic, c *sse, from *position.Pr
 		return endGone
 	}
 	s.log.WarnContext(ctx, "a stream failed", "topic", t.name, "error", err)
-	c.end(endFailed, "what was before can't be read now: come back", s.options.ReconnectAfter)
+	c.end(endFailed, "earlier messages can't be read now: reconnect", s.options.ReconnectAfter)
 	return endFailed
 }
 
-// errStopping ends streams and long polls when the server ends.
-var errStopping = errors.New("the server ends")
+// errStopping ends streams and long polls when the server stops.
+var errStopping = errors.New("the server stops")
 
-// untilStop is a context that ends with the server, too: a join may take long.
+// untilStop returns a context that also ends when the server stops, because a join may take long.
 func (s *Server) untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -257,28 +255,28 @@ func (s *Server) untilStop(ctx context.Context) (context.Context, context.Cancel
 	return ctx, func() { cancel(nil) }
 }
 
-// maxCursor is more than a cursor of ours takes: maxRuns runs of two numbers each.
+// maxCursor limits a cursor, in bytes. The server's own, with maxRuns ranges of two numbers, are shorter.
 const maxCursor = 16 << 10
 
-// startOf is where a client wants to begin; nil means now. A browser's Last-Event-ID,
-// which it sends when it comes back, goes before what the address says.
+// startOf returns where a client wants to begin; nil means now. Last-Event-ID, which a browser sends when it reconnects, has precedence over
+// the URL.
 func startOf(r *http.Request) (*position.Progress, error) {
 	text := r.Header.Get("Last-Event-ID")
 	if text == "" {
 		text = r.URL.Query().Get("after")
 	}
 	if text == "" {
-		return nil, nil //nolint:nilnil // no progress is one
+		return nil, nil //nolint:nilnil // nil is a valid result
 	}
 	if len(text) > maxCursor {
-		return nil, fmt.Errorf("the cursor is too long (after, Last-Event-ID): one has at most %d bytes", maxCursor)
+		return nil, fmt.Errorf("the cursor is too long (after, Last-Event-ID): at most %d bytes", maxCursor)
 	}
 	if text == "beginning" {
 		return &position.Progress{}, nil
 	}
 	p, err := position.ParseProgress(text)
 	if err != nil {
-		return nil, fmt.Errorf("the cursor is wrong (after, Last-Event-ID): write an id, an event's id, or beginning")
+		return nil, fmt.Errorf("the cursor is invalid (after, Last-Event-ID): send an id, an event's id, or beginning")
 	}
 	return &p, nil
 }

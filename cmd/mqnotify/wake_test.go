@@ -22,7 +22,7 @@ func TestWake(t *testing.T) {
 		c.out.contains(t, "by plain SQL")
 		require.Contains(t, succeed(t, config, "status", "orders"), "gate:       session ")
 		require.Contains(t, succeed(t, config, "status", "orders", "--json"), `"wakes":["insert"],"triggers":[{"on":"insert","trigger":"mqnotify_wake_insert_orders"`)
-		require.Contains(t, succeed(t, config, "doctor", "orders"), "consume waits by the table's wake trigger")
+		require.Contains(t, succeed(t, config, "doctor", "orders"), "the table's wake trigger wakes consume")
 		require.Regexp(t, `^TABLE +ON +DEFINER +STATE\nmqnotify_notification +insert +root@\S+ +ok\nmqnotify_ring +update +root@\S+ +ok\n`+
 			`mqnotify_task +insert +root@\S+ +ok\norders +insert +root@\S+ +ok\n$`, succeed(t, config, "wake", "status"))
 		require.Contains(t, succeed(t, config, "wake", "status", "--json"), `"problem":""`)

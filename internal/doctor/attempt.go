@@ -8,15 +8,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// attempts are statements that someone needs for a use of mqnotify. They touch
-// no row: the server checks privileges, and whether it is read-only, before.
+// attempts are the statements that one use of mqnotify ("produce") needs. They affect no row: the server checks privileges, and
+// whether it is read-only, before it looks for rows.
 type attempts struct {
 	use        string
 	statements []string
 }
 
-// try returns the first error by which the server refuses one of the statements,
-// or any other error by itself.
+// try runs the statements. It returns the first refusal by the server, or else any other error as err.
 func (e *exam) try(ctx context.Context, a attempts) (refusal, err error) {
 	for _, statement := range a.statements {
 		err := e.exec(ctx, statement)
@@ -30,9 +29,8 @@ func (e *exam) try(ctx context.Context, a attempts) (refusal, err error) {
 	return nil, nil
 }
 
-// judge tries every use, which says what an account can do ("produce"). It returns
-// the uses that work, and for those that do not, a warning for each remedy, with
-// the first refusal.
+// judge tries every use. It returns the uses that work, and a warning for each remedy, with the uses that it repairs and the first
+// refusal.
 func (e *exam) judge(ctx context.Context, uses []attempts) (can []string, results []Result, err error) {
 	var cannot []denial
 	for _, a := range uses {
@@ -58,7 +56,7 @@ func (e *exam) judge(ctx context.Context, uses []attempts) (can []string, result
 	return can, results, nil
 }
 
-// denial is uses that fail for the same reason.
+// denial has the uses that fail for the same reason.
 type denial struct {
 	uses    []string
 	refusal error

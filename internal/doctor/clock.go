@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// apart is how far two clocks may differ before people notice.
+// apart is the difference of two clocks above which the check warns.
 const apart = time.Second
 
-// clock compares the server's clock with this machine's. Of several looks the
-// one with the shortest round trip tells most exactly.
+// clock compares the server's clock with this machine's. It uses the query with the shortest round trip of several, which is the most
+// exact.
 func clock(ctx context.Context, e *exam) ([]Result, error) {
-	const looks = 5
+	const queries = 5
 	var ahead, trip time.Duration
-	for i := range looks {
+	for i := range queries {
 		start := time.Now()
 		var seconds float64 // exact to a microsecond for centuries
 		if err := e.get(ctx, &seconds, "SELECT UNIX_TIMESTAMP(NOW(6))"); err != nil {
@@ -36,8 +36,8 @@ func judgeClock(ahead, trip time.Duration) Result {
 	round := 10 * time.Microsecond
 	if off-trip/2 > apart {
 		return warning("synchronise the clocks (NTP)",
-			"the server's clock is %v %s this machine's: --from TIME goes by the server's, logs by this one", off.Round(time.Millisecond), direction)
+			"the server's clock is %v %s this machine's: --from TIME uses the server's clock, logs use this machine's", off.Round(time.Millisecond), direction)
 	}
-	return ok("the server's clock and this machine's differ by %v at most; a round trip takes %v; time zone tables are not needed",
+	return ok("the server's clock and this machine's differ by at most %v; a round trip takes %v; time zone tables are not needed",
 		(off + trip/2).Round(round), trip.Round(round))
 }

@@ -28,11 +28,11 @@ func TestGaleraNode(t *testing.T) {
 
 		found := examine(t, db, "orders")
 		says(t, found.only(t, "cluster"), Warning, "a node of a Galera cluster", "to the same server")
-		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids stays open for 1m0s", "")
 		says(t, found.only(t, "locks"), OK, "advisory locks work", "")
-		says(t, found.only(t, "writers"), OK, "for those of other servers a gap waits 1m0s (--grace), and a row that comes later is LOST", "")
+		says(t, found.only(t, "writers"), OK, "for transactions of other servers a gap stays open for 1m0s (--grace), and a row that arrives later is LOST", "")
 		assert.NotContains(t, found.only(t, "writers").Text, "lock shows")
-		says(t, found.only(t, "mode"), Warning, "consume polls, at most 1 s apart (the server's locks do not reach all writers of its tables)", "a server that takes all writes alone")
+		says(t, found.only(t, "mode"), Warning, "consume polls at least once a second (the server's locks do not reach all writers of its tables)", "a server that alone takes all writes")
 		assert.Len(t, found.worse(), 2, "%v", found)
 
 		nodes[1].Kill()
@@ -40,7 +40,7 @@ func TestGaleraNode(t *testing.T) {
 			found = examine(t, db)
 			return len(found.of("cluster")) == 1 && found.only(t, "cluster").Level == Problem
 		}, patience, tick)
-		says(t, found.only(t, "cluster"), Problem, "a node of a Galera cluster that has no quorum (wsrep_cluster_status is non-Primary)", "the part that has the majority")
+		says(t, found.only(t, "cluster"), Problem, "a node of a Galera cluster without a quorum (wsrep_cluster_status is non-Primary)", "the part with the majority")
 		nodes[0].Bootstrap(t) // for the cleanup
 	})
 }
@@ -54,8 +54,8 @@ func TestGroupWithSeveralPrimaries(t *testing.T) {
 		_, db := initialised(t, shared.Primaries(t, 2)[0])
 		found := examine(t, db, "orders")
 		says(t, found.only(t, "cluster"), Warning, "a member of a replication group with several primaries", "to the same server")
-		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
-		says(t, found.only(t, "writers"), OK, "for those of other servers a gap waits 1m0s (--grace), and a row that comes later is LOST", "")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids stays open for 1m0s", "")
+		says(t, found.only(t, "writers"), OK, "for transactions of other servers a gap stays open for 1m0s (--grace), and a row that arrives later is LOST", "")
 	})
 }
 
@@ -75,8 +75,8 @@ func TestReplica(t *testing.T) {
 		}, patience, tick)
 		found := examine(t, copied, "orders")
 		says(t, found.only(t, "cluster"), Warning, "a replica of another server: groups and locks are refused here", "connect to the server that takes the writes")
-		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids waits 1m0s", "")
-		says(t, found.only(t, "writers"), OK, "a row that comes later is LOST", "")
+		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids stays open for 1m0s", "")
+		says(t, found.only(t, "writers"), OK, "a row that arrives later is LOST", "")
 		assert.Contains(t, slices.Collect(ForStatus(t.Context(), copied, Options{})), found.only(t, "cluster"))
 
 		plain := open(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))
@@ -104,7 +104,7 @@ func TestReplica(t *testing.T) {
 			found = examine(t, copied)
 			return found.only(t, "delay").Level == Problem
 		}, patience, tick)
-		says(t, found.only(t, "delay"), Problem, "rows are LOST when it falls further behind", "consume --grace ")
+		says(t, found.only(t, "delay"), Problem, "rows are LOST if it falls further behind", "consume --grace ")
 		_, err = locked.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES")
 		require.NoError(t, err)
 	})

@@ -1,12 +1,9 @@
-// Package doctor examines a server, and the tables on it, for what mqnotify
-// needs of them.
+// Package doctor checks whether a server, and the tables on it, meet the needs of mqnotify.
 //
-// A check is a function that asks one question and returns what it found. Checks
-// try things rather than believe the server's version or its grants, and change
-// nothing: what they write has no rows, and their locks have names of their own.
-// They run one after the other, since what a later one means depends on the
-// earlier ones: through a proxy that deals a connection's statements out to many
-// sessions, say, no answer about locks would be true.
+// A check is a function that answers one question. Checks try things instead of trusting the server's version or its grants. They
+// change nothing: their writes have no rows, and their locks have random names. They run one after another, because the meaning of a
+// later check depends on earlier ones. For example, no answer about locks is reliable through a proxy that sends the statements of one
+// connection to several sessions.
 package doctor
 
 import (
@@ -20,44 +17,41 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// The levels: a warning is of what works less well, or in some uses only; a
-// problem, of what does not work.
+// The levels. Warning means that something works less well, or not in every use; Problem, that something does not work.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning"
 	Problem Level = "problem"
 )
 
-// Result is a finding of a check. None of its texts has a credential in it.
+// Result is a finding of a check. Its texts contain no credential.
 type Result struct {
 	Level  Level  `json:"level"`
 	Check  string `json:"check"`
-	Topic  string `json:"topic,omitempty"` // empty for what is about the server
+	Topic  string `json:"topic,omitempty"` // empty if it is about the server
 	Text   string `json:"text"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Options are what to examine, and how.
+// Options are the settings of an examination.
 type Options struct {
-	// Topics are tables to examine besides the server.
+	// Topics are tables to examine in addition to the server.
 	Topics []string
-	// Timeout is how long a check may take; a server that takes longer is taken to
-	// hang, and not asked any more. 0 means 10 s.
+	// Timeout is how long a check may take. After a timeout the examination ends. 0 means 10 s.
 	Timeout time.Duration
-	// Old is how long a transaction may be open before it is worth a warning. 0
-	// means 1 minute.
+	// Old is the age of an open transaction above which there is a warning. 0 means 1 minute.
 	Old time.Duration
-	// Unverified is why another server could take this one's place, as dsn.Unverified says it.
+	// Unverified is the result of dsn.Unverified: the reason why another server could take this one's place; empty if none could.
 	Unverified string
 
-	only []string // names of checks; nil means all
+	only []string // names of the checks to make; nil means all
 }
 
-// check asks one question about a subject. An error means that there is no
-// answer; errEnough, that further ones about the same subject make no sense.
+// check asks one question about a subject. An error means that there is no answer; errEnough, that further checks of the subject make
+// no sense.
 type check[T any] struct {
 	name string
 	ask  func(ctx context.Context, subject T) ([]Result, error)
@@ -65,8 +59,8 @@ type check[T any] struct {
 
 var errEnough = errors.New("no need to go on")
 
-// Examine makes the checks as its results are asked for. It ends early when the
-// server is lost, with a problem that says so, and when ctx ends.
+// Examine makes the checks while the caller iterates over the results. It ends early if the connection to the server is lost, with a
+// problem, and when ctx ends.
 func Examine(ctx context.Context, db *notify.DB, options Options) iter.Seq[Result] {
 	if options.Timeout == 0 {
 		options.Timeout = 10 * time.Second
@@ -88,8 +82,8 @@ func Examine(ctx context.Context, db *notify.DB, options Options) iter.Seq[Resul
 	}
 }
 
-// ForStatus makes only the checks of other servers that write and of the topics' open transactions, and those that these
-// rest on, and returns what is not OK.
+// ForStatus makes only the checks of other servers that write and of the topics' open transactions, and the checks that these need. It
+// returns the warnings and problems.
 func ForStatus(ctx context.Context, db *notify.DB, options Options) iter.Seq[Result] {
 	options.only = []string{"connection", "cluster", "delay", "table", "writers", "transactions"}
 	return func(yield func(Result) bool) {
@@ -101,8 +95,8 @@ func ForStatus(ctx context.Context, db *notify.DB, options Options) iter.Seq[Res
 	}
 }
 
-// run makes the checks of one subject. ended tells that no other subject's can
-// be made either.
+// run makes the checks of one subject. enough means that the subject needs no further checks, and ended that no further subject can be
+// checked.
 func run[T any](ctx context.Context, e *exam, topic string, checks []check[T], subject T, yield func(Result) bool) (enough, ended bool) {
 	for _, c := range checks {
 		if e.options.only != nil && !slices.Contains(e.options.only, c.name) {

@@ -11,18 +11,17 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// exam is an examination of a server: the subject of its checks.
+// exam is an examination of a server, and the subject of its checks.
 type exam struct {
 	db      *notify.DB
 	options Options
 	session *core.Session // made by the first check
 	caps    *server.Capabilities
 
-	initialised bool // the database has the tables that `mqnotify init` makes, as far as the account sees
+	initialised bool // the database has the tables of `mqnotify init`, as far as the account can see
 }
 
-// The first that can't be answered truly through a multiplexing proxy comes
-// after the one that finds it.
+// All checks whose answers are wrong through a multiplexing proxy come after "session", which finds the proxy.
 var serverChecks = []check[*exam]{
 	{"connection", connection},
 	{"server", version},
@@ -41,18 +40,18 @@ var serverChecks = []check[*exam]{
 	{"triggers", ownWakes},
 }
 
-// open makes a session that lives for a few checks.
+// open makes a session for a few checks.
 func (e *exam) open(ctx context.Context) (*core.Session, error) {
 	return core.NewSession(ctx, e.db, core.SessionOptions{IdleTimeout: max(time.Minute, 2*e.options.Timeout)})
 }
 
 func (e *exam) close() {
 	if e.session != nil {
-		_ = e.session.Close() // it holds nothing
+		_ = e.session.Close() // it holds no lock and no transaction
 	}
 }
 
-// get reads the one row of a query.
+// get reads the only row of a query.
 func (e *exam) get(ctx context.Context, into any, query string, args ...any) error {
 	return e.session.Do(ctx, func(conn *sqlx.Conn) error { return conn.GetContext(ctx, into, query, args...) })
 }
@@ -69,7 +68,7 @@ func (e *exam) exec(ctx context.Context, statement string) error {
 	})
 }
 
-// maps reads the rows of a statement whose columns differ between servers.
+// maps reads the rows of a statement whose columns depend on the server.
 func (e *exam) maps(ctx context.Context, query string) (all []map[string]any, err error) {
 	err = e.session.Do(ctx, func(conn *sqlx.Conn) error {
 		rows, err := conn.QueryxContext(ctx, query)

@@ -16,27 +16,27 @@ func (e *exam) lost(err error) bool {
 		err != nil && e.session != nil && e.session.Err() != nil
 }
 
-// unanswered is the result of a check that failed by itself.
+// unanswered returns the result of a check that got no answer.
 func (e *exam) unanswered(err error) Result {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return problem("look at the server and the network; --timeout is how long it may take",
+		return problem("check the server and the network; --timeout changes the limit",
 			"no answer within %v: the server hangs, or is very slow", e.options.Timeout)
 	case e.lost(err):
-		return problem("look into the server's error log: did it restart, or was the session killed?",
+		return problem("see the server's error log: it may have restarted, or the session was killed",
 			"the connection was lost: %s", plain(err))
 	}
 	return warning(remedy(err), "not checked: %s", plain(err))
 }
 
-// remedies are by the server's error number.
+// remedies has remedies by the server's error number.
 var remedies = map[uint16]string{
 	server.ErrAccessDenied:           "check user and password, and from which hosts the account may connect",
-	server.ErrDBAccessDenied:         "check the database's name, or have it granted: `mqnotify grants` shows how",
+	server.ErrDBAccessDenied:         "check the database's name, or have an administrator grant it: `mqnotify grants` prints the statements",
 	server.ErrBadDatabase:            "make it with CREATE DATABASE, or name another with --database",
 	server.ErrTooManyConnections:     "try again later, or raise max_connections",
 	server.ErrTooManyUserConnections: "try again later, or raise the account's limit",
-	server.ErrLockWaitTimeout:        "something holds the table, perhaps an ALTER TABLE or LOCK TABLES: see SHOW PROCESSLIST",
+	server.ErrLockWaitTimeout:        "a statement locks the table, perhaps ALTER TABLE or LOCK TABLES: see SHOW PROCESSLIST",
 }
 
 const grantsRemedy = "`mqnotify grants` shows what an account needs"
@@ -51,7 +51,7 @@ func remedy(err error) string {
 	return ""
 }
 
-// plain is what the server or the network said, without the ways it came.
+// plain returns the text of the server's or the network's error, without the errors that wrap it.
 func plain(err error) string {
 	var said *mysql.MySQLError
 	var network *net.OpError

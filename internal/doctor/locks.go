@@ -12,14 +12,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// locks takes two advisory locks with one session, and has another one look at
-// them and try the first.
+// locks takes two advisory locks with one session. With another session it reads their holders and tries to take the first.
 func locks(ctx context.Context, e *exam) ([]Result, error) {
 	holder, err := e.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = holder.Close() }() // and the locks end with it
+	defer func() { _ = holder.Close() }() // this releases the locks
 	other, err := e.open(ctx)
 	if err != nil {
 		return nil, err
@@ -33,7 +32,7 @@ func locks(ctx context.Context, e *exam) ([]Result, error) {
 			if e.lost(err) {
 				return nil, err
 			}
-			return []Result{problem("consume without a group, in mode poll, needs none", "advisory locks do not work: %s", plain(err))}, nil
+			return []Result{problem("without advisory locks only consume --mode poll without a group works", "advisory locks do not work: %s", plain(err))}, nil
 		}
 	}
 	var seen struct {
@@ -48,17 +47,17 @@ func locks(ctx context.Context, e *exam) ([]Result, error) {
 		return nil, err
 	}
 	if seen.Second == holder.ID() && seen.First == 0 {
-		return []Result{problem("upgrade: such a server is too old", "a session keeps one advisory lock only: a second lets the first go")}, nil
+		return []Result{problem("upgrade the server: it is too old", "a session keeps only one advisory lock: a second one releases the first")}, nil
 	}
 	if seen.First != holder.ID() || seen.Second != holder.ID() {
-		return []Result{problem("connect to the server itself", "advisory locks of session %d look to another session as if %d and %d held them: "+
-			"the two are on different servers, or a proxy is between", holder.ID(), seen.First, seen.Second)}, nil
+		return []Result{problem("connect to the server itself", "session %d holds two advisory locks, and another session sees the sessions %d and %d as their holders: "+
+			"the two sessions are on different servers, or a proxy is in between", holder.ID(), seen.First, seen.Second)}, nil
 	}
 	switch _, err := other.TryLock(ctx, names[0]); {
 	case err == nil:
-		return []Result{problem("connect to one server", "two sessions hold the same advisory lock at once")}, nil
+		return []Result{problem("connect to one server", "two sessions hold the same advisory lock at the same time")}, nil
 	case !errors.Is(err, notify.ErrNotAcquired):
 		return nil, err
 	}
-	return []Result{ok("advisory locks work: one session holds two, and another is kept out")}, nil
+	return []Result{ok("advisory locks work: one session can hold two, and they exclude another session")}, nil
 }

@@ -17,7 +17,7 @@ func TestOffsetsAhead(t *testing.T) {
 			"DELETE FROM orders")
 		says(t, check(), OK, "no group is ahead", "")
 		mysqltest.Exec(t, db.Pool(), "TRUNCATE TABLE orders")
-		says(t, check(), Warning, `group "mailer" has done all ids up to 3, and the table's next id is 1: its consumer refuses to begin`, "mqnotify consume orders --group mailer --reset --from beginning")
+		says(t, check(), Warning, `group "mailer" has done all ids up to 3, and the table's next id is 1, as after restoring an older backup: the group's consumer refuses to begin`, "mqnotify consume orders --group mailer --reset --from beginning")
 		few := open(t, s.User(t, config, "SELECT ON `"+config.DBName+"`.orders"))
 		says(t, examine(t, few, "orders").only(t, "offsets"), OK, "none that this account may see", "")
 	})

@@ -8,8 +8,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// prepared are the ids of the server's prepared XA transactions, as XA COMMIT and
-// XA ROLLBACK take them; none where the account may not see them.
+// prepared returns the ids of the server's prepared XA transactions, in the form that XA COMMIT and XA ROLLBACK accept; none if the
+// account may not see them.
 func (e *exam) prepared(ctx context.Context) ([]string, error) {
 	var rows []struct {
 		Format int64  `db:"formatID"`
@@ -18,7 +18,7 @@ func (e *exam) prepared(ctx context.Context) ([]string, error) {
 		Data   []byte `db:"data"`
 	}
 	err := e.all(ctx, &rows, "XA RECOVER")
-	if server.Number(err) != 0 { // MySQL wants XA_RECOVER_ADMIN; a server without XA is none the worse
+	if server.Number(err) != 0 { // MySQL requires XA_RECOVER_ADMIN; a server may have no XA
 		return nil, nil
 	}
 	ids := make([]string, 0, len(rows))
@@ -30,7 +30,7 @@ func (e *exam) prepared(ctx context.Context) ([]string, error) {
 	return ids, err
 }
 
-// endPrepared says how to end a prepared transaction, which may be any of these.
+// endPrepared returns the remedy that ends a prepared transaction, which may be any of ids.
 func endPrepared(ids []string) string {
 	const most = 5
 	switch {

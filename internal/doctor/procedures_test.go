@@ -15,16 +15,16 @@ func TestProcedures(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)
 		check := func() Result { return examine(t, db).only(t, "procedures") }
-		says(t, check(), OK, "all are there, and of this version", "")
+		says(t, check(), OK, "all exist, in this version", "")
 		few := open(t, s.User(t, config, "EXECUTE ON PROCEDURE `"+config.DBName+"`.mqnotify_wait"))
-		says(t, examine(t, few).only(t, "procedures"), OK, "sees 1 of them", "")
+		says(t, examine(t, few).only(t, "procedures"), OK, "sees, 1 of them", "")
 		mysqltest.ExecAll(t, db.Pool(), "DROP PROCEDURE mqnotify_wait", "DROP PROCEDURE mqnotify_wake")
 		says(t, check(), Warning, "not there: mqnotify_wake, mqnotify_wait (", "mqnotify init")
 		require.NoError(t, wake.Routines(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn)))
 		mysqltest.ExecAll(t, db.Pool(), "DROP PROCEDURE mqnotify_notify", "CREATE PROCEDURE mqnotify_notify(name TEXT) SELECT 1")
 		says(t, check(), Warning, "of another version of mqnotify: mqnotify_notify", "mqnotify init")
 		fresh := open(t, s.Database(t))
-		says(t, examine(t, fresh).only(t, "procedures"), OK, "there are none", "")
+		says(t, examine(t, fresh).only(t, "procedures"), OK, "the database has none", "")
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// release is a version's first two numbers.
+// release has a version's first two numbers.
 type release struct{ major, minor int }
 
 func (r release) before(other release) bool {
@@ -21,17 +21,17 @@ func (r release) before(other release) bool {
 
 func (r release) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
 
-// flavours are what is refused and what is not tested.
-var flavours = map[bool]struct { // whether it is MariaDB
+// flavours has the oldest versions that mqnotify accepts, and those from which on it is tested.
+var flavours = map[bool]struct { // by: is it MariaDB
 	name             string
 	oldest, tested   release
 	whyNotBeforeThat string
 }{
-	false: {"MySQL", release{5, 7}, release{8, 0}, "an older one keeps one advisory lock a session: a second silently lets the first go"},
+	false: {"MySQL", release{5, 7}, release{8, 0}, "an older one keeps one advisory lock for each session: a second silently releases the first"},
 	true:  {"MariaDB", release{10, 3}, release{10, 6}, "an older one has no JSON columns"},
 }
 
-// lookalikes speak MySQL's protocol, and have locks and transactions of another kind.
+// lookalikes are servers with MySQL's protocol whose locks and transactions differ.
 var lookalikes = []string{"TiDB", "Vitess"}
 
 func version(_ context.Context, e *exam) ([]Result, error) {
@@ -39,8 +39,8 @@ func version(_ context.Context, e *exam) ([]Result, error) {
 	is := e.caps.Version
 	for _, other := range lookalikes {
 		if strings.Contains(strings.ToLower(is+e.caps.VersionComment), strings.ToLower(other)) {
-			return []Result{warning("use MySQL or MariaDB, or consume without a group, in mode poll",
-				"%s %s, not MySQL itself: advisory locks may be lost without a word, and open writers can't be seen", other, is)}, nil
+			return []Result{warning("use MySQL or MariaDB, or only consume --mode poll without a group",
+				"%s %s, not MySQL itself: advisory locks may be lost silently, and open writers can't be seen", other, is)}, nil
 		}
 	}
 	var has release
@@ -49,7 +49,7 @@ func version(_ context.Context, e *exam) ([]Result, error) {
 	}
 	switch {
 	case has.before(flavour.oldest):
-		return []Result{problem(fmt.Sprintf("upgrade: %s is what mqnotify is tested from", flavour.tested),
+		return []Result{problem(fmt.Sprintf("upgrade: mqnotify is tested with %s and newer", flavour.tested),
 			"%s %s is too old, mqnotify needs %s: %s", flavour.name, is, flavour.oldest, flavour.whyNotBeforeThat)}, nil
 	case has.before(flavour.tested):
 		return []Result{warning(fmt.Sprintf("upgrade to %s or newer", flavour.tested),
@@ -58,24 +58,23 @@ func version(_ context.Context, e *exam) ([]Result, error) {
 	return []Result{ok("%s %s", flavour.name, is)}, nil
 }
 
-// writes tries to begin a transaction that may write: a server that is read-only
-// refuses it to whom it refuses writes, whatever the tables.
+// writes tries to begin a transaction that may write. A read-only server refuses it to every account that may not write.
 func writes(ctx context.Context, e *exam) ([]Result, error) {
-	err := e.exec(ctx, "START TRANSACTION READ WRITE; ROLLBACK") // in one packet: nothing is left open
+	err := e.exec(ctx, "START TRANSACTION READ WRITE; ROLLBACK") // in one packet, so that no transaction stays open
 	switch {
 	case server.ReadOnly(err):
-		return []Result{problem("connect to the primary; tail, and consume without a group, work here too, with --grace for rows that commit late",
+		return []Result{problem("connect to the primary; only tail, and consume without a group, work here, with --grace for rows that commit late",
 			"the server is read-only: init, produce and groups do not work")}, nil
 	case err != nil:
 		return nil, err
 	case e.caps.ReadOnly:
-		return []Result{warning("connect to the primary, unless you know why not",
-			"the server is read-only, a replica perhaps, though this account is not kept from writing")}, nil
+		return []Result{warning("connect to the primary, unless you write here on purpose",
+			"the server is read-only, perhaps a replica, although this account may write")}, nil
 	}
 	return []Result{ok("the server is not read-only")}, nil
 }
 
-// cluster tells what a server has to do with others that write to its tables, and measures how far it is behind them.
+// cluster reports whether other servers write to this server's tables.
 func cluster(ctx context.Context, e *exam) ([]Result, error) {
 	if e.caps.Galera {
 		var status struct {
@@ -86,11 +85,11 @@ func cluster(ctx context.Context, e *exam) ([]Result, error) {
 			return nil, err
 		}
 		if status.Value != "Primary" {
-			return []Result{problem("connect to a node of the part that has the majority, or mend this one",
-				"a node of a Galera cluster that has no quorum (wsrep_cluster_status is %s): it takes no statements", status.Value)}, nil
+			return []Result{problem("connect to a node in the part with the majority, or repair this node",
+				"a node of a Galera cluster without a quorum (wsrep_cluster_status is %s): it accepts no statements", status.Value)}, nil
 		}
 	}
-	const lost = "a row of a transaction there that takes longer than --grace, the replication's delay included, is LOST"
+	const lost = "rows of a transaction on another server that takes longer than --grace, replication delay included, are LOST"
 	switch {
 	case e.caps.Galera || e.caps.MultiPrimary:
 		kind := "a node of a Galera cluster"
@@ -98,24 +97,24 @@ func cluster(ctx context.Context, e *exam) ([]Result, error) {
 			kind = "a member of a replication group with several primaries"
 		}
 		return []Result{warning("let all producers and consumers of a topic connect to the same server",
-			"%s: advisory locks and open transactions are each server's own. A group has one active member by a lease, locks and --members-share are refused, "+
-				"the two sides of a handshake meet on this server only; %s", kind, lost)}, nil
+			"%s: each server has its own advisory locks and open transactions. A group has one active member by a lease, locks and --members-share are refused, "+
+				"both sides of a handshake must use this server; %s", kind, lost)}, nil
 	case e.caps.Replica:
 		return []Result{warning("connect to the server that takes the writes",
 			"a replica of another server: groups and locks are refused here; %s", lost)}, nil
 	case e.caps.MayBeReplica:
 		return []Result{warning("GRANT SELECT ON performance_schema.replication_applier_status to the account",
-			"this server has applied another one's transactions, and this account can't see whether it still does. If it does, connect to that one: locks do not reach it; %s", lost)}, nil
+			"this server has applied another server's transactions, and this account can't see whether it still does. If it does, connect to the other server, which these locks do not reach; %s", lost)}, nil
 	case e.caps.GroupReplication:
 		return []Result{ok("a member of a replication group with one primary")}, nil
 	}
 	return []Result{ok("no Galera, no group replication, no replica")}, nil
 }
 
-// defaultGrace is what a consumer's --grace is unless told.
+// defaultGrace is the default of a consumer's --grace.
 const defaultGrace = time.Minute
 
-// delay compares how far the server is behind others with how long a gap in the ids waits.
+// delay compares how far the server is behind the others with how long a gap in the ids stays open.
 func delay(ctx context.Context, e *exam) ([]Result, error) {
 	if !e.caps.Galera && !e.caps.MultiPrimary && !e.caps.Replica {
 		return nil, nil
@@ -128,16 +127,16 @@ func delay(ctx context.Context, e *exam) ([]Result, error) {
 		return nil, err
 	case behind > defaultGrace/2:
 		return []Result{problem(fmt.Sprintf("consume --grace %v, or more", (4*behind).Round(time.Second)),
-			"it is %v behind the others, and a gap in the ids waits %v unless --grace says otherwise: rows are LOST when it falls further behind",
+			"it is %v behind the others, and a gap in the ids stays open for %v (--grace): rows are LOST if it falls further behind",
 			behind.Round(time.Millisecond), defaultGrace)}, nil
 	}
-	return []Result{ok("it is %v behind the others, and a gap in the ids waits %v unless --grace says otherwise", behind.Round(time.Millisecond), defaultGrace)}, nil
+	return []Result{ok("it is %v behind the others, and a gap in the ids stays open for %v (--grace)", behind.Round(time.Millisecond), defaultGrace)}, nil
 }
 
 // replicationDelay measures how far the server is behind the others.
 func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err error) {
 	if e.caps.Galera || e.caps.MultiPrimary {
-		// A read that waits for all that was committed anywhere before it.
+		// A read that waits until all earlier commits on all servers are applied.
 		variable, value, before := "wsrep_sync_wait", "1", "@@SESSION.wsrep_sync_wait"
 		if e.caps.MultiPrimary {
 			variable, value, before = "group_replication_consistency", "'BEFORE'", "@@SESSION.group_replication_consistency"
@@ -152,7 +151,7 @@ func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err er
 		return delay, errors.Join(err, e.exec(ctx, "SET SESSION "+variable+" = @mqnotify_before"))
 	}
 	if !e.caps.MariaDB {
-		// What is being applied tells; without it, what was applied within the last minute.
+		// The delay of the transaction that is being applied, or else of one that was applied within the last minute.
 		var microseconds int64
 		err = e.get(ctx, &microseconds, "SELECT COALESCE(MAX(CASE WHEN APPLYING_TRANSACTION <> ''"+
 			" THEN TIMESTAMPDIFF(MICROSECOND, APPLYING_TRANSACTION_ORIGINAL_COMMIT_TIMESTAMP, NOW(6))"+
@@ -166,24 +165,24 @@ func replicationDelay(ctx context.Context, e *exam) (delay time.Duration, err er
 		return 0, err
 	}
 	for _, source := range behind {
-		seconds, _ := strconv.Atoi(fmt.Sprint(source["Seconds_Behind_Master"])) // NULL where nothing is applied
+		seconds, _ := strconv.Atoi(fmt.Sprint(source["Seconds_Behind_Master"])) // NULL if replication does not run
 		delay = max(delay, time.Duration(seconds)*time.Second)
 	}
 	return delay, nil
 }
 
-// gtid is for information: with it every commit is a hint for consumers whose tables have no wake trigger.
+// gtid reports gtid_mode. If it is on, every commit is a hint for consumers of tables without a wake trigger.
 func gtid(_ context.Context, e *exam) ([]Result, error) {
 	switch {
 	case e.caps.GTID:
-		return []Result{ok("gtid_mode is on: where a table has no wake trigger, every commit wakes its consumers")}, nil
+		return []Result{ok("gtid_mode is on: every commit wakes the consumers of tables without a wake trigger")}, nil
 	case e.caps.MariaDB:
-		return []Result{ok("MariaDB's GTIDs can't be waited for on a primary (not needed)")}, nil
+		return []Result{ok("a MariaDB primary has no wait for GTIDs (not needed)")}, nil
 	}
 	return []Result{ok("gtid_mode is off (not needed)")}, nil
 }
 
-// smallPacket is less than many an application's messages.
+// smallPacket is a limit below which many applications' messages do not fit.
 const smallPacket = 1 << 20
 
 func packet(_ context.Context, e *exam) ([]Result, error) {
@@ -192,7 +191,7 @@ func packet(_ context.Context, e *exam) ([]Result, error) {
 		limit, whose = own, "the DSN's maxAllowedPacket"
 	}
 	if limit < smallPacket {
-		return []Result{warning("raise "+whose, "messages of %s at most (%s)", size(limit), whose)}, nil
+		return []Result{warning("raise "+whose, "messages of at most %s (%s)", size(limit), whose)}, nil
 	}
 	return []Result{ok("messages of a little less than %s (%s)", size(limit), whose)}, nil
 }

@@ -43,7 +43,7 @@ func TestDamagedText(t *testing.T) {
 		assert.Equal(t, OK, examine(t, db).only(t, "text").Level)
 		db.Pool().SetMaxOpenConns(1)
 		mysqltest.Exec(t, db.Pool(), "SET NAMES latin1")
-		says(t, examine(t, db).only(t, "text"), Problem, "the server reads it in the character set latin1", "let nothing between here and the server set a character set")
+		says(t, examine(t, db).only(t, "text"), Problem, "the server reads it in the character set latin1", "let no setting or proxy (such as init_connect) change the character set")
 	})
 }
 
@@ -56,7 +56,7 @@ func TestMultiplexingProxy(t *testing.T) {
 		assert.Empty(t, examine(t, open(t, network.Config(config)), "orders").worse(), "a proxy that keeps to one session does no harm")
 
 		proxy := s.Multiplexer(t, 3)
-		for _, text := range []string{"a proxy shares them among its clients", "reach the same session"} {
+		for _, text := range []string{"a proxy shares sessions among its clients", "reach the same session"} {
 			found := examine(t, open(t, proxy.Config(config)), "orders")
 			says(t, found.only(t, "session"), Problem, text, "connect to the server itself")
 			assert.Equal(t, "session", found[len(found)-1].Check, "no later check can be trusted")
@@ -78,7 +78,7 @@ func TestReadOnly(t *testing.T) {
 		says(t, found.of("privileges").worse()[0], Warning, "can't produce", "connect to the primary")
 		says(t, found.of("privileges")[0], OK, "can consume", "")
 
-		says(t, examine(t, db).only(t, "writes"), Warning, "not kept from writing", "primary")
+		says(t, examine(t, db).only(t, "writes"), Warning, "although this account may write", "primary")
 	})
 }
 
@@ -99,7 +99,7 @@ func TestUnreachable(t *testing.T) {
 
 		proxy := s.Proxy(t)
 		proxy.Down()
-		says(t, examine(t, open(t, proxy.Config(config))).only(t, "connection"), Problem, "refused", "is the server running")
+		says(t, examine(t, open(t, proxy.Config(config))).only(t, "connection"), Problem, "refused", "check that the server runs there")
 
 		stranger, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestUnreachable(t *testing.T) {
 		defer func() { stranger.Close(); <-ended }()
 		ssh := config.Clone()
 		ssh.Addr = stranger.Addr().String()
-		says(t, examine(t, open(t, ssh)).only(t, "connection"), Problem, "no connection", "is this a MySQL")
+		says(t, examine(t, open(t, ssh)).only(t, "connection"), Problem, "no connection", "check that this is the port")
 	})
 }
 
@@ -134,7 +134,7 @@ func TestFrozenServer(t *testing.T) {
 				s.Freeze()
 			}
 		}
-		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "look at the server")
+		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "check the server and the network")
 		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
 	})
 }
@@ -148,7 +148,7 @@ func TestFrozenConnection(t *testing.T) {
 		proxy.Freeze()
 		const bound = 500 * time.Millisecond
 		found := examineWith(t, db, Options{Topics: []string{"orders"}, Timeout: bound})
-		says(t, found.only(t, "connection"), Problem, "no answer within "+bound.String(), "Or it hangs")
+		says(t, found.only(t, "connection"), Problem, "no answer within "+bound.String(), "not overloaded")
 		assert.Len(t, found, 1)
 	})
 }
@@ -202,7 +202,7 @@ func TestShortTimeouts(t *testing.T) {
 		require.Len(t, timeouts, 2, "%v", timeouts)
 		says(t, timeouts[0], OK, "lock_wait_timeout", "")
 		says(t, timeouts[1], Warning, name, "raise it")
-		says(t, found.only(t, "packet"), Warning, "64 KiB at most (max_allowed_packet)", "raise max_allowed_packet")
+		says(t, found.only(t, "packet"), Warning, "at most 64 KiB (max_allowed_packet)", "raise max_allowed_packet")
 	})
 }
 
@@ -211,7 +211,7 @@ func TestJudgeTimeouts(t *testing.T) {
 		judgeTimeouts(map[string]string{"lock_wait_timeout": "31536000", "max_statement_time": "0.000000", "wait_timeout": "?"}))
 	results := judgeTimeouts(map[string]string{"idle_transaction_timeout": "0.5"})
 	require.Len(t, results, 1)
-	says(t, results[0], Warning, "idle_transaction_timeout is 0.5 s: a transaction whose program does something else for longer is lost", "raise it")
+	says(t, results[0], Warning, "idle_transaction_timeout is 0.5 s: a transaction that sends no statement for longer is lost", "raise it")
 }
 
 func TestJudgeClock(t *testing.T) {

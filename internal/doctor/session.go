@@ -10,16 +10,15 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 )
 
-// sameSession checks that the statements of a connection reach one session of the
-// server, and that no other connection's statements reach it. It uses two connections
-// in turn, because a proxy that shares sessions among its clients assigns a session to
-// every statement, or gives the session that one client has left idle to the other.
+// sameSession checks that all statements of a connection reach one session of the server, and that no other connection's statements reach
+// this session. It uses two connections in turn, because a proxy that shares sessions among its clients assigns a session to every
+// statement, or gives a session that one client leaves idle to another.
 func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 	other, err := e.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = other.Close() }() // it holds nothing
+	defer func() { _ = other.Close() }() // it holds no lock and no transaction
 
 	connections := []*core.Session{e.session, other}
 	marks := map[*core.Session]string{}
@@ -33,10 +32,10 @@ func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 			return nil, err
 		}
 	}
-	const looks = 20 // clients of a busy proxy get in between
+	const rounds = 20 // so that other clients of a busy proxy interfere
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for range looks {
+	for range rounds {
 		for _, c := range connections {
 			var is struct {
 				ID   uint64 `db:"id"`
@@ -60,10 +59,10 @@ func sameSession(ctx context.Context, e *exam) ([]Result, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return []Result{ok("statements of a connection reach one session (%d)", e.session.ID())}, nil
+	return []Result{ok("all statements of a connection reach one session (%d)", e.session.ID())}, nil
 }
 
 func shared(how string, sessions ...any) ([]Result, error) {
-	return []Result{problem("connect to the server itself, or switch multiplexing off for this account; the rest can't be checked this way",
-		how+": a proxy shares them among its clients. Advisory locks and transactions do not work through it", sessions...)}, errEnough
+	return []Result{problem("connect to the server itself, or switch multiplexing off for this account; no further check is possible through the proxy",
+		how+": a proxy shares sessions among its clients. Advisory locks and transactions do not work through it", sessions...)}, errEnough
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// stateUses are what the tables of the state are for.
+// stateUses are the uses of mqnotify's own tables.
 var stateUses = []attempts{
 	{"keep the offsets of a group", []string{
 		"SELECT settled, delivered, fence FROM " + schema.OffsetTable + " WHERE FALSE",
@@ -32,7 +32,7 @@ var stateUses = []attempts{
 	{"reset the flag", []string{"DELETE FROM " + schema.FlagTable + " WHERE FALSE"}},
 }
 
-// state looks at the tables that `mqnotify init` makes.
+// state checks the tables that `mqnotify init` makes.
 func state(ctx context.Context, e *exam) ([]Result, error) {
 	newest, err := schema.Newest()
 	if err != nil {
@@ -40,7 +40,7 @@ func state(ctx context.Context, e *exam) ([]Result, error) {
 	}
 	var has sql.Null[int]
 	err = e.get(ctx, &has, "SELECT MAX(version) FROM "+schema.VersionTable)
-	known := !server.NoPrivilege(err) // who may keep offsets need not see the version
+	known := !server.NoPrivilege(err) // an account that may store offsets need not see the version
 	if err != nil && known && !server.Is(err, server.ErrNoSuchTable) {
 		return nil, err
 	}
@@ -49,9 +49,9 @@ func state(ctx context.Context, e *exam) ([]Result, error) {
 	switch {
 	case known && !has.Valid:
 		return []Result{warning("mqnotify init",
-			"database %s has no tables of mqnotify's state: no groups, no flags; consume without a group needs none", database)}, nil
+			"database %s has no tables of mqnotify: groups and flags do not work; consume without a group does", database)}, nil
 	case known && has.V < newest:
-		return []Result{problem("mqnotify init", "the tables of mqnotify's state in %s have version %d: this mqnotify needs %d",
+		return []Result{problem("mqnotify init", "mqnotify's tables in %s have version %d, and this mqnotify needs %d",
 			database, has.V, newest)}, nil
 	}
 	can, results, err := e.judge(ctx, stateUses)
@@ -59,15 +59,15 @@ func state(ctx context.Context, e *exam) ([]Result, error) {
 		return nil, err
 	}
 	if known && has.V > newest {
-		results = append(results, warning("update this mqnotify", "the tables of mqnotify's state in %s have version %d, and this mqnotify knows %d",
+		results = append(results, warning("update this mqnotify", "mqnotify's tables in %s have version %d, and this mqnotify knows only %d",
 			database, has.V, newest))
 	}
 	if len(can) > 0 {
-		version := "of a version that it may not see"
+		version := "of a version that this account may not see"
 		if known {
 			version = fmt.Sprintf("version %d", has.V)
 		}
-		results = append([]Result{ok("mqnotify's state, %s: this account can %s", version, strings.Join(can, ", "))}, results...)
+		results = append([]Result{ok("mqnotify's tables, %s: this account can %s", version, strings.Join(can, ", "))}, results...)
 	}
 	return results, nil
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// text reports whether text with letters of any kind reaches the server as it is and comes back, over the pool and over a
-// session. Each connection sets utf8mb4; something between that changes it would damage every message.
+// text reports whether text in any script reaches the server and comes back unchanged, over the pool and over a session. Each connection
+// sets utf8mb4. If a proxy or a server setting changes that, every message is damaged.
 func text(ctx context.Context, e *exam) ([]Result, error) {
 	const sent = "é😀注"
 	for _, over := range []struct {
@@ -23,9 +23,9 @@ func text(ctx context.Context, e *exam) ([]Result, error) {
 			return nil, err
 		}
 		if got.Hex != fmt.Sprintf("%X", sent) || got.Back != sent {
-			return []Result{problem("let nothing between here and the server set a character set (init_connect, a proxy): mqnotify sets utf8mb4",
+			return []Result{problem("let no setting or proxy (such as init_connect) change the character set: mqnotify sets utf8mb4",
 				"text is damaged on its way: over %s the server reads it in the character set %s", over.name, got.Client)}, nil
 		}
 	}
-	return []Result{ok("text of any language arrives as it was sent (utf8mb4)")}, nil
+	return []Result{ok("text of any language arrives unchanged (utf8mb4)")}, nil
 }

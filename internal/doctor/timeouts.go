@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// timeout is a global setting that ends what takes too long. Sessions that wait
-// set most of these for themselves; the pool's have what the server gives them, but for the limits of a statement's time.
+// timeout is a global time limit of the server. Waiting sessions set most of these for themselves. Sessions of the pool have the server's
+// values, except for the limits of a statement's time.
 type timeout struct {
 	variable, unit string
-	short          float64 // a value from above 0 to this is worth a warning
+	short          float64 // a value above 0 and up to this is a warning
 	harm           string
 }
 
 var knownTimeouts = []timeout{
-	{"wait_timeout", "s", 10, "a connection that is idle for longer is closed and has to be made anew"},
+	{"wait_timeout", "s", 10, "the server closes connections that are idle for longer"},
 	{"lock_wait_timeout", "s", 0, ""},
 	{"innodb_lock_wait_timeout", "s", 0, ""},
 	{"max_execution_time", "ms", 0, ""},
 	{"max_statement_time", "s", 0, ""},
-	{"idle_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
-	{"idle_write_transaction_timeout", "s", 60, "a transaction whose program does something else for longer is lost: a handler's too"},
+	{"idle_transaction_timeout", "s", 60, "a transaction that sends no statement for longer is lost, such as a handler's"},
+	{"idle_write_transaction_timeout", "s", 60, "a transaction that sends no statement for longer is lost, such as a handler's"},
 }
 
 func timeouts(ctx context.Context, e *exam) ([]Result, error) {
@@ -33,7 +33,7 @@ func timeouts(ctx context.Context, e *exam) ([]Result, error) {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
-	// Of those that it does not know, the server says nothing.
+	// The server leaves out variables that it does not have.
 	err := e.all(ctx, &variables, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
 	if err != nil {
 		return nil, err

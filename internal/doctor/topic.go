@@ -16,8 +16,8 @@ import (
 type topic struct {
 	*exam
 	name  string
-	table *table.Table // found by the first check
-	way   string       // found by the check of the writers
+	table *table.Table // set by the check table
+	way   string       // how open writers are known; set by the check writers
 }
 
 var topicChecks = []check[*topic]{
@@ -33,7 +33,7 @@ var topicChecks = []check[*topic]{
 	{"mode", mode},
 }
 
-// describe finds the table. Without one the other checks have no subject.
+// describe finds the table, which the other checks need.
 func describe(ctx context.Context, t *topic) ([]Result, error) {
 	err := t.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
 		t.table, err = table.Describe(ctx, conn, t.db.Name(), t.name)
@@ -55,7 +55,7 @@ func describe(ctx context.Context, t *topic) ([]Result, error) {
 	return []Result{ok("%s is no message table: consume and tail print its rows as JSON, produce can't write to it", t.table)}, nil
 }
 
-// engine tells what the table's storage engine does not do.
+// engine checks the table's storage engine.
 func engine(ctx context.Context, t *topic) ([]Result, error) {
 	if t.table.Engine == "InnoDB" {
 		return []Result{ok("InnoDB")}, nil
@@ -67,29 +67,29 @@ func engine(ctx context.Context, t *topic) ([]Result, error) {
 	case err != nil && !errors.Is(err, sql.ErrNoRows):
 		return nil, err
 	case strings.EqualFold(transactional, "YES"):
-		return []Result{warning(remedy, "%s: mqnotify is tested with InnoDB alone, and may not see open transactions of another engine", t.table.Engine)}, nil
+		return []Result{warning(remedy, "%s: mqnotify is tested only with InnoDB, and may not see open transactions of another engine", t.table.Engine)}, nil
 	}
 	return []Result{warning(remedy, "%s has no transactions: a message stays when the transaction that published it is rolled back, "+
 		"and rows may be lost in a crash", t.table.Engine)}, nil
 }
 
-// key looks at the column that consumers read by.
+// key checks the column that consumers read by.
 func key(ctx context.Context, t *topic) ([]Result, error) {
 	column, err := t.table.KeyColumn("")
 	if err != nil {
-		return []Result{problem("", "%v", err)}, nil // it has its remedy in it
+		return []Result{problem("", "%v", err)}, nil // the error has its remedy
 	}
 	name := ident.Quote(column.Name)
 	switch {
 	case !t.table.Unique(column.Name):
 		return []Result{problem("ALTER TABLE "+ident.Quote(t.table.Name)+" ADD UNIQUE KEY ("+name+")",
-			"key %s (%s) has no unique index of its own: rows of the same key could not be told apart", name, column.ColumnType)}, nil
+			"key %s (%s) has no unique index of its own: rows with the same key can't be distinguished", name, column.ColumnType)}, nil
 	case !t.table.CheapHead(column.Name):
-		return []Result{warning("add an index of type BTREE, or let consumers look at the one-row flag: consume --flag",
-			"key %s (%s) has no index that can be read in order: each look at the largest id, and each page, reads the whole table", name, column.ColumnType)}, nil
+		return []Result{warning("add an index of type BTREE, or use the one-row flag: consume --flag",
+			"key %s (%s) has no index that can be read in order: each poll of the largest id, and each page, reads the whole table", name, column.ColumnType)}, nil
 	}
 	if !column.AutoIncrement {
-		return []Result{problem("mqnotify capture install "+t.name+", or consume --any-key if no row ever comes with a smaller key than an earlier one",
+		return []Result{problem("mqnotify capture install "+t.name+", or consume --any-key if no row is ever inserted with a smaller key than an earlier one",
 			"key %s (%s) is not AUTO_INCREMENT: a row that is inserted later with a smaller key is lost to consumers", name, column.ColumnType)}, nil
 	}
 	var below bool
@@ -97,8 +97,8 @@ func key(ctx context.Context, t *topic) ([]Result, error) {
 		return nil, err
 	}
 	if below {
-		return []Result{problem("give these rows other ids, or delete them; consume --any-key reads the others",
-			"key %s (%s) is 0 or less in some rows: no consumer reads them", name, column.ColumnType)}, nil
+		return []Result{problem("give these rows other ids, or delete them; consume --any-key reads all other rows",
+			"key %s (%s) is 0 or less in some rows, which no consumer reads", name, column.ColumnType)}, nil
 	}
 	var largest sql.Null[uint64]
 	if err := t.get(ctx, &largest, "SELECT MAX("+name+") FROM "+ident.Quote(t.table.Name)); err != nil {
@@ -110,7 +110,7 @@ func key(ctx context.Context, t *topic) ([]Result, error) {
 	return []Result{ok("key %s (%s), unique, in order; the largest is %d", name, column.ColumnType, largest.V)}, nil
 }
 
-// privileges tries what consumers and producers do with the table.
+// privileges tries the statements of consumers and producers on the table.
 func privileges(ctx context.Context, t *topic) ([]Result, error) {
 	name := ident.Quote(t.table.Name)
 	uses := []attempts{{"consume and tail", []string{"SELECT * FROM " + name + " WHERE FALSE"}}}

@@ -78,7 +78,7 @@ func TestFewPrivileges(t *testing.T) {
 
 		member := examine(t, open(t, s.User(t, config, "SELECT"+in+"orders", "SELECT, INSERT, UPDATE"+in+schema.OffsetTable,
 			"INSERT, UPDATE"+in+schema.DeadLetterTable, "SELECT"+in+schema.FlagTable, "PROCESS ON *.*")), "orders")
-		says(t, member.of("state")[0], OK, "of a version that it may not see: this account can keep the offsets of a group, keep dead letters, read the flag", "")
+		says(t, member.of("state")[0], OK, "of a version that this account may not see: this account can keep the offsets of a group, keep dead letters, read the flag", "")
 		says(t, member.only(t, "writers"), OK, "INNODB_TRX", "")
 
 		stranger := examine(t, open(t, s.User(t, config, "SELECT"+in+schema.FlagTable)), "orders")
@@ -89,7 +89,7 @@ func TestFewPrivileges(t *testing.T) {
 func TestState(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		says(t, examine(t, db).only(t, "state"), Warning, "has no tables of mqnotify's state", "mqnotify init")
+		says(t, examine(t, db).only(t, "state"), Warning, "has no tables of mqnotify", "mqnotify init")
 
 		require.NoError(t, schema.Init(t.Context(), db.Pool()))
 		says(t, examine(t, db).only(t, "state"), OK, "this account can keep the offsets of a group, keep dead letters, set the flag, read the flag, reset the flag", "")
@@ -100,7 +100,7 @@ func TestState(t *testing.T) {
 		newest, err := schema.Newest()
 		require.NoError(t, err)
 		mysqltest.ExecAll(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 0")
-		says(t, examine(t, db).only(t, "state"), Problem, fmt.Sprintf("have version 0: this mqnotify needs %d", newest), "mqnotify init")
+		says(t, examine(t, db).only(t, "state"), Problem, fmt.Sprintf("have version 0, and this mqnotify needs %d", newest), "mqnotify init")
 
 		mysqltest.ExecAll(t, db.Pool(), "UPDATE "+schema.VersionTable+" SET version = 99")
 		worse := examine(t, db).of("state").worse()
@@ -122,13 +122,13 @@ func TestFlagTriggers(t *testing.T) {
 
 		found := examine(t, db, "orders").of("flag")
 		require.Len(t, found, 3, "%v", found)
-		says(t, found[0], OK, "`mqnotify_delete_orders` sets the flag's row at each DELETE", "")
-		says(t, found[1], OK, "`mqnotify_insert_orders` counts each INSERT in the flag", "")
-		says(t, found[2], Warning, "`mqnotify_update_orders` has the name of the flag's, and does something else", "DROP TRIGGER `mqnotify_update_orders`")
+		says(t, found[0], OK, "`mqnotify_delete_orders` sets the flag's row at every DELETE", "")
+		says(t, found[1], OK, "`mqnotify_insert_orders` counts every INSERT in the flag", "")
+		says(t, found[2], Warning, "`mqnotify_update_orders` has the name of a flag's trigger, and does something else", "DROP TRIGGER `mqnotify_update_orders`")
 
 		mysqltest.ExecAll(t, db.Pool(), "DROP TABLE "+schema.FlagTable)
 		found = examine(t, db, "orders").of("flag")
-		says(t, found[len(found)-1], Problem, "writing to the topic fails", "mqnotify init")
+		says(t, found[len(found)-1], Problem, "writes to the topic fail", "mqnotify init")
 	})
 }
 

@@ -11,16 +11,16 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// transaction is one that is open and may still write.
+// transaction is an open transaction that may still write.
 type transaction struct {
-	Session uint64 `db:"session"` // 0 for a prepared XA transaction that no session has
+	Session uint64 `db:"session"` // 0 for a prepared XA transaction without a session
 	Account string `db:"account"`
-	Seconds int64  `db:"seconds"` // its age
+	Seconds int64  `db:"seconds"` // the age
 }
 
 func (t transaction) age() time.Duration { return time.Duration(t.Seconds) * time.Second }
 
-// The view may be a moment old: a session that is gone has no account any more.
+// openTransactions leaves out transactions whose session has ended, because INNODB_TRX may be a moment old.
 const openTransactions = `SELECT COALESCE(t.trx_mysql_thread_id, 0) AS session, COALESCE(CONCAT(p.USER, '@', p.HOST), '') AS account,
 	TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) AS seconds
 FROM information_schema.INNODB_TRX AS t
@@ -29,8 +29,7 @@ WHERE t.trx_tables_in_use + t.trx_tables_locked + t.trx_lock_structs + t.trx_row
 AND (p.ID IS NOT NULL OR COALESCE(t.trx_mysql_thread_id, 0) = 0)
 ORDER BY t.trx_started, session`
 
-// transactions names those that have been open for long: consumers go on past
-// them, and their gaps stay open until they end.
+// transactions reports old open transactions. Consumers go on past their rows, and the gaps stay open until they end.
 func transactions(ctx context.Context, t *topic) ([]Result, error) {
 	holders, scoped, err := t.holders(ctx)
 	if err != nil {
@@ -67,9 +66,8 @@ func transactions(ctx context.Context, t *topic) ([]Result, error) {
 	return results, nil
 }
 
-// openTransactions lists them. MySQL refuses to while a statement runs whose text is
-// no UTF-8, an INSERT of bytes, say; few run for long. The list is a cache, which the
-// server refreshes only if no session has read it for 100 ms.
+// openTransactions lists the open transactions. MySQL refuses while a statement runs whose text is not UTF-8, such as an INSERT of bytes;
+// so it tries again. The list is a cache, which the server refreshes only if no session has read it for 100 ms.
 func (t *topic) openTransactions(ctx context.Context) (open []transaction, err error) {
 	for tries := 15; ; tries-- {
 		err = t.all(ctx, &open, openTransactions)
@@ -90,23 +88,23 @@ func old(o transaction, prepared []string) Result {
 	if o.Session == 0 {
 		return warning(endPrepared(prepared), "a prepared XA transaction that no session has is open for %v: %s", o.age(), pins)
 	}
-	remedy := fmt.Sprintf("have its program end it, or KILL %d", o.Session)
+	remedy := fmt.Sprintf("let its program end it, or KILL %d", o.Session)
 	if len(prepared) > 0 {
-		remedy += "; should it be prepared (XA), that does not end it: " + endPrepared(prepared)
+		remedy += "; if it is a prepared XA transaction, which KILL does not end: " + endPrepared(prepared)
 	}
 	return warning(remedy, "a transaction of session %d (%s) is open for %v: %s", o.Session, o.Account, o.age(), pins)
 }
 
-// ageless is what can be told without the view of transactions.
+// ageless returns the findings for an account that may not see transactions, and therefore not their age.
 func ageless(holders []holder, prepared []string) []Result {
 	var results []Result
 	if len(prepared) > 0 {
 		results = append(results, warning(endPrepared(prepared), "prepared XA transactions on the server: %d, of unknown age; "+
-			"what they wrote can't count as settled before they end", len(prepared)))
+			"ids of their rows can't count as settled before they end", len(prepared)))
 	}
 	switch {
 	case len(holders) > 0:
-		results = append(results, ok("open writers of the table: %d; since when, this account can't see (it needs PROCESS)", len(holders)))
+		results = append(results, ok("open writers of the table: %d; their age is unknown (the account needs PROCESS)", len(holders)))
 	case len(prepared) == 0:
 		results = append(results, ok("none that this account can see (it needs PROCESS)"))
 	}
@@ -117,10 +115,10 @@ func ageless(holders []holder, prepared []string) []Result {
 type holder struct {
 	Thread  uint64 `db:"thread"`
 	Event   uint64 `db:"event"`
-	Session uint64 `db:"session"` // 0 when the thread is gone
+	Session uint64 `db:"session"` // 0 if the thread has ended
 }
 
-// holders are those of the topic's table, where they can be seen.
+// holders returns the holders of locks on the topic's table. seen is false if the account can't see them.
 func (t *topic) holders(ctx context.Context) (all []holder, seen bool, err error) {
 	if t.way != "metadata-locks" {
 		return nil, false, nil
@@ -136,9 +134,9 @@ func (t *topic) holders(ctx context.Context) (all []holder, seen bool, err error
 	return all, err == nil, err
 }
 
-// pinning are the transactions that hold the table, the oldest first. A prepared one may keep the
-// thread of a session that has gone on to something else: where more is held than
-// the sessions' own transactions explain, each prepared one may be it.
+// pinning returns the transactions that hold locks on the table, the oldest first. A prepared transaction's lock may have the thread of a
+// session that does something else now. So if there are more locks than the sessions' own transactions explain, each prepared transaction
+// may be the holder.
 func pinning(open []transaction, holders []holder) []transaction {
 	held := map[uint64]int{}
 	for _, h := range holders {

@@ -81,7 +81,7 @@ func TestOpenTransactions(t *testing.T) {
 		if s.IsMariaDB() {
 			says(t, limited.only(t, "transactions"), OK, "none that this account can see", "")
 		} else {
-			says(t, limited.only(t, "transactions"), OK, "open writers of the table: 1; since when, this account can't see", "")
+			says(t, limited.only(t, "transactions"), OK, "open writers of the table: 1; their age is unknown", "")
 		}
 		mysqltest.ExecAll(t, writer, "ROLLBACK")
 		mysqltest.ExecAll(t, elsewhere, "ROLLBACK")

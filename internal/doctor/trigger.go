@@ -12,8 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// flagTriggers looks at the triggers with which writers that can't be changed set
-// the one-row flag.
+// flagTriggers checks the triggers that set the one-row flag for writers that can't be changed.
 func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 	events := []string{"INSERT", "UPDATE", "DELETE"}
 	var found []struct {
@@ -29,7 +28,7 @@ func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 	}
 	var results []Result
 	for _, trigger := range found {
-		if !strings.EqualFold(trigger.Name, waiting.TriggerName(t.table.Name, strings.ToLower(trigger.Event))) { // the check wake looks at that one
+		if !strings.EqualFold(trigger.Name, waiting.TriggerName(t.table.Name, strings.ToLower(trigger.Event))) { // not a wake trigger, which the check wake reports
 			failure, err := wake.AccountProblem(ctx, t.db, trigger.By, t.table.Name)
 			if err != nil {
 				return nil, err
@@ -44,24 +43,24 @@ func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 		name := ident.Quote(trigger.Name)
 		switch {
 		case sameBody(trigger.Body, t.table.Name, schema.TriggerCounter, trigger.Event):
-			results = append(results, ok("trigger %s counts each %s in the flag: writers of the table commit one at a time", name, trigger.Event))
+			results = append(results, ok("trigger %s counts every %s in the flag: writers of the table commit one at a time", name, trigger.Event))
 		case sameBody(trigger.Body, t.table.Name, schema.TriggerRow, trigger.Event):
-			results = append(results, ok("trigger %s sets the flag's row at each %s: for one reader", name, trigger.Event))
+			results = append(results, ok("trigger %s sets the flag's row at every %s, for one reader", name, trigger.Event))
 		default:
 			results = append(results, warning("DROP TRIGGER "+name+", then mqnotify init --trigger",
-				"trigger %s has the name of the flag's, and does something else", name))
+				"trigger %s has the name of a flag's trigger, and does something else", name))
 		}
 	}
 	if len(results) == 0 {
 		return []Result{ok("no trigger sets the flag, or none that this account may see (not needed)")}, nil
 	}
 	if err := t.exec(ctx, "SELECT 1 FROM "+schema.FlagTable+" WHERE FALSE"); server.Is(err, server.ErrNoSuchTable) {
-		results = append(results, problem("mqnotify init", "the triggers' table %s is not there: writing to the topic fails", schema.FlagTable))
+		results = append(results, problem("mqnotify init", "the triggers' table %s does not exist: writes to the topic fail", schema.FlagTable))
 	}
 	return results, nil
 }
 
-// sameBody reports whether a trigger does what mqnotify's would.
+// sameBody reports whether a trigger has the body of mqnotify's trigger.
 func sameBody(body, topic string, form schema.TriggerForm, event string) bool {
 	statement, err := schema.Trigger(topic, form, event)
 	_, want, _ := strings.Cut(statement, "FOR EACH ROW")

@@ -9,13 +9,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// seesTriggers asks whether the account may make triggers on all tables of the database, and so sees them.
+// seesTriggers asks whether the account may make, and therefore sees, triggers on all tables of the database.
 const seesTriggers = `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me)
 		+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
 	FROM ` + accountOfSession
 
-// ownWakes looks at the wake triggers on mqnotify's own tables, which `mqnotify init` makes. A restored database may lack them, or
-// name an account that does not exist.
+// ownWakes checks the wake triggers on mqnotify's own tables, which `mqnotify init` makes. A restored database may lack them, or their
+// account may not exist.
 func ownWakes(ctx context.Context, e *exam) (results []Result, err error) {
 	if !e.initialised {
 		return nil, nil
@@ -54,7 +54,7 @@ func ownWakes(ctx context.Context, e *exam) (results []Result, err error) {
 	return results, nil
 }
 
-// wakes looks at the wake triggers of the table.
+// wakes checks the wake triggers of the table.
 func wakes(ctx context.Context, t *topic) (results []Result, err error) {
 	states, _, err := wake.OfTable(ctx, t.db, t.table.Name)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// writers tells how a consumer will know the transactions that may still fill a
-// gap in the ids: the consumer itself tries.
+// writers reports how a consumer knows the transactions that may still fill a gap in the ids, by trying it as the consumer does.
 func writers(ctx context.Context, t *topic) ([]Result, error) {
 	way, grace, err := t.ask(ctx, "")
 	if err != nil {
@@ -18,12 +17,12 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 	t.way = way
 	late := "no row that commits late is lost"
 	if key, err := t.table.KeyColumn(""); err == nil && !key.AutoIncrement {
-		late = "that says little about a key that is not AUTO_INCREMENT"
+		late = "this does not help with a key that is not AUTO_INCREMENT"
 	}
 	besides := ""
 	if grace > 0 {
-		late = "of this server's own transactions no row that commits late is lost"
-		besides = "; for those of other servers a gap waits " + grace.String() + " (--grace), and a row that comes later is LOST"
+		late = "no row of this server's own transactions that commits late is lost"
+		besides = "; for transactions of other servers a gap stays open for " + grace.String() + " (--grace), and a row that arrives later is LOST"
 	}
 	switch way {
 	case "metadata-locks":
@@ -34,17 +33,17 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 			by = "the procedure " + schema.OpenWritersRoutine
 		}
 		note := ""
-		if !t.caps.MariaDB { // where a better way may be had
+		if !t.caps.MariaDB { // MySQL has a better way
 			_, _, err := t.ask(ctx, "metadata-locks")
 			if t.lost(err) {
 				return nil, err
 			}
 			if err != nil {
-				note = "; metadata_locks would tell (" + plain(err) + ")"
+				note = "; metadata_locks would (" + plain(err) + ")"
 			}
 		}
 		return []Result{ok("open writers are known by %s: %s; "+
-			"it does not tell which tables a transaction writes to%s%s", by, late, note, besides)}, nil
+			"it does not show which tables a transaction writes to%s%s", by, late, note, besides)}, nil
 	}
 	remedy := "GRANT EXECUTE ON PROCEDURE " + schema.OpenWritersRoutine + " (mqnotify init makes it), or PROCESS ON *.*, to the account"
 	if !t.caps.MariaDB {
@@ -54,7 +53,7 @@ func writers(ctx context.Context, t *topic) ([]Result, error) {
 		"and a transaction that stays open for longer may LOSE its rows", grace)}, nil
 }
 
-// ask has a consumer of the topic try a way.
+// ask lets a consumer of the topic try one way to know the writers; "" is the best that works.
 func (t *topic) ask(ctx context.Context, way string) (string, time.Duration, error) {
 	c, err := consumer.New(t.db, t.table.Name, consumer.Options{Writers: way})
 	if err != nil {

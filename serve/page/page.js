@@ -34,19 +34,19 @@ const since = (s) => (s < 1 ? "now" : s < 90 ? Math.round(s) + " s" : s < 5400 ?
 const path = (...parts) => "/topics/" + [state.topic, ...parts].map(encodeURIComponent).join("/");
 const isMore = (count) => count !== "0";
 
-// Topics, groups and who waits, every two seconds.
+// Refresh topics, groups and waiting sessions every two seconds.
 
 async function refresh() {
   try {
     const response = await ask("/topics");
-    if (response.status === 401) return login(state.token ? "This token is not known." : "");
+    if (response.status === 401) return login(state.token ? "The server does not know this token." : "");
     if (!response.ok) throw new Error((await response.json()).error);
     state.topics = (await response.json()).topics.filter((t) => t.scopes.includes("read"));
     byId("login").hidden = true;
     byId("main").hidden = false;
     byId("forget").hidden = !state.token;
     const away = state.topics.filter((t) => !t.reading).map((t) => t.topic);
-    if (!state.topics.length) sign("health", "bad", "this token reads no topic");
+    if (!state.topics.length) sign("health", "bad", "this token may not read any topic");
     else if (away.length) sign("health", "bad", "not being read: " + away.join(", "));
     else sign("health", "good", "all topics are being read");
     if (!state.topics.some((t) => t.topic === state.topic)) choose(wanted());
@@ -57,7 +57,7 @@ async function refresh() {
   }
 }
 
-// The topic that the address names, if it does.
+// The topic in the page's address, if there is one.
 function wanted() {
   try {
     return decodeURIComponent(location.hash.slice(1));
@@ -103,7 +103,7 @@ function show() {
     ? "The wake trigger works: every INSERT wakes the listeners."
     : "No wake trigger works: listeners poll, and find rows of other programs up to a second late. mqnotify wake install makes one.");
   byId("leader").textContent = gate.leader
-    ? `Session ${gate.leader} leads the gate, ${gate.followers} more ${gate.followers === 1 ? "waits" : "wait"} at it.`
+    ? `Session ${gate.leader} leads the gate, and ${gate.followers} more ${gate.followers === 1 ? "session waits" : "sessions wait"} at it.`
     : "No session leads the gate.";
 }
 
@@ -113,25 +113,25 @@ function none(columns, text) {
   return tr;
 }
 
-// The live tail: Server-Sent Events by fetch, since EventSource can't show a token.
+// The live tail reads Server-Sent Events with fetch, because EventSource can't send a token.
 
 async function follow() {
   state.stream?.abort();
   const control = (state.stream = new AbortController());
-  sign("stream", "", "connecting"); // what comes before it is live may not be shown
+  sign("stream", "", "connecting"); // messages before "live" may be missing
   let wait = 250;
   while (!control.signal.aborted) {
     try {
       const response = await ask(path("events"), { signal: control.signal, headers: state.cursor ? { "Last-Event-ID": state.cursor } : {} });
-      if ([400, 409, 431].includes(response.status)) state.cursor = ""; // the table was emptied, or it is no cursor
+      if ([400, 409, 431].includes(response.status)) state.cursor = ""; // the table was emptied, or the cursor is invalid
       if (!response.ok) throw new Error(response.status);
       await read(response.body.getReader(), () => {
         wait = 250;
         sign("stream", "good", "live");
       }, control.signal);
-    } catch (error) { /* it is told below, and tried again */ }
+    } catch (error) { /* shown below, then tried again */ }
     if (control.signal.aborted) return;
-    sign("stream", "bad", "cut off, coming back");
+    sign("stream", "bad", "disconnected, reconnecting");
     await new Promise((done) => setTimeout(done, wait * (0.5 + Math.random())));
     wait = Math.min(wait * 2, 5000);
   }
@@ -168,7 +168,7 @@ function take(line) {
   if (state.paused) {
     state.waiting.push(line);
     if (state.waiting.length > most) state.waiting.shift();
-    byId("pause").textContent = `Go on (${state.waiting.length})`;
+    byId("pause").textContent = `Resume (${state.waiting.length})`;
     return;
   }
   add(line);
@@ -179,7 +179,7 @@ function add(line) {
   list.querySelector(".empty")?.remove();
   let message;
   try {
-    // Ids may be larger than what a JavaScript number holds.
+    // Ids may be too large for a JavaScript number.
     message = JSON.parse(line.replace(/^\{"id":(\d+)/, '{"id":"$1"'));
   } catch (error) {
     message = { payload: line };
@@ -201,25 +201,25 @@ function matches(li) {
 }
 
 function empty() {
-  byId("tail").replaceChildren(element("li", "Messages that come from now on are shown here.", { class: "empty" }));
+  byId("tail").replaceChildren(element("li", "New messages are shown here.", { class: "empty" }));
 }
 
 function pause() {
   state.paused = !state.paused;
   byId("pause").setAttribute("aria-pressed", state.paused);
-  byId("pause").textContent = state.paused ? "Go on" : "Pause";
+  byId("pause").textContent = state.paused ? "Resume" : "Pause";
   if (!state.paused) for (const line of state.waiting.splice(0)) add(line);
 }
 
-// Dead letters, for who may see them.
+// Dead letters, for tokens with the scope admin.
 
 async function showDead() {
   const topic = state.topics.find((t) => t.topic === state.topic);
   const allowed = topic?.scopes.includes("admin");
   byId("dead").hidden = !allowed;
-  if (!allowed || document.activeElement?.closest("#letters")) return; // not away from under a finger
+  if (!allowed || document.activeElement?.closest("#letters")) return; // don't replace a button that has the focus
   const some = (topic.groups || []).some((g) => isMore(g.dead_letters));
-  if (!some) return byId("letters").replaceChildren(element("li", "There are none.", { class: "empty" }));
+  if (!some) return byId("letters").replaceChildren(element("li", "No dead letters.", { class: "empty" }));
   const response = await ask(path("dead-letters"));
   if (!response.ok) return;
   const letters = (await response.json()).dead_letters;
@@ -228,7 +228,7 @@ async function showDead() {
     li.append(element("span", `#${letter.message_id} of group ${letter.group}, ${letter.attempts} attempt${letter.attempts === 1 ? "" : "s"}, ${letter.failed_at}`));
     const buttons = element("span", undefined, { class: "do" });
     const retry = doing("Retry", `Group ${letter.group} tries it again`, "POST", letter.id, "retry");
-    retry.title = `Publishes the message anew, at the topic's end: of the groups, only ${letter.group} handles it`;
+    retry.title = `Publishes the message again, at the topic's end; of all groups only ${letter.group} handles it`;
     buttons.append(retry, doing("Delete", "Deleted", "DELETE", letter.id));
     li.append(buttons, element("span", letter.error, { class: "error" }));
     const bytes = Uint8Array.from(atob(letter.payload_base64), (c) => c.charCodeAt(0));
@@ -254,7 +254,7 @@ function doing(text, done, method, id, ...rest) {
   return button;
 }
 
-// Tokens stay in this tab.
+// The token is kept in this tab only.
 
 function login(text) {
   state.stream?.abort();
