@@ -1,5 +1,5 @@
-// Demo shows messages on their way from a producer to a consumer, without a server: on a MySQL-compatible engine inside its own
-// process. `mqnotify demo` shows the same on a server.
+// Demo shows how messages go from a producer to a consumer, without a server: on a MySQL-compatible engine inside its own process.
+// `mqnotify demo` shows the same on a server.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run returns the exit code: 0 also for a demo that a signal has ended, 1 for a failure, 2 for wrong arguments.
+// run returns the exit code: 0 for success or if a signal has ended the demo, 1 for a failure, 2 for wrong arguments.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := demo.Options{Topic: "messages", Out: stdout, Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	flags := pflag.NewFlagSet("demo", pflag.ContinueOnError)
@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, pflag.ErrHelp):
 		return 0
 	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("no arguments but flags: %q", flags.Args())
+		err = fmt.Errorf("it takes only flags, no arguments: %q", flags.Args())
 	case err == nil && o.Count < 1:
 		err = fmt.Errorf("--count %d: 1 or more", o.Count)
 	}
@@ -63,12 +63,12 @@ func show(ctx context.Context, o demo.Options, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	config := e.Config()
-	config.Logger = &mysql.NopLogger{} // its connections break at the end
+	config.Logger = &mysql.NopLogger{} // the engine breaks the connections at the end
 	consuming, err := notify.OpenConfig(config)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = consuming.Close() }() // nothing is lost with it
+	defer func() { _ = consuming.Close() }() // its error has no remedy
 	producing, err := notify.OpenConfig(config)
 	if err != nil {
 		return err
@@ -78,11 +78,11 @@ func show(ctx context.Context, o demo.Options, stderr io.Writer) (err error) {
 		return err
 	}
 	o.Writers, o.Grace = "unknown", time.Second // the engine can't show its transactions
-	_, _ = fmt.Fprintf(stderr, "An embedded MySQL-compatible engine listens on %s; a producer and a consumer work on it.\n"+
-		"For trying only: it forgets everything, and its transactions run one at a time, or they would lose rows.\n\n", config.Addr)
+	_, _ = fmt.Fprintf(stderr, "An embedded MySQL-compatible engine listens on %s; a producer and a consumer use it.\n"+
+		"For trying only: it stores nothing on the disk, and its transactions run one at a time.\n\n", config.Addr)
 	latencies, err := demo.Run(ctx, consuming, producing, o)
 	if len(latencies) > 0 {
-		_, _ = fmt.Fprintf(stderr, "\n%s.\nNext, on a server of yours: mqnotify demo, and mqnotify init, produce and consume.\n", latencies)
+		_, _ = fmt.Fprintf(stderr, "\n%s.\nNext, on your own server: mqnotify demo, then mqnotify init, produce and consume.\n", latencies)
 	}
 	return err
 }

@@ -1,7 +1,6 @@
-// Package tracing carries an OpenTelemetry trace from the publisher of a message to its
-// handler, in the message's headers traceparent and tracestate (W3C Trace Context). It uses
-// the OpenTelemetry API alone: in a program without an SDK nothing is recorded, and the
-// headers that a message came with are passed on.
+// Package tracing carries an OpenTelemetry trace from a message's publisher to its handler, in the headers traceparent and tracestate (W3C
+// Trace Context). It uses only the OpenTelemetry API: in a program without an SDK nothing is recorded, and a received message's trace is
+// passed on.
 package tracing
 
 import (
@@ -18,11 +17,11 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// name is the instrumentation's.
+// name is the instrumentation's name.
 const name = "github.com/mqnotify/mqnotify/tracing"
 
-// Inject writes the trace of ctx into the message's headers, if ctx has one. Call it
-// before producer.Publish. The map is the message's own afterwards.
+// Inject writes the trace of ctx, if it has one, into the message's headers. Call it before producer.Publish. It replaces m.Headers with a
+// copy, and does not change the map that the caller has set.
 func Inject(ctx context.Context, m *producer.Message) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return
@@ -35,13 +34,13 @@ func Inject(ctx context.Context, m *producer.Message) {
 	m.Headers = headers
 }
 
-// Context is ctx with the trace that the message came with, if any.
+// Context returns ctx with the message's trace, if it has one.
 func Context(ctx context.Context, m consumer.Message) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(m.Headers))
 }
 
-// Each is consumer.Each with a span around each call of the handler, a child of the
-// publisher's. A nil provider means otel.GetTracerProvider().
+// Each is consumer.Each with a span around each call of the handler, a child of the publisher's span. A nil provider means
+// otel.GetTracerProvider().
 func Each(provider trace.TracerProvider, handle func(ctx context.Context, m consumer.Message) error) consumer.Handler {
 	if provider == nil {
 		provider = otel.GetTracerProvider()

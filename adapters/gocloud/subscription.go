@@ -21,23 +21,22 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// forever is how often a message that is refused comes again.
+// forever is the number of retries of a message, which has no limit.
 const forever = math.MaxInt32
 
 // SubscriptionOptions are a subscription's settings. The zero value is ready for use.
 type SubscriptionOptions struct {
-	// Visibility is after how long a message comes to another receiver when its own has
-	// died. 0 means 30 s. A receiver that lives keeps its messages until it answers.
+	// Visibility is the time after which another receiver gets the messages of a dead one. 0 means 30 s. A receiver that lives keeps
+	// its messages until it answers.
 	Visibility time.Duration
-	// InFlight is how many messages are received and not answered at most. 0 means 1000.
+	// InFlight limits the messages that are received and not answered. 0 means 1000.
 	InFlight int
-	// Logger gets what the worker says; that a message was refused is a debug line. nil means slog.Default.
+	// Logger gets the worker's log lines. A nack is logged at level debug. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// OpenSubscription opens a subscription of a topic. It does not connect: Receive does,
-// and returns NotFound where there is none. The caller keeps db, and closes it after the
-// subscription's Shutdown.
+// OpenSubscription opens a subscription of a topic. It does not connect. Receive connects, and returns NotFound if the subscription
+// does not exist. The caller keeps db, and closes it after the subscription's Shutdown.
 func OpenSubscription(db *notify.DB, topic, name string, options SubscriptionOptions) *pubsub.Subscription {
 	return pubsub.NewSubscription(newSubscription(db, topic, name, options),
 		&batcher.Options{MaxBatchSize: 100, MaxHandlers: 2}, &batcher.Options{MaxBatchSize: 1000, MaxHandlers: 2})
@@ -53,19 +52,19 @@ func newSubscription(db *notify.DB, topic, name string, options SubscriptionOpti
 	}
 }
 
-// subscription implements [driver.Subscription]: a worker whose handlers wait for the
-// answers to what ReceiveBatch has handed out.
+// subscription implements [driver.Subscription] with a worker, whose handlers wait until the messages that ReceiveBatch has returned
+// are answered.
 type subscription struct {
 	db      *notify.DB
 	name    string
 	options SubscriptionOptions
-	owned   bool // db is closed with it
+	owned   bool // Close closes db
 	come    chan *delivery
 	ctx     context.Context //nolint:containedctx // the worker's: Close ends it
 	cancel  context.CancelFunc
 
 	mu      sync.Mutex
-	running chan struct{} // closed when the worker has ended, nil before it began
+	running chan struct{} // closed when the worker has ended; nil until it begins
 	failed  error
 }
 
@@ -77,7 +76,7 @@ type delivery struct {
 	answered chan error // one slot
 }
 
-// calm logs that a task failed as a debug line if it was refused, because its receiver knows that.
+// calm lowers the log lines of nacks to level debug, because the receiver has sent the nack itself.
 type calm struct{ slog.Handler }
 
 func (c calm) Handle(ctx context.Context, r slog.Record) error {
@@ -99,13 +98,13 @@ func (c calm) WithGroup(name string) slog.Handler { return calm{c.Handler.WithGr
 
 var errNack = errors.New("gocloud: not acknowledged")
 
-// begin starts the worker, unless it runs.
+// begin starts the worker unless it runs.
 func (s *subscription) begin() (running <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running != nil {
 		select {
-		case <-s.running: // it failed: once more
+		case <-s.running: // it has failed: start it again
 		default:
 			return s.running
 		}
@@ -134,7 +133,7 @@ func (s *subscription) work() error {
 	}, s.handle)
 }
 
-// handle hands a task to a receiver and waits for the answer.
+// handle gives a task to ReceiveBatch and waits for the answer.
 func (s *subscription) handle(ctx context.Context, task queue.Task) error {
 	d := &delivery{task, make(chan error, 1)}
 	select {
@@ -162,8 +161,8 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			case d = <-s.come:
 			case <-ended:
 				err := s.failure()
-				if s.IsRetryable(err) { // Receive does not return it
-					s.options.Logger.WarnContext(ctx, "the subscription does not come to work and begins again", "queue", s.name, "error", err)
+				if s.IsRetryable(err) { // Receive does not return the error
+					s.options.Logger.WarnContext(ctx, "the subscription failed; trying again", "queue", s.name, "error", err)
 				}
 				return nil, err
 			case <-ctx.Done():
@@ -179,7 +178,7 @@ func (s *subscription) ReceiveBatch(ctx context.Context, most int) (messages []*
 			}
 		}
 		metadata, body, err := unwrap(d.task.Payload)
-		if err != nil { // no receiver could answer it
+		if err != nil { // no receiver can handle it
 			d.answered <- fmt.Errorf("%w: %w", notify.ErrDead, err)
 			continue
 		}
@@ -205,19 +204,19 @@ func (s *subscription) failure() error {
 	return cmp.Or(s.failed, errEnded)
 }
 
-// SendAcks implements [driver.Subscription]: the tasks are done when it returns. It may be
-// called again with the same ids after any error.
+// SendAcks implements [driver.Subscription]. The tasks are done when it returns nil. After an error it may be called again with the
+// same ids.
 func (s *subscription) SendAcks(ctx context.Context, ids []driver.AckID) error {
 	tx, err := s.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	// In one order, so that two who acknowledge at once don't deadlock.
+	// In the order of the ids, so that two calls at the same time do not deadlock.
 	byID := func(a, b driver.AckID) int { return cmp.Compare(a.(*delivery).task.ID, b.(*delivery).task.ID) }
 	for _, id := range slices.SortedFunc(slices.Values(ids), byID) {
 		err := queue.FinishTx(ctx, tx, id.(*delivery).task)
-		if err != nil && !errors.Is(err, queue.ErrClaimLost) { // done before, or another's by now
+		if err != nil && !errors.Is(err, queue.ErrClaimLost) { // it was done before, or another receiver has it
 			return err
 		}
 	}
@@ -231,7 +230,7 @@ func (s *subscription) SendAcks(ctx context.Context, ids []driver.AckID) error {
 // CanNack implements [driver.Subscription].
 func (*subscription) CanNack() bool { return true }
 
-// SendNacks implements [driver.Subscription]: the worker gives the tasks back at once.
+// SendNacks implements [driver.Subscription]. The worker gives the tasks back at once.
 func (*subscription) SendNacks(_ context.Context, ids []driver.AckID) error {
 	answer(ids, errNack)
 	return nil
@@ -241,28 +240,27 @@ func answer(ids []driver.AckID, err error) {
 	for _, id := range ids {
 		select {
 		case id.(*delivery).answered <- err:
-		default: // it was answered before
+		default: // already answered
 		}
 	}
 }
 
-// IsRetryable implements [driver.Subscription]: an error that it denies ends the
-// subscription for good, so all that pass are tried again. To acknowledge twice, or to begin
-// the worker again, does no harm.
+// IsRetryable implements [driver.Subscription]. It returns true for all transient errors, because any other error ends the subscription
+// for good. It is safe to acknowledge twice and to start the worker again.
 func (*subscription) IsRetryable(err error) bool {
 	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) || server.Busy(err)
 }
 
-// As implements [driver.Subscription]: a **notify.DB gets the database.
+// As implements [driver.Subscription]. It sets a **notify.DB to the database.
 func (s *subscription) As(i any) bool { return asDB(s.db, i) }
 
-// ErrorAs implements [driver.Subscription], as errors.As.
+// ErrorAs implements [driver.Subscription] with errors.As.
 func (*subscription) ErrorAs(err error, i any) bool { return errors.As(err, i) }
 
 // ErrorCode implements [driver.Subscription].
 func (*subscription) ErrorCode(err error) gcerrors.ErrorCode { return code(err) }
 
-// Close implements [driver.Subscription]: what was not answered comes to another.
+// Close implements [driver.Subscription]. Other receivers get the messages that were not answered.
 func (s *subscription) Close() error {
 	s.cancel()
 	s.mu.Lock()

@@ -21,8 +21,8 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// CreateTopic makes a topic without subscriptions, in the database where `mqnotify init`
-// has made the tables. One that is there stays as it is. A name has no slash.
+// CreateTopic makes a topic without subscriptions, in a database with the tables of `mqnotify init`. It does not change an existing
+// topic. A name must not contain a slash.
 func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
 	if strings.Contains(name, "/") {
 		return fmt.Errorf("gocloud: topic %q: %w: a topic's name has no slash", name, notify.ErrOptions)
@@ -30,8 +30,8 @@ func CreateTopic(ctx context.Context, db *notify.DB, name string) error {
 	return queue.Create(ctx, db, name+"/", queue.Options{})
 }
 
-// CreateSubscription makes a subscription of a topic: it has what is sent from now on.
-// One that is there stays as it is.
+// CreateSubscription makes a subscription of a topic, which gets the messages that are sent from now on. It does not change an existing
+// subscription. A name must not contain a slash.
 func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) error {
 	if name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("gocloud: subscription %q: %w: give a name, without a slash", name, notify.ErrOptions)
@@ -47,8 +47,8 @@ func CreateSubscription(ctx context.Context, db *notify.DB, topic, name string) 
 	return queue.Create(ctx, db, topic+"/"+name, queue.Options{})
 }
 
-// OpenTopic opens a topic. It does not connect: Send does, and returns NotFound where
-// there is no such topic. The caller keeps db, and closes it after the topic's Shutdown.
+// OpenTopic opens a topic. It does not connect. Send connects, and returns NotFound if the topic does not exist. The caller keeps db, and
+// closes it after the topic's Shutdown.
 func OpenTopic(db *notify.DB, name string) *pubsub.Topic {
 	return pubsub.NewTopic(&topic{db: db, name: name, queues: make(map[string]*queue.Queue)},
 		&batcher.Options{MaxBatchSize: 1000, MaxHandlers: 4})
@@ -58,7 +58,7 @@ func OpenTopic(db *notify.DB, name string) *pubsub.Topic {
 type topic struct {
 	db    *notify.DB
 	name  string
-	owned bool // db is closed with it
+	owned bool // Close closes db
 
 	mu     sync.Mutex
 	queues map[string]*queue.Queue
@@ -98,7 +98,7 @@ func (t *topic) SendBatch(ctx context.Context, messages []*driver.Message) error
 	return nil
 }
 
-// send enters the tasks into the queues of all subscriptions, and returns these.
+// send enters the tasks into the queues of all subscriptions, and returns these queues.
 func (t *topic) send(ctx context.Context, entries []queue.Entry) (queues []*queue.Queue, err error) {
 	tx, err := t.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -122,11 +122,11 @@ func (t *topic) send(ctx context.Context, entries []queue.Entry) (queues []*queu
 	return queues, tx.Commit()
 }
 
-// subscriptions are the topic's. It locks nothing: a program that makes one meanwhile can't tell
-// whether this is sent before or after.
+// subscriptions returns the names of the queues of the topic's subscriptions. It locks nothing: a subscription that is made at the same
+// time may or may not get the messages.
 func (t *topic) subscriptions(ctx context.Context, tx *sqlx.Tx) (names []string, err error) {
 	marker := t.name + "/"
-	// NUL is less than the space with which the server fills up the shorter name, and "0" is next to "/".
+	// The server pads the shorter name with spaces, and NUL is less than a space. "0" is the character after "/".
 	err = tx.SelectContext(ctx, &names, "SELECT name FROM "+schema.QueueTable+
 		" WHERE name > ? AND name < ? ORDER BY name", marker+"\x00", t.name+"0")
 	if err != nil {
@@ -153,14 +153,14 @@ func (t *topic) queue(name string) (*queue.Queue, error) {
 	return q, nil
 }
 
-// IsRetryable implements [driver.Topic]: deadlocks and locks that took too long are, since
-// nothing was sent then. After a lost connection the transaction may have been committed.
+// IsRetryable implements [driver.Topic]. It returns true for deadlocks and lock timeouts, after which nothing was sent. After a lost
+// connection the transaction may have been committed.
 func (*topic) IsRetryable(err error) bool { return server.Retryable(err) }
 
-// As implements [driver.Topic]: a **notify.DB gets the database.
+// As implements [driver.Topic]. It sets a **notify.DB to the database.
 func (t *topic) As(i any) bool { return asDB(t.db, i) }
 
-// ErrorAs implements [driver.Topic], as errors.As.
+// ErrorAs implements [driver.Topic] with errors.As.
 func (*topic) ErrorAs(err error, i any) bool { return errors.As(err, i) }
 
 // ErrorCode implements [driver.Topic].
@@ -206,11 +206,11 @@ func code(err error) gcerrors.ErrorCode {
 	return gcerrors.Unknown
 }
 
-// magic begins a payload that has metadata before the body.
+// magic is the beginning of a payload that has metadata before the body.
 const magic = "mqnotify-gocloud "
 
-// wrap is a message as a task's payload: magic, the metadata as JSON, a line's end, and
-// the body; without metadata the body alone, unless it begins with magic itself.
+// wrap returns a message as a task's payload: magic, the metadata as JSON, a newline, and the body. A message without metadata is its
+// body alone, unless the body begins with magic.
 func wrap(m *driver.Message) ([]byte, error) {
 	if len(m.Metadata) == 0 && !strings.HasPrefix(string(m.Body), magic) {
 		return m.Body, nil
@@ -222,7 +222,7 @@ func wrap(m *driver.Message) ([]byte, error) {
 	return append(append(append([]byte(magic), metadata...), '\n'), m.Body...), nil
 }
 
-// unwrap undoes wrap.
+// unwrap reverses wrap.
 func unwrap(payload []byte) (metadata map[string]string, body []byte, err error) {
 	rest, ok := strings.CutPrefix(string(payload), magic)
 	if !ok {

@@ -21,9 +21,7 @@ func init() {
 	pubsub.DefaultURLMux().RegisterSubscription("mysql", o)
 }
 
-// opener opens mysql://user:password@host:3306/database?topic=T and
-// ...&subscription=S. A subscription's URL may have visibility=DURATION and in_flight=NUMBER, as
-// in SubscriptionOptions; further parameters are the driver's. Each has a DB of its own.
+// opener opens the URLs that the package comment describes.
 type opener struct{}
 
 // OpenTopicURL implements [pubsub.TopicURLOpener].
@@ -58,12 +56,12 @@ func (*opener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Subsc
 	var err error
 	if text, there := take("visibility"); there {
 		if options.Visibility, err = time.ParseDuration(text); err != nil {
-			return nil, fmt.Errorf("gocloud: visibility=%q: a duration such as 30s: %w", text, notify.ErrOptions)
+			return nil, fmt.Errorf("gocloud: visibility=%q: write a duration such as 30s: %w", text, notify.ErrOptions)
 		}
 	}
 	if text, there := take("in_flight"); there {
 		if options.InFlight, err = strconv.Atoi(text); err != nil || options.InFlight < 1 {
-			return nil, fmt.Errorf("gocloud: in_flight=%q: a number from 1 on: %w", text, notify.ErrOptions)
+			return nil, fmt.Errorf("gocloud: in_flight=%q: write a number of at least 1: %w", text, notify.ErrOptions)
 		}
 	}
 	db, topic, err := open(u, parameters)
@@ -78,7 +76,7 @@ func (*opener) OpenSubscriptionURL(_ context.Context, u *url.URL) (*pubsub.Subsc
 
 var errNoTopic = errors.New("gocloud: name the topic: mysql://user:password@host/database?topic=T")
 
-// open opens the database with those parameters that are left for the driver.
+// open opens the database with the remaining parameters, which are the driver's, and returns the topic's name.
 func open(u *url.URL, parameters url.Values) (db *notify.DB, topic string, err error) {
 	if topic = parameters.Get("topic"); topic == "" {
 		return nil, "", errNoTopic

@@ -16,7 +16,7 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// delayed is a message as a task's payload.
+// delayed is the payload of a task that holds a delayed message.
 type delayed struct {
 	Topic   string            `json:"topic"`
 	Headers map[string]string `json:"headers"`
@@ -31,9 +31,9 @@ func delayedEntry(topic string, m producer.Message, wait time.Duration) (queue.E
 	return queue.Entry{Payload: payload, Delay: wait, Retries: math.MaxInt32}, nil
 }
 
-// delayOf is how long the message is to wait from now on, never too short. Its metadata has the duration, counted from when it
-// was set, and the time, cut to whole seconds: so no message waits longer than the duration, nor longer than until the end of
-// that second, however late it is published.
+// delayOf returns how long the message must wait from now on. The metadata has the duration, counted from when it was set, and the end of
+// the delay, truncated to whole seconds. A message waits no longer than the duration, nor longer than the end of that second, however
+// late it is published; it never waits too short.
 func delayOf(m *message.Message) (time.Duration, error) {
 	until := m.Metadata.Get(delay.DelayedUntilKey)
 	if until == "" {
@@ -50,7 +50,7 @@ func delayOf(m *message.Message) (time.Duration, error) {
 	return left, nil
 }
 
-// deliver brings messages into their topics when they are due, each once, until ctx ends.
+// deliver publishes delayed messages to their topics when they are due, each once, until ctx ends.
 func (s *Subscriber) deliver(ctx context.Context) error {
 	q, err := queue.New(s.db, s.config.DelayQueue, queue.Options{Logger: s.config.Consumer.Logger})
 	if err != nil {

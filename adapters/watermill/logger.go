@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// handler gives what mqnotify logs to a Watermill logger.
+// handler passes mqnotify's log records to a Watermill logger.
 type handler struct{ to watermill.LoggerAdapter }
 
 var _ slog.Handler = handler{}
@@ -51,5 +51,5 @@ func (h handler) WithAttrs(attributes []slog.Attr) slog.Handler {
 	return handler{h.to.With(fields)}
 }
 
-// WithGroup keeps the names flat, as Watermill's fields are.
+// WithGroup ignores the group, because Watermill's fields have no groups.
 func (h handler) WithGroup(string) slog.Handler { return h }

@@ -25,13 +25,12 @@ var errClosed = fmt.Errorf("watermill: %w", notify.ErrClosed)
 
 // PublisherConfig are a Publisher's settings. The zero value is ready for use.
 type PublisherConfig struct {
-	// InitializeSchema makes a topic's table when it is first published to.
+	// InitializeSchema makes a topic's table at its first publish.
 	InitializeSchema bool
-	// DelayQueue is the queue (package queue) where messages wait that are to come later, as Watermill's package
-	// components/delay says in their metadata. A Subscriber with the same DelayQueue brings them into their topics. Empty
-	// means that such messages are refused.
+	// DelayQueue is the queue (package queue) where messages wait that have a delay of Watermill's package components/delay. A
+	// Subscriber with the same DelayQueue publishes them to their topics. If it is empty, Publish refuses such messages.
 	DelayQueue string
-	// Producer are the settings of the producers, one for each topic.
+	// Producer has the settings of the producers; there is one for each topic.
 	Producer producer.Options
 }
 
@@ -50,8 +49,8 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher does not connect. The caller keeps db and closes it after the Publisher.
-// A nil logger logs nothing.
+// NewPublisher returns a Publisher. It does not connect. The caller keeps db and closes it after the Publisher. With a nil logger nothing
+// is logged.
 func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if db == nil {
 		return nil, errors.New("watermill: no database")
@@ -72,17 +71,16 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 	return p, nil
 }
 
-// Publish implements [message.Publisher]: the messages are all there or none, when it
-// returns. The context is that of the first message. Its errors are those of
-// producer.Publish: after notify.ErrUnknown it is not known whether they are there, and after Close it is notify.ErrClosed.
+// Publish implements [message.Publisher]. When it returns nil, all messages are committed; after an error none is, except that after
+// notify.ErrUnknown this is unknown. The context is the first message's. Its errors are those of producer.Publish; after Close it returns
+// notify.ErrClosed.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.publish(nil, topic, messages)
 }
 
-// WithTx returns a publisher whose messages are published if the caller commits the transaction, and never were if not: an
-// outbox without a forwarder. Their listeners are woken by the topic's wake trigger, and find them by polling,
-// within a second, where there is none. Its Close does nothing; the Publisher must stay open. After an error of Publish the caller rolls
-// back.
+// WithTx returns a publisher that publishes in the caller's transaction: an outbox without a forwarder. The topic's wake trigger wakes
+// listeners at the commit; without a wake trigger they find the messages by polling, within a second. Close of the returned publisher
+// does nothing; p must stay open. After an error of Publish the caller must roll back.
 func (p *Publisher) WithTx(tx notify.Tx) message.Publisher { return txPublisher{p, tx} }
 
 type txPublisher struct {
@@ -96,7 +94,7 @@ func (p txPublisher) Publish(topic string, messages ...*message.Message) error {
 
 func (p txPublisher) Close() error { return nil }
 
-// publish publishes in the transaction, or in one of its own if that is nil.
+// publish publishes in tx, or in a transaction of its own if tx is nil.
 func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -115,7 +113,7 @@ func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Mess
 	for _, m := range messages {
 		headers := make(map[string]string, len(m.Metadata)+1)
 		maps.Copy(headers, m.Metadata)
-		maps.DeleteFunc(headers, func(name, _ string) bool { return header.Reserved(name) }) // of a message that was consumed
+		maps.DeleteFunc(headers, func(name, _ string) bool { return header.Reserved(name) }) // a message that was consumed may have such headers
 		if m.UUID != "" {
 			headers[uuidHeader] = m.UUID
 		}
@@ -135,7 +133,7 @@ func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Mess
 		later = append(later, entry)
 	}
 	if len(later) > 0 && p.delayed == nil {
-		return errors.New("watermill: the message has a delay, and the publisher no DelayQueue where it could wait")
+		return errors.New("watermill: the message has a delay, and the publisher has no DelayQueue: set PublisherConfig.DelayQueue")
 	}
 	in := func(ctx context.Context, tx notify.Tx) error {
 		if _, err := to.PublishTx(ctx, tx, rows...); err != nil {
@@ -163,7 +161,7 @@ func (p *Publisher) publish(tx notify.Tx, topic string, messages []*message.Mess
 	return nil
 }
 
-// producer is the topic's; the caller counts as publishing until it says Done.
+// producer returns the topic's producer. The caller calls p.publishes.Done after its use.
 func (p *Publisher) producer(topic string) (*producer.Producer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +179,7 @@ func (p *Publisher) producer(topic string) (*producer.Producer, error) {
 	return p.producers[topic], nil
 }
 
-// Close waits for publishes under way. It may be called twice.
+// Close waits for running publishes and closes the Publisher. It may be called twice.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -220,7 +218,7 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 	if t.made[topic] {
 		return nil
 	}
-	db, err := core.Beside(t.db) // the pool's connections may all be in transactions that publish to the topic
+	db, err := core.Beside(t.db) // all connections of the pool may be in transactions that publish to the topic
 	if err != nil {
 		return fmt.Errorf("watermill: %w", err)
 	}

@@ -19,30 +19,26 @@ import (
 
 // SubscriberConfig are a Subscriber's settings. The zero value is ready for use.
 type SubscriberConfig struct {
-	// ConsumerGroup stores the offset under this name, and has one active subscription, or
-	// with Consumer.MembersShare as many as there are, which share the messages by their
-	// key (the metadata key); empty means that each subscription reads for itself.
+	// ConsumerGroup is the name of the group that stores the offset. One subscription of the group is active, or with
+	// Consumer.MembersShare all are, and share the messages by the metadata key. If it is empty, each subscription gets all messages.
 	ConsumerGroup string
 	// From is where to begin without a stored offset, as consumer.Options.From; empty means the topic's beginning.
 	From string
-	// NackResendSleep is how long a message that was not acknowledged waits before it
-	// is handed out again. 0 means 10 ms, a negative value none.
+	// NackResendSleep is the wait before a message is delivered again after a Nack. 0 means 10 ms, a negative value no wait.
 	NackResendSleep time.Duration
-	// AckDeadline is how long a message may take: one that is neither acknowledged nor
-	// refused by then is handed out again, and its context ends. 0 means no end.
+	// AckDeadline is how long a message may stay without Ack or Nack. Then its context ends, and it is delivered again. 0 means no limit.
 	AckDeadline time.Duration
-	// Transaction hands out each message inside the transaction that stores the group's offset; TxFromContext has it from
-	// the message's context. What is written there is written exactly once. The transaction is committed after the
-	// message's Ack and rolled back after its Nack: neither must be done by the handler. It needs a ConsumerGroup.
+	// Transaction delivers each message in the transaction that stores the group's offset. TxFromContext returns the transaction from the
+	// message's context. What the handler writes in it is written exactly once. The adapter commits after the message's Ack and rolls
+	// back after its Nack; the handler must do neither. Transaction needs a ConsumerGroup.
 	Transaction bool
-	// DelayQueue is that of the publishers whose messages are to come later. The Subscriber brings them into their topics
-	// when they are due, from its first Subscribe to Close; several subscribers share the work. Empty means that it does not.
+	// DelayQueue is the DelayQueue of publishers. The Subscriber publishes delayed messages to their topics when they are due, from its
+	// first Subscribe to Close. Several subscribers share the work. If it is empty, the Subscriber does not.
 	DelayQueue string
-	// InitializeSchema makes a topic's table when it is first subscribed to. Without it
-	// SubscribeInitialize does.
+	// InitializeSchema makes a topic's table at its first Subscribe. Without it, call SubscribeInitialize.
 	InitializeSchema bool
-	// Consumer are further settings of the consumers, one for each subscription. Group,
-	// From, MaxAttempts, Retry, StopAtEnd and HandlerTimeout are set by the adapter.
+	// Consumer has further settings of the consumers; there is one for each subscription. The adapter sets Group, From, MaxAttempts,
+	// Retry, StopAtEnd and HandlerTimeout.
 	Consumer consumer.Options
 }
 
@@ -53,12 +49,12 @@ type Subscriber struct {
 	logger watermill.LoggerAdapter
 	tables tables
 
-	ctx    context.Context //nolint:containedctx // the life of the subscriptions: Close ends it
+	ctx    context.Context //nolint:containedctx // Close ends it, and with it the subscriptions
 	cancel context.CancelFunc
 
 	mu            sync.Mutex
 	closed        bool
-	delivers      bool // delayed messages
+	delivers      bool // deliver has been started
 	subscriptions sync.WaitGroup
 }
 
@@ -67,11 +63,11 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// errNack makes the consumer hand a message out again.
+// errNack makes the consumer deliver a message again.
 var errNack = errors.New("watermill: not acknowledged")
 
-// NewSubscriber does not connect. The caller keeps db and closes it after the Subscriber.
-// A nil logger logs nothing.
+// NewSubscriber returns a Subscriber. It does not connect. The caller keeps db and closes it after the Subscriber. With a nil logger
+// nothing is logged.
 func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if db == nil {
 		return nil, errors.New("watermill: no database")
@@ -91,7 +87,7 @@ func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.Logg
 	options.StopAtEnd = false
 	options.HandlerTimeout = config.AckDeadline
 	if options.StopTimeout == 0 {
-		options.StopTimeout = time.Nanosecond // who closes does not wait for an acknowledgement
+		options.StopTimeout = time.Nanosecond // Close does not wait for an acknowledgement
 	}
 	if options.Logger == nil {
 		options.Logger = slogger(logger)
@@ -101,15 +97,14 @@ func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.Logg
 	return s, nil
 }
 
-// SubscribeInitialize implements [message.SubscribeInitializer]: it makes the topic's table.
+// SubscribeInitialize implements [message.SubscribeInitializer]. It makes the topic's table.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	t := tables{db: s.db, init: true, delayQueue: s.config.DelayQueue}
 	return t.ready(s.ctx, topic)
 }
 
-// Subscribe implements [message.Subscriber]. The channel is closed when ctx ends, at
-// Close, or when the consumer can't go on, which is logged. A lost connection is no
-// end.
+// Subscribe implements [message.Subscriber]. The channel is closed when ctx ends, at Close, or when the consumer fails, which is logged.
+// The consumer reconnects after a lost connection.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +122,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		s.delivers = true
 		s.subscriptions.Go(func() {
 			if err := s.deliver(s.ctx); err != nil && s.ctx.Err() == nil {
-				s.logger.Error("delayed messages stay where they are", err, watermill.LogFields{"queue": s.config.DelayQueue})
+				s.logger.Error("delayed messages are not delivered any more", err, watermill.LogFields{"queue": s.config.DelayQueue})
 			}
 		})
 	}
@@ -162,7 +157,7 @@ func (s *Subscriber) Close() error {
 
 type txKey struct{}
 
-// TxFromContext returns the transaction that a message was handed out in, from its context, if
+// TxFromContext returns the transaction in which a message was delivered, from the message's context. It returns false unless
 // SubscriberConfig.Transaction is set.
 func TxFromContext(ctx context.Context) (*sqlx.Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*sqlx.Tx)
@@ -174,10 +169,10 @@ type subscription struct {
 	topic  string
 	out    chan *message.Message
 	ctx    context.Context //nolint:containedctx // ends the subscription
-	values context.Context //nolint:containedctx // what a message's context has of the subscriber's
+	values context.Context //nolint:containedctx // Subscribe's context, the parent of messages' contexts
 }
 
-// handle hands a row out, and returns when it was acknowledged.
+// handle delivers a row and returns when it is acknowledged.
 func (s *subscription) handle(ctx context.Context, tx *sqlx.Tx, row consumer.Message) error {
 	m := s.message(row)
 	values := s.values

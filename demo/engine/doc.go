@@ -1,11 +1,11 @@
-// Package engine is a MySQL-compatible engine inside the own process, for `go run ./demo`: so the real producer and consumer
-// can be seen at work without a server. It is for trying only: all is in memory, and one transaction runs at a time.
+// Package engine is a MySQL-compatible engine inside the demo's process, so that `go run ./demo` shows the real producer and consumer
+// without a server. It is for trying only: all data are in memory, and one transaction runs at a time.
 //
-// It is github.com/dolthub/go-mysql-server. Two things of it are replaced here, since the demo could not work with them:
+// It is github.com/dolthub/go-mysql-server. The package replaces two parts of it, with which the demo could not work:
 //
-//   - its tables: each session commits a whole copy of every table that it has read, so that a mere SELECT undoes the INSERT
-//     that committed meanwhile (500 INSERTs beside a reader left 276 rows). Here a statement that touches a table, or the
-//     transaction that it is in, has all the tables to itself (see handler);
-//   - its advisory locks: whoever asks at the right moment gets them, which is nearly always the session that has just
-//     released, while MySQL serves its waiters in turn; and it cuts a timeout down to whole seconds (see locks).
+//   - Its tables. Each session commits a copy of every table that it has read, so that a SELECT undoes an INSERT that was committed
+//     meanwhile (after 500 INSERTs next to a reader 276 rows were left). Here a transaction that uses a table has all tables to itself
+//     (see handler).
+//   - Its advisory locks. The session that asks at the right moment gets a lock, nearly always the session that has just released it,
+//     while MySQL serves waiting sessions in order. It also truncates a timeout to whole seconds (see locks).
 package engine

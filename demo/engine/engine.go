@@ -27,26 +27,23 @@ const (
 	host     = "127.0.0.1"
 )
 
-// Engine is a running engine. Its methods may be called by several goroutines at
-// once.
+// Engine is a running engine. Safe for concurrent use.
 type Engine struct {
 	config   *mysql.Config
 	engine   *sqle.Engine
 	server   *server.Server
 	listener *listener
 	locks    *locks
-	stop     context.CancelFunc // ends every statement that runs
-	served   chan struct{}      // closed when no connection is accepted any more
+	stop     context.CancelFunc // ends all running statements
+	served   chan struct{}      // closed when the server accepts no connection any more
 	closing  sync.Once
 }
 
-// Start starts an engine on a free port of 127.0.0.1, with an empty database
-// named demo, and returns once it has answered. ctx bounds the start alone: the
-// engine runs until Close. The account it lets in has a password of its own, made
-// anew at each start, since the engine can read files for whoever may connect.
+// Start starts an engine on a free port of 127.0.0.1, with an empty database named demo, and returns when it answers. ctx limits only the
+// start: the engine runs until Close. Its account has a random password, because the engine can read files for every client that may
+// connect.
 //
-// The engine logs through the process-wide logger of logrus, and has settings
-// that are process-wide too: Start silences the one and corrects the others.
+// The engine logs to logrus's process-wide logger, which Start silences, and has process-wide variables, some of which Start corrects.
 func Start(ctx context.Context) (*Engine, error) {
 	logrus.SetOutput(io.Discard)
 	correctVariables()
@@ -95,7 +92,7 @@ func (e *Engine) serve(life context.Context) error {
 	}
 	go func() {
 		defer close(e.served)
-		_ = e.server.Start() // until the listener is closed; it returns nothing else
+		_ = e.server.Start() // returns only the error of the closed listener
 	}()
 	return nil
 }
@@ -109,11 +106,10 @@ func (e *Engine) ping(ctx context.Context) error {
 	return errors.Join(db.PingContext(ctx), db.Close())
 }
 
-// Config returns how to connect, password included: a copy, the caller's own.
+// Config returns a copy of the configuration for connections, with the password.
 func (e *Engine) Config() *mysql.Config { return e.config.Clone() }
 
-// Close ends all statements and connections and forgets all data. It returns
-// when everything has stopped, and may be called again.
+// Close ends all statements and connections and drops all data. It returns when everything has stopped, and may be called twice.
 func (e *Engine) Close() error {
 	var err error
 	e.closing.Do(func() {
@@ -121,14 +117,13 @@ func (e *Engine) Close() error {
 		err = e.server.Close()
 		<-e.served
 		e.listener.closeConns()
-		// It stops the engine's background threads, and returns that their
-		// context has been cancelled, always.
+		// This stops the engine's background threads. Its error is always that their context was cancelled.
 		_ = e.engine.Close()
 	})
 	return err
 }
 
-// provider adds functions to the databases of the engine; they come before its own.
+// provider adds functions to the engine's databases. They take precedence over the engine's own.
 type provider struct {
 	*memory.DbProvider
 	functions map[string]enginesql.Function
@@ -139,13 +134,12 @@ func (p provider) Function(_ *enginesql.Context, name string) (enginesql.Functio
 	return f, ok
 }
 
-// newAnalyzer returns the engine's analyzer without the rule that turns
-// SELECT MAX(id) into ORDER BY id DESC LIMIT 1: it makes an empty table answer
-// with no row where MySQL answers NULL.
+// newAnalyzer returns the engine's analyzer without the rule that turns SELECT MAX(id) into ORDER BY id DESC LIMIT 1. With the rule an
+// empty table has no result row, while MySQL returns NULL.
 func newAnalyzer(p enginesql.DatabaseProvider) *analyzer.Analyzer {
 	a := analyzer.NewDefaultWithVersion(p)
 	for _, batch := range a.Batches {
-		// A copy: the slices of rules are the package's own.
+		// Change a copy, because the slices of rules belong to the package.
 		batch.Rules = slices.DeleteFunc(slices.Clone(batch.Rules), func(r analyzer.Rule) bool {
 			return r.Id.String() == "replaceAgg"
 		})
@@ -153,11 +147,10 @@ func newAnalyzer(p enginesql.DatabaseProvider) *analyzer.Analyzer {
 	return a
 }
 
-// correctVariables declares the system variables that the engine has otherwise
-// than MySQL, or under a name that would mislead.
+// correctVariables declares system variables whose values or scopes in the engine differ from MySQL's, or would mislead.
 var correctVariables = sync.OnceFunc(func() {
 	enginesql.SystemVariables.AddSystemVariables([]enginesql.SystemVariable{
-		&enginesql.MysqlSystemVariable{ // global alone in the engine, and always 1
+		&enginesql.MysqlSystemVariable{ // in the engine it is only global, and always 1
 			Name: "innodb_lock_wait_timeout", Dynamic: true,
 			Scope:   enginesql.GetMysqlScope(enginesql.SystemVariableScope_Both),
 			Type:    types.NewSystemIntType("innodb_lock_wait_timeout", 1, 1073741824, false),

@@ -15,8 +15,7 @@ import (
 // maxLockName is the longest name of a lock in MySQL, in characters.
 const maxLockName = 64
 
-// functions returns, by name, the SQL functions that the engine has not, or has
-// otherwise than MySQL.
+// functions returns, by name, the SQL functions that the engine lacks, or that differ from MySQL's.
 func functions(l *locks) map[string]sql.Function {
 	ids := newShortIDs()
 	return map[string]sql.Function{
@@ -50,7 +49,7 @@ func (l *locks) getLock(ctx *sql.Context, args []any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A wait of more than a year is one without end, and fits a Duration.
+	// A limit of a year fits a Duration, and is as good as none.
 	timeout := time.Duration(min(seconds.(float64), 366*24*3600) * float64(time.Second))
 	got, err := l.acquire(ctx, ctx.Session.ID(), name, timeout)
 	if err != nil {
@@ -107,9 +106,8 @@ func lockName(ctx *sql.Context, value any) (string, error) {
 	return name, nil
 }
 
-// shortIDs are the numbers of UUID_SHORT: none comes twice, restarts included,
-// below a million of them a second. They stay below 2^53, unlike MySQL's: past it
-// the engine takes neighbours for equal, since it compares them as floats.
+// shortIDs makes the numbers of UUID_SHORT. No number comes twice, also after restarts, below a million numbers a second. Unlike MySQL's
+// they stay below 2^53, because the engine compares larger numbers as floats.
 type shortIDs struct{ last atomic.Uint64 }
 
 func newShortIDs() *shortIDs {
@@ -127,7 +125,7 @@ func oneIf(b bool) int8 {
 	return 0
 }
 
-// call is a call of one of the functions in a statement.
+// call is a call of one of these functions in a statement.
 type call struct {
 	expression.NaryExpression
 	name string
@@ -171,5 +169,5 @@ func (f *call) IsNullable() bool     { return true }
 func (f *call) FunctionName() string { return f.name }
 func (f *call) Description() string  { return f.name + ", as in MySQL" }
 
-// IsNonDeterministic keeps the engine from calling the function ahead of time.
+// IsNonDeterministic prevents the engine from calling the function in advance.
 func (f *call) IsNonDeterministic() bool { return true }

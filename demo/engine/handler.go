@@ -14,18 +14,17 @@ import (
 	"github.com/dolthub/vitess/go/vt/sqlparser"
 )
 
-// handler is the engine's handler, made to run one transaction at a time: the
-// first statement of a transaction that touches a table takes all the tables, and
-// its end gives them back. A statement that touches none never waits for them, or
-// a session that waits in GET_LOCK would stop the one that is to release it.
+// handler is the engine's handler, changed so that one transaction runs at a time. The first statement of a transaction that uses a table
+// takes all tables, and the end of the transaction gives them back. A statement that uses no table does not wait for them; otherwise a
+// session that waits in GET_LOCK would block the session that must release the lock.
 type handler struct {
 	*server.Handler
-	base     func() context.Context // of every statement: the server's own never ends
+	base     func() context.Context // the context of every statement; the server's own never ends
 	sessions *server.SessionManager
 	locks    *locks
 	listener *listener
 
-	woken  sync.Map      // connection ids of those whose statement mqnotify_wake ends
+	woken  sync.Map      // the connection ids of sessions whose statement mqnotify_wake ends
 	tables chan struct{} // full while a session has the tables
 	owner  atomic.Uint32 // that session's connection id, or 0
 }
@@ -41,7 +40,7 @@ func (h *handler) ComQuery(_ context.Context, c *vitess.Conn, query string, call
 		return h.Handler.ComQuery(ctx, c, query, callback)
 	})
 	if _, woken := h.woken.LoadAndDelete(c.ConnectionID); woken && err != nil {
-		return vitess.NewSQLError(1317, "70100", "Query execution was interrupted") // the engine has another number for it at times
+		return vitess.NewSQLError(1317, "70100", "Query execution was interrupted") // the engine sometimes has another number for it
 	}
 	return err
 }
@@ -71,9 +70,8 @@ func (h *handler) ComStmtExecute(_ context.Context, c *vitess.Conn, prepare *vit
 	})
 }
 
-// declareFraction says of each TIMESTAMP that it has a fraction: the engine says
-// how long that of a DATETIME is, and for a TIMESTAMP nothing, so that the client
-// cuts it off. Six digits are always right, if not always what was declared.
+// declareFraction declares six fraction digits for each TIMESTAMP. The engine declares the digits of a DATETIME, but none for a TIMESTAMP,
+// so that the client would cut them off. Six digits may be more than the column has, which does no harm.
 func declareFraction(fields []*querypb.Field) {
 	for _, f := range fields {
 		if f.Type == querypb.Type_TIMESTAMP {
@@ -95,8 +93,7 @@ func (h *handler) ConnectionClosed(c *vitess.Conn) {
 	h.locks.releaseAll(c.ConnectionID)
 }
 
-// alone runs the statement; no other session touches a table meanwhile if it
-// does, nor afterwards until its transaction ends.
+// alone runs the statement. If it uses a table, no other session uses one until the end of its transaction.
 func (h *handler) alone(c *vitess.Conn, query string, run func(context.Context) error) error {
 	base := h.base()
 	if touchesTables(base, query) {
@@ -111,8 +108,8 @@ func (h *handler) alone(c *vitess.Conn, query string, run func(context.Context) 
 	return err
 }
 
-// take waits for another session's transaction at most for the session's
-// innodb_lock_wait_timeout, and fails then as a wait for a row's lock does.
+// take takes the tables. It waits for another session's transaction for at most innodb_lock_wait_timeout, and then fails with the error of a
+// row lock's timeout.
 func (h *handler) take(base context.Context, c *vitess.Conn) error {
 	if h.owner.Load() == c.ConnectionID {
 		return nil
@@ -139,17 +136,15 @@ func (h *handler) take(base context.Context, c *vitess.Conn) error {
 	}
 }
 
-// giveBack lets the next session have the tables, if this one has them.
+// giveBack releases the tables if this session has them.
 func (h *handler) giveBack(c *vitess.Conn) {
 	if h.owner.CompareAndSwap(c.ConnectionID, 0) {
 		<-h.tables
 	}
 }
 
-// inTransaction reports whether the session's transaction goes on after its last
-// statement. The engine leaves the transaction of a failed autocommit statement
-// open, with the tables as they were, and the next statement would commit them
-// over what others have written since: it is forgotten here.
+// inTransaction reports whether the session's transaction goes on after its last statement. It drops the transaction of a failed autocommit
+// statement, because the engine leaves it open with the old tables, and the next statement would commit these over later writes.
 func (h *handler) inTransaction(base context.Context, c *vitess.Conn) bool {
 	ctx, err := h.sessions.NewContextWithQuery(base, c, "")
 	if err != nil || ctx.GetTransaction() == nil {
@@ -163,12 +158,11 @@ func (h *handler) inTransaction(base context.Context, c *vitess.Conn) bool {
 	return true
 }
 
-// touchesTables reports whether the first statement of the query may read or
-// write a table. Whatever is not known to keep off them does.
+// touchesTables reports whether the first statement of the query may read or write a table. It returns true if it does not know.
 func touchesTables(ctx context.Context, query string) bool {
 	statement, _, err := sqlparser.ParseOne(ctx, query)
 	if err != nil {
-		return false // it fails, whatever it is
+		return false // the statement will fail
 	}
 	switch statement.(type) {
 	case *sqlparser.Begin, *sqlparser.Kill:
@@ -180,8 +174,7 @@ func touchesTables(ctx context.Context, query string) bool {
 	found := false
 	_ = sqlparser.Walk(func(node sqlparser.SQLNode) (bool, error) {
 		if name, ok := node.(sqlparser.TableName); ok {
-			// A column's name has an empty table name in it, and a SELECT
-			// without FROM reads the table dual.
+			// A column's name contains an empty table name, and a SELECT without FROM reads the table dual.
 			found = found || !name.IsEmpty() && name.Name.String() != "dual"
 		}
 		return !found, nil

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// listener knows the connections that it has accepted, so that they can be
-// closed and waited for: the server keeps no count of those that are still
-// shaking hands.
+// listener tracks the accepted connections, so that closeConns can close them and wait for them. The server does not track connections
+// during the handshake.
 type listener struct {
 	net.Listener
 	running sync.WaitGroup
@@ -38,8 +37,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// ended is to be called once for each accepted connection, when nothing serves
-// it any more.
+// ended must be called once for each accepted connection, when it is not served any more.
 func (l *listener) ended(conn net.Conn) {
 	l.mu.Lock()
 	delete(l.conns, conn)
@@ -47,12 +45,11 @@ func (l *listener) ended(conn net.Conn) {
 	l.running.Done()
 }
 
-// closeConns closes every connection and waits until all have ended. Accept must
-// not be called any more.
+// closeConns closes every connection and waits until all have ended. Accept must not be called afterwards.
 func (l *listener) closeConns() {
 	l.mu.Lock()
 	for conn := range l.conns {
-		_ = conn.Close() // closed already: as well
+		_ = conn.Close() // it may be closed already
 	}
 	l.mu.Unlock()
 	l.running.Wait()

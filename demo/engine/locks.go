@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// locks are the advisory locks of the engine: held by a session, counted,
-// granted in the order in which they were asked for.
+// locks has the engine's advisory locks. A session may take a lock several times. Waiting sessions get a lock in order.
 type locks struct {
 	mu   sync.Mutex
-	held map[string]*lock // by name in lower case; only those that are held
+	held map[string]*lock // the held locks, by name in lower case
 }
 
 type lock struct {
@@ -23,13 +22,13 @@ type lock struct {
 
 type waiter struct {
 	session uint32
-	granted chan struct{} // closed by the one who hands the lock over
+	granted chan struct{} // closed by handOver
 }
 
 func newLocks() *locks { return &locks{held: make(map[string]*lock)} }
 
-// acquire waits for the lock at most for the timeout, for ever if it is negative,
-// and reports whether the session has it. It fails only with ctx.
+// acquire waits for the lock for at most the timeout, or without a limit if it is negative, and reports whether the session has the lock. It
+// fails only if ctx ends.
 func (l *locks) acquire(ctx context.Context, session uint32, name string, timeout time.Duration) (bool, error) {
 	name = strings.ToLower(name)
 	w := l.enqueue(session, name, timeout == 0)
@@ -55,8 +54,8 @@ func (l *locks) acquire(ctx context.Context, session uint32, name string, timeou
 	}
 }
 
-// enqueue takes the lock if nobody else has it. Otherwise it returns the
-// session's place in the queue, or nil if it is not to wait.
+// enqueue takes the lock if no other session has it, and returns nil. Otherwise it returns the session's place in the queue, or nil if try is
+// set.
 func (l *locks) enqueue(session uint32, name string, try bool) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,8 +75,7 @@ func (l *locks) enqueue(session uint32, name string, try bool) *waiter {
 	return w
 }
 
-// abandon leaves the queue. It reports whether the lock was handed over just
-// before: then the session has it.
+// abandon leaves the queue. It reports whether the session got the lock just before.
 func (l *locks) abandon(name string, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,8 +89,7 @@ func (l *locks) abandon(name string, w *waiter) bool {
 	return false
 }
 
-// release gives one count of the lock back. It reports whether anybody held the
-// lock, and whether it was this session.
+// release reduces the lock's count by one. It reports whether a session held the lock, and whether it was this one.
 func (l *locks) release(session uint32, name string) (held, ours bool) {
 	name = strings.ToLower(name)
 	l.mu.Lock()
@@ -110,8 +107,7 @@ func (l *locks) release(session uint32, name string) (held, ours bool) {
 	}
 }
 
-// releaseAll gives back all that the session holds, and returns how many counts
-// that were.
+// releaseAll releases all locks of the session, and returns the sum of their counts.
 func (l *locks) releaseAll(session uint32) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,8 +121,8 @@ func (l *locks) releaseAll(session uint32) int {
 	return released
 }
 
-// handOver gives the lock to the first waiter, or forgets it. The new owner has it
-// at once, before its goroutine runs: nobody gets in between.
+// handOver gives the lock to the first waiter, or removes it. The new owner has the lock at once, before its goroutine runs, so that no other
+// session can take it in between.
 func (l *locks) handOver(name string, lock *lock) {
 	if len(lock.waiters) == 0 {
 		delete(l.held, name)

@@ -9,8 +9,8 @@ import (
 
 var callWake = regexp.MustCompile("^CALL " + waiting.WakeRoutine + `\('(\w+)'\)$`)
 
-// routine returns the statement that stands for a CALL of a routine that listeners need: the engine has none that can KILL.
-// mqnotify_wake ends the wait of the gate's leader, as on a server. mqnotify_wake_tables lists no trigger.
+// routine replaces a CALL of a routine that listeners need with another statement, because the engine's routines can't KILL. mqnotify_wake
+// ends the wait of the gate's leader, as on a server. mqnotify_wake_tables lists no trigger.
 func (h *handler) routine(query string) string {
 	if query == "CALL "+waiting.TablesRoutine+"()" {
 		return "SELECT TABLE_NAME, '' FROM information_schema.TABLES WHERE FALSE"
