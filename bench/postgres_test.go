@@ -106,7 +106,7 @@ func (s *side) round(b *testing.B) {
 }
 
 // beside runs f until the benchmark's end, which ends its context.
-func beside(b *testing.B, f func(ctx context.Context)) {
+func whileListening(b *testing.B, f func(ctx context.Context)) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	var running sync.WaitGroup
@@ -157,7 +157,7 @@ func handler(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 		From: "beginning", Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(b, err)
-	beside(b, func(ctx context.Context) {
+	whileListening(b, func(ctx context.Context) {
 		err := c.Run(ctx, consumer.Each(func(context.Context, consumer.Message) error {
 			mine.woken <- time.Now()
 			return nil
@@ -178,7 +178,7 @@ func waiter(b *testing.B, s *mysqltest.Server, trigger bool) *side {
 	b.Cleanup(func() { require.NoError(b, w.Close()) })
 	head, err := w.Head(b.Context())
 	require.NoError(b, err)
-	beside(b, func(ctx context.Context) {
+	whileListening(b, func(ctx context.Context) {
 		for {
 			next, err := w.Wait(ctx, head, time.Hour)
 			if err != nil {
@@ -218,7 +218,7 @@ func listener(b *testing.B, url string, read bool) *side {
 	var last, id int64
 	var created time.Time
 	var headers, body []byte
-	beside(b, func(ctx context.Context) {
+	whileListening(b, func(ctx context.Context) {
 		for {
 			if _, err := listener.WaitForNotification(ctx); err != nil {
 				return

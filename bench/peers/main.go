@@ -1,10 +1,10 @@
-// Peers runs the same work over mqnotify and what a user would pick instead, side by side on
+// Peers runs the same work with mqnotify and with its alternatives, one after the other on
 // private servers, and writes ../../docs/internals/benchmarks.md and its plots:
 //
 //	go -C bench/peers run .
 //
-// It takes half an hour, and a quiet machine. It is a module of its own, so that nobody who uses mqnotify downloads
-// its peers. PostgreSQL is left out where it is not installed.
+// It takes half an hour, and needs a quiet machine. It is a module of its own, so that users of mqnotify do not download
+// its peers. It leaves out PostgreSQL where that is not installed.
 package main
 
 import (

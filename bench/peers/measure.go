@@ -12,13 +12,13 @@ import (
 
 // amounts are how much to measure.
 type amounts struct {
-	turns, samples int           // messages of a turn, of which a peer has several
-	warm, turn     time.Duration // messages before, which don't count; the longest turn
-	settle, window time.Duration // before idle statements are counted, and while
-	rest, sleep    time.Duration // the same of mqnotify, which sends each of its statements at least once in 90 s
+	turns, samples int           // the turns of each peer, and the messages of each turn
+	warm, turn     time.Duration // how long messages don't count at first; the longest turn
+	settle, window time.Duration // before idle statements are counted, and while they are
+	rest, sleep    time.Duration // the same for mqnotify, which sends each of its statements at least once in 90 s
 	listeners      int
-	rates          time.Duration // for which rows are published, and read
-	rows           int           // the most that are published so
+	rates          time.Duration // how long rows are published, and read
+	rows           int           // the most that are published in that time
 	late           int           // transactions that commit late
 	slowest        time.Duration // peers that poll less often are left out
 }
@@ -34,7 +34,7 @@ var (
 	}
 )
 
-// result is what was measured of a peer.
+// result has a peer's measurements.
 type result struct {
 	peer          *peer
 	topic         topic     // while it is this one's turn
@@ -46,7 +46,7 @@ type result struct {
 	held          int       // those for which the rows after them had to wait
 }
 
-// String is what of it was measured.
+// String returns the measurements that were made.
 func (r *result) String() string {
 	f := r.latency50()
 	text := fmt.Sprintf("%s: from the publish to the handler %.2f ms, p99 %.2f, of %d messages", r.peer.name, f.Median, f.P99, len(r.latencies))
@@ -57,13 +57,13 @@ func (r *result) String() string {
 		r.idle, r.each, rate(r.publish), rate(r.read), r.lost, r.late)
 }
 
-// patience is far above what any of them takes, on a machine that is busy too.
+// patience is far longer than any peer takes, even on a busy machine.
 const patience = 2 * time.Minute
 
 var errNothingCame = fmt.Errorf("a message was not handled within %v", patience)
 
-// beside runs a consumer while f runs.
-func (r *result) beside(ctx context.Context, group string, handler func([]byte), f func(ctx context.Context) error) error {
+// whileConsuming runs a consumer while f runs.
+func (r *result) whileConsuming(ctx context.Context, group string, handler func([]byte), f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	consumed := make(chan error, 1)
@@ -76,7 +76,7 @@ func (r *result) beside(ctx context.Context, group string, handler func([]byte),
 	return errors.Join(<-consumed, err)
 }
 
-// told is a handler that tells when it was called.
+// told returns a handler that reports each call on a channel.
 func told() (<-chan time.Time, func([]byte)) {
 	times := make(chan time.Time, 1024)
 	return times, func([]byte) {
@@ -100,8 +100,8 @@ func receive(ctx context.Context, times <-chan time.Time) (time.Time, error) {
 	}
 }
 
-// wake publishes until the consumer is there, which one that keeps nothing can't know, and
-// has handled all that was there.
+// wake publishes until the consumer listens and has handled everything. A peer that keeps no messages can't tell when
+// its consumer listens.
 func (r *result) wake(ctx context.Context, times <-chan time.Time) error {
 	for range 2 {
 		for came := false; !came; {
@@ -131,11 +131,11 @@ func (r *result) wake(ctx context.Context, times <-chan time.Time) error {
 	return nil
 }
 
-// latency is a turn: from the call of Publish to that of the handler, of one message after the
-// other, each at a random time between two looks.
+// latency measures one turn: the time from the call of Publish to the call of the handler, for one message after the
+// other, each at a random time between two polls.
 func (r *result) latency(ctx context.Context, a amounts) error {
 	times, handler := told()
-	return r.beside(ctx, "latency", handler, func(ctx context.Context) error {
+	return r.whileConsuming(ctx, "latency", handler, func(ctx context.Context) error {
 		if err := r.wake(ctx, times); err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func (r *result) latency(ctx context.Context, a amounts) error {
 	})
 }
 
-// message is one message's way from the publish's call to the handler's.
+// message measures one message: from the call of Publish to the call of the handler.
 func (r *result) message(ctx context.Context, times <-chan time.Time) (time.Duration, error) {
 	pause(ctx, 3*time.Millisecond+rand.N(r.peer.each+1))
 	published := time.Now()
@@ -167,7 +167,7 @@ func (r *result) message(ctx context.Context, times <-chan time.Time) (time.Dura
 	return at.Sub(published), err
 }
 
-// idles counts statements while all wait, with one listener and with several.
+// idles counts the statements while all listeners wait, with one listener and with several.
 func (r *result) idles(ctx context.Context, a amounts) error {
 	one, err := r.count(ctx, a, 1)
 	if err != nil {
@@ -200,7 +200,7 @@ func (r *result) count(ctx context.Context, a amounts, listeners int) (rate floa
 		times, handler := told()
 		inner := measure
 		measure = func(ctx context.Context) error {
-			return r.beside(ctx, fmt.Sprintf("idle%d", i), handler, func(ctx context.Context) error {
+			return r.whileConsuming(ctx, fmt.Sprintf("idle%d", i), handler, func(ctx context.Context) error {
 				if err := r.wake(ctx, times); err != nil {
 					return err
 				}
@@ -211,8 +211,8 @@ func (r *result) count(ctx context.Context, a amounts, listeners int) (rate floa
 	return rate, measure(ctx)
 }
 
-// commitLate has transactions take their row's id before another one, and commit after that one's
-// row was handled, or could have been.
+// commitLate runs transactions that get their row's id before another one, and commit after that one's row was handled,
+// or could have been handled.
 func (r *result) commitLate(ctx context.Context, a amounts) error {
 	var mu sync.Mutex
 	seen := map[int]bool{}
@@ -251,7 +251,7 @@ func (r *result) commitLate(ctx context.Context, a amounts) error {
 		return true
 	}
 	wait := 3*time.Second + 3*r.peer.each
-	return r.beside(ctx, "late", handler, func(ctx context.Context) error {
+	return r.whileConsuming(ctx, "late", handler, func(ctx context.Context) error {
 		if err := r.wake(ctx, times); err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (r *result) commitLate(ctx context.Context, a amounts) error {
 	})
 }
 
-// throughput is a turn: it publishes in hundreds, and then has a group read all that is there.
+// throughput measures one turn: it publishes rows by the hundred, and then lets a group read them all.
 func (r *result) throughput(ctx context.Context, a amounts) error {
 	messages := make([][]byte, 100)
 	for i := range messages {
@@ -315,7 +315,7 @@ func (r *result) throughput(ctx context.Context, a amounts) error {
 			close(done)
 		}
 	}
-	return r.beside(ctx, fmt.Sprintf("backlog%d", len(r.read)), handler, func(ctx context.Context) error {
+	return r.whileConsuming(ctx, fmt.Sprintf("backlog%d", len(r.read)), handler, func(ctx context.Context) error {
 		begun := time.Now()
 		late := time.NewTimer(a.rates)
 		defer late.Stop()
@@ -333,7 +333,7 @@ func (r *result) throughput(ctx context.Context, a amounts) error {
 	})
 }
 
-// step is a part of what is measured, in so many turns.
+// step is one of the measurements, and in how many turns it is made.
 type step struct {
 	what  string
 	turns func(a amounts) int
@@ -349,7 +349,7 @@ var steps = []step{
 
 func once(amounts) int { return 1 }
 
-// measure has the peers take turns. One that waits for its turn has nothing open.
+// measure lets the peers take turns. A peer that waits for its turn has no connections open.
 func measure(ctx context.Context, peers []*peer, a amounts, steps []step, say func(what, peer string)) ([]*result, error) {
 	results := make([]*result, len(peers))
 	for i, p := range peers {

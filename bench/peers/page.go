@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/bench"
 )
 
-// write makes the page and its plot.
+// write writes the page and its plot.
 func write(folder string, s settings, a amounts, f *field, results []*result) error {
 	var figures []bench.Figure
 	for _, r := range results {
@@ -37,7 +37,7 @@ func (r *result) latency50() bench.Figure { return bench.NewFigure(r.peer.name, 
 // rate is the median.
 func rate(turns []float64) float64 { return bench.NewFigure("", "", turns).Median }
 
-// table is one in Markdown, with a row for each result.
+// table returns a Markdown table with a row for each result.
 func table(results []*result, head string, row func(r *result) []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|%s\n", head, strings.Repeat("---|", strings.Count(head, "|")+1))
@@ -47,7 +47,7 @@ func table(results []*result, head string, row func(r *result) []string) string 
 	return b.String()
 }
 
-// digits has three that mean something, and commas between thousands.
+// digits formats a number with three significant digits, and commas between thousands.
 func digits(x float64) string {
 	switch {
 	case x >= 1000:
@@ -139,7 +139,7 @@ func notes(f *field) string {
 	return b.String()
 }
 
-// machine is what the figures depend on.
+// machine describes what the figures depend on.
 func machine() []string {
 	words := []string{fmt.Sprintf("%d cores", runtime.NumCPU())}
 	if model := proc("cpuinfo", "model name"); model != "" {
@@ -162,7 +162,7 @@ func machine() []string {
 	return words
 }
 
-// proc is what follows the first such name in a file of /proc, nothing where that is not known.
+// proc returns what follows the first such name in a file of /proc, or "" if it is not there.
 func proc(file, name string) string {
 	text, err := os.ReadFile(filepath.Join("/proc", file))
 	if err != nil {
@@ -176,7 +176,7 @@ func proc(file, name string) string {
 	return ""
 }
 
-// load is how busy the machine is, where that is known.
+// load returns the machine's load, if it is known.
 func load() string {
 	average, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(average))

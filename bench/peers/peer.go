@@ -13,7 +13,7 @@ type peer struct {
 	ours bool
 	// each is the longest time between two polls, else 0.
 	each time.Duration
-	// keeps tells that what nobody listened to is there later.
+	// keeps is true if messages are kept for consumers that connect later.
 	keeps bool
 	// publisher and consumer are the privileges that the accounts had in the run.
 	publisher, consumer string
@@ -22,7 +22,7 @@ type peer struct {
 	open      func(ctx context.Context) (topic, error)
 }
 
-// topic is a peer's table, and those who use it. All is safe for concurrent use.
+// topic is a peer's table with its publisher and consumers. It is safe for concurrent use.
 type topic interface {
 	// Publish returns when the messages are committed.
 	Publish(ctx context.Context, payloads ...[]byte) error

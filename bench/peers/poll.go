@@ -10,8 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// remembered are the offsets of groups, in a process that never ends. A real one would have to
-// store them.
+// remembered has the offsets of groups in memory. A real program would have to store them.
 type remembered struct {
 	mu   sync.Mutex
 	last map[string]uint64
@@ -32,7 +31,7 @@ func (r *remembered) set(group string, last uint64) {
 	r.last[group] = last
 }
 
-// polling is the loop that everybody writes: what is above the last id, and a wait.
+// polling is the usual polling loop: it reads the rows above the last id, and waits.
 type polling struct {
 	publisher, consumer *sql.DB
 	each                time.Duration

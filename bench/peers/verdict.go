@@ -22,7 +22,7 @@ var compared = []measured{
 	{"rows lost", "", false, func(r *result) (float64, bool) { return float64(r.lost), true }},
 }
 
-// better tells whether x is, by more than a tenth and by more than chance: a tenth of a
+// better reports whether x is better by more than a tenth, and by more than chance: a tenth of a
 // millisecond, a statement in ten seconds.
 func (m measured) better(x, y float64) bool {
 	if m.more {
@@ -31,7 +31,7 @@ func (m measured) better(x, y float64) bool {
 	return 1.1*x < y && y-x > 0.1
 }
 
-// verdict is where a peer is better, and what became of the targets.
+// verdict says where a peer is better than mqnotify, and which targets are met.
 func verdict(results []*result) string {
 	var b strings.Builder
 	b.WriteString("## Where another one is better\n\nBy more than a tenth, than each way of mqnotify, and by more than 0.1 of what is counted:\n\n")
@@ -67,7 +67,7 @@ func verdict(results []*result) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// targets are those of one way of mqnotify, beside the worst case of the others.
+// targets are the targets of one way of using mqnotify, compared with the worst case of the others.
 func targets(mine *result, results []*result) string {
 	var b strings.Builder
 	line := func(met bool, format string, args ...any) {

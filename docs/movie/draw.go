@@ -20,8 +20,8 @@ const (
 
 var titles = [...]string{"terminal 1", "terminal 2"}
 
-// draw writes the movie: each line is there from its moment on, and all begins anew
-// after the length. Who wants no motion sees the end.
+// draw writes the movie: each line appears at its time, and the movie starts again after the length.
+// A viewer who prefers reduced motion sees the last picture.
 func draw(to io.Writer, lines []line, length time.Duration) error {
 	m := movie{Width: width, Seconds: length.Seconds()}
 	y := 0
@@ -55,7 +55,7 @@ type pane struct {
 	Lines             []drawn
 }
 
-// drawn is a line of the picture. Its moments are percents of the movie.
+// drawn is a line of the picture. Its times are percentages of the movie's length.
 type drawn struct {
 	ID, Y, Top, Keys   int
 	Text               string

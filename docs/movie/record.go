@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// scene is a command that somebody types.
+// scene is a command that is typed.
 type scene struct {
 	terminal int
 	text     string
@@ -39,7 +39,7 @@ type recorder struct {
 // patience is how long a command may take for what it is to print.
 const patience = 20 * time.Second
 
-// record runs the scenes and returns what came, and how long it took.
+// record runs the scenes and returns the lines, and how long it took.
 func record(ctx context.Context, scenes []scene) ([]line, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,7 +92,7 @@ func (r *recorder) typed(s scene) {
 	r.shift += time.Duration(len(s.text)) * perKey
 }
 
-// await returns once what is to come of the scene is there.
+// await returns when the scene's expected output has been printed.
 func (r *recorder) await(ctx context.Context, s scene) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -101,7 +101,7 @@ func (r *recorder) await(ctx context.Context, s scene) error {
 		select {
 		case <-tick.C:
 		case <-late:
-			return fmt.Errorf("%s: nothing came of it", s.text)
+			return fmt.Errorf("%s: it did not print what was expected", s.text)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -115,7 +115,7 @@ func (r *recorder) has(text string) bool {
 	return text == "" || slices.ContainsFunc(r.lines, func(l line) bool { return !l.typed && strings.Contains(l.text, text) })
 }
 
-// printed is what a command prints.
+// printed collects what a command prints.
 type printed struct {
 	*recorder
 	terminal int

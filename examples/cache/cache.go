@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// age bounds how old a price may be on a server that is cut off from the database and
-// hears of no change.
+// age limits how old a price may be on a server that is cut off from the database and
+// gets no messages about changes.
 const age = time.Minute
 
 // cache keeps prices by their ids.
 type cache struct {
 	mu      sync.Mutex
 	listens bool
-	changes uint64
+	changes uint64 // how many calls of forget there were
 	kept    map[int64]price
 }
 
@@ -22,7 +22,7 @@ type price struct {
 	until time.Time
 }
 
-// open lets prices be kept: from now on their changes are heard of.
+// open starts the caching: from now on this server gets a message about each change.
 func (c *cache) open() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,8 +36,8 @@ func (c *cache) forget(id int64) {
 	delete(c.kept, id)
 }
 
-// get is the price that is kept, or else load's. That one is kept unless something
-// changed meanwhile: load may have read what was there before.
+// get returns the cached price, or the one that load returns. It caches the latter unless a
+// price changed meanwhile: load may have read the old price.
 func (c *cache) get(id int64, load func() (int64, error)) (cents int64, hit bool, err error) {
 	c.mu.Lock()
 	p, found := c.kept[id]

@@ -1,6 +1,6 @@
 // Cache is a web server with a cache in memory, one of many. A program that changes a price
-// tells all of them, in the transaction of the change; each server forgets that price, and
-// no other. No server polls, none knows of the others, and no change is missed.
+// publishes a message in the same transaction; each server then removes that price from its
+// cache. No server polls, none knows of the others, and no change is missed.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
 //	go run ./examples/cache -listen 127.0.0.1:8081   # and another one on port 8082
@@ -8,7 +8,7 @@
 //	curl -i http://127.0.0.1:8082/prices/1           # X-Cache: miss, then hit
 //
 // Other programs take part with INSERT INTO price_changes (payload) VALUES ('1') next to
-// their UPDATE, in one transaction; package capture has triggers for those that can't.
+// their UPDATE, in one transaction; package capture makes triggers for programs that can't.
 package main
 
 import (
@@ -65,8 +65,8 @@ func run(ctx context.Context, listen string) error {
 
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error {
-		// Without a group every server has every change, and nothing is stored. After a lost
-		// connection it goes on where it was.
+		// Without a group every server gets every change, and nothing is stored. After a lost
+		// connection Consume continues where it was.
 		return mqnotify.Consume(ctx, db, topic, "", prices.changed, mqnotify.ConsumeOptions{
 			Watch: func(string) { prices.cache.open() },
 		})

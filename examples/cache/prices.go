@@ -52,7 +52,7 @@ func (p *prices) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, cents)
 }
 
-// put changes a price and says so, both or neither.
+// put changes a price and publishes the change: both or neither.
 func (p *prices) put(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	body, unread := io.ReadAll(http.MaxBytesReader(w, r.Body, 32))

@@ -4,10 +4,10 @@ namespace App\Queue;
 
 use Illuminate\Queue\DatabaseQueue;
 
-/** Laravel's database queue, whose worker wakes when a job is pushed and does not sleep between two looks. */
+/** Laravel's database queue, whose worker wakes when a job is pushed instead of polling. */
 class WakingQueue extends DatabaseQueue
 {
-    public int $longest = 40; // seconds; a worker that is told to end does so after them at the latest
+    public int $longest = 40; // seconds; the longest time that a worker needs to notice that it is to stop
 
     public function pop($queue = null)
     {

@@ -32,7 +32,7 @@ func (b *board) handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux) // no other site's page writes here
 }
 
-// read lets everybody see the events. A shop with users looks here who it is.
+// read sends the events to every visitor. A site with users would check here who it is.
 func (b *board) read(w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())
 	r.URL.Path = "/topics/" + topic + "/events"

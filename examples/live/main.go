@@ -1,12 +1,12 @@
-// Live is a page that shows what is published while it is published, in all browsers and
-// from all servers: a board that anybody can write on.
+// Live is a page that shows messages as they are published, in all browsers and from all
+// servers: a board on which every visitor can write.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
 //	go run ./examples/live     # and open http://127.0.0.1:8080/, in two windows
 //
-// Package serve brings a topic's messages to browsers: it reads the table once for all of
-// them, and one whose connection was lost gets what it missed, from this server or from
-// another one. The page is given no more of it than the events of one topic.
+// Package serve sends a topic's messages to browsers. It reads the table once for all of
+// them. A browser whose connection was lost gets what it missed, from this server or from
+// another one. The page can read the events of one topic, and use nothing else of serve.
 package main
 
 import (
@@ -64,7 +64,7 @@ func run(ctx context.Context, listen string) error {
 	server := &http.Server{Handler: board.handler(), ReadHeaderTimeout: 5 * time.Second}
 
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return events.Run(ctx) }) // its end is the streams' end, too
+	work.Go(func() error { return events.Run(ctx) }) // when it ends, it closes the streams
 	work.Go(func() error { return server.Serve(listener) })
 	work.Go(func() error {
 		<-ctx.Done()

@@ -1,11 +1,11 @@
-// Mail sends e-mails, each once, however many senders run and however they die.
+// Mail sends e-mails, each at most once, however many senders run and however they die.
 //
-// A queue alone sends at least once: a sender that dies after the mail server took the
-// mail, and before that was noted, leaves a task that another one takes up. So each mail
-// is marked before it is sent (guard.Once), and a sender that finds the mark of another one
-// does not send. The condition: if a sender dies between mark and note, it is not known
-// whether the mail was sent. It is not sent again, but goes to the dead letters, where a
-// human decides.
+// A queue alone sends at least once: if a sender dies after the mail server accepted the
+// mail, and before the task was finished, another sender takes the task. So each mail is
+// marked before it is sent (guard.Once), and a sender that finds another one's mark does not
+// send. The price: if a sender dies between setting the mark and finishing the task, it is
+// not known whether the mail was sent. It is not sent again; it goes to the dead letters,
+// where a human decides.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
 //	go run ./examples/mail -smtp 127.0.0.1:25             # as many as you like
@@ -36,7 +36,7 @@ type mail struct {
 
 func main() {
 	smtp := flag.String("smtp", "127.0.0.1:25", "the mail server")
-	visibility := flag.Duration("visibility", 30*time.Second, "how soon a dead sender's mails are looked at")
+	visibility := flag.Duration("visibility", 30*time.Second, "the time after which another sender takes a dead sender's mails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once

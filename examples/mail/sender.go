@@ -23,7 +23,7 @@ func (s sender) handle(ctx context.Context, task mqnotify.Task[mail]) error {
 	case err != nil:
 		return err
 	case !ours:
-		return fmt.Errorf("%w: a sender marked it and was not heard of again: it may have been sent", mqnotify.ErrDead)
+		return fmt.Errorf("%w: a sender marked it and did not finish: it may have been sent", mqnotify.ErrDead)
 	}
 
 	err = send(ctx, s.server, task.Value, mark)
@@ -35,8 +35,8 @@ func (s sender) handle(ctx context.Context, task mqnotify.Task[mail]) error {
 	case errors.As(err, &outcome) && outcome.unknown, errors.As(err, &outcome) && outcome.permanent:
 		return fmt.Errorf("%w: %w", mqnotify.ErrDead, err)
 	}
-	// It was not sent, for certain: the mark may go, and the queue tries again, later. If
-	// the mark can't be removed the next attempt finds it, and doubts: never twice.
+	// It was certainly not sent: remove the mark, so that the queue tries again later. If the
+	// mark can't be removed, the next attempt finds it and moves the task to the dead letters.
 	if _, reset := s.marks.Reset(context.WithoutCancel(ctx), mark); reset != nil {
 		return errors.Join(err, reset)
 	}

@@ -13,15 +13,15 @@ import (
 
 const (
 	from = "shop@example.com"
-	// patience is how long a mail server may take in all.
+	// patience is how long the whole conversation with a mail server may take.
 	patience = time.Minute
 )
 
-// sendError says what a failure means for the mail. If it is neither, the mail was not
-// sent and may be later.
+// sendError says what a failure means for the mail. If it is neither unknown nor permanent,
+// the mail was not sent, and a later attempt may succeed.
 type sendError struct {
-	unknown   bool // whether it was sent
-	permanent bool // the server refuses it
+	unknown   bool // it is unknown whether the mail was sent
+	permanent bool // the server refuses the mail
 	err       error
 }
 
@@ -34,8 +34,8 @@ func (e *sendError) Error() string {
 
 func (e *sendError) Unwrap() error { return e.err }
 
-// send gives a mail to the server. The id is its Message-ID, by which receivers may know
-// a repetition.
+// send gives a mail to the server. The id becomes its Message-ID, by which receivers can
+// recognize a duplicate.
 func send(ctx context.Context, server string, m mail, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -43,7 +43,7 @@ func send(ctx context.Context, server string, m mail, id string) error {
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // net/smtp knows no context
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // net/smtp takes no context
 	defer func() { _ = conn.Close() }()
 	whole := false
 	err = speak(conn, m, id, &whole)
@@ -56,7 +56,8 @@ func send(ctx context.Context, server string, m mail, id string) error {
 	return &sendError{unknown: whole, err: err}
 }
 
-// speak says in whole when the server may have the whole mail.
+// speak sends the mail. It sets whole while the server may have received all of the mail
+// and has not answered yet.
 func speak(conn net.Conn, m mail, id string, whole *bool) error {
 	client, err := smtp.NewClient(conn, "localhost")
 	if err != nil {
@@ -81,6 +82,6 @@ func speak(conn net.Conn, m mail, id string, whole *bool) error {
 		return err
 	}
 	*whole = false
-	_ = client.Quit() // the mail is sent, whatever comes of this
+	_ = client.Quit() // the mail is sent, even if this fails
 	return nil
 }

@@ -1,5 +1,5 @@
-// Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends at an error, and
-// whoever runs it starts it again:
+// Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends after an error:
+// let a supervisor start it again.
 //   node consume.js
 const mysql = require('mysql2/promise');
 
@@ -8,7 +8,7 @@ async function main() {
     host: process.env.DB_HOST, port: process.env.DB_PORT, database: process.env.DB_NAME,
     user: process.env.DB_USER, password: process.env.DB_PASSWORD,
   });
-  await db.query('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'); // another one locks INSERTs out
+  await db.query('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'); // the default would block INSERTs
   let after = 0;
   for (;;) {
     await db.beginTransaction();

@@ -7,7 +7,7 @@ async function main() {
     host: process.env.DB_HOST, port: process.env.DB_PORT, database: process.env.DB_NAME,
     user: process.env.DB_USER, password: process.env.DB_PASSWORD,
   });
-  let id = null; // from now on
+  let id = null; // only what is sent from now on
   for (;;) {
     const [[[notification]]] = await db.query('CALL mqnotify_listen(?, ?, 30)', [process.argv[2], id]);
     id = notification.id;

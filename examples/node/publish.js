@@ -12,7 +12,7 @@ async function main() {
     await db.beginTransaction();
     const [order] = await db.execute('INSERT INTO orders (item) VALUES (?)', [item.trim()]);
     await db.execute('INSERT INTO order_events (payload) VALUES (?)', [String(order.insertId)]);
-    await db.commit(); // from here on the message is there, and those who wait for it wake
+    await db.commit(); // this makes the message visible, and wakes the consumers
   }
   await db.end();
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/bridge"
 )
 
-// handOver brings messages to the warehouse.
+// handOver sends messages to the warehouse.
 type handOver struct {
 	url string
 }
@@ -32,7 +32,7 @@ func (h handOver) hand(ctx context.Context, m mqnotify.Message[[]byte]) error {
 	case code < 300:
 		return nil
 	case code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests:
-		return fmt.Errorf("%w: the warehouse refuses it: %s", mqnotify.ErrDead, response.Status) // the next messages go on
+		return fmt.Errorf("%w: the warehouse refuses it: %s", mqnotify.ErrDead, response.Status) // the next messages are not held up
 	default:
 		return fmt.Errorf("the warehouse: %s", response.Status)
 	}

@@ -1,15 +1,15 @@
-// Outbox takes orders and hands them to the warehouse, another service. The order, the
-// stock and the message are one transaction: there is no order without its message and
-// no message without its order, whatever dies. A consumer group hands the messages over,
-// each at least once, with a key by which the warehouse knows a repetition.
+// Outbox takes orders and sends them to the warehouse, another service. The order, the
+// stock and the message are written in one transaction: there is no order without its message
+// and no message without its order, even after a crash. A consumer group sends the messages,
+// each at least once, with a key by which the warehouse recognizes a duplicate.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
 //	go run ./examples/outbox -warehouse http://127.0.0.1:9090/   # as often as you like
 //	curl -X PUT -d lamp http://127.0.0.1:8081/orders/a-key-of-the-client
 //
-// One of the processes hands over, the others stand by. A PUT may be repeated: its key
-// makes one order. `mqnotify bridge` hands a topic to webhooks and brokers without this
-// program's second half.
+// One of the processes sends, the others stand by. A PUT may be repeated: each key makes one
+// order. `mqnotify bridge` sends a topic to webhooks and brokers, and could replace this
+// program's consumer.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 
 const topic = "order_events"
 
-// tables are the shop's own.
+// tables are the shop's own tables.
 var tables = []string{
 	"CREATE TABLE IF NOT EXISTS stock (item VARCHAR(64) PRIMARY KEY, pieces BIGINT NOT NULL)",
 	`CREATE TABLE IF NOT EXISTS orders (id BIGINT AUTO_INCREMENT PRIMARY KEY,
@@ -41,7 +41,7 @@ var tables = []string{
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8081", "the address to take orders at")
-	warehouse := flag.String("warehouse", "http://127.0.0.1:9090/", "the URL to hand orders to")
+	warehouse := flag.String("warehouse", "http://127.0.0.1:9090/", "the URL to send orders to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
@@ -75,8 +75,8 @@ func run(ctx context.Context, listen, warehouse string) error {
 	work.Go(func() error {
 		return mqnotify.Consume(ctx, db, topic, "warehouse", handOver{warehouse}.hand, mqnotify.ConsumeOptions{
 			From: "beginning",
-			// The warehouse may be down for longer than any number of attempts takes. What it
-			// will never take goes to the dead letters; see hand.
+			// The warehouse may be down for any time, so the attempts are not limited. What it
+			// refuses goes to the dead letters; see hand.
 			MaxAttempts:    -1,
 			HandlerTimeout: 30 * time.Second,
 			StopTimeout:    10 * time.Second,

@@ -15,19 +15,19 @@ import (
 
 var (
 	errSoldOut = errors.New("sold out")
-	errKnown   = errors.New("the order is there already")
+	errKnown   = errors.New("the order exists already")
 )
 
-// duplicate is the number of the error for a key that is there already.
+// duplicate is the number of MySQL's error for a key that exists already.
 const duplicate = 1062
 
-// event is what the warehouse gets.
+// event is the message to the warehouse.
 type event struct {
 	Order int64  `json:"order"`
 	Item  string `json:"item"`
 }
 
-// orders takes them: PUT /orders/KEY with the item.
+// orders is the handler of PUT /orders/KEY; the body is the item.
 type orders struct {
 	db *mqnotify.DB
 }
@@ -36,7 +36,7 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, found := strings.CutPrefix(r.URL.Path, "/orders/")
 	item, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
 	if !found || key == "" || len(key) > 64 || r.Method != http.MethodPut || err != nil {
-		http.Error(w, "PUT /orders/KEY with an item, both of 64 bytes at most", http.StatusBadRequest)
+		http.Error(w, "PUT /orders/KEY with an item, each of at most 64 bytes", http.StatusBadRequest)
 		return
 	}
 	switch err := o.place(r.Context(), key, string(item)); {
@@ -46,13 +46,13 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	case errors.Is(err, errSoldOut):
 		http.Error(w, err.Error(), http.StatusConflict)
-	default: // also when the answer to the COMMIT is lost: the same key again finds out
+	default: // maybe the answer to the COMMIT was lost: a repetition with the same key finds out
 		slog.ErrorContext(r.Context(), "place an order", "error", err)
 		http.Error(w, "try again with the same key", http.StatusServiceUnavailable)
 	}
 }
 
-// place is the outbox: three tables, one transaction.
+// place writes to the three tables of the outbox pattern in one transaction.
 func (o *orders) place(ctx context.Context, key, item string) error {
 	tx, err := o.db.Core().Pool().BeginTxx(ctx, nil)
 	if err != nil {

@@ -1,6 +1,6 @@
 <?php
-// Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends at an error, and whoever
-// runs it starts it again:
+// Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends after an error:
+// let a supervisor start it again.
 //   php consume.php
 $db = new PDO(
     sprintf('mysql:host=%s;port=%s;dbname=%s;charset=utf8mb4', getenv('DB_HOST'), getenv('DB_PORT'), getenv('DB_NAME')),

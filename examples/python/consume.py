@@ -1,5 +1,5 @@
-# Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends at an error, and whoever
-# runs it starts it again:
+# Ships orders: handles each message once, in the transaction that deletes it. Several may run. It ends after an error:
+# let a supervisor start it again.
 #   python3 consume.py
 import os
 

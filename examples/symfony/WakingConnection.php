@@ -7,7 +7,7 @@ use Symfony\Component\Messenger\Bridge\Doctrine\Transport\Connection;
 /** The connection of Symfony Messenger's Doctrine transport, whose worker wakes when a message is sent. */
 class WakingConnection extends Connection
 {
-    public static int $longest = 40; // seconds; a worker that is told to end does so after them at the latest
+    public static int $longest = 40; // seconds; the longest time that a worker needs to notice that it is to stop
     public static bool $utc = true; // false before Symfony 6.3, which stored times in PHP's time zone
 
     public function get(...$arguments): ?array

@@ -11,12 +11,12 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// checker asks for links and notes the answers.
+// checker requests links and stores the answers' status.
 type checker struct {
 	db *sqlx.DB
 }
 
-// handle's ctx ends when the job is not this worker's any more.
+// handle checks a link. Its ctx is canceled when another worker may take the job.
 func (c checker) handle(ctx context.Context, task mqnotify.Task[string]) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, task.Value, nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func (c checker) handle(ctx context.Context, task mqnotify.Task[string]) error {
 		return fmt.Errorf("%s", response.Status)
 	}
 
-	// Exactly once: the transaction fails when another worker has the job by now.
+	// Each result is stored once: the transaction fails if another worker has the job by now.
 	tx, err := c.db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err

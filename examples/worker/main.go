@@ -1,6 +1,6 @@
-// Worker looks whether links are alive, a job that takes long and fails often: it is
-// tried again with growing waits, another worker has it when this one dies, and what is
-// gone for good is not tried again. Its result and the end of the job are one
+// Worker checks whether links work, a job that takes long and fails often. A failed job is
+// tried again after growing waits, another worker takes it if this one dies, and a link that
+// is gone for good is not tried again. The result and the end of the job are written in one
 // transaction: each link has one result, however often it was tried.
 //
 //	export MQNOTIFY_DSN='mysql://user:password@127.0.0.1/shop'
@@ -23,12 +23,12 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// table has the results.
+// table is the statement that creates the table of results.
 const table = `CREATE TABLE IF NOT EXISTS links (id BIGINT AUTO_INCREMENT PRIMARY KEY,
 	url VARCHAR(2000) NOT NULL, status INT NOT NULL, attempts INT NOT NULL)`
 
 func main() {
-	visibility := flag.Duration("visibility", 30*time.Second, "how soon another worker has the jobs of one that died")
+	visibility := flag.Duration("visibility", 30*time.Second, "the time after which another worker takes the jobs of one that died")
 	first := flag.Duration("retry", time.Second, "the wait after a job's first failure; it doubles")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -65,7 +65,7 @@ func run(ctx context.Context, visibility, first time.Duration, urls []string) er
 	})
 }
 
-// enter enters the links that are not in the queue already: each has a unique key, which package queue is for.
+// enter enters the links that are not in the queue already. It uses package queue, because each entry has a unique key.
 func enter(ctx context.Context, db *mqnotify.DB, urls []string) error {
 	links, err := queue.New(db.Core(), "links", queue.Options{})
 	if err != nil {

@@ -220,11 +220,11 @@ func TestJudgeClock(t *testing.T) {
 		level       Level
 		text        string
 	}{
-		{0, time.Millisecond, OK, "differ by 500µs at most"},
-		{-900 * time.Millisecond, time.Millisecond, OK, "differ by 900.5ms at most"},
+		{0, time.Millisecond, OK, "differ by at most 500µs"},
+		{-900 * time.Millisecond, time.Millisecond, OK, "differ by at most 900.5ms"},
 		{3 * time.Second, time.Millisecond, Warning, "3s ahead of this machine's"},
 		{-90 * time.Second, time.Millisecond, Warning, "1m30s behind this machine's"},
-		{2 * time.Second, 3 * time.Second, OK, "differ by 3.5s at most"}, // it may be the network alone
+		{2 * time.Second, 3 * time.Second, OK, "differ by at most 3.5s"}, // it may be the network alone
 	} {
 		r := judgeClock(test.ahead, test.trip)
 		assert.Equal(t, test.level, r.Level, r.Text)

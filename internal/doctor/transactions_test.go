@@ -53,7 +53,7 @@ func TestOpenTransactions(t *testing.T) {
 		named := func(found findings) findings {
 			var all findings
 			for _, r := range found {
-				if r.Remedy == fmt.Sprintf("have its program end it, or KILL %d", id) {
+				if r.Remedy == fmt.Sprintf("let its program end it, or KILL %d", id) {
 					all = append(all, r)
 				}
 			}
