@@ -226,7 +226,7 @@ var needs = []need{
 	{[]string{roleServe}, "serve, besides, the same of rows of a table of your own",
 		[]grant{{privileges: "SELECT, INSERT, DELETE", table: schema.RetryTable}}},
 	{[]string{roleCapture}, "capture: mqnotify capture install, status and remove, for the table TOPIC into TOPIC_changes, which\n" +
-		"-- mqnotify init has made. The triggers run with these rights. MySQL with a binary log wants SUPER too, or\n" +
+		"-- mqnotify init has made. The triggers run with these rights. A server with a binary log wants SUPER too, or\n" +
 		"-- log_bin_trust_function_creators=1",
 		[]grant{{privileges: "SELECT"}, {privileges: "TRIGGER"}, {privileges: "INSERT", suffix: "_changes"}}},
 	{[]string{roleCapture}, "capture, besides: mqnotify capture repair, which locks the table while it changes the triggers",
@@ -286,7 +286,7 @@ var needs = []need{
 		}},
 	{[]string{roleAdmin}, "besides, for init --queue",
 		[]grant{{privileges: "SELECT, INSERT", table: schema.QueueTable}}},
-	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. MySQL with a binary log\n" +
+	{[]string{roleAdmin}, "besides, for init --trigger, whose triggers run with these rights. A server with a binary log\n" +
 		"-- wants SUPER too, or log_bin_trust_function_creators=1",
 		[]grant{
 			{privileges: "TRIGGER"},

@@ -252,7 +252,7 @@ func TestWorkCommandHangs(t *testing.T) {
 	})
 }
 
-// An idle worker has a connection for its tasks, and four that wait.
+// An idle worker keeps the two connections that wait, and none for its tasks.
 func TestWorkConnections(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)

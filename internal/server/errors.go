@@ -56,7 +56,7 @@ const (
 	ErrNoDefault              = 1364
 	ErrRoutineDenied          = 1370 // to call, change or drop it
 	ErrTableDefChanged        = 1412
-	ErrBinlogNeedsSuper       = 1419 // MySQL: to make a trigger while the binary log is on
+	ErrBinlogNeedsSuper       = 1419 // to make a trigger while the binary log is on
 	ErrNoSuchDefiner          = 1449
 	ErrNoReferencedRow        = 1452 // a foreign key without its row
 	ErrSystemDatabase         = 1465 // no trigger can be made there
