@@ -105,7 +105,7 @@ func (s *side) round(b *testing.B) {
 	}
 }
 
-// beside runs f until the benchmark's end, which ends its context.
+// whileListening runs f until the benchmark's end, which ends its context.
 func whileListening(b *testing.B, f func(ctx context.Context)) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())

@@ -44,7 +44,7 @@ func (s *Server) Replica(tb testing.TB) (source, replica *Server) {
 	return source, replica
 }
 
-// Promote makes a replica a source: it forgets the source that it had.
+// Promote makes a replica a source: it no longer replicates from another server.
 func (s *Server) Promote(tb testing.TB) {
 	tb.Helper()
 	if s.mariadb {
@@ -114,8 +114,8 @@ func (s *Server) galera(tb testing.TB) string {
 	return path
 }
 
-// Galera starts a cluster of MariaDB nodes for this test alone. A test is skipped where Galera is missing. No node gets
-// its data from another: all begin with the same.
+// Galera starts a cluster of MariaDB nodes for this test alone. A test is skipped where Galera is missing. No node copies
+// data from another when it joins: all start with the same data.
 func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	tb.Helper()
 	provider, cluster := s.galera(tb), "mq"+randomName()
@@ -188,8 +188,8 @@ func (s *Server) copyNode(tb testing.TB) {
 	s.Restart(tb)
 }
 
-// transfersNothing is the script by which a node of Galera that joins gets another one's data, for nodes that have the
-// same already. The donor must read its standard input to the end.
+// transfersNothing is the script that copies a donor's data to a node of Galera that joins. It copies nothing, because
+// the nodes have the same data already. The donor must read its standard input to the end.
 const transfersNothing = `#!/bin/sh
 while [ $# -gt 0 ]; do case $1 in
 --role) role=$2; shift;; --address) address=$2; shift;; --datadir) data=${2%/}; shift;;

@@ -17,8 +17,8 @@ type Commands struct {
 	statements, prepared atomic.Uint64
 }
 
-// CountCommands counts what is sent over connections that are opened with cfg from now on. It counts nothing
-// of what is encrypted.
+// CountCommands counts what is sent over connections that are opened with cfg from now on. It does not count
+// on encrypted connections.
 func CountCommands(cfg *mysql.Config) *Commands {
 	c := &Commands{}
 	dial := cfg.DialFunc
@@ -35,8 +35,8 @@ func CountCommands(cfg *mysql.Config) *Commands {
 	return c
 }
 
-// Statements returns the number of statements, as a server counts Questions: each statement of a query that
-// has several, and no pings.
+// Statements returns the number of statements, counted like a server's Questions: each statement of a query that
+// has several, but no pings.
 func (c *Commands) Statements() uint64 { return c.statements.Load() }
 
 // Prepared returns the number of executions of statements that the driver has prepared.
@@ -57,7 +57,7 @@ type commandConn struct {
 	commands *Commands
 }
 
-// Write counts packets that begin a command: those numbered 0. The driver writes each in one piece.
+// Write counts the packets that begin a command: those with number 0. The driver writes each with one call.
 func (c *commandConn) Write(p []byte) (int, error) {
 	if len(p) > 4 && p[3] == 0 && int(p[0])|int(p[1])<<8|int(p[2])<<16 == len(p)-4 {
 		c.commands.count(p[4], p[5:])

@@ -13,13 +13,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// settleTime is how long a test's sessions may take to be gone after its end: a server notices within
-// about 0.6 s that the client of a waiting session is dead, a busy machine later.
+// settleTime is how long a test's sessions may take to end after the test: a server notices within
+// about 0.6 s that the client of a waiting session is dead, but later on a busy machine.
 const settleTime = 15 * time.Second
 
 // Database makes a new, empty database and returns how to connect to it as root. At the test's end it
 // fails the test if a session still uses the database or an advisory lock of the test is left, and drops
-// the database. Close what uses it in a Cleanup of its own or with defer: those run before.
+// the database. Close whatever uses it with Cleanup or defer: those run before.
 func (s *Server) Database(tb testing.TB) *mysql.Config {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -85,7 +85,7 @@ func (s *Server) User(tb testing.TB, cfg *mysql.Config, grants ...string) *mysql
 	return limited
 }
 
-// awake reports whether the server runs; a frozen one is woken up.
+// awake reports whether the server runs, and thaws a frozen one.
 func (s *Server) awake() bool {
 	if s.dsn != nil || s.tb == nil {
 		return true
@@ -96,8 +96,8 @@ func (s *Server) awake() bool {
 	return s.process != nil
 }
 
-// checkUnused waits until no session uses the database and no advisory lock of its user is left, and says
-// what is there if that takes too long.
+// checkUnused waits until no session uses the database and no advisory lock of its user is left. If that
+// takes too long, its error names what is left.
 func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -142,5 +142,5 @@ func drop(db *sql.DB, name string, wait time.Duration) error {
 	return nil
 }
 
-// randomName is lower case, as a name has to be that servers fold differently.
+// randomName returns a name in lower case, because servers treat upper case differently.
 func randomName() string { return strings.ToLower(rand.Text()[:12]) }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Examples runs Examples that need a server, by what each is to print. They run one after
-// the other, in no order, and have MQNOTIFY_DSN from the caller.
+// Examples runs Examples that need a server, and compares what each prints with the value in the map. They run one after
+// the other, in random order. The caller sets MQNOTIFY_DSN.
 func Examples(t *testing.T, examples map[string]func()) {
 	t.Helper()
 	for want, example := range examples {
@@ -20,8 +20,8 @@ func Examples(t *testing.T, examples map[string]func()) {
 	}
 }
 
-// Until makes the context of an Example that would go on: it ends when the query's answer is true,
-// which is asked again and again, or with stop. Without a query it ends with stop alone.
+// Until returns a context for an Example that would never end: it is canceled when the query, which is repeated, returns
+// true, or by stop. Without a query only stop cancels it.
 func Until(t *testing.T, examples *context.Context, db *sql.DB, query string) (stop context.CancelFunc) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,7 +1,7 @@
 package mysqltest
 
-// Folder returns a folder of this test process for what several tests share, such as a program that they run.
-// It goes when the process's servers go.
+// Folder returns a folder of this test process for files that several tests share, such as a program that they run.
+// It is removed together with the process's servers.
 func Folder() (string, error) { return home.folder() }
 
 // folder returns the home folder, and makes it at its first use.

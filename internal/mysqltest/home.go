@@ -12,7 +12,7 @@ import (
 // folderPattern names the folders that hold the data of a test process's instances.
 const folderPattern = "mqnotify-test-*"
 
-// home is this test process's instances.
+// home has this test process's instances.
 var home homeFolder
 
 // homeFolder owns the instances of one test process and the temporary folder they live in.
@@ -60,8 +60,8 @@ func (h *homeFolder) open() error {
 // envData names the folder for the servers' data.
 const envData = "MQNOTIFY_TEST_DATA"
 
-// dataFolder returns where the servers' data go: unless the environment tells, into memory, where a table is
-// created in a third of the time, as long as there is plenty; otherwise into the temporary folder.
+// dataFolder returns the folder for the servers' data: the one that the environment names, or else one in memory, where
+// creating a table takes a third of the time, or the temporary folder if little memory is free.
 func dataFolder() string {
 	if dir := os.Getenv(envData); dir != "" {
 		return dir

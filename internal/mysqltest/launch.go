@@ -39,7 +39,7 @@ func (s *Server) launch(flags ...string) error {
 	return nil
 }
 
-// portAttempts is how often a free port is looked for: another process, that is no test, may take one before it is used.
+// portAttempts is how many free ports are tried: another process may take one before the server does.
 const portAttempts = 3
 
 func (s *Server) firstRun(template string) error {
@@ -64,7 +64,7 @@ func (s *Server) firstRun(template string) error {
 	}
 }
 
-// starting bounds how many servers start at the same time: it takes a whole processor each.
+// starting limits how many servers start at the same time: each takes a whole processor.
 var starting = make(chan struct{}, runtime.NumCPU())
 
 // redoSize is the size of the redo log, in the template as well: a server that finds another one makes a new one.
@@ -200,7 +200,7 @@ func (s *Server) logWhenFailed(tb testing.TB) {
 
 func (s *Server) logTail() []byte { return s.logSince(0) }
 
-// logSince is the end of the server's log, without its first bytes.
+// logSince returns the server's log without its first bytes.
 func (s *Server) logSince(before int64) []byte {
 	log, err := os.ReadFile(s.logFile())
 	if err != nil {

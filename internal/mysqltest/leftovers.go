@@ -28,7 +28,7 @@ var lockQueries = []string{
 }
 
 // notText is MySQL's refusal to list the sessions while one of them, of any test, runs a statement that is
-// not UTF-8. It passes.
+// not UTF-8. A later attempt succeeds.
 const notText = 3854
 
 // leftovers describes what still uses the database. A server that shows no advisory locks (MariaDB

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// lockFile takes the advisory lock on path, which is made if it is missing. With wait false it fails
-// when another process holds it. A process's death releases it.
+// lockFile takes the advisory lock on the file at path, and creates the file if it is missing. Without wait it fails
+// when another process holds the lock. The end of a process releases its lock.
 func lockFile(path string, wait bool) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -32,8 +32,8 @@ func Main(m *testing.M, options ...goleak.Option) {
 	os.Exit(code)
 }
 
-// leaks waits until no goroutine is left but the caller's and those of the options, and says which are if
-// that takes too long. goleak alone gives them half a second.
+// leaks waits until no goroutine is left but the caller's and those of the options. If that takes too long, its error
+// names the others. goleak alone waits for half a second.
 func leaks(options ...goleak.Option) error {
 	for late := time.Now().Add(settleTime); ; {
 		if err := goleak.Find(options...); err == nil || time.Now().After(late) {
@@ -42,8 +42,8 @@ func leaks(options ...goleak.Option) error {
 	}
 }
 
-// AsProcess is for tests that start the test binary again, as a process to be killed: where the variable is
-// set, main is told its value and the process ends with it. A TestMain calls it before [Main].
+// AsProcess is for tests that start the test binary again, as a process to be killed: if the environment variable is
+// set, AsProcess calls main with its value and ends the process. A TestMain calls it before [Main].
 func AsProcess(variable string, main func(told string) error) {
 	told := os.Getenv(variable)
 	if told == "" {
@@ -56,7 +56,7 @@ func AsProcess(variable string, main func(told string) error) {
 	os.Exit(0)
 }
 
-// perCore is how many tests of a package run at the same time for each core, unless -parallel tells: most wait, for a
-// server or a time. It also bounds how many servers run. More tests at once take more of the cores' time, because they ask
-// more often while they wait, and are done no earlier.
+// perCore is how many tests of a package run at the same time for each core, unless -parallel is given: most of them wait, for a
+// server or for a time. It also limits how many servers run. With more tests at once the package would not be finished
+// earlier, because tests that wait poll.
 const perCore = 2

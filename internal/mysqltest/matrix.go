@@ -40,7 +40,7 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	})
 }
 
-// EachInTurn is [Each] for tests that measure, or that change what the whole process has (its standard
+// EachInTurn is [Each] for tests that measure, or that change something of the whole process (its standard
 // output, its environment): one server after another, and not in parallel with the package's other tests.
 func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
@@ -185,7 +185,7 @@ func usualPlaces() []string {
 
 var versionPattern = regexp.MustCompile(`Ver ((\d+\.\d+)\.\d+\S*)`)
 
-// serverFrom asks a binary what it is.
+// serverFrom asks a binary for its kind and version.
 func serverFrom(binary string) (*Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -206,7 +206,7 @@ func serverFrom(binary string) (*Server, error) {
 	return s, nil
 }
 
-// serverAt is the user's own server.
+// serverAt returns the user's own server.
 func serverAt(dsn string) (*Server, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -237,5 +237,5 @@ func openPool(cfg *mysql.Config) (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
-// closePool closes a pool whose work is done; nothing is left that an error could spoil.
+// closePool closes a pool after its last use, when an error no longer matters.
 func closePool(db *sql.DB) { _ = db.Close() }

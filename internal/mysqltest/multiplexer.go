@@ -12,13 +12,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Multiplexer is a proxy that shares a few sessions of the server among all its clients, and hands each
-// statement to another one. It knows nothing of what lives in a session: locks, variables and
-// transactions stay where the statement was that made them, even when its client is gone. The default
-// database alone is always the client's.
+// Multiplexer is a proxy that shares a few sessions of the server among all its clients, and runs each
+// statement in another one. It does not track the state of sessions: locks, variables and transactions
+// stay in the session whose statement made them, even after the client has disconnected. Only the default
+// database is always that of the client.
 //
-// It lets everybody in; the sessions are the harness's own account's. There are no prepared statements,
-// TLS, compression or files of the client's, and affected rows are changed rows.
+// It accepts every login; its sessions use the harness's own account. It does not support prepared statements,
+// TLS, compression or LOAD DATA LOCAL, and affected rows are changed rows.
 type Multiplexer struct {
 	tb       testing.TB
 	listener net.Listener
@@ -32,9 +32,9 @@ type Multiplexer struct {
 	pongs  bool
 }
 
-// Multiplexer starts a multiplexer with n sessions, gone at the test's end. A statement waits while all of them
-// are busy. Make the test's database first: a session may still use it when the test ends. A server that a Unix
-// socket or TLS alone reaches is skipped.
+// Multiplexer starts a multiplexer with n sessions, which ends with the test. A statement waits while all of them
+// are busy. Make the test's database first: a session may still use it when the test ends. The test is skipped if the
+// server can be reached only over a Unix socket or TLS.
 func (s *Server) Multiplexer(tb testing.TB, n int) *Multiplexer {
 	tb.Helper()
 	given := s.config()
@@ -73,10 +73,10 @@ func (s *Server) Multiplexer(tb testing.TB, n int) *Multiplexer {
 	return m
 }
 
-// Addr is the host and port to connect to.
+// Addr returns the host and port to connect to.
 func (m *Multiplexer) Addr() string { return m.listener.Addr().String() }
 
-// Config is cfg through the multiplexer.
+// Config returns cfg with the multiplexer's address.
 func (m *Multiplexer) Config(cfg *mysql.Config) *mysql.Config {
 	through := cfg.Clone()
 	through.Net, through.Addr = "tcp", m.Addr()
@@ -84,15 +84,15 @@ func (m *Multiplexer) Config(cfg *mysql.Config) *mysql.Config {
 	return through
 }
 
-// OnlyWhenBusy makes it use the session that became idle last, and another only when that is busy: a
-// client that is alone always has the same.
+// OnlyWhenBusy makes it use the session that became idle last, and another one only when that is busy: a
+// client that is alone always gets the same session.
 func (m *Multiplexer) OnlyWhenBusy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sticky = true
 }
 
-// AnswersPings makes it answer clients' pings itself: no session has them.
+// AnswersPings makes it answer clients' pings itself, without a session.
 func (m *Multiplexer) AnswersPings() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,8 +143,8 @@ func (m *Multiplexer) accept(ctx context.Context) {
 	}
 }
 
-// serve ends when the client goes, or when a session's connection breaks under a statement: the outcome
-// of the statement is unknown then, and the client finds its own connection broken.
+// serve returns when the client disconnects, or when a session's connection breaks during a statement. The outcome
+// of the statement is then unknown, and the client's connection is closed.
 func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -202,7 +202,7 @@ func (m *Multiplexer) logIn(conn io.Writer, from io.Reader) (database string, er
 
 var useStatement = regexp.MustCompile("(?i)^\\s*USE\\s+`?([^`;\\s]+)`?\\s*;?\\s*$")
 
-// answer has a session answer the command.
+// answer lets a session answer the command.
 func (m *Multiplexer) answer(ctx context.Context, client *bufio.Writer, command []byte, database *string) error {
 	kind, text := command[headerSize], string(command[headerSize+1:])
 	if use := useStatement.FindStringSubmatch(text); kind == commandQuery && use != nil {

@@ -15,8 +15,8 @@ import (
 
 var errNotConnected = errors.New("mysqltest: the session is not connected")
 
-// sharedSession is one of a multiplexer's sessions: the driver logs in, and then its connection is used
-// here. One goroutine at a time uses it.
+// sharedSession is one of a multiplexer's sessions: the driver logs in, and then the multiplexer uses its
+// connection. Only one goroutine at a time uses it.
 type sharedSession struct {
 	server   *mysql.Config
 	login    driver.Conn // nil when not connected
@@ -64,8 +64,8 @@ func (s *sharedSession) close() {
 }
 
 // answer runs the client's command in the client's default database, and passes on the response, whose end
-// stays in the client's buffer. An error means that there is no whole response. The end of the context
-// cuts the connection, and the server ends what the client waited for.
+// stays in the client's buffer. An error means that the response is not complete. The end of the context
+// closes the connection, and the server then ends the client's statement.
 func (s *sharedSession) answer(ctx context.Context, client *bufio.Writer, database string, command []byte) error {
 	if database == "" && s.database != "" {
 		s.close() // no command takes a default database away
@@ -91,7 +91,7 @@ func (s *sharedSession) answer(ctx context.Context, client *bufio.Writer, databa
 	})
 }
 
-// during runs f and cuts the connection when the context ends. After a failure the session is not connected.
+// during runs f and closes the connection when the context ends. After a failure the session is not connected.
 func (s *sharedSession) during(ctx context.Context, f func() error) error {
 	if s.login == nil {
 		return errNotConnected
@@ -129,7 +129,7 @@ func (s *sharedSession) exchange(to *bufio.Writer, command []byte) error {
 	return relay(to, s.from)
 }
 
-// greeted is a connection whose greeting was read before.
+// greeted is a connection whose greeting has been read already.
 type greeted struct {
 	net.Conn
 	from io.Reader

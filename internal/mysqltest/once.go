@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// envAgain says that this run of the tests follows another one on other servers: `./test` runs them with -race on
+// envAgain is set if this run of the tests follows another one on other servers: `./test` runs them with -race on
 // one server, and then without it on the others.
 const envAgain = "MQNOTIFY_TEST_AGAIN"
 
@@ -13,7 +13,7 @@ const envAgain = "MQNOTIFY_TEST_AGAIN"
 // need not be tested again.
 func Again() bool { return os.Getenv(envAgain) != "" }
 
-// Once makes a test that uses no database server a parallel one, which is left out when it has run before.
+// Once is for tests that use no database server: it makes the test parallel, and skips it if it has run before.
 func Once(t *testing.T) {
 	t.Helper()
 	if Again() {

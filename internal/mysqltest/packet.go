@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// What a multiplexer has to know of the client/server protocol: where a message and a response end, the
+// The parts of the client/server protocol that a multiplexer needs: where a message and a response end, the
 // greeting, and the database that a login names.
 
-// Commands, the first byte of what a client sends.
+// Commands: the first byte of a client's message.
 const (
 	commandQuit    = 0x01
 	commandInitDB  = 0x02
@@ -21,7 +21,7 @@ const (
 	commandExecute = 0x17 // a prepared statement
 )
 
-// The first byte of what a server sends.
+// The first byte of a server's message.
 const (
 	answerOK     = 0x00
 	answerInfile = 0xfb // it wants a file of the client's
@@ -95,7 +95,7 @@ func refusal(number uint16, state, text string) []byte {
 	return packet(1, append(payload, "#"+state+text...)...)
 }
 
-// relay passes on the response to a command, whatever number of results it has. Its end stays in the
+// relay passes on the response to a command, with all its results. The end of the response stays in the
 // writer's buffer.
 func relay(to *bufio.Writer, from *bufio.Reader) error {
 	inRows := false
@@ -128,7 +128,7 @@ func relay(to *bufio.Writer, from *bufio.Reader) error {
 	}
 }
 
-// status is the server's, in a packet that ends a result. Affected rows and the insert id come before it.
+// status returns the server's status from a packet that ends a result. Affected rows and the insert id come before it.
 func status(message []byte) uint16 {
 	rest := message[headerSize+1:]
 	for range 2 {
@@ -146,7 +146,7 @@ func status(message []byte) uint16 {
 	return binary.LittleEndian.Uint16(rest)
 }
 
-// plain takes the capabilities out of a server's greeting that would change the later packets. Neither side
+// plain removes the capabilities from a server's greeting that would change the later packets. Neither side
 // uses a capability that the other has not offered.
 func plain(greeting []byte) error {
 	version := bytes.IndexByte(greeting[headerSize+1:], 0)
@@ -162,7 +162,7 @@ func plain(greeting []byte) error {
 	return nil
 }
 
-// loginDatabase is the database that a client's login names, or "".
+// loginDatabase returns the database that a client's login names, or "".
 func loginDatabase(login []byte) (string, error) {
 	const fixed = headerSize + 32
 	if len(login) < fixed {

@@ -28,7 +28,7 @@ func startProcess(binary string, args []string, folder, log string) (*process, e
 	return &process{started}, nil
 }
 
-// end sends the signal and waits for the process's end. One that ignores it is killed, which is an error.
+// end sends the signal and waits for the process's end. A process that ignores the signal is killed, which is an error.
 func (p *process) end(signal os.Signal) error {
 	if err := p.signal(signal); err != nil {
 		return err

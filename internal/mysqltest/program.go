@@ -6,7 +6,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Servers returns the servers of the matrix, not started, for a program that measures and is no test.
+// Servers returns the servers of the matrix, not started, for a program that measures and is not a test.
 func Servers() ([]*Server, error) {
 	all, err := matrix()
 	if err != nil {
@@ -32,5 +32,5 @@ func (s *Server) Launch(flags ...string) (*mysql.Config, error) {
 	return own.config(), nil
 }
 
-// Close ends all instances and removes their data. A test has [Main] do that.
+// Close ends all instances and removes their data. In tests [Main] does that.
 func Close() error { return home.close() }

@@ -20,8 +20,8 @@ import (
 
 func init() { toxics.Register("freeze", new(freezeToxic)) }
 
-// freezeToxic forwards nothing, not even the end of a connection, until it is taken away; then what was
-// sent meanwhile arrives. (Toxiproxy's own timeout toxic drops it, and passes the end on.)
+// freezeToxic forwards nothing, not even the end of a connection, until it is removed; then what was
+// sent meanwhile arrives. (Toxiproxy's own timeout toxic drops data and forwards the end.)
 type freezeToxic struct{}
 
 func (*freezeToxic) Pipe(stub *toxics.ToxicStub) { <-stub.Interrupt }
@@ -39,8 +39,8 @@ type Proxy struct {
 	toxics map[string]bool // by name
 }
 
-// Proxy starts a proxy to the server, gone at the test's end. A server that a Unix socket reaches is
-// skipped.
+// Proxy starts a proxy to the server, which ends with the test. The test is skipped if the server is reached
+// over a Unix socket.
 func (s *Server) Proxy(tb testing.TB) *Proxy {
 	tb.Helper()
 	cfg := s.config()
@@ -66,10 +66,10 @@ func (s *Server) Proxy(tb testing.TB) *Proxy {
 	return p
 }
 
-// Addr is the host and port to connect to.
+// Addr returns the host and port to connect to.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// Config is cfg through the proxy.
+// Config returns cfg with the proxy's address.
 func (p *Proxy) Config(cfg *mysql.Config) *mysql.Config {
 	through := cfg.Clone()
 	through.Addr = p.Addr()
@@ -97,7 +97,7 @@ func (p *Proxy) Up() {
 }
 
 // Freeze forwards nothing more, in either direction: no data and no end of a connection, as when a cable
-// is pulled. New connections are accepted and hear nothing.
+// is pulled. New connections are accepted but get no answer.
 func (p *Proxy) Freeze() { p.add("freeze", "{}") }
 
 // Thaw ends [Proxy.Freeze]; what was sent meanwhile arrives.

@@ -13,7 +13,7 @@ import (
 // envSeed repeats the random choices of an earlier run.
 const envSeed = "MQNOTIFY_TEST_SEED"
 
-// seed is the one of this run. Processes that a test starts inherit it.
+// seed is the seed of this run. Processes that a test starts inherit it.
 var seed = sync.OnceValue(func() string {
 	value := cmp.Or(os.Getenv(envSeed), strconv.FormatUint(rand.Uint64(), 10))
 	if err := os.Setenv(envSeed, value); err != nil {
@@ -24,7 +24,7 @@ var seed = sync.OnceValue(func() string {
 
 // Random returns the test's source of random choices. They depend on MQNOTIFY_TEST_SEED and on the test's
 // name only, so that a failed test, which logs the seed, makes the same choices again. It is safe for
-// concurrent use; goroutines that share it get its choices in the order in which they ask.
+// concurrent use: goroutines that share it get its choices in the order of their calls.
 func Random(tb testing.TB) *rand.Rand {
 	tb.Helper()
 	tb.Cleanup(func() {

@@ -46,7 +46,7 @@ type Server struct {
 // Name is the server's name in the matrix, such as "mariadb-11.8".
 func (s *Server) Name() string { return s.name }
 
-// IsMariaDB tells MariaDB from MySQL.
+// IsMariaDB reports whether the server is MariaDB; else it is MySQL.
 func (s *Server) IsMariaDB() bool { return s.mariadb }
 
 // Addr is the server's host and port.
@@ -54,7 +54,7 @@ func (s *Server) Addr() string { return s.config().Addr }
 
 // Start starts an instance of the same server for this test alone, which may stop, kill and freeze it.
 // The flags are the server's own ("--gtid-mode=ON") and win over the harness's; the binary log is off on
-// MySQL unless a flag begins with "--log-bin". The instance is gone at the test's end. A test on the
+// MySQL unless a flag begins with "--log-bin". The instance ends with the test. A test on the
 // user's own server is skipped here.
 func (s *Server) Start(tb testing.TB, flags ...string) *Server {
 	tb.Helper()
@@ -74,10 +74,10 @@ func (s *Server) Start(tb testing.TB, flags ...string) *Server {
 	return own
 }
 
-// Stop shuts the server down in an orderly way and returns when it is gone.
+// Stop shuts the server down in an orderly way and returns when its process has ended.
 func (s *Server) Stop() { s.end(signalTerminate) }
 
-// Kill ends the server with SIGKILL and returns when it is gone. Rows that were committed survive it.
+// Kill ends the server with SIGKILL and returns when its process has ended. Committed rows survive that.
 func (s *Server) Kill() { s.end(os.Kill) }
 
 // Restart starts the server again, on the same data and port, and returns when it answers. A server that
