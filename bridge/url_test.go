@@ -18,7 +18,7 @@ func TestParseRefuses(t *testing.T) {
 		"ftp://me:s3cret@host/":              "unknown scheme; write one of",
 		"nats://me:s3cret@":                  "names no host",
 		"nats://me:s3cret@host/?strem=x":     `unknown parameter "strem"; the known ones are`,
-		"nats://host/path":                   "a path means nothing",
+		"nats://host/path":                   "leave out the path",
 		"nats://host/?stream=a.b":            "without dots",
 		"nats://host/?stream=":               "without dots",
 		"nats://host/?subject=a..b":          "without spaces",
