@@ -22,7 +22,7 @@ type origin struct {
 
 // messageSource receives messages of one origin over one connection. An implementation promises:
 //
-//   - Receive waits until there is a message or ctx ends. It returns the available messages in order, at most most of them.
+//   - Receive waits until there is a message or ctx ends. It returns the available messages in order, but no more than most.
 //   - Ack acknowledges all messages of the last Receive. Messages that were not acknowledged are received again over another connection.
 //   - Close may be called at any time, by several goroutines, and twice. It ends a Receive that waits.
 //   - No error contains a credential.

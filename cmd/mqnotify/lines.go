@@ -75,7 +75,7 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 
 func weight(line []byte) int64 { return int64(min(len(line)+1, readAhead)) }
 
-// next waits for a line and returns it with the others that are ready, at most most lines. It returns no line at the end of
+// next waits for a line and returns it with the others that are ready, but no more than most. It returns no line at the end of
 // the input, at the end of ctx, and with an error.
 func (l *lines) next(ctx context.Context, most int) (batch [][]byte, err error) {
 	select {

@@ -222,7 +222,7 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 	return headers, nil
 }
 
-// takeFrom returns a function that returns the messages, at most most of them at a time.
+// takeFrom returns a function that returns the messages, but no more than most at a time.
 func takeFrom(messages []string) func(ctx context.Context, most int) ([][]byte, error) {
 	return func(ctx context.Context, most int) (batch [][]byte, err error) {
 		if len(messages) > 0 && ctx.Err() != nil {
