@@ -77,9 +77,6 @@ func page(s settings, a amounts, f *field, results []*result) string {
 	late := table(results, "late commits | lost | rows behind waited", func(r *result) []string {
 		return []string{fmt.Sprintf("%d of %d", r.lost, r.late), fmt.Sprintf("%d of %d", r.held, r.late)}
 	})
-	privileges := table(results, "privileges | publisher | consumer", func(r *result) []string {
-		return []string{r.peer.publisher, r.peer.consumer}
-	})
 	command := "go -C bench/peers run ."
 	if s.server != defaultServer {
 		command += " -server " + s.server
@@ -97,7 +94,7 @@ on %s, on %s%s. No server waits for a disk
 *wake trigger*: a trigger on the table wakes the consumer, whatever program inserts. *mqnotify_wake*: the table has no trigger, and the producer calls a procedure
 after its commit. The server has no binary log. *then a read*: the notification is a hint to read the rows above the last id. *with the message*: a message sent while no process
 listens is lost.
-watermill-sql runs without interpolateParams, which its JSON column refuses. River has no released driver for MySQL.
+River has no released driver for MySQL.
 %s
 ## From the publish to the handler
 
@@ -122,13 +119,8 @@ Medians of three turns, for up to %v. Only mqnotify and watermill-sql store an o
 A transaction with a larger id commits first.
 
 %s
-## Privileges
-
-On the table, if no other is named. Without performance_schema mqnotify finds late rows for a minute.
-
-%s
 %s`, command, time.Now().UTC().Format(time.DateOnly), strings.Join(append(machine(), f.versions...), ", "), load(),
-		notes(f), latency, a.sleep, a.window, idle, a.rates, rates, late, privileges, verdict(results))
+		notes(f), latency, a.sleep, a.window, idle, a.rates, rates, late, verdict(results))
 }
 
 func notes(f *field) string {
