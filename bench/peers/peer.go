@@ -15,8 +15,6 @@ type peer struct {
 	each time.Duration
 	// keeps is true if messages are kept for consumers that connect later.
 	keeps bool
-	// publisher and consumer are the privileges that the accounts had in the run.
-	publisher, consumer string
 	// questions is the server's own count of statements so far.
 	questions func(ctx context.Context) (float64, error)
 	open      func(ctx context.Context) (topic, error)

@@ -81,7 +81,7 @@ func contenders(mariadb bool) []contender {
 		{"watermill-sql, polls each 10ms", 10 * time.Millisecond, 10 * time.Millisecond},
 	} {
 		all = append(all, contender{
-			peer:   peer{name: polls.name, each: polls.each, keeps: true, publisher: "INSERT", consumer: "SELECT; on the offsets SELECT, INSERT, UPDATE"},
+			peer:   peer{name: polls.name, each: polls.each, keeps: true},
 			grants: watermillGrants,
 			tables: func(_ context.Context, root *sql.DB) error { return (&watermills{}).initialize(root) },
 			open: func(_ context.Context, publisher, consumer *mysql.Config) (topic, error) {
@@ -91,7 +91,7 @@ func contenders(mariadb bool) []contender {
 	}
 	for _, each := range []time.Duration{100 * time.Millisecond, time.Second} {
 		all = append(all, contender{
-			peer:   peer{name: fmt.Sprintf("plain polling each %v", each), each: each, keeps: true, publisher: "INSERT", consumer: "SELECT"},
+			peer:   peer{name: fmt.Sprintf("plain polling each %v", each), each: each, keeps: true},
 			grants: insertSelect,
 			tables: func(ctx context.Context, root *sql.DB) error {
 				_, err := root.ExecContext(ctx, polledTable)
@@ -107,9 +107,8 @@ func contenders(mariadb bool) []contender {
 
 // mqnotify returns a contender that has a wake trigger or none, and whose publisher is our producer or plain INSERTs.
 func mqnotify(mariadb bool, name string, trigger, plain bool) contender {
-	const routines = "; EXECUTE on two procedures"
-	c := contender{
-		peer: peer{name: name, ours: true, keeps: true, publisher: "INSERT", consumer: "SELECT; on the offsets and dead letters SELECT, INSERT, UPDATE; "},
+	return contender{
+		peer: peer{name: name, ours: true, keeps: true},
 		grants: func(publisher, consumer string) []string {
 			accounts := []string{consumer, publisher}
 			if plain {
@@ -131,15 +130,6 @@ func mqnotify(mariadb bool, name string, trigger, plain bool) contender {
 			return &plainInserts{mine, inserts}, err
 		},
 	}
-	if !plain {
-		c.publisher += routines
-	}
-	if mariadb {
-		c.consumer += "PROCESS" + routines
-	} else {
-		c.consumer += "SELECT on two tables of performance_schema" + routines
-	}
-	return c
 }
 
 // wakeTables makes a topic and the routines of wake triggers, and the topic's wake trigger if it is to have one.
@@ -294,8 +284,8 @@ func (f *field) enter(ctx context.Context, config *mysql.Config, c contender) er
 // openPostgres adds the two ways of LISTEN and NOTIFY, if there is a PostgreSQL.
 func (f *field) openPostgres(ctx context.Context, wanted func(*peer) bool) error {
 	ways := []*peer{
-		{name: "PostgreSQL LISTEN/NOTIFY, then a read", keeps: true, publisher: "INSERT, USAGE on the sequence", consumer: "SELECT"},
-		{name: "PostgreSQL NOTIFY with the message", publisher: "INSERT, USAGE on the sequence", consumer: "none"},
+		{name: "PostgreSQL LISTEN/NOTIFY, then a read", keeps: true},
+		{name: "PostgreSQL NOTIFY with the message"},
 	}
 	ways = slices.DeleteFunc(ways, func(p *peer) bool { return !wanted(p) })
 	if len(ways) == 0 {
