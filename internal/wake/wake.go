@@ -164,6 +164,7 @@ func words(statement string) string {
 // routines creates the routines that do not exist, and replaces those of another version and those of an account whose triggers on
 // the tables would fail. The account that owns the routines must own the triggers.
 func (i *installer) routines(ctx context.Context, tables []string) error {
+	made := 0
 	for _, r := range routines.All(i.db.Name()) {
 		is, err := readRoutine(ctx, i.db, r)
 		broken := ""
@@ -184,6 +185,10 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
 			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
 		}
+		made++
+	}
+	if made > 0 {
+		i.options.Logger.InfoContext(ctx, "the procedures are ready", "made", made)
 	}
 	return nil
 }
