@@ -12,7 +12,6 @@
 // Publish itself never stores a message twice. When a connection ends between a commit and its answer, the error is
 // notify.ErrUnknown, and only the caller can decide whether to risk a duplicate by publishing again. SafeToRetry reports when
 // publishing again makes no duplicate.
-// another try makes none.
 package producer
 
 import (
