@@ -12,13 +12,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What RabbitMQ still has of a queue when it is killed (kill -9) so long after the queue was
-// made: the figures in docs/guide/bridge.md, for which amqpSettles is. A classic queue that is older
-// than that must have what it confirmed.
+// This test measures what RabbitMQ keeps of a queue if the broker is killed (kill -9) soon after the queue was made. The figures
+// are in docs/guide/bridge.md, and amqpSettles follows from them. A classic queue that is older than amqpSettles must keep every
+// message that the broker confirmed.
 func TestRabbitMQNewQueues(t *testing.T) {
 	mysqltest.Once(t)
 	if !mysqltest.Long() {
-		t.Skip("a measurement of minutes: ./test --long; TestKilled kills a broker")
+		t.Skip("this measurement takes minutes and runs with ./test --long")
 	}
 	t.Run("classic", func(t *testing.T) {
 		const old = "old"
@@ -33,7 +33,7 @@ func TestRabbitMQNewQueues(t *testing.T) {
 			}
 			confirmTen(t, b, old)
 			lost.try(t, b, fmt.Sprint("new", round), arguments, ages[round/2%len(ages)])
-			require.Equal(t, 10, countQueue(t, b, old), "what a queue that is not new had confirmed is there")
+			require.Equal(t, 10, countQueue(t, b, old), "the old queue keeps what was confirmed")
 			_, err := openAMQP(t, b).QueuePurge(old, false)
 			require.NoError(t, err)
 		}
@@ -42,17 +42,17 @@ func TestRabbitMQNewQueues(t *testing.T) {
 	t.Run("quorum", func(t *testing.T) {
 		lost := losses{}
 		ages := []time.Duration{500 * time.Millisecond, 4 * time.Second, 10 * time.Second}
-		for round := range 9 { // a broker each: those that don't come back make its next start slow
+		for round := range 9 { // each try has its own broker, because queues that do not come back slow down its next start
 			lost.try(t, brokertest.RabbitMQ(t), "new", amqp.Table{"x-queue-type": "quorum"}, ages[2-round%len(ages)])
 		}
 		lost.log(t)
 	})
 }
 
-// ages are how old a queue is when its broker is killed, about.
+// ages are the approximate ages of a queue when its broker is killed.
 var ages = []time.Duration{100 * time.Millisecond, 500 * time.Millisecond}
 
-// losses counts tries by the age of the queue.
+// losses counts the tries by the age of the queue.
 type losses map[string]*struct{ tries, gone, lacking int }
 
 func (l losses) try(t *testing.T, b *brokertest.Broker, queue string, arguments amqp.Table, age time.Duration) {
@@ -100,7 +100,6 @@ func declare(t *testing.T, b *brokertest.Broker, queue string, arguments amqp.Ta
 	return time.Now()
 }
 
-// confirmTen publishes ten persistent messages, and waits for their confirms.
 func confirmTen(t *testing.T, b *brokertest.Broker, queue string) {
 	t.Helper()
 	channel := openAMQP(t, b)
@@ -112,8 +111,8 @@ func confirmTen(t *testing.T, b *brokertest.Broker, queue string) {
 	}
 }
 
-// countQueue counts the messages of a queue and leaves them, -1 when there is no such queue
-// or none that answers.
+// countQueue returns the number of messages in a queue and leaves them there. It returns -1 if the queue does not exist or does
+// not answer.
 func countQueue(t *testing.T, b *brokertest.Broker, queue string) int {
 	t.Helper()
 	for until := time.Now().Add(patience / 3); ; pause(t.Context(), 200*time.Millisecond) { // a quorum queue elects a leader first
@@ -134,7 +133,7 @@ func getAll(t *testing.T, b *brokertest.Broker, queue string) (n int, err error)
 	t.Helper()
 	conn, err := amqp.Dial(b.URL(""))
 	require.NoError(t, err)
-	defer func() { _ = conn.Close() }() // which gives back what was not acknowledged
+	defer func() { _ = conn.Close() }() // closing requeues the unacknowledged messages
 	channel, err := conn.Channel()
 	require.NoError(t, err)
 	for {

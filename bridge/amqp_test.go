@@ -26,7 +26,7 @@ func openAMQP(tb testing.TB, b *brokertest.Broker) *amqp.Channel {
 	return channel
 }
 
-// readQueue takes what is in a queue.
+// readQueue takes all messages from a queue.
 func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored) {
 	tb.Helper()
 	channel := openAMQP(tb, b)
@@ -48,7 +48,7 @@ func TestAMQP(t *testing.T) {
 	to := ofBroker(b, func(string) string { return "" })
 	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }
 	channel := openAMQP(t, b)
-	for _, queue := range []string{"order", "restart", "large", "headers", "close", "frozen"} { // "away" is the sink's to make
+	for _, queue := range []string{"order", "restart", "large", "headers", "close", "frozen"} { // the sink makes the queue "away"
 		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
 		require.NoError(t, err)
 	}
@@ -58,8 +58,8 @@ func TestAMQP(t *testing.T) {
 	t.Run("open frozen", func(t *testing.T) { testOpenFrozen(t, b) })
 }
 
-// A broker that ends the connection in the middle of the handshake does not refuse the password
-// that it took before.
+// A broker that ends the connection in the middle of the handshake does not count as refusing a password that it accepted
+// before.
 func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 					_ = client.Close()
 				})
 				defer func() { _ = broker.Close() }()
-				if cuts.Load() { // after the protocol's header, and with START-OK
+				if cuts.Load() { // after the protocol header and the first bytes of START-OK
 					_, _ = io.CopyN(broker, client, 8)
 					_, _ = client.Read(make([]byte, 1))
 					return
@@ -107,7 +107,7 @@ func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 	sink, err = d.Open(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, sink.Close())
-	// Before the broker has accepted the credentials once, a cut connection counts as their refusal.
+	// Until the broker has accepted the credentials once, a cut connection counts as their refusal.
 	cuts.Store(true)
 	never, err := Parse(to.url("cut"), "cut")
 	require.NoError(t, err)
@@ -115,8 +115,8 @@ func testHandshakeEnds(t *testing.T, b *brokertest.Broker) {
 	require.ErrorAs(t, err, new(*PermanentError))
 }
 
-// What goes to an exchange and no queue takes is an error, and waits until one does. An
-// exchange or a queue that is not what the URL says is told at the start.
+// A message to an exchange that no queue takes is an error, and the bridge sends it again until a queue does. An exchange or a
+// queue that differs from the URL is an error at the start.
 func testExchange(t *testing.T, b *brokertest.Broker) {
 	channel := openAMQP(t, b)
 	require.NoError(t, channel.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil))
@@ -132,7 +132,7 @@ func testExchange(t *testing.T, b *brokertest.Broker) {
 	send(t, to.open(t, "orders"), messages("orders", 1, 3), 3)
 	require.Equal(t, wanted(messages("orders", 1, 3)), readQueue(t, b, "bound"))
 
-	// A queue that is there is taken as it is.
+	// An existing queue is used as it is.
 	_, err = channel.QueueDeclare("quorum", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 	require.NoError(t, err)
 	for _, query := range []string{"queue=quorum", "queue=quorum&type=quorum"} {

@@ -24,12 +24,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// benchRows is how many rows each round takes over.
+// benchRows is the number of rows that each round sends.
 const benchRows = 300_000
 
-// BenchmarkNATS takes a backlog into JetStream, in turns with the bare client, which
-// publishes messages of the same size with the same headers asynchronously, with as many
-// unanswered as the bridge has.
+// BenchmarkNATS sends a backlog into JetStream. The bridge and the bare client take turns. The bare client publishes messages of
+// the same size and with the same headers asynchronously, with as many unanswered messages as the bridge has.
 //
 //	go test ./bridge -run - -bench 'NATS|Redis' -benchtime 8x
 func BenchmarkNATS(b *testing.B) {
@@ -46,7 +45,7 @@ func BenchmarkNATS(b *testing.B) {
 				message := &nats.Msg{Subject: name, Data: payload, Header: nats.Header{
 					nats.MsgIdHdr: {"orders:" + id}, fieldID: {id}, fieldTopic: {"orders"}, fieldCreatedAt: {"2026-01-31T08:09:10.123456Z"},
 				}}
-				// Its default gives up when the server is 200 ms behind.
+				// By default the client gives up if the server is 200 ms behind.
 				_, err := js.PublishMsgAsync(message, jetstream.WithStallWait(time.Minute))
 				require.NoError(b, err)
 			}
@@ -59,8 +58,7 @@ func BenchmarkNATS(b *testing.B) {
 		})
 }
 
-// BenchmarkRedis is the same into a Redis stream, compared with pipelines of 500 XADD of
-// the same fields.
+// BenchmarkRedis does the same with a Redis stream. The bare client sends pipelines of 500 XADD commands with the same fields.
 func BenchmarkRedis(b *testing.B) {
 	broker := brokertest.Redis(b)
 	client := openRedis(b, broker)
@@ -86,9 +84,9 @@ func BenchmarkRedis(b *testing.B) {
 		})
 }
 
-// benchmark takes a topic over again and again, and the bare client sends the same messages. Each of them is
-// first in turn, and finds an empty broker. The bridge's share of the bare client's rate is the median of
-// the shares of the rounds, because the machine is not equally fast in all of them.
+// benchmark sends a topic again and again, and the bare client sends the same messages. They take turns in going first, and each
+// finds an empty broker. The bridge's share of the bare client's rate is the median of the rounds' shares, because the speed of
+// the machine changes between rounds.
 func benchmark(b *testing.B, url func(name string) string, bare func(name string, payloads [][]byte), clean func(name string)) {
 	mysqltest.EachB(b, func(b *testing.B, s *mysqltest.Server) {
 		db := openTopic(b, s)
@@ -136,19 +134,19 @@ func benchmark(b *testing.B, url func(name string) string, bare func(name string
 	})
 }
 
-// timed are runs over benchRows.
+// timed holds the results of runs over benchRows rows.
 type timed struct{ rates, processor []float64 }
 
 func (t *timed) run(f func()) {
-	runtime.GC() // what another run has left is not this one's
+	runtime.GC() // so that this run does not pay for the garbage of the run before
 	before, began := processorTime(), time.Now()
 	f()
 	t.rates = append(t.rates, benchRows/time.Since(began).Seconds())
 	t.processor = append(t.processor, float64((processorTime()-before).Microseconds())/benchRows)
 }
 
-// processorTime is what this process and the servers that it has started have used, where /proc tells it.
-// It depends less than the rate on what else the machine does.
+// processorTime returns the CPU time of this process and of the servers that it started, where /proc is available. CPU time
+// depends less than the rate on the load of the machine.
 func processorTime() (sum time.Duration) {
 	const tick = 10 * time.Millisecond
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -156,14 +154,14 @@ func processorTime() (sum time.Duration) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		_, rest, _ := strings.Cut(string(text), ") ") // of the program's name
+		_, rest, _ := strings.Cut(string(text), ") ") // the end of the program's name
 		columns := strings.Fields(rest)
 		if columns[1] != self && filepath.Dir(file) != "/proc/"+self {
 			continue
 		}
-		for _, spent := range columns[11:13] { // for itself, and in the kernel
+		for _, spent := range columns[11:13] { // user time and system time
 			n, _ := strconv.Atoi(spent)
 			sum += time.Duration(n) * tick
 		}
@@ -176,7 +174,7 @@ func median(all []float64) float64 {
 	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }
 
-// takeOver runs a bridge from the topic's beginning to its end.
+// takeOver runs a bridge from the beginning to the end of the topic.
 func takeOver(b *testing.B, db *notify.DB, to *Destination) {
 	b.Helper()
 	options := Options{Consumer: consumer.Options{Group: "g", From: "beginning", Reset: true, StopAtEnd: true}}

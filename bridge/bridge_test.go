@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// openTopic gives the test a database with a message table "orders".
+// openTopic makes a database with the message table "orders".
 func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {
 	tb.Helper()
 	db, err := notify.OpenConfig(s.Database(tb))
@@ -29,7 +29,7 @@ func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {
 	return db
 }
 
-// insert adds rows whose payload is their number.
+// insert adds a row for each number in the range, with the number as its payload.
 func insert(tb testing.TB, db *notify.DB, from, to int) {
 	tb.Helper()
 	for ; from <= to; from += 500 {
@@ -44,7 +44,7 @@ func insert(tb testing.TB, db *notify.DB, from, to int) {
 
 func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
 
-// running is a bridge that runs next to the test.
+// running is a bridge that runs during the test.
 type running struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -80,7 +80,7 @@ func (r *running) wait(tb testing.TB) error {
 	select {
 	case <-r.done:
 	case <-time.After(patience):
-		tb.Fatal("the bridge does not end")
+		tb.Fatal("Run does not return")
 	}
 	return r.err
 }
@@ -100,8 +100,7 @@ func upTo(n int) (ids []uint64) {
 
 var toEnd = Options{Consumer: consumer.Options{StopAtEnd: true}}
 
-// A topic goes over in its order, as much at once as the option says, and each sink is
-// closed.
+// The bridge sends a topic in order, at most InFlight messages at a time, and closes every sink.
 func TestBridge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -118,8 +117,8 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// The offset moves only past what was confirmed, a message that fails is tried again
-// in its place, and after a failure the next is sent alone.
+// The offset moves only past confirmed messages. The bridge tries a failed message again before any later one, and sends the
+// first message after a failure alone.
 func TestOffsetAfterConfirmation(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -127,7 +126,7 @@ func TestOffsetAfterConfirmation(t *testing.T) {
 		failures := 0
 		f := &fake{}
 		f.fail = func(m consumer.Message) error {
-			if m.ID%70 == 0 && failures < int(m.ID/70)*3 { // thrice each
+			if m.ID%70 == 0 && failures < int(m.ID/70)*3 { // each fails three times
 				failures++
 				return errors.New("away")
 			}
@@ -156,8 +155,8 @@ func TestOffsetAfterConfirmation(t *testing.T) {
 	})
 }
 
-// A row that the destination refuses goes to the dead letters after so many tries, or
-// stops the bridge in front of it.
+// After MaxAttempts tries, a row that the destination refuses becomes a dead letter. With StopOnPoison the bridge stops before
+// that row.
 func TestPoison(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -199,8 +198,8 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// The end of the context lets what is under way be confirmed, begins nothing new, and
-// stores how far it came: in the middle of a page.
+// When its context ends, the bridge waits for the confirmation of the running Send, sends nothing more, and stores its progress,
+// even in the middle of a page.
 func TestGracefulStop(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -219,15 +218,15 @@ func TestGracefulStop(t *testing.T) {
 		close(goOn)
 		require.NoError(t, r.wait(t))
 		sent := len(f.ids())
-		require.Equal(t, 1+2+4, sent, "one, two, four at first")
+		require.Equal(t, 1+2+4, sent, "the first sends have one, two and four messages")
 		require.Equal(t, uint64(sent), settled(t, db))
 		require.NoError(t, run(t, db, f.destination(), toEnd).wait(t))
 		require.Equal(t, upTo(100), f.ids())
 	})
 }
 
-// The bridge gives up a destination that does not answer, and tries again; if a destination says
-// when to come again, the bridge waits until then.
+// The bridge gives up a Send that the destination does not answer, and tries again. If the destination says when to try again,
+// the bridge waits until then.
 func TestNoAnswer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -261,8 +260,8 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// A database that dies between the confirmation and the offset's storing gives the rows
-// again: this bridge knows them.
+// If the database dies after a confirmation and before the offset is stored, the bridge reads the rows again, but does not send
+// them again.
 func TestDatabaseDies(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		server := s.Start(t)
@@ -286,7 +285,7 @@ func TestDatabaseDies(t *testing.T) {
 	})
 }
 
-// A backlog is told as it goes: how much, how fast, how much longer.
+// Report tells how many rows of a backlog are sent, how long that took, and how much time is left.
 func TestProgress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -309,11 +308,11 @@ func TestProgress(t *testing.T) {
 		insert(t, db, 2001, 2100)
 		told = nil
 		require.NoError(t, run(t, db, f.destination(), options).wait(t))
-		require.Equal(t, uint64(2000), told[0].From, "it goes on where it was")
+		require.Equal(t, uint64(2000), told[0].From, "a second run starts at the stored offset")
 	})
 }
 
-// What makes no sense is refused before anything is done.
+// New refuses wrong options before it connects.
 func TestOptions(t *testing.T) {
 	mysqltest.Once(t)
 	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")

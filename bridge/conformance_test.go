@@ -14,30 +14,30 @@ import (
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
 
-// patience is how long a test waits for what must come.
+// patience limits every wait of a test.
 const patience = time.Minute
 
-// target is a destination for the conformance suite.
+// target is a destination for the conformance suite. Its fields are those of Target, except for the following.
 type target struct {
 	url func(topic string) string
-	// destination is in the place of a URL.
+	// destination is used instead of url if it is set.
 	destination func(topic string) *Destination
-	refused     string                                    // a URL whose credentials are wrong; empty when there are none
-	read        func(t *testing.T, topic string) []stored // what the destination has, in its order
-	stop        func()                                    // the destination goes away, as in a crash
+	refused     string                                    // a URL with wrong credentials; empty if the destination has none
+	read        func(t *testing.T, topic string) []stored // the stored messages, oldest first
+	stop        func()                                    // ends the destination as a crash does
 	restart     func()
 	// freeze makes the destination neither answer nor read until thaw is called.
 	freeze  func(topic string) (thaw func())
-	held    int  // bytes of a message, of which it does not take 50 while it is frozen; 0 is 250,000
-	dedupes bool // it tells what it has
-	large   int  // bytes of a payload that it refuses; 0 when it takes all
-	// atSend tells that Open finds out nothing.
+	held    int  // sinktest.Target.Held
+	dedupes bool // sinktest.Target.Deduplicates
+	large   int  // sinktest.Target.TooLarge
+	// atSend is sinktest.Target.ConnectsOnSend.
 	atSend bool
 }
 
-// stored is a message at its destination.
+// stored is a message that the destination has stored.
 type stored struct {
-	id      string // MessageID, as the destination has it
+	id      string // MessageID
 	payload string
 	trace   string // the header "traceparent"
 }
@@ -120,7 +120,7 @@ func (to target) open(t *testing.T, topic string) Sink {
 	return sink
 }
 
-// send sends all of the messages in pages of a size.
+// send sends all messages, in pages of the given size.
 func send(t *testing.T, sink Sink, all []consumer.Message, size int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -141,7 +141,7 @@ func requireTransient(t *testing.T, err error) {
 	require.False(t, errors.As(err, new(*PoisonError)) || errors.As(err, new(*PermanentError)), "%T %v", err, err)
 }
 
-// once leaves the first of each message.
+// once keeps the first copy of each message.
 func once(all []stored) (first []stored) {
 	seen := map[string]bool{}
 	for _, s := range all {
@@ -155,7 +155,7 @@ func once(all []stored) (first []stored) {
 
 const wrongPassword = "wr0ng-w0rd"
 
-// ofBroker is what a target has of its broker.
+// ofBroker returns the target of a broker that the test starts and kills.
 func ofBroker(b *brokertest.Broker, query func(topic string) string) target {
 	return target{
 		url:     func(topic string) string { return b.URL(query(topic)) },

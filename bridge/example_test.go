@@ -19,15 +19,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and its tables are init's; ctx ends
-// when the program is to end.
+// The examples use ctx and db. notify.Open made db, init made its tables, and ctx ends when the program should end.
 var (
 	ctx = context.Background()
 	db  *notify.DB
 )
 
-// TestExamples runs the examples on each server, with a broker. Those that would go on
-// are ended when they have done what they are for.
+// TestExamples runs the examples on each server with a broker. It ends an example that would run forever as soon as the
+// condition in until holds.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		broker := brokertest.NATS(t)
@@ -42,7 +41,7 @@ func TestExamples(t *testing.T) {
 		for _, example := range []struct {
 			run   func()
 			lines int
-			until string // the query's answer is true
+			until string // a query that returns true when the example is done
 		}{
 			{ExampleNew, 0, "SELECT COUNT(*) = 1 FROM mqnotify_offset WHERE group_name = 'nats' AND settled >= 2"},
 			{ExampleNewImport, 0, "SELECT COUNT(*) = 2 FROM payments"},
@@ -56,7 +55,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// A topic goes into a JetStream stream, from its first row on, until Ctrl-C.
+// This bridge sends a topic into a JetStream stream, from the first row on, until Ctrl-C.
 func ExampleNew() {
 	to, err := bridge.Parse(os.Getenv("BROKER"), "orders") // nats://127.0.0.1:4222/?stream=orders
 	if err != nil {
@@ -75,7 +74,7 @@ func ExampleNew() {
 	}
 }
 
-// A backfill that tells how far it is, and ends.
+// This bridge sends the existing rows, reports its progress, and ends.
 func ExampleOptions() {
 	b, err := bridge.New(db, "orders", bridge.Writer(os.Stdout), bridge.Options{
 		Consumer: consumer.Options{Group: "backfill", From: "beginning", StopAtEnd: true},
@@ -91,7 +90,7 @@ func ExampleOptions() {
 	}
 }
 
-// A stream's messages come into a topic, each once.
+// This import stores each message of a stream once in a topic.
 func ExampleNewImport() {
 	i, err := bridge.NewImport(db, os.Getenv("BROKER"), "payments", bridge.ImportOptions{}) // nats://127.0.0.1:4222/?stream=orders
 	if err != nil {

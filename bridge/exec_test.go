@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A program that answers each line with its id; a folder of its own is the destination.
+// The destination is a program that answers each line with its id. It stores each topic in a file of its own.
 func TestExec(t *testing.T) {
 	mysqltest.Once(t)
 	folder := t.TempDir()
@@ -43,8 +43,7 @@ done
 	})
 }
 
-// A program that is not there, or speaks otherwise, ends the bridge; one that dies is
-// started again.
+// A program that does not exist, or that breaks the protocol, ends the bridge. A program that dies is started again.
 func TestExecFails(t *testing.T) {
 	mysqltest.Once(t)
 	parse := func(url string) *Destination {
@@ -67,7 +66,7 @@ func TestExecFails(t *testing.T) {
 	}
 }
 
-// script is a destination that runs a shell script.
+// script returns a destination that runs a shell script.
 func script(t *testing.T, text string) *Destination {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script.sh")
@@ -77,8 +76,8 @@ func script(t *testing.T, text string) *Destination {
 	return d
 }
 
-// Close ends a program that does not end by itself, with what it has started, and does not wait for
-// a process that holds its stdout: of the script's own group, of a dead script's, and of none.
+// Close ends a program that does not exit, together with its children. It does not wait for another process that still holds the
+// program's stdout: a child in the script's process group, a child that outlived the script, or a child in a session of its own.
 func TestExecClose(t *testing.T) {
 	for what, text := range map[string]string{
 		"a child":   "trap '' TERM INT HUP\nread -r line\necho 1\nsleep 60\nsleep 60\n",
@@ -113,7 +112,7 @@ func TestExecClose(t *testing.T) {
 	}
 }
 
-// A terminal's Ctrl-C goes to its foreground group: the program is in none of it.
+// A terminal sends Ctrl-C to its foreground process group. The program runs in a group of its own, so Ctrl-C does not reach it.
 func TestExecOwnGroup(t *testing.T) {
 	mysqltest.Once(t)
 	sink, err := script(t, "while read -r line; do echo 1; done\n").Open(t.Context())
@@ -127,7 +126,7 @@ func TestExecOwnGroup(t *testing.T) {
 	require.NotEqual(t, syscall.Getpgrp(), group)
 }
 
-// What is no answer for its length says so at once, and a long reason is cut.
+// A line that is too long to be an answer is an error at once. A long reason for a refusal is cut.
 func TestExecLongLine(t *testing.T) {
 	mysqltest.Once(t)
 	long := "head -c 200000 /dev/zero | tr '\\0' x; echo"

@@ -7,13 +7,13 @@ import (
 	"github.com/mqnotify/mqnotify/consumer"
 )
 
-// fake is a destination whose failures the test decides on.
+// fake is a destination that fails when the test says so.
 type fake struct {
 	mu      sync.Mutex
 	got     []uint64
 	opened  int
 	closed  int
-	largest int // of the pages
+	largest int // the size of the largest page
 	fail    func(m consumer.Message) error
 	wait    func(ctx context.Context)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// readLines are the messages of a file of lines.
+// readLines returns the messages in a file.
 func readLines(t *testing.T, path string) (all []stored) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -56,8 +56,8 @@ func TestFile(t *testing.T) {
 	})
 }
 
-// A file past its size is followed by another; rows that were at the end of the one
-// before are known in the next.
+// The sink begins a new file when the current one exceeds the size in rotate=. It recognizes rows at the end of the previous
+// file.
 func TestFileRotates(t *testing.T) {
 	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
@@ -77,10 +77,10 @@ func TestFileRotates(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, info.Size(), int64(5000))
 	}
-	require.Equal(t, wanted(all)[100-len(got):], got, "in order, with none missing between those that are kept")
+	require.Equal(t, wanted(all)[100-len(got):], got, "the kept files have all messages in order")
 
 	require.NoError(t, sink.Close())
-	// The current one is empty: what is at the end of the last is known.
+	// The current file is now missing, so the sink starts a new one. It recognizes the rows at the end of the last rotated file.
 	require.NoError(t, os.Rename(path, names[1]+"9"))
 	last := readLines(t, names[1]+"9")
 	send(t, to.open(t, "t"), all[90:], 10)
@@ -88,7 +88,7 @@ func TestFileRotates(t *testing.T) {
 	require.Empty(t, readLines(t, path))
 }
 
-// A file that turned in the middle of a page, once and more, is known whole when the page comes again.
+// A page that is sent again after several rotations within it is recognized completely.
 func TestFileRotatesInAPage(t *testing.T) {
 	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
@@ -111,7 +111,7 @@ func TestFileRotatesInAPage(t *testing.T) {
 	require.Equal(t, wanted(messages("t", 1, 110)), got)
 }
 
-// A line that a crash has cut is cut off, and comes whole.
+// The sink removes a line that a crash has cut, and writes it again.
 func TestFileTornLine(t *testing.T) {
 	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
@@ -127,8 +127,8 @@ func TestFileTornLine(t *testing.T) {
 	require.Equal(t, wanted(all), readLines(t, path))
 }
 
-// What may not be on the disk does not pass for stored: it is written again after an fsync that
-// failed, and is made durable before it is believed.
+// A row counts as stored only after an fsync. The sink writes rows again if their fsync failed, and syncs rows that it finds in
+// the file before it confirms them.
 func TestFileSync(t *testing.T) {
 	was := fsync
 	defer func() { fsync = was }()
@@ -153,7 +153,7 @@ func TestFileSync(t *testing.T) {
 	require.Equal(t, wanted(all[:5]), readLines(t, path))
 
 	n, err = to.open(t, "t").Send(t.Context(), all[:5])
-	require.Zero(t, n, "they are there, and may not be on the disk")
+	require.Zero(t, n, "the rows are in the file, but perhaps not on the disk")
 	requireTransient(t, err)
 	fail, synced = false, 0
 	send(t, to.open(t, "t"), all[:5], 5)
@@ -161,8 +161,8 @@ func TestFileSync(t *testing.T) {
 	require.Equal(t, wanted(all[:5]), readLines(t, path))
 }
 
-// A file has one writer: another one waits until the first is gone. The ids of another
-// topic's lines are not a topic's own.
+// A file has one writer. A second one fails until the first has closed the file. The sink does not mistake the ids in another
+// topic's lines for its own.
 func TestFileOfTwo(t *testing.T) {
 	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f.jsonl")
@@ -187,7 +187,7 @@ func TestFileOfTwo(t *testing.T) {
 	require.Equal(t, wanted(append(messages("one", 1, 110), messages("two", 91, 110)...)), got)
 }
 
-// A row of any table is a line with its id.
+// A row of any table becomes a line with its id.
 func TestLineOfARow(t *testing.T) {
 	mysqltest.Once(t)
 	l, err := line(consumer.Message{ID: 17, Topic: `a"b`, IsRow: true, Payload: []byte(`{"no":17}`)})
@@ -195,7 +195,7 @@ func TestLineOfARow(t *testing.T) {
 	require.Equal(t, `{"id":17,"topic":"a\"b","row":{"no":17}}`+"\n", string(l))
 }
 
-// A folder that is not there is an error at the start.
+// A missing folder is an error at the start.
 func TestFileWithoutFolder(t *testing.T) {
 	mysqltest.Once(t)
 	d, err := Parse("file://"+filepath.Join(t.TempDir(), "none", "f"), "t")
@@ -204,7 +204,7 @@ func TestFileWithoutFolder(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A file is made for its owner alone, and one that others can read is refused, unless the URL says who may.
+// The sink makes a file that only its owner can read. It refuses a file that others can read, unless mode= in the URL allows it.
 func TestFileMode(t *testing.T) {
 	mysqltest.Once(t)
 	path := filepath.Join(t.TempDir(), "f")
@@ -239,7 +239,7 @@ func TestFileMode(t *testing.T) {
 	require.ErrorContains(t, err, "run chmod 600 "+creds)
 }
 
-// Headers that can't stand under their own names are whole, as ASCII.
+// Headers that can't have fields of their own are kept in one ASCII field.
 func TestFieldsOfHeaders(t *testing.T) {
 	mysqltest.Once(t)
 	headers := map[string]string{"a\n": "ü😀\x7f\u2028", "mqnotify-id": "x"}

@@ -12,8 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A broker that is frozen while it is opened does not block Open: Open returns when its context ends. RabbitMQ, which
-// starts slowly, has the same in TestAMQP.
+// Open returns when its context ends, even if the broker is frozen. TestAMQP tests this with RabbitMQ, which starts slowly.
 func TestOpenFrozen(t *testing.T) {
 	mysqltest.Once(t)
 	for name, b := range map[string]*brokertest.Broker{
@@ -34,12 +33,12 @@ func testOpenFrozen(t *testing.T, b *brokertest.Broker) {
 		_, err := d.Open(ctx)
 		ended <- err
 	}()
-	pause(t.Context(), 200*time.Millisecond) // until it hangs, most likely
+	pause(t.Context(), 200*time.Millisecond) // until Open hangs, most likely
 	cancel(errors.New("the end"))
 	select {
 	case err := <-ended:
 		requireTransient(t, err)
 	case <-time.After(patience):
-		t.Fatal("Open does not end with its context")
+		t.Fatal("Open does not return when its context ends")
 	}
 }

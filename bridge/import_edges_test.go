@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A message that the server can't take ends the import, which names it, each time; what is
-// in front of it is stored, once, and it comes when the server takes it.
+// A message that is too large for the server ends the import with an error that names the message, at every start. Earlier
+// messages are stored once. The message is stored when the server accepts its size.
 func TestImportTooLarge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
@@ -45,7 +45,7 @@ func TestImportTooLarge(t *testing.T) {
 		require.EqualValues(t, 4, waiting.Count)
 		_, err = db.Pool().ExecContext(t.Context(), "SET GLOBAL max_allowed_packet = 1048576")
 		require.NoError(t, err)
-		db.Pool().SetMaxIdleConns(0) // a session keeps what it began with
+		db.Pool().SetMaxIdleConns(0) // a session keeps the limit with which it began
 		r := runImport(t, db, origin, ImportOptions{})
 		require.Eventually(t, func() bool { return len(payloads(t, db)) == 4 }, patience, 10*time.Millisecond)
 		r.stop()
@@ -54,8 +54,7 @@ func TestImportTooLarge(t *testing.T) {
 	})
 }
 
-// Messages that take longer to be stored than a transaction may come in fewer at a time, until
-// they are.
+// If a batch takes longer to store than a transaction may last, the import stores fewer messages at a time until they fit.
 func TestImportSlowDatabase(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
@@ -76,8 +75,7 @@ func TestImportSlowDatabase(t *testing.T) {
 	})
 }
 
-// An entry that is deleted while an import has it in hand becomes no row, and is not in hand
-// any more.
+// An entry that is deleted while it is pending becomes no row and does not stay pending.
 func TestImportRedisDeleted(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Redis(t)
@@ -100,7 +98,7 @@ func TestImportRedisDeleted(t *testing.T) {
 	require.NoError(t, client.XDel(t.Context(), "in", "1-0", "2-0", "4-0").Err())
 	two := open()
 	defer func() { require.NoError(t, two.Close()) }()
-	// Two at a time: the first two are gone.
+	// Receive gets two entries at a time, and the first two are deleted.
 	got, err = two.Receive(t.Context(), 2)
 	require.NoError(t, err)
 	require.Len(t, got, 1)
@@ -111,7 +109,7 @@ func TestImportRedisDeleted(t *testing.T) {
 	require.Zero(t, waiting.Count)
 }
 
-// Close ends a Receive that waits, from whichever goroutine, and gives back what is in hand.
+// Close ends a waiting Receive, from any goroutine, and returns pending messages to the broker.
 func TestImportSourceCloses(t *testing.T) {
 	mysqltest.Once(t)
 	for _, begin := range []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf} {
@@ -155,7 +153,7 @@ func TestImportSourceCloses(t *testing.T) {
 	}
 }
 
-// What Close gives back comes again at once: here the server would wait for an hour.
+// The broker redelivers at once what Close returns. Without that, this server would wait for an hour.
 func TestImportNATSGivesBack(t *testing.T) {
 	mysqltest.Once(t)
 	from := natsSourceOf(t)

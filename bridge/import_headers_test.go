@@ -10,8 +10,8 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// Headers that a destination could not have under their own names are the row's again after an import. None of
-// them takes the place of a header that the message has, or of one of the bridge's.
+// After an import, a row again has the headers that the destination could not store under their own names. None of them replaces
+// a header of the message or one of the bridge's.
 func TestImportHeaders(t *testing.T) {
 	mysqltest.Once(t)
 	row := map[string]string{"kind": "k", "cc": "all", "x-delay": "7", "größe": "ü", "mqnotify-id": "forged", "Mqnotify-Topic": "forged"}
@@ -31,6 +31,6 @@ func TestImportHeaders(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "own", "b": "2", imported + fieldHeaders: `{"a":"packed"}`}, taken)
 	for _, other := range []string{"", "x", `["a"]`, `{"a":1}`} {
 		m := producer.Message{Headers: map[string]string{fieldHeaders: other}}
-		require.Equal(t, map[string]string{imported + fieldHeaders: other}, topicHeaders(m).Headers, "not a bridge's: its value stays as it is")
+		require.Equal(t, map[string]string{imported + fieldHeaders: other}, topicHeaders(m).Headers, "a value that no bridge wrote stays as it is")
 	}
 }

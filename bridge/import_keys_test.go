@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What gives the same ids to other messages has another name; credentials, a port that is
-// the usual one, and how the connection is made, are no part of it.
+// Origins whose messages may have the same ids have different keys. Credentials, an explicit default port and options of the
+// connection do not change the key.
 func TestOriginKeys(t *testing.T) {
 	mysqltest.Once(t)
 	key := func(url string) string {
@@ -34,11 +34,11 @@ func TestOriginKeys(t *testing.T) {
 		{"amqp://h/shop?queue=s"}, {"amqp://other?queue=s"}, {"amqp://h?queue=t"}, {"amqp://h/a%2Fb?queue=s"}, {"amqp://h/a?queue=b/s"},
 		{"mqtt://h?topic=s", "mqtt://me:s3cret@h:1883?topic=s&client=c"},
 		{"mqtt://other?topic=s"}, {"mqtt://h?topic=t"},
-		{"nats://h?stream=s", "nats://other?stream=s"}, {"nats://h?stream=t"}, // the ids distinguish streams of one name
+		{"nats://h?stream=s", "nats://other?stream=s"}, {"nats://h?stream=t"}, // the message ids distinguish streams of one name
 		{"redis://h?stream=" + long}, {"redis://h?stream=" + long + "y"}, {"redis://" + long + "?stream=s"},
 	} {
 		first := key(same[0])
-		require.False(t, all[first], "%s is another origin's too", first)
+		require.False(t, all[first], "%s has the key of another origin", first)
 		all[first] = true
 		for _, url := range same[1:] {
 			require.Equal(t, first, key(url), url)
@@ -46,8 +46,7 @@ func TestOriginKeys(t *testing.T) {
 	}
 }
 
-// Streams of one name in two databases, whose entries have the same ids, come into one topic
-// whole.
+// An import stores all entries of two streams that have one name in two databases, although the entries have the same ids.
 func TestImportOfTwo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
@@ -56,7 +55,7 @@ func TestImportOfTwo(t *testing.T) {
 			url := strings.Replace(b.URL("stream=in"), "/0?", name+"?", 1)
 			options, err := redis.ParseURL(strings.TrimSuffix(url, "?stream=in"))
 			require.NoError(t, err)
-			options.ReadTimeout, options.MaxRetries = patience, -1 // a second XADD of an id is refused
+			options.ReadTimeout, options.MaxRetries = patience, -1 // -1 because a retried XADD of the same id is refused
 			client := redis.NewClient(options)
 			require.NoError(t, client.FlushDB(t.Context()).Err())
 			for _, id := range []string{"1-0", "2-0"} {
@@ -74,7 +73,7 @@ func TestImportOfTwo(t *testing.T) {
 	})
 }
 
-// An import with another filter does not change the consumer of the one that is there.
+// An import with another filter does not change an existing consumer.
 func TestImportNATSFilters(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
@@ -91,7 +90,7 @@ func TestImportNATSFilters(t *testing.T) {
 		return err
 	}
 	require.NoError(t, open("&subject=in.a"))
-	require.NoError(t, open("&subject=in.a"), "the same again")
+	require.NoError(t, open("&subject=in.a"), "the same filter again")
 	for _, query := range []string{"", "&subject=in.b"} {
 		err = open(query)
 		require.ErrorAs(t, err, new(*PermanentError))
@@ -105,8 +104,8 @@ func TestImportNATSFilters(t *testing.T) {
 	require.NoError(t, open("&subject=in.b&consumer=b"))
 }
 
-// Imports of two filters into one topic have a session each: the second does not end the
-// connection of the first.
+// Two imports with different filters into one topic have separate sessions, so the second does not end the connection of the
+// first.
 func TestImportMQTTSessions(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)

@@ -24,10 +24,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// importEnv makes the test binary an import: the DSN and the URL.
+// importEnv makes the test binary run an import. It has the DSN and the URL.
 const importEnv = "MQNOTIFY_TEST_IMPORT"
 
-// importMain is an import as a process of its own, until SIGTERM.
+// importMain runs an import until SIGTERM.
 func importMain(told string) error {
 	parts := strings.Split(told, "\n")
 	db, err := notify.Open(parts[0])
@@ -50,9 +50,8 @@ func importMain(told string) error {
 	return errors.Join(i.Run(ctx), db.Close())
 }
 
-// The process of an import, and the database, are killed (kill -9) again and again while
-// messages come: each is in the topic, and once. In the long form thirty times as many,
-// of all brokers on each server.
+// An import stores each message once, although its process and the database are killed (kill -9) again and again while messages
+// come. The long form has thirty times as many messages, and runs every broker on every server.
 func TestImportKilled(t *testing.T) {
 	want, kills := mysqltest.Size(1000, 1000, 30_000), mysqltest.Size(5, 5, 100)
 	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.testKilled(t, s.Start(t), want, kills) })
@@ -66,12 +65,12 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 	defer func() { require.NoError(t, db.Close()) }()
 	require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
 	there := func() (n int) {
-		_ = db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders") // 0: asked again
+		_ = db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders") // after an error it is 0, and the caller asks again
 		return n
 	}
 	c := startChild(t, importEnv, config.FormatDSN(), from.url)
 	first := 1
-	if from.name == "mqtt" { // keeps messages for who has subscribed
+	if from.name == "mqtt" { // MQTT keeps messages only for existing subscriptions
 		require.Eventually(t, func() bool {
 			from.publish(t, 1, 1)
 			return there() > 0
@@ -80,8 +79,8 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	kills, crashes := 0, 0                                   // of the import, and of the database
-	enough, over := make(chan struct{}), make(chan struct{}) // closed when there were some of both, and when there are no more
+	kills, crashes := 0, 0                                   // of the import, of the database
+	enough, over := make(chan struct{}), make(chan struct{}) // closed after at least three kills, after the last kill
 	var killing sync.WaitGroup
 	killing.Go(func() {
 		defer close(over)
@@ -94,7 +93,7 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 				}
 			}
 			now := there()
-			if now > seen { // it is at work
+			if now > seen { // the import is storing messages
 				pause(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 				switch {
 				case kills > 2*crashes:
@@ -110,14 +109,14 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 		}
 	})
 	from.publish(t, first, want)
-	for more, late := true, time.After(2*time.Minute); more; { // until there were enough messages come, but few
+	for more, late := true, time.After(2*time.Minute); more; { // publish slowly until enough processes were killed
 		select {
 		case <-enough:
 			more = false
 		case <-over:
 			more = false
 		case <-late:
-			t.Fatalf("the import is not at work: %d of %d messages", there(), want)
+			t.Fatalf("too few kills in 2 minutes: the import has stored %d of %d messages", there(), want)
 		case <-time.After(20 * time.Millisecond):
 			from.publish(t, want+1, want+5)
 			want += 5

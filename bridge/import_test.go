@@ -24,10 +24,10 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// broken loses acknowledgements: what was stored comes again.
+// broken loses acknowledgements, so that the broker delivers stored messages again.
 type broken struct {
 	messageSource
-	lost *atomic.Int32 // how many more to lose
+	lost *atomic.Int32 // the number of acknowledgements to lose
 }
 
 func (b broken) Ack(ctx context.Context) error {
@@ -38,7 +38,7 @@ func (b broken) Ack(ctx context.Context) error {
 	return b.messageSource.Ack(ctx)
 }
 
-// source is a broker that messages come from.
+// source is a broker from which the import reads.
 type source struct {
 	name    string
 	broker  *brokertest.Broker
@@ -71,7 +71,7 @@ func redisSourceOf(t *testing.T) source {
 
 func mqttSourceOf(t *testing.T) source {
 	b := brokertest.MosquittoSaving(t)
-	s := &subscriber{b: b, topic: "in"} // the publisher, here
+	s := &subscriber{b: b, topic: "in"} // here it publishes
 	return source{name: "mqtt", broker: b, url: b.URL("topic=in"), publish: func(t *testing.T, from, to int) {
 		client := s.connect(t)
 		defer func() { _ = client.Disconnect(&paho.Disconnect{}) }()
@@ -85,12 +85,11 @@ func mqttSourceOf(t *testing.T) source {
 	}}
 }
 
-// rabbitSource is of RabbitMQ, which takes its time to start.
 func rabbitSource(t *testing.T) source {
 	b := brokertest.RabbitMQ(t)
 	_, err := openAMQP(t, b).QueueDeclare("in", true, false, false, false, nil)
 	require.NoError(t, err)
-	pause(t.Context(), amqpSettles) // or it may be gone when the broker was killed
+	pause(t.Context(), amqpSettles) // RabbitMQ may lose a newer queue when it is killed
 	return source{name: "amqp", broker: b, url: b.URL("queue=in"), publish: func(t *testing.T, from, to int) {
 		channel := openAMQP(t, b)
 		require.NoError(t, channel.Confirm(false))
@@ -104,13 +103,13 @@ func rabbitSource(t *testing.T) source {
 	}}
 }
 
-// runImport starts an import that runs next to the test.
+// runImport starts an import that runs during the test.
 func runImport(t *testing.T, db *notify.DB, from *origin, options ImportOptions) *running {
 	t.Helper()
 	return runImportFor(t, db, from, options, importPatience)
 }
 
-// runImportFor is runImport with another limit to what may take long.
+// runImportFor is runImport with another limit for slow steps.
 func runImportFor(t *testing.T, db *notify.DB, from *origin, options ImportOptions, patience time.Duration) *running {
 	t.Helper()
 	options.Logger, options.Retry = slog.New(slog.DiscardHandler), atOnce
@@ -143,14 +142,13 @@ func numbers(n int) (all []string) {
 	return all
 }
 
-// A broker's messages come into the topic in their order and once, though
-// acknowledgements are lost, the import ends and another begins, and the broker goes
-// away in the middle.
+// An import stores a broker's messages in order and once, although acknowledgements are lost, a second import follows the first,
+// and the broker is killed in between.
 func TestImport(t *testing.T) {
 	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.test(t, openTopic(t, s)) })
 }
 
-// eachOrigin runs f with each broker on one server at least, and with each on every server in the long form.
+// eachOrigin runs f with every broker: each on at least one server, and in the long form each on every server.
 func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from source)) {
 	t.Helper()
 	origins := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
@@ -182,7 +180,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	}
 	options := ImportOptions{Batch: 10, Stored: func(_, there int) { known.Add(int32(there)) }}
 	one := runImport(t, db, &faulty, options)
-	if from.name == "mqtt" { // keeps messages for who has subscribed
+	if from.name == "mqtt" { // MQTT keeps messages only for existing subscriptions
 		from.publish(t, 1, 1)
 		require.Eventually(t, func() bool {
 			from.publish(t, 1, 1)
@@ -193,7 +191,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 		from.publish(t, 1, 50)
 	}
 	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 50 }, patience, 5*time.Millisecond)
-	require.Eventually(t, func() bool { return lost.Load() == 0 && known.Load() > 0 }, patience, 5*time.Millisecond, "nothing came again")
+	require.Eventually(t, func() bool { return lost.Load() == 0 && known.Load() > 0 }, patience, 5*time.Millisecond, "the broker delivered no message again")
 	one.stop()
 	require.NoError(t, one.wait(t))
 	require.Equal(t, numbers(50), payloads(t, db))
@@ -212,7 +210,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	require.NoError(t, two.wait(t))
 	require.Equal(t, numbers(70), payloads(t, db))
 
-	// What waits at the broker comes in batches: a transaction for every message would take most of the time.
+	// The import stores waiting messages in batches. A transaction for each message would take most of the time.
 	const waiting = 600
 	from.publish(t, 71, 70+waiting)
 	var stored, transactions atomic.Int32
@@ -226,7 +224,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	require.Equal(t, numbers(70+waiting), payloads(t, db))
 	require.Less(t, transactions.Load(), int32(waiting/10))
 
-	// Credentials that are refused, and a broker that is away, are errors at the start.
+	// Refused credentials and an unreachable broker are errors at the start.
 	refused, err := parseOrigin(strings.Replace(from.url, brokertest.Password, wrongPassword, 1), "orders")
 	require.NoError(t, err)
 	err = runImport(t, db, refused, ImportOptions{}).wait(t)
@@ -239,7 +237,7 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	requireTransient(t, err)
 }
 
-// What can't be stored is told, and stays at the broker.
+// If the import can't store messages, it returns an error and the messages stay at the broker.
 func TestImportIntoNothing(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
@@ -252,7 +250,7 @@ func TestImportIntoNothing(t *testing.T) {
 		require.NoError(t, err)
 		err = runImport(t, db, origin, ImportOptions{}).wait(t)
 		require.ErrorIs(t, err, notify.ErrNoTable)
-		// It is told before there is a message.
+		// The error comes before the first message.
 		away, err := parseOrigin("redis://127.0.0.1:1?stream=in", "orders")
 		require.NoError(t, err)
 		require.ErrorIs(t, runImport(t, db, away, ImportOptions{}).wait(t), notify.ErrNoTable)
@@ -272,7 +270,7 @@ func TestImportIntoNothing(t *testing.T) {
 	})
 }
 
-// Ids are forgotten after a time.
+// The import deletes the stored ids of messages after Keep.
 func TestImportForgets(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -281,7 +279,7 @@ func TestImportForgets(t *testing.T) {
 		require.NoError(t, err)
 		i, err := newImport(db, &origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
+		defer func() { require.NoError(t, i.producer.Close()) }() // Run closes it at its end
 		require.NoError(t, i.prune(t.Context()))
 		var left []string
 		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT CONCAT(source, message_id) FROM mqnotify_import ORDER BY 1"))
@@ -290,7 +288,7 @@ func TestImportForgets(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, payloads(t, db), 3)
 
-		// If more ids are old than are deleted at a time, some are deleted with every message, not only every minute.
+		// If more ids have expired than one pass deletes, every pass deletes some, not only one pass a minute.
 		_, err = db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import SELECT 'orders', 'x', CONCAT('old', a.i, '.', b.i), "+
 			"NOW() - INTERVAL 2 HOUR FROM ("+numbersSQL+") a, ("+numbersSQL+") b LIMIT 12000")
 		require.NoError(t, err)
@@ -304,13 +302,13 @@ func TestImportForgets(t *testing.T) {
 	})
 }
 
-// A broker's message can't decide which groups get it: headers whose names are reserved here come under others.
+// A broker's message can't choose the groups that receive it: the import renames headers whose names are reserved.
 func TestImportReserved(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		i, err := newImport(db, &origin{Name: "x", Key: "x"}, "orders", ImportOptions{Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		defer func() { require.NoError(t, i.producer.Close()) }() // as Run does at its end
+		defer func() { require.NoError(t, i.producer.Close()) }() // Run closes it at its end
 		headers := map[string]string{"Mqnotify-Retry": "other/1", fieldID: "17", "kind": "paid"}
 		_, err = i.store(t.Context(), []received{{ID: "a", Message: producer.Message{Headers: headers}}})
 		require.NoError(t, err)
@@ -320,13 +318,13 @@ func TestImportReserved(t *testing.T) {
 	})
 }
 
-// numbersSQL are 121 numbers.
+// numbersSQL returns 121 numbers.
 var numbersSQL = "SELECT x.i * 11 + y.i AS i FROM (SELECT 0 AS i" + eleven + ") x, (SELECT 0 AS i" + eleven + ") y"
 
 const eleven = " UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7" +
 	" UNION SELECT 8 UNION SELECT 9 UNION SELECT 10"
 
-// given is a source of the same messages again and again.
+// given is a source that returns the same messages from every Receive.
 type given []received
 
 func (g given) Receive(context.Context, int) ([]received, error) { return g, nil }

@@ -21,8 +21,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// cluster is kfake, of the client's own authors: no Kafka is here. It keeps its data in a folder, and
-// can be ended in an orderly way and started again.
+// cluster is kfake, a fake cluster by the authors of the client, because the tests have no Kafka. It keeps its data in a folder,
+// so that it can be stopped in an orderly way and started again.
 type cluster struct {
 	*kfake.Cluster
 	t      *testing.T
@@ -30,16 +30,16 @@ type cluster struct {
 	ports  []int
 
 	mu       sync.Mutex
-	produced int // requests
+	produced int // the number of produce requests
 	hangUp   func(produced int) bool
-	frozen   chan struct{} // nil, or closed when it goes on
+	frozen   chan struct{} // closed when the cluster thaws; nil if it is not frozen
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, folder: t.TempDir()}
 	for range 3 {
-		port, err := ports.FreePort() // the broker listens there again after a restart
+		port, err := ports.FreePort() // fixed, because the broker listens there again after a restart
 		require.NoError(t, err)
 		c.ports = append(c.ports, port)
 	}
@@ -54,7 +54,7 @@ func (c *cluster) start() {
 	c.Cluster, err = kfake.NewCluster(kfake.NumBrokers(len(c.ports)), kfake.Ports(c.ports...), kfake.AllowAutoTopicCreation(),
 		kfake.EnableSASL(), kfake.DataDir(c.folder), kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))
 	require.NoError(c.t, err)
-	// Of wrong credentials it says nothing and hangs up: here it answers as Kafka does.
+	// kfake hangs up on wrong credentials without an answer. Here it answers as Kafka does.
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		r, ok := request.(*kmsg.SASLAuthenticateRequest)
@@ -73,8 +73,7 @@ func (c *cluster) start() {
 	})
 }
 
-// produce looks at what is produced: with acks of all replicas, by a producer that has an id. It says
-// whether to hang up.
+// produce checks that a request waits for all replicas and comes from an idempotent producer. It reports whether to hang up.
 func (c *cluster) produce(request kmsg.Request) bool {
 	r, ok := request.(*kmsg.ProduceRequest)
 	if !ok {
@@ -141,8 +140,8 @@ func TestKafka(t *testing.T) {
 	require.Positive(t, c.produced)
 }
 
-// A broker that hangs up again and again in the middle of what is under way gets each message once, and
-// in order: the producer's own tries are idempotent.
+// If a broker hangs up again and again during requests, it still stores each message once and in order, because the producer's
+// own retries are idempotent.
 func TestKafkaHangsUp(t *testing.T) {
 	mysqltest.Once(t)
 	c := newCluster(t)
@@ -159,7 +158,7 @@ func TestKafkaHangsUp(t *testing.T) {
 	require.Equal(t, wanted(all), to.read(t, "cut"))
 }
 
-// readKafka reads a topic from its start to the end that it has now.
+// readKafka reads a topic from its start to its present end.
 func readKafka(t *testing.T, addr, topic string) (all []stored) {
 	t.Helper()
 	client, err := kgo.NewClient(append(kafkaLogin(), kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
@@ -192,7 +191,7 @@ func readKafka(t *testing.T, addr, topic string) (all []stored) {
 	}
 }
 
-// A cluster that is not there is an error at the start.
+// An unreachable cluster is an error at the start.
 func TestKafkaAway(t *testing.T) {
 	mysqltest.Once(t)
 	d, err := Parse("kafka://me:"+brokertest.Password+"@127.0.0.1:1", "t")
@@ -207,7 +206,7 @@ func kafkaLogin() []kgo.Opt {
 	return []kgo.Opt{kgo.SASL(plain.Auth{User: brokertest.User, Pass: brokertest.Password}.AsMechanism())}
 }
 
-// Only what capture marks as a tombstone has no value; another empty message has an empty one.
+// Only a message that capture marks as a tombstone has no value. Any other empty message has an empty value.
 func TestKafkaTombstone(t *testing.T) {
 	sink := &kafkaSink{topic: "t", key: "key"}
 	r := sink.record(consumer.Message{Headers: map[string]string{"key": "7", "tombstone": "true"}, Payload: []byte{}})

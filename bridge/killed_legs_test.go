@@ -18,14 +18,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 )
 
-// leg is a way out of the topic in TestKilled.
+// leg is a destination of the topic in TestKilled.
 type leg struct {
 	name    string
 	url     string
-	kill    func() // ends the destination (kill -9) and starts it again; nil for none
+	kill    func() // kills the destination (kill -9) and starts it again; nil if it can't be killed
 	read    func() []stored
-	once    bool // nothing may be there twice
-	forgets int  // how much of what it confirmed it may lack for each time that it was killed
+	once    bool // whether duplicates are forbidden
+	forgets int  // the number of confirmed messages that it may lose with each kill
 	child   *child
 }
 
@@ -62,7 +62,7 @@ func legs(t *testing.T, all bool) []*leg {
 	drained := s.drain(t)
 	return append(legs,
 		&leg{name: "amqp", url: rabbit.URL(""), kill: again(rabbit), read: func() []stored { return readQueue(t, rabbit, "orders") }},
-		// It confirms a packet before it stores it, and reads the next one after that.
+		// mosquitto confirms a packet before it stores it, and only then reads the next one.
 		&leg{name: "mqtt", url: mosquitto.URL(""), kill: again(mosquitto), forgets: 1, read: func() []stored {
 			drained()
 			return s.read(t)
@@ -70,7 +70,7 @@ func legs(t *testing.T, all bool) []*leg {
 	)
 }
 
-// away cuts the receiver's connections, and takes nothing for a moment.
+// away cuts the receiver's connections and refuses requests for a moment.
 func (r *receiver) away() {
 	r.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -81,8 +81,8 @@ func (r *receiver) away() {
 	r.answers(nil)
 }
 
-// drain takes what comes, from whichever run of the broker, so that it has little to save,
-// until it is told to end.
+// drain takes messages until end is called, and connects again after each restart of the broker, so that the broker has little
+// to save.
 func (s *subscriber) drain(t *testing.T) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var draining sync.WaitGroup
@@ -99,11 +99,11 @@ func (s *subscriber) drain(t *testing.T) (end func()) {
 	return end
 }
 
-// take does so over one connection.
+// take takes messages over one connection.
 func (s *subscriber) take(ctx context.Context) {
 	conn, err := net.Dial("tcp", s.b.Addr())
 	if err != nil {
-		return // it is just being killed
+		return // the broker has just been killed
 	}
 	defer conn.Close()
 	gone := make(chan struct{})

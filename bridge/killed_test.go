@@ -30,10 +30,10 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// childEnv makes the test binary a bridge: the DSN, the URL and the group.
+// childEnv makes the test binary run a bridge. It has the DSN, the URL and the group.
 const childEnv = "MQNOTIFY_TEST_BRIDGE"
 
-// bridgeMain is a bridge as a process of its own, until SIGTERM.
+// bridgeMain runs a bridge until SIGTERM.
 func bridgeMain(told string) error {
 	parts := strings.Split(told, "\n")
 	db, err := notify.Open(parts[0])
@@ -69,14 +69,14 @@ type child struct {
 	starts  int
 }
 
-// startChild runs the test binary, told in a variable of its environment what it is.
+// startChild runs the test binary as the kind of process that env names.
 func startChild(tb testing.TB, env string, told ...string) *child {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	c := &child{env: env + "=" + strings.Join(told, "\n"), stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) { // one that finds no broker ends at once
+		for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) { // a bridge that finds no broker ends at once
 			c.run()
 		}
 	}()
@@ -90,25 +90,25 @@ func (c *child) run() {
 	cmd.Stderr = &c.log
 	c.mu.Lock()
 	if err := cmd.Start(); err != nil {
-		panic(err) // the binary that runs is there
+		panic(err) // impossible: this test runs from the same file
 	}
 	c.process = cmd.Process
 	c.starts++
 	c.mu.Unlock()
-	_ = cmd.Wait() // killed, most often
+	_ = cmd.Wait() // it was usually killed
 	c.mu.Lock()
 	c.process = nil
 	c.mu.Unlock()
 }
 
-// kill ends the process, if there is one just now.
+// kill kills the process and reports whether there was one.
 func (c *child) kill() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process != nil && c.process.Kill() == nil
 }
 
-// stuck ends it, and returns where its goroutines were and what it said before.
+// stuck ends the process, and returns the stacks of its goroutines and the log lines before them.
 func (c *child) stuck() string {
 	c.stop()
 	c.mu.Lock()
@@ -140,19 +140,18 @@ func (c *child) end() {
 	}
 }
 
-// ended ends it, and returns what it logged.
+// ended ends the process and returns its log.
 func (c *child) ended() string {
 	c.end()
 	return c.log.String()
 }
 
-// The bridge, the broker and the database die at random (kill -9) while rows come and
-// go over: nothing is lost, JetStream, Redis and the file have nothing twice, and what
-// others have twice has the same id. Only mosquitto may lack what it confirmed when it was
-// killed. In the long form 100,000 rows.
+// No row is lost, although the bridge, the broker and the database are killed (kill -9) at random while rows are inserted and
+// sent. JetStream, Redis and the file have no duplicates. In the other destinations duplicates have the same id. Only mosquitto
+// may lose a message that it confirmed just before it was killed. The long form has 100,000 rows.
 func TestKilled(t *testing.T) {
 	want, most := mysqltest.Size(3000, 3000, 100_000), mysqltest.Size(8, 8, 150)
-	var slow atomic.Bool // the slow brokers are on one server alone
+	var slow atomic.Bool // the slow brokers run on one server only
 	slow.Store(!mysqltest.Again())
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
@@ -171,7 +170,7 @@ func TestKilled(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var inserting sync.WaitGroup
-		inserted, each := make(chan struct{}), make(chan struct{}) // closed when all are, when each was killed
+		inserted, each := make(chan struct{}), make(chan struct{}) // closed when all rows are inserted, when each destination was killed
 		inserting.Go(func() {
 			defer close(inserted)
 			for n, most, slow := 0, 50, time.Duration(0); ctx.Err() == nil; {
@@ -179,7 +178,7 @@ func TestKilled(t *testing.T) {
 					select {
 					case <-each:
 						return
-					default: // until each was killed rows come, but few
+					default: // until each destination was killed, insert slowly
 						most, slow = 1, 100*time.Millisecond
 					}
 				}
@@ -193,7 +192,7 @@ func TestKilled(t *testing.T) {
 		})
 		for rounds, ended := 0, false; rounds < 5 || !ended && rounds < most; rounds++ {
 			pause(ctx, time.Duration(200+random.IntN(500))*time.Millisecond)
-			victims := killable // all at first, then one
+			victims := killable // all in the first rounds, then one at a time
 			if rounds%3 == 2 {
 				victims = legs
 			}
@@ -238,11 +237,11 @@ func TestKilled(t *testing.T) {
 				if err == nil && uint64(settled.Int64) >= head {
 					break
 				}
-				if settled != before { // however slow it is
+				if settled != before { // the time limit is for no progress at all
 					since, before = time.Now(), settled
 				}
 				if time.Since(since) > 2*time.Minute {
-					t.Fatalf("%s does not come to the end: it stays at %d of %d (%v), and has said\n%s", l.name, settled.Int64, head, err, l.child.stuck())
+					t.Fatalf("%s makes no progress: it stays at %d of %d (%v); its log:\n%s", l.name, settled.Int64, head, err, l.child.stuck())
 				}
 			}
 			require.NotContains(t, l.child.ended(), brokertest.Password)
@@ -260,13 +259,13 @@ func TestKilled(t *testing.T) {
 		require.GreaterOrEqual(t, len(ids), want)
 		var letters int
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM mqnotify_dead_letter").Scan(&letters))
-		require.Zero(t, letters, "no row was at fault")
+		require.Zero(t, letters, "no row is a dead letter")
 		report := fmt.Sprintf("%d rows, kills: %v;", len(ids), kills)
 		for _, l := range legs {
 			seen, twice := map[string]int{}, 0
 			for _, m := range l.read() {
 				_, there := ids[m.id]
-				require.True(t, there, "%s has %s, the table does not", l.name, m.id)
+				require.True(t, there, "%s has %s, which is not in the table", l.name, m.id)
 				require.Equal(t, "row", m.payload)
 				if seen[m.id]++; seen[m.id] > 1 {
 					twice++
@@ -283,7 +282,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// pause waits a moment.
+// pause waits for d or the end of the context.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// subscriber keeps the messages of a topic, in a session that outlives its connection.
+// subscriber collects the messages of a topic in a session that outlives its connections.
 type subscriber struct {
 	b     *brokertest.Broker
 	topic string
@@ -23,7 +23,7 @@ type subscriber struct {
 	got   []stored
 }
 
-// connect subscribes; the session gets the messages that come while the subscriber is away.
+// connect subscribes. The broker keeps messages for the session while the subscriber is not connected.
 func (s *subscriber) connect(tb testing.TB) *paho.Client {
 	tb.Helper()
 	conn, err := net.Dial("tcp", s.b.Addr())
@@ -54,7 +54,7 @@ func (s *subscriber) connect(tb testing.TB) *paho.Client {
 
 const endMark = "the end of what there is"
 
-// read is all that came until now: a message of its own marks the end.
+// read returns all messages so far. It publishes a message that marks the end.
 func (s *subscriber) read(tb testing.TB) []stored {
 	tb.Helper()
 	client := s.connect(tb)
@@ -75,7 +75,7 @@ func (s *subscriber) read(tb testing.TB) []stored {
 	return got
 }
 
-// An orderly stop: a mosquitto that is killed forgets what it has confirmed.
+// The broker stops in an orderly way, because a killed mosquitto loses messages that it confirmed.
 func TestMQTT(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)
@@ -83,7 +83,7 @@ func TestMQTT(t *testing.T) {
 	to := ofBroker(b, func(string) string { return "" })
 	to.stop = b.Stop
 	to.url = func(topic string) string {
-		if subscribers[topic] == nil { // MQTT keeps messages for who has subscribed
+		if subscribers[topic] == nil { // MQTT keeps messages only for existing subscriptions
 			subscribers[topic] = &subscriber{b: b, topic: topic}
 			client := subscribers[topic].connect(t)
 			require.NoError(t, client.Disconnect(&paho.Disconnect{}))
@@ -94,7 +94,7 @@ func TestMQTT(t *testing.T) {
 	conform(t, to)
 }
 
-// With retain= who subscribes later gets the newest message.
+// With retain=, a later subscriber gets the newest message.
 func TestMQTTRetain(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Mosquitto(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A file of credentials, as nsc makes it, opens the account that it is of; another
-// account's is refused, and no error has its seed.
+// A credentials file in nsc's format gives access to its account. The server refuses the file of an account that it does not
+// know, and no error contains the seed.
 func TestNATSCreds(t *testing.T) {
 	mysqltest.Once(t)
 	operator, account, system, stranger := nkey(t, nkeys.CreateOperator), nkey(t, nkeys.CreateAccount), nkey(t, nkeys.CreateAccount), nkey(t, nkeys.CreateAccount)
@@ -61,7 +61,7 @@ func public(t *testing.T, key nkeys.KeyPair) string {
 	return text
 }
 
-// jwt is what the issuer says of the subject.
+// jwt returns a token in which the issuer makes claims about the subject.
 func jwt(t *testing.T, issuer, subject nkeys.KeyPair, says map[string]any) string {
 	t.Helper()
 	says["version"] = 2
@@ -74,7 +74,7 @@ func jwt(t *testing.T, issuer, subject nkeys.KeyPair, says map[string]any) strin
 	return text + "." + encode(signature)
 }
 
-// credentials is a file for a new user of the account, and the seed in it.
+// credentials writes the credentials file of a new user of the account. It also returns the seed in the file.
 func credentials(t *testing.T, account nkeys.KeyPair) (file, seed string) {
 	t.Helper()
 	user := nkey(t, nkeys.CreateUser)

@@ -12,8 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// dying kills the broker when the consumer that reads the stream's end is made, of whichever
-// kind it is.
+// dying kills the broker when the sink fetches from a consumer of either kind.
 type dying struct {
 	jetstream.JetStream
 	kill func()
@@ -39,7 +38,7 @@ func (d dyingConsumer) Fetch(most int, options ...jetstream.FetchOpt) (jetstream
 	return d.Consumer.Fetch(most, options...)
 }
 
-// A broker that dies while the stream's end is read ends the Send, and another sink goes on.
+// If the broker dies while the sink reads the end of the stream, Send returns an error, and another sink continues later.
 func TestNATSDiesInTheLook(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)

@@ -25,7 +25,7 @@ func openJetStream(tb testing.TB, b *brokertest.Broker) jetstream.JetStream {
 	return js
 }
 
-// readStream are a stream's messages.
+// readStream returns the messages of a stream.
 func readStream(tb testing.TB, b *brokertest.Broker, name string) (all []stored) {
 	tb.Helper()
 	js := openJetStream(tb, b)
@@ -58,8 +58,7 @@ func TestNATS(t *testing.T) {
 	conform(t, natsTarget(brokertest.NATS(t), ""))
 }
 
-// What is at the stream's end is not sent again when the window of duplicates is long
-// past.
+// Messages at the end of the stream are not sent again, even long after the window of duplicates.
 func TestNATSPastTheWindow(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
@@ -67,7 +66,7 @@ func TestNATSPastTheWindow(t *testing.T) {
 	to := natsTarget(b, "duplicates=100ms")
 	send(t, to.open(t, topic), messages(topic, 1, 20), 20)
 	js := openJetStream(t, b)
-	// The window is past when the stream takes the first once more.
+	// The window has passed when the stream accepts the first message again.
 	require.Eventually(t, func() bool {
 		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: topic, Header: nats.Header{nats.MsgIdHdr: {topic + ":1"}}})
 		return err == nil && !ack.Duplicate
@@ -78,7 +77,7 @@ func TestNATSPastTheWindow(t *testing.T) {
 	require.Equal(t, wanted(messages(topic, 21, 30)), got[21:])
 }
 
-// What other subjects put behind it in the stream is not counted: as much of the own subject is known.
+// Messages of other subjects at the end of the stream do not reduce the number of its own messages that the sink recognizes.
 func TestNATSOtherSubjects(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
@@ -94,7 +93,7 @@ func TestNATSOtherSubjects(t *testing.T) {
 	other(40_000)
 	send(t, to.open(t, "orders"), all[rows-100:], 100)
 	other(1)
-	require.Eventually(t, func() bool { // until the window is past
+	require.Eventually(t, func() bool { // until the window has passed
 		ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "shop.other", Header: nats.Header{nats.MsgIdHdr: {fmt.Sprint("orders:", rows)}}})
 		return err == nil && !ack.Duplicate
 	}, patience, 20*time.Millisecond)
@@ -104,10 +103,10 @@ func TestNATSOtherSubjects(t *testing.T) {
 	require.NoError(t, err)
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("shop.orders"))
 	require.NoError(t, err)
-	require.Equal(t, uint64(rows), info.State.Subjects["shop.orders"], "one came twice")
+	require.Equal(t, uint64(rows), info.State.Subjects["shop.orders"], "a message is stored twice")
 }
 
-// Of a subject that fills the stream before others no more is read than some of its end.
+// If its subject fills the stream before other subjects, the sink reads only a limited number of messages from the end.
 func TestNATSReadsNoMoreThanTheEnd(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
@@ -139,7 +138,7 @@ func publishMany(t *testing.T, js jetstream.JetStream, subject string, n int) {
 	}
 }
 
-// Another row of the same id that only the stream's window knows is not taken for sent either.
+// A different row with an id that only the stream's window of duplicates knows does not count as sent.
 func TestNATSDuplicateOfAnotherRow(t *testing.T) {
 	mysqltest.Once(t)
 	sink := natsTarget(brokertest.NATS(t), "").open(t, "t")
@@ -153,7 +152,7 @@ func TestNATSDuplicateOfAnotherRow(t *testing.T) {
 	require.ErrorContains(t, err, "t:6 is there already")
 }
 
-// A stream that is there is used if it takes the subject, and is not changed.
+// An existing stream is used if it takes the subject. The bridge does not change it.
 func TestNATSStreamOfOthers(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
@@ -173,7 +172,7 @@ func TestNATSStreamOfOthers(t *testing.T) {
 	}
 	to := target{url: func(string) string { return b.URL("stream=shop&subject=all.large") }}
 	all := messages("large", 1, 3)
-	all[1].Payload = bytes.Repeat([]byte("x"), 2001) // more than the stream takes, and the server would take it
+	all[1].Payload = bytes.Repeat([]byte("x"), 2001) // more than the stream allows, less than the server allows
 	sink := to.open(t, "large")
 	send(t, sink, all[:1], 1)
 	n, err := sink.Send(t.Context(), all[1:2])

@@ -12,7 +12,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// answeredPublisher has a page of messages under way over no connection.
+// answeredPublisher returns a publisher without a connection that waits for the answers to a page.
 func answeredPublisher(messages int) *natsPublisher {
 	p := &natsPublisher{inbox: "inbox.", stored: []byte(`{"stream":"orders", "seq":`)}
 	p.begin(messages)
@@ -24,7 +24,7 @@ func answerOf(number int, text string) *nats.Msg {
 	return &nats.Msg{Subject: fmt.Sprint("inbox.", number), Data: []byte(text)}
 }
 
-// What a stream can answer, and what others can who listen to the subject.
+// These are the answers of a stream, and of other programs that listen to the subject.
 func TestNATSAnswers(t *testing.T) {
 	mysqltest.Once(t)
 	nobody := answerOf(0, "")
@@ -56,8 +56,8 @@ func TestNATSAnswers(t *testing.T) {
 	}
 }
 
-// An answer that comes late, to a page that Send gave up, is none to a later page's message, nor is a
-// second answer to the same one.
+// A late answer to a page that Send gave up does not count for a message of a later page. A second answer to the same message
+// does not count either.
 func TestNATSLateAnswers(t *testing.T) {
 	mysqltest.Once(t)
 	stored := `{"stream":"orders", "seq":1}`
@@ -65,7 +65,7 @@ func TestNATSLateAnswers(t *testing.T) {
 	p.take(answerOf(1, stored))
 	p.begin(2)
 	p.awaited = 2
-	for _, number := range []int{0, 1, 2, 5} { // of the page before, and of none
+	for _, number := range []int{0, 1, 2, 5} { // numbers of the page before, and of no page
 		p.take(answerOf(number, stored))
 	}
 	p.take(&nats.Msg{Subject: "inbox.x", Data: []byte(stored)})
@@ -77,7 +77,7 @@ func TestNATSLateAnswers(t *testing.T) {
 	require.Equal(t, 1, p.awaited)
 }
 
-// More messages at once than answers have room for.
+// Send takes more messages at once than the buffer for answers holds.
 func TestNATSManyAtOnce(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)

@@ -14,14 +14,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A stream that is full for one row and takes the next one, which may be under way too, can have
-// them in that order; with one under way at a time it can't.
+// If a stream has no room for one row but takes the next, and both are under way, it may store them in the wrong order. With one
+// message under way at a time it can't.
 func TestOrderOfWhatIsRefused(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.NATS(t)
 		js := openJetStream(t, b)
 		for inFlight, wanted := range map[int][]string{3: {"132", "123"}, 1: {"123"}} {
-			_ = js.DeleteStream(t.Context(), "orders") // of the loop before
+			_ = js.DeleteStream(t.Context(), "orders") // left by the iteration before
 			config := jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, MaxBytes: 2000, Discard: jetstream.DiscardNew}
 			_, err := js.CreateStream(t.Context(), config)
 			require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// FuzzURLs: the URL of a destination or an origin is a notify.ErrOptions that shows no password, or is taken.
+// FuzzURLs checks that every URL of a destination or an origin is either accepted or a notify.ErrOptions without the password.
 func FuzzURLs(f *testing.F) {
 	for _, seed := range []string{
 		"nats://u:hidden-word@h:4222/x?subject=a", "redis://:hidden-word@h/0?stream=s&maxlen=5", "amqp://u:hidden-word@h/v?exchange=e", "mqtt://h:1883/t?qos=1",
@@ -34,7 +34,7 @@ func FuzzURLs(f *testing.F) {
 	})
 }
 
-// FuzzTopicHeaders: headers of an imported message become valid UTF-8, and none has a reserved name.
+// FuzzTopicHeaders checks that the headers of an imported message become valid UTF-8, and that none has a reserved name.
 func FuzzTopicHeaders(f *testing.F) {
 	f.Add("kind", "paid", `{"a":"b"}`)
 	f.Add("mqnotify-headers", `{"MQNOTIFY-retry":"g/1"}`, "")

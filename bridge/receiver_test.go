@@ -20,7 +20,7 @@ import (
 
 const testSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver is a webhook's other side.
+// receiver is a server that webhooks call.
 type receiver struct {
 	mu     sync.Mutex
 	got    map[string][]stored // by topic
@@ -32,7 +32,7 @@ type receiver struct {
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{got: map[string][]stored{}}
-	port, err := ports.FreePort() // the receiver listens there again after a restart
+	port, err := ports.FreePort() // fixed, because the receiver listens there again after a restart
 	require.NoError(t, err)
 	r.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	r.listen(t, r.addr)
@@ -75,14 +75,13 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// answers makes answer what it does from now on, nil what it does by itself.
+// answers sets the handler of all further requests. With nil the receiver stores messages again.
 func (r *receiver) answers(answer func(http.ResponseWriter, *http.Request) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answer = answer
 }
 
-// stored returns the messages that arrived for a topic.
 func (r *receiver) stored(topic string) []stored {
 	r.mu.Lock()
 	defer r.mu.Unlock()

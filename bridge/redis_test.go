@@ -17,7 +17,7 @@ func openRedis(tb testing.TB, b *brokertest.Broker) *redis.Client {
 	options, err := redis.ParseURL(b.URL(""))
 	require.NoError(tb, err)
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout = patience, patience, patience
-	options.MaxRetries = -1 // a late command would add its entry twice
+	options.MaxRetries = -1 // a retried command could add its entry twice
 	client := redis.NewClient(options)
 	tb.Cleanup(func() { require.NoError(tb, client.Close()) })
 	return client
@@ -49,8 +49,7 @@ func TestRedis(t *testing.T) {
 	conform(t, redisTarget(brokertest.Redis(t, "appendfsync always")))
 }
 
-// A stream of bounded length drops its oldest, and a message that was trimmed counts as
-// there.
+// With maxlen= a stream drops its oldest entries. A message that was trimmed counts as sent.
 func TestRedisMaxLen(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Redis(t, "stream-node-max-entries 10")
@@ -65,8 +64,8 @@ func TestRedisMaxLen(t *testing.T) {
 	require.Len(t, once(after), len(after))
 }
 
-// What was trimmed away counts as sent only where the stream is this topic's, and of this table: not in
-// one of another topic, and not for a table that was emptied since.
+// A trimmed message counts as sent only if the stream has entries of this topic and of this table. It does not in a stream of
+// another topic, or for a table that was emptied since.
 func TestRedisMaxLenOfOthers(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Redis(t, "stream-node-max-entries 10")
@@ -85,8 +84,7 @@ func TestRedisMaxLenOfOthers(t *testing.T) {
 	require.Equal(t, before, readRedis(t, b, "s"))
 }
 
-// A stream that others have written to would take a row's id for an old one: that is
-// an error, never silence.
+// A stream with entries of other writers is an error, because the sink would take a new row's id for one that was sent.
 func TestRedisStreamOfOthers(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Redis(t)
@@ -105,7 +103,7 @@ func TestRedisStreamOfOthers(t *testing.T) {
 	require.ErrorContains(t, err, "is no stream")
 }
 
-// A server that is out of memory takes none of what was sent at once: order holds.
+// A server that is out of memory accepts none of the messages of a Send, so their order stays.
 func TestRedisOutOfMemory(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.Redis(t)

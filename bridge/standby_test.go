@@ -17,8 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The second of two bridges of a group sends nothing until the first ends, and goes on
-// where it was.
+// The second of two bridges of a group sends nothing until the first ends. Then it continues at the stored offset.
 func TestStandby(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -37,13 +36,13 @@ func TestStandby(t *testing.T) {
 		require.Eventually(t, func() bool { return len(second.ids()) == 10 }, patience, 10*time.Millisecond)
 		require.Equal(t, upTo(30), append(first.ids(), second.ids()...))
 		progress := <-told
-		require.Equal(t, uint64(20), progress.From, "what the other has sent is not its own")
-		require.Less(t, progress.Elapsed, time.Since(stopped), "standing by is no sending")
+		require.Equal(t, uint64(20), progress.From, "rows that the first bridge sent do not count")
+		require.Less(t, progress.Elapsed, time.Since(stopped), "the time in standby does not count")
 	})
 }
 
-// It also goes on when the active one is killed (kill -9) with rows under way: none is missing, and what
-// came twice is no more than a page.
+// The second bridge also continues when the active one is killed (kill -9) with rows under way. No row is lost, and at most a
+// page is sent twice.
 func TestStandbyOfOneThatIsKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -74,7 +73,7 @@ func TestStandbyOfOneThatIsKilled(t *testing.T) {
 		}, patience, 10*time.Millisecond)
 		n, ids := written(), second.ids()
 		require.LessOrEqual(t, ids[0], uint64(n+1), "rows are missing")
-		require.Greater(t, ids[0]+200, uint64(n), "more than a page came twice")
+		require.Greater(t, ids[0]+200, uint64(n), "more than a page was sent twice")
 		require.Equal(t, upTo(5010)[ids[0]-1:], ids)
 	})
 }

@@ -23,7 +23,7 @@ func TestStdout(t *testing.T) {
 	})
 }
 
-// A stdout that takes no more ends the bridge: there is no other.
+// A write error of stdout ends the bridge, because it can't be opened again.
 func TestStdoutBroken(t *testing.T) {
 	mysqltest.Once(t)
 	sink, err := Writer(brokenPipe{}).Open(t.Context())

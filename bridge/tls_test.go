@@ -21,9 +21,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Rows go to each broker, and come from it, over TLS with the authority that ca= names.
-// Without it, with another one, and under another name there is an error that says what
-// to do, without the password.
+// A bridge and an import connect to each broker over TLS with the authority in ca=. Without ca=, with another authority, or with
+// another host name, they fail with an error that names the remedy and not the password.
 func TestTLS(t *testing.T) {
 	mysqltest.Once(t)
 	c, other := brokertest.NewCertificate(t), brokertest.NewCertificate(t)
@@ -37,7 +36,7 @@ func TestTLS(t *testing.T) {
 			query := map[string]string{"nats": "stream=s", "redis": "stream=s", "mqtt": "topic=s", "amqp": "queue=s"}[name]
 			good := b.URL(query + "&ca=" + c.Authority)
 			var from messageSource
-			if name == "mqtt" { // keeps messages for who has subscribed
+			if name == "mqtt" { // MQTT keeps messages only for existing subscriptions
 				from = openOrigin(t, good)
 			}
 			send(t, target{url: func(string) string { return good }}.open(t, "orders"), messages("orders", 1, 20), 20)
@@ -53,7 +52,7 @@ func TestTLS(t *testing.T) {
 				hungUp := strings.Replace(b.URL(query), plain+"s", plain, 1)
 				refused(t, hungUp, "if it requires TLS, write "+withTLS[plain], nil)
 			}
-			if name == "nats" { // to others' servers a TLS hello is a packet that is not finished
+			if name == "nats" { // the other brokers take a TLS hello for an incomplete packet, and wait
 				refused(t, strings.Replace(good, b.Addr(), begin(t).Addr(), 1), "has no TLS", new(*PermanentError))
 			}
 		})
@@ -73,7 +72,7 @@ func openOrigin(t *testing.T, url string) messageSource {
 	return source
 }
 
-// receive wants these messages, and acknowledges them.
+// receive checks that the next messages are these, and acknowledges them.
 func receive(t *testing.T, from messageSource, want []consumer.Message) {
 	t.Helper()
 	for len(want) > 0 {
@@ -89,7 +88,7 @@ func receive(t *testing.T, from messageSource, want []consumer.Message) {
 	}
 }
 
-// refused wants neither a Sink nor a messageSource of a URL.
+// refused checks that neither a Sink nor a messageSource can be opened.
 func refused(t *testing.T, url, remedy string, is any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -107,10 +106,10 @@ func refused(t *testing.T, url, remedy string, is any) {
 			require.ErrorAs(t, err, is)
 		}
 	}
-	require.NoError(t, ctx.Err(), "it is told at once")
+	require.NoError(t, ctx.Err(), "the error comes at once")
 }
 
-// kfake is no Kafka, but its TLS is TLS.
+// The test runs with kfake, which has real TLS.
 func TestKafkaTLS(t *testing.T) {
 	mysqltest.Once(t)
 	c := brokertest.NewCertificate(t)
@@ -148,7 +147,7 @@ func TestWebhookTLS(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cret")
 }
 
-// A ca= that can't be what it has to be is told before anything connects.
+// A wrong ca= is an error before anything connects.
 func TestAuthorityRefused(t *testing.T) {
 	mysqltest.Once(t)
 	empty := filepath.Join(t.TempDir(), "empty.pem")

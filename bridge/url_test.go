@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A URL that makes no sense says what is wrong with it, and none of its secrets.
+// The error about a wrong URL says what is wrong, and contains none of its secrets.
 func TestParseRefuses(t *testing.T) {
 	mysqltest.Once(t)
 	for url, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Names that a topic may have and a broker's may not must be given in the URL.
+// If a topic's name is not allowed at the broker, the URL must contain a name.
 func TestParseForATopic(t *testing.T) {
 	mysqltest.Once(t)
 	_, err := Parse("nats://host", "my orders")

@@ -40,8 +40,7 @@ func TestWebhook(t *testing.T) {
 	})
 }
 
-// The signature is the one that Standard Webhooks' own example has, and covers the body
-// as it was sent.
+// The signature equals the one in the example of Standard Webhooks, and covers the body as it was sent.
 func TestWebhookSignature(t *testing.T) {
 	mysqltest.Once(t)
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(testSecret, "whsec_"))
@@ -70,7 +69,7 @@ func TestWebhookSignature(t *testing.T) {
 	require.Equal(t, wanted(messages("t", 1, 3)), r.got["t"])
 }
 
-// What each answer means.
+// Each kind of answer stops the bridge, refuses the message, asks for another try, or confirms it.
 func TestWebhookAnswers(t *testing.T) {
 	mysqltest.Once(t)
 	r := newReceiver(t)
@@ -130,8 +129,8 @@ func TestWebhookAnswers(t *testing.T) {
 	}
 }
 
-// A receiver that says when to come again is obeyed, and one that is gone stops the
-// bridge, with the offset in front of what it has not taken.
+// The bridge waits as long as Retry-After says. If the receiver is gone (410), the bridge stops, and the offset stays before the
+// refused message.
 func TestWebhookOfATopic(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
@@ -148,7 +147,7 @@ func TestWebhookOfATopic(t *testing.T) {
 					return true
 				}
 				if time.Since(asked) < time.Second {
-					t.Error("it came too early")
+					t.Error("the bridge did not wait for Retry-After")
 				}
 			case "7":
 				w.WriteHeader(http.StatusUnprocessableEntity)
@@ -173,8 +172,8 @@ func TestWebhookOfATopic(t *testing.T) {
 	})
 }
 
-// The event's source and type are the URL's wish, and neither that nor the secret goes to the
-// receiver; what else the URL has does.
+// ce-source= and ce-type= in the URL set the event's source and type. The receiver gets neither these options nor the secret,
+// but all other parameters.
 func TestWebhookOptions(t *testing.T) {
 	mysqltest.Once(t)
 	var got *http.Request
@@ -187,8 +186,7 @@ func TestWebhookOptions(t *testing.T) {
 	require.Equal(t, "tenant=7", got.URL.RawQuery)
 }
 
-// What the receiver says is told without the URL's secrets, in whatever form it repeats them, and no
-// more than its beginning.
+// An error contains only the beginning of the receiver's answer, without the secrets of the URL in any form.
 func TestWebhookHidesItsURL(t *testing.T) {
 	mysqltest.Once(t)
 	const path, token, password = "/services/T0000/s3cr3t-path", "t0k+en&/x", "p"
@@ -243,13 +241,12 @@ func TestWebhookHidesItsURL(t *testing.T) {
 	}
 }
 
-// A receiver that does not answer, or does not end its answer, holds nothing up for longer than timeout=,
-// and is asked again.
+// If a receiver does not answer, or does not finish its answer, the bridge gives up after timeout= and tries again.
 func TestWebhookWithoutAnswer(t *testing.T) {
 	mysqltest.Once(t)
 	r := newReceiver(t)
 	ended := make(chan struct{}, 10)
-	var wrote atomic.Int64 // of the endless body
+	var wrote atomic.Int64 // bytes of the endless body
 	for what, answer := range map[string]func(w http.ResponseWriter, req *http.Request){
 		"silent": func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
 		"a body that stops": func(w http.ResponseWriter, req *http.Request) {
@@ -270,12 +267,12 @@ func TestWebhookWithoutAnswer(t *testing.T) {
 		var asked atomic.Bool
 		r.answers(func(w http.ResponseWriter, req *http.Request) bool {
 			asked.Store(true)
-			_, _ = io.Copy(io.Discard, req.Body) // or the server does not see that the client is gone
+			_, _ = io.Copy(io.Discard, req.Body) // otherwise the server does not notice that the client is gone
 			answer(w, req)
 			ended <- struct{}{}
 			return true
 		})
-		for sent := false; !sent || !asked.Load(); sent = true { // within 1 s a busy machine may not come so far
+		for sent := false; !sent || !asked.Load(); sent = true { // on a busy machine the request may not arrive within 1 s
 			sink := target{url: func(topic string) string { return r.url(topic) + "&timeout=1s" }}.open(t, "t")
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			n, err := sink.Send(ctx, messages("t", 1, 1))
@@ -289,16 +286,16 @@ func TestWebhookWithoutAnswer(t *testing.T) {
 		select {
 		case <-ended:
 		case <-time.After(patience):
-			t.Fatal(what + ": the connection is not ended")
+			t.Fatal(what + ": the connection stays open")
 		}
 	}
-	require.Less(t, wrote.Load(), int64(32<<20), "more was read than its beginning, and than sockets hold")
+	require.Less(t, wrote.Load(), int64(32<<20), "the bridge read more than the beginning of the answer and the sockets' buffers")
 	r.answers(nil)
 	send(t, target{url: r.url}.open(t, "t"), messages("t", 1, 1), 1)
 	require.Equal(t, wanted(messages("t", 1, 1)), r.stored("t"))
 }
 
-// A receiver may be given longer than others.
+// timeout= raises the limit of a Send, but never lowers it.
 func TestWebhookTimeout(t *testing.T) {
 	mysqltest.Once(t)
 	db, err := notify.Open("me@tcp(127.0.0.1:1)/db")
@@ -313,7 +310,7 @@ func TestWebhookTimeout(t *testing.T) {
 	}
 }
 
-// A table's name is no URI; a row's trace is where a tracer looks for it.
+// The event's source escapes the name of the table. The trace of a row is in the headers where tracers expect it.
 func TestWebhookHeaders(t *testing.T) {
 	mysqltest.Once(t)
 	r := newReceiver(t)
@@ -336,7 +333,7 @@ func TestWebhookHeaders(t *testing.T) {
 	require.Equal(t, "100%25%20of%20%C3%BC?#:2", r.got["in"][1].id)
 }
 
-// What no header can have, or a receiver reads in another way, is encoded as CloudEvents say.
+// A value that no header can have, or that a receiver would read differently, is encoded as CloudEvents specifies.
 func TestEncoded(t *testing.T) {
 	mysqltest.Once(t)
 	for value, want := range map[string]string{
@@ -349,8 +346,8 @@ func TestEncoded(t *testing.T) {
 	}
 }
 
-// A message's headers can't make a receiver read another event than the bridge's: neither in structured or
-// batched mode nor with the bridge's own attributes. What is not taken is in mqnotifyheaders.
+// The headers of a message can't make a receiver read another event than the bridge's, neither in structured or batched mode nor
+// with the bridge's own attributes. Headers that the bridge does not send as attributes are in mqnotifyheaders.
 func TestWebhookForged(t *testing.T) {
 	mysqltest.Once(t)
 	var got *event.Event
@@ -392,8 +389,8 @@ func TestWebhookForged(t *testing.T) {
 	require.Equal(t, "text/plain; charset=utf-8", kind)
 }
 
-// A secret is read in every form of base64 that people paste into a URL; an error says what is wrong with
-// it, and does not show it.
+// A secret is accepted in every form of base64 that people paste into a URL. The error about a wrong secret says what is wrong,
+// and does not show it.
 func TestWebhookSecrets(t *testing.T) {
 	mysqltest.Once(t)
 	for range 100 {
@@ -425,7 +422,7 @@ func TestWebhookSecrets(t *testing.T) {
 	}
 }
 
-// While a receiver changes its secret, a message has a signature of each of the two.
+// While a receiver changes its secret, each message is signed with both secrets.
 func TestWebhookRotation(t *testing.T) {
 	mysqltest.Once(t)
 	const next = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
