@@ -40,7 +40,7 @@ admin      %s      admin:*
 	return tokens
 }
 
-// Every address accepts only requests with its scope; no answer and no log shows a token.
+// Every address accepts only requests with its scope. No answer and no log line contains a token.
 func TestScopes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders", "invoices")
@@ -94,7 +94,7 @@ func TestScopes(t *testing.T) {
 	})
 }
 
-// A file of tokens that is wrong is refused by its line, without what is in it.
+// The error about a wrong file of tokens names the line and contains nothing of it.
 func TestTokensFile(t *testing.T) {
 	const secret = "very-secret-0123456789"
 	for text, want := range map[string]string{
@@ -127,25 +127,25 @@ func TestTokensFile(t *testing.T) {
 	require.ErrorContains(t, err, "run chmod 600 "+file)
 }
 
-// A request without a token, or with a short one, is refused, even if the program gave the hash of that to the server.
+// A request without a token, or with a token that is too short, is refused, even if the server was given the hash of that token.
 func TestEmptyTokenNeverMatches(t *testing.T) {
 	short := "short"
 	hashed, err := parseTokens([]string{fmt.Sprintf("a sha256:%x admin:*", sha256.Sum256([]byte(short)))})
-	require.NoError(t, err) // a hash does not tell
+	require.NoError(t, err) // the hash does not show the token's length
 	assert.Nil(t, hashed.find(short))
 	all := map[scope][]string{scopeAdmin: {"*"}}
 	for _, hash := range [][sha256.Size]byte{{}, sha256.Sum256(nil)} {
 		assert.Nil(t, tokens{{name: "a", hash: hash, scopes: all}}.find(""))
 	}
-	// Nor is a list without a token taken for no list.
+	// A list without a token is an error. It does not mean that no tokens are required.
 	for _, lines := range [][]string{{}, {"", "# none"}, {fmt.Sprintf("a sha256:%x admin:*", [sha256.Size]byte{})}} {
 		_, err := Options{Topics: []string{"orders"}, Tokens: lines}.withDefaults()
 		require.ErrorIs(t, err, notify.ErrOptions)
 	}
 }
 
-// A wrong token is counted, logged with the client's address and not with the token, seldom, and answered late. The access log names
-// the token of those that are right.
+// The server counts requests with a wrong token and answers them late. It logs few of them, with the client's address but
+// without the token. The access log names the right token of other requests.
 func TestWrongTokens(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -161,7 +161,7 @@ func TestWrongTokens(t *testing.T) {
 		}
 		took := time.Since(began)
 		assert.GreaterOrEqual(t, took, 500*time.Millisecond)
-		site.options.penalties <- struct{}{} // another is late
+		site.options.penalties <- struct{}{} // another answer is being delayed
 		status, _, header := site.askAll(t, "GET", "/topics/orders", "", "Authorization: Bearer wrong-0123456789")
 		<-site.options.penalties
 		assert.Equal(t, http.StatusTooManyRequests, status)
@@ -182,7 +182,7 @@ func TestWrongTokens(t *testing.T) {
 	})
 }
 
-// Only an admin sees the names of members, which tell of accounts and hosts.
+// Only an admin sees the names of members, because they contain accounts and hosts.
 func TestStateWithoutAccounts(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -198,7 +198,7 @@ func TestStateWithoutAccounts(t *testing.T) {
 	})
 }
 
-// What makes no sense is refused with the reason, as JSON, and not with an error that says to try again.
+// Invalid requests get the reason as JSON, with a status that does not ask the client to try again.
 func TestRequestsThatMakeNoSense(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -221,7 +221,7 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 	})
 }
 
-// Browsers are told to stay with HTTPS, but for this machine's own name.
+// Over HTTPS, the server tells browsers to use only HTTPS, except for localhost.
 func TestStrictTransportSecurity(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -238,8 +238,8 @@ func TestStrictTransportSecurity(t *testing.T) {
 	})
 }
 
-// Without tokens the server listens on this machine alone, answers to its name alone, and
-// takes nothing from a stranger's page in the user's browser.
+// Without tokens, the server listens only on this machine, answers only to this machine's names, and refuses requests that
+// another site's page makes in the user's browser.
 func TestLoopbackOnly(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -261,7 +261,7 @@ func TestLoopbackOnly(t *testing.T) {
 		status, _ = site.ask(t, "POST", "/topics/orders/messages", "x", "Origin: https://evil.example")
 		assert.Equal(t, 403, status)
 
-		// CORS: only for the origins that are named.
+		// CORS allows only the origins in Options.
 		status, _, header := site.askAll(t, "OPTIONS", "/topics/orders/messages", "", "Origin: https://shop.example", "Access-Control-Request-Method: POST")
 		assert.Equal(t, 204, status)
 		assert.Equal(t, "https://shop.example", header.Get("Access-Control-Allow-Origin"))
@@ -280,7 +280,7 @@ func TestLoopbackOnly(t *testing.T) {
 	})
 }
 
-// HTTPS, and over HTTP/2 too.
+// The server serves HTTPS, and with it HTTP/2.
 func TestTLS(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -296,7 +296,7 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// What is wrong in a request is said, and nothing is stored.
+// An error says what is wrong in a request, and nothing is stored.
 func TestBadRequests(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -333,7 +333,7 @@ func TestBadRequests(t *testing.T) {
 	})
 }
 
-// A cursor that is past the table's end is refused, after a moment for a server that is behind.
+// A cursor past the end of the table is refused, but only after patience, because the server may be behind.
 func TestCursorPastTheEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Many requests at the same time open a bounded number of connections, and none fails.
+// Many concurrent requests open a bounded number of connections, and none fails.
 func TestManyPublishAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -42,19 +42,19 @@ func TestManyPublishAtOnce(t *testing.T) {
 		}
 		publishing.Wait()
 		close(ended)
-		assert.LessOrEqual(t, <-most, 4+4, "of which four are the reader's and the questions for its state")
+		assert.LessOrEqual(t, <-most, 4+4, "four for requests, four for the reader and its state")
 		var n int
 		require.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders"))
 		assert.Equal(t, many, n)
 	})
 }
 
-// A request that would have to wait for long is told to come again, and is not stored.
+// A request that would have to wait too long gets Retry-After, and is not stored.
 func TestBusy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, DatabaseRequests: 1, crowded: 10 * time.Millisecond})
-		site.options.requests <- struct{}{} // one is under way
+		site.options.requests <- struct{}{} // one request is under way
 		for path, method := range map[string]string{"messages": "POST", "dead-letters": "GET", "dead-letters/1/retry": "POST", "dead-letters/1": "DELETE"} {
 			status, answer, header := site.askAll(t, method, "/topics/orders/"+path, "x")
 			assert.Equal(t, http.StatusServiceUnavailable, status, answer)

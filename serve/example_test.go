@@ -36,8 +36,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// Topics over HTTP from a program of one's own. Handler and Run do the same for a server
-// that has other addresses too.
+// A program can serve topics over HTTP. Use Handler and Run instead if the server has other addresses too.
 func ExampleServer() {
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -73,7 +72,7 @@ func ExampleServer() {
 	}
 }
 
-// In a server of one's own, next to its other addresses.
+// A program can add the topics to its own server.
 func ExampleServer_Handler() {
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -94,7 +93,7 @@ func ExampleServer_Handler() {
 	mux := http.NewServeMux()
 	mux.Handle("/topics/", topics.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "my own page") })
-	server := httptest.NewServer(mux) // http.Server, in earnest
+	server := httptest.NewServer(mux) // a real program uses http.Server
 	response, err := server.Client().Get(server.URL + "/topics/orders")
 	if err != nil {
 		fmt.Println(err)

@@ -10,14 +10,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/position"
 )
 
-// A row that commits between the moment when a client joins and the reading of what it
-// lacks is an event after that moment, and is not read for it as well.
+// A row that commits after a client has joined reaches it as an event. The backfill, which reads the older rows that the client
+// lacks, leaves out that row.
 func TestBackfillLeavesTheHubItsOwn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}})
-		then, err := position.ParseProgress("4+6-10") // 5 was not there
+		then, err := position.ParseProgress("4+6-10") // id 5 was not committed yet
 		require.NoError(t, err)
 		has, err := position.ParseProgress("1+3")
 		require.NoError(t, err)
@@ -32,6 +32,6 @@ func TestBackfillLeavesTheHubItsOwn(t *testing.T) {
 			return nil
 		}))
 		require.Equal(t, []uint64{2, 4, 6, 7, 8, 9, 10}, got)
-		require.False(t, has.Has(5), "it is yet to come")
+		require.False(t, has.Has(5), "the event will bring it")
 	})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Over HTTP/2 a deadline for writes ends the whole stream when it passes, whether or not
-// anything is being written: a stream that is silent for longer than a write may take goes on.
+// A stream over HTTP/2 survives a silence that is longer than WriteTimeout. Over HTTP/2 a write deadline ends the whole stream
+// when it passes, even if nothing is being written.
 func TestSilentStreamOverHTTP2(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		brief := mysqltest.Size(2*time.Second, 3*time.Second, 3*time.Second) // a write on a busy machine takes less
+		brief := mysqltest.Size(2*time.Second, 3*time.Second, 3*time.Second) // long enough for a write on a busy machine
 		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: brief, answer: brief})
 		r := site.events(t, "/topics/orders/events").joined()
 		polled := make(chan string, 1)
@@ -33,7 +33,7 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 			polled <- string(answer)
 		}()
 		require.Eventually(t, func() bool { clients, _, _ := site.topics["orders"].hub.state(); return clients == 2 }, long, 10*time.Millisecond)
-		<-time.After(brief * 3 / 2) // the silence that is tested
+		<-time.After(brief * 3 / 2) // the silence
 		insert(t, db, "orders", "after a silence")
 		assert.Equal(t, []string{"after a silence"}, r.payloads(1))
 		assert.Contains(t, <-polled, "after a silence")
@@ -41,7 +41,7 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 	})
 }
 
-// A client that does not read is counted as slow over HTTP/2 too.
+// Over HTTP/2, too, a client that does not read counts as slow.
 func TestSlowClientOverHTTP2(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -51,7 +51,7 @@ func TestSlowClientOverHTTP2(t *testing.T) {
 		defer response.Body.Close()
 		require.Equal(t, 2, response.ProtoMajor)
 		large := strings.Repeat("x", 200_000)
-		for range 60 { // more than Go's client takes unread
+		for range 60 { // more than Go's client buffers
 			insert(t, db, "orders", large)
 		}
 		require.Eventually(t, func() bool {

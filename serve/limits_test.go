@@ -22,8 +22,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// More requests than MaxConnections are turned away, over HTTP/1 and over HTTP/2, and served when one ends. Health checks
-// are answered meanwhile.
+// The server refuses requests beyond MaxConnections, over HTTP/1 and HTTP/2, and accepts one when another ends. It answers
+// health checks meanwhile.
 func TestMaxConnections(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -40,7 +40,7 @@ func TestMaxConnections(t *testing.T) {
 				status, _ := site.ask(t, http.MethodGet, "/healthz", "")
 				require.Equal(t, http.StatusOK, status)
 				first.cancel()
-				mysqltest.Eventually(t, "a place is free", func() bool {
+				mysqltest.Eventually(t, "a request is accepted again", func() bool {
 					status, _ := site.ask(t, http.MethodGet, "/topics/orders", "")
 					return status == http.StatusOK
 				})
@@ -49,7 +49,7 @@ func TestMaxConnections(t *testing.T) {
 	})
 }
 
-// One address can't take all places; this machine's own can.
+// A client with one address can't use all connections. Clients on this machine can.
 func TestMaxPerClient(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -88,7 +88,7 @@ func TestMaxPerClient(t *testing.T) {
 	})
 }
 
-// Sockets that send nothing keep no client out, however many there are, and end soon.
+// Sockets that send nothing do not keep clients out, however many they are, and the server soon closes them.
 func TestIdleSockets(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -117,7 +117,7 @@ func TestIdleSockets(t *testing.T) {
 	})
 }
 
-// A client that does not finish its header is cut off, and costs others nothing.
+// The server disconnects a client that does not finish its header, and serves other clients meanwhile.
 func TestHeaderTime(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -130,11 +130,11 @@ func TestHeaderTime(t *testing.T) {
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := io.Copy(io.Discard, half) // nil when the server hangs up
+			_, err := io.Copy(io.Discard, half) // nil if the server closes the connection
 			ended <- err
 		}()
 		late := time.After(long)
-		for n := 1; ; n++ { // those who are quicker go on meanwhile
+		for n := 1; ; n++ { // other clients go on meanwhile
 			insert(t, db, "orders", strconv.Itoa(n))
 			require.Equal(t, []string{strconv.Itoa(n)}, stream.payloads(1))
 			select {
@@ -146,15 +146,14 @@ func TestHeaderTime(t *testing.T) {
 				require.Equal(t, http.StatusOK, status)
 				return
 			case <-late:
-				t.Fatal("it is not cut off")
+				t.Fatal("the server does not close the connection")
 			default:
 			}
 		}
 	})
 }
 
-// A body that does not come to its end holds no connection for longer than it may, with a
-// token or without.
+// A request whose body does not end gets an error in time, and its connection is closed, with a token or without.
 func TestBodyTime(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -175,14 +174,14 @@ func TestBodyTime(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, answer.Body.Close())
 				_, err = lines.ReadByte()
-				require.ErrorIs(t, err, io.EOF, "it is kept")
+				require.ErrorIs(t, err, io.EOF, "the connection stays open")
 			}
 		}
 	})
 }
 
-// A client that comes before the topic is being read waits: a browser would not come back after a refusal. A
-// stream has its heartbeats meanwhile, and a poll ends in time.
+// A client that connects before the server has read the topic waits, because a browser would not reconnect after a refusal. A
+// stream gets heartbeats meanwhile, and a poll ends in time.
 func TestComesBeforeTheFirstRead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -216,14 +215,14 @@ func TestComesBeforeTheFirstRead(t *testing.T) {
 	})
 }
 
-// occupy takes all turns at the tables, until leave is called.
+// occupy acquires the whole semaphore for reading tables until leave is called.
 func (s *site) occupy() (leave func()) {
 	turns := s.options.reading
 	_ = turns.Acquire(context.Background(), turns.size)
 	return func() { turns.Release(turns.size) }
 }
 
-// A stream that waits for its turn at the table has its heartbeats meanwhile.
+// A stream that waits for a permit to read the table gets heartbeats meanwhile.
 func TestHeartbeatBeforeItsTurn(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -243,7 +242,7 @@ func TestHeartbeatBeforeItsTurn(t *testing.T) {
 	})
 }
 
-// A poll that can't be answered yet ends in time, and when the server ends.
+// A poll that waits for the table gets an error at the end of its time, and when the server ends.
 func TestPollThatWaitsForTheTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")

@@ -25,14 +25,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// What makes this binary one of the processes of TestLoad: the server, or the probe.
+// These variables make the test binary one of the processes of TestLoad: the server, or the probe.
 const (
 	loadEnv  = "MQNOTIFY_TEST_LOAD_DSN"
 	probeEnv = "MQNOTIFY_TEST_PROBE_URL"
 )
 
-// serveForLoad is the server in a process of its own, so that its memory can be measured. It prints its address. value is the
-// WriteTimeout and the DSN.
+// serveForLoad runs the server in a process of its own, so that the test can measure its memory. It prints its address. value is
+// the WriteTimeout and the DSN.
 func serveForLoad(value string) error {
 	timeout, dsn, _ := strings.Cut(value, " ")
 	writeTimeout, err := time.ParseDuration(timeout)
@@ -67,9 +67,9 @@ func serveForLoad(value string) error {
 // untilTestEnds waits until the test closes this process's stdin, or dies.
 func untilTestEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
-// probe asks for the health of the server at url and of a server that does nothing else, again and again, each time over a
-// new connection, as a load balancer does. At the end it prints the longest time that each took. It is a process of its own, because the
-// test's other clients would delay it.
+// probe requests the health of the server at url, and a page of a server that does nothing else, again and again. It uses a new
+// connection each time, as a load balancer does. At the end it prints the longest time that each took. It is a process of its
+// own, because the other clients of the test would delay it.
 func probe(url string) error {
 	bare := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer bare.Close()
@@ -100,7 +100,7 @@ func probe(url string) error {
 	return nil
 }
 
-// child is one of the test's processes.
+// child is one of the processes of the test.
 type child struct {
 	*exec.Cmd
 	in  io.Closer
@@ -120,20 +120,20 @@ func startChild(tb testing.TB, env, value string) *child {
 	require.NoError(tb, c.Start())
 	tb.Cleanup(func() {
 		_ = in.Close()
-		_ = c.Wait() // unless end has
+		_ = c.Wait() // fails if end has already waited
 	})
 	return c
 }
 
-// line is the next line that it prints.
+// line returns the next line that the process prints.
 func (c *child) line(tb testing.TB) string {
 	tb.Helper()
 	text, err := c.out.ReadString('\n')
-	require.NoError(tb, err, "the process has said why")
+	require.NoError(tb, err, "the process wrote the reason to stderr")
 	return strings.TrimSpace(text)
 }
 
-// end ends it, and returns what else it prints.
+// end ends the process and returns the rest of its output.
 func (c *child) end(tb testing.TB) string {
 	tb.Helper()
 	_ = c.in.Close()
@@ -143,7 +143,7 @@ func (c *child) end(tb testing.TB) string {
 	return string(text)
 }
 
-// resident is the most memory that a process has had so far, in MiB.
+// resident returns the maximum memory of a process so far, in MiB.
 func resident(tb testing.TB, pid int) int {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -154,7 +154,7 @@ func resident(tb testing.TB, pid int) int {
 	return kib / 1024
 }
 
-// readsNothing is a client that asks for a topic's events from their beginning, and reads none.
+// readsNothing connects a client that requests all events of a topic and reads none.
 func readsNothing(tb testing.TB, address string) net.Conn {
 	tb.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -165,8 +165,8 @@ func readsNothing(tb testing.TB, address string) net.Conn {
 	return conn
 }
 
-// Streams that do not read, many that publish at the same time, idle sockets and large messages, all at once, leave the server
-// within its memory and its connections; health checks are answered, and nothing that was published is lost.
+// The server stays within its limits of memory and connections, answers health checks, and loses no published message, although
+// there are streams that do not read, many concurrent publishers, idle sockets and large messages, all at once.
 func TestLoad(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
@@ -228,7 +228,7 @@ func TestLoad(t *testing.T) {
 					if !assert.Equal(t, http.StatusServiceUnavailable, response.StatusCode) {
 						return
 					}
-				} // else it was refused, and the connection closed, before the client had sent all and read the answer
+				} // otherwise the server refused the request and closed the connection before the client had sent it all
 				<-time.After(100 * time.Millisecond)
 			}
 			assert.Fail(t, "not published in time", key)
@@ -246,7 +246,7 @@ func TestLoad(t *testing.T) {
 		got := map[uint64]bool{}
 		r := loaded.events(t, "/topics/orders/events?after=beginning")
 		for len(got) < posts+large {
-			require.NoError(t, ctx.Err(), "%d of %d messages have come", len(got), posts+large)
+			require.NoError(t, ctx.Err(), "%d of %d messages have arrived", len(got), posts+large)
 			kind, data := r.next()
 			if kind == "end" || kind == "eof" {
 				r = loaded.events(t, "/topics/orders/events", "Last-Event-ID: "+r.cursor)
@@ -265,21 +265,21 @@ func TestLoad(t *testing.T) {
 		require.NoError(t, err)
 		t.Logf("%d streams, %d posts, %d idle, %d of 16 MiB: %d MiB, %d connections, /healthz within %v, a server that does nothing else %v",
 			streams, posts, idle, large, used, most, slowest, floor)
-		if !racing { // the detector takes several times the memory and the time
+		if !racing { // the race detector multiplies memory and time
 			assert.Less(t, used, 512)
-			assert.Less(t, slowest-floor, time.Second, "on a machine that other tests use too")
+			assert.Less(t, slowest-floor, time.Second, "compared with a server that does nothing else")
 		}
-		assert.LessOrEqual(t, most, 50+10+4, "the pool, the readers' own, and the test's")
+		assert.LessOrEqual(t, most, 50+10+4, "those of the pool, of the readers and of the test")
 		var n int
 		require.NoError(t, db.Pool().GetContext(t.Context(), &n, "SELECT COUNT(*) FROM orders"))
 		assert.Equal(t, posts+large, n)
-		hangUp() // the server would wait for its slow clients
+		hangUp() // otherwise the server waits for its slow clients
 		server.end(t)
 	})
 }
 
-// Clients that come for large messages of long ago and do not read leave the server within its memory, and another client gets
-// the messages all the same.
+// Clients that request old, large messages and do not read them leave the server within its memory. Another client gets all
+// messages.
 func TestLargeBacklog(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
@@ -296,13 +296,13 @@ func TestLargeBacklog(t *testing.T) {
 			conn := readsNothing(t, strings.TrimPrefix(loaded.url, "http://"))
 			defer conn.Close()
 		}
-		mysqltest.Eventually(t, "all are there", func() bool {
+		mysqltest.Eventually(t, "all clients have joined", func() bool {
 			return counted(t, loaded, `mqnotify_clients{topic="orders"}`) >= float64(clients)
 		})
 		r := loaded.events(t, "/topics/orders/events?after=beginning")
 		began := time.Now()
 		for n := 1; n <= large; {
-			require.Less(t, time.Since(began), 5*long, "message %d has not come", n)
+			require.Less(t, time.Since(began), 5*long, "message %d has not arrived", n)
 			kind, data := r.next()
 			if kind == "end" || kind == "eof" {
 				r = loaded.events(t, "/topics/orders/events?after=beginning", "Last-Event-ID: "+r.cursor)
@@ -313,7 +313,7 @@ func TestLargeBacklog(t *testing.T) {
 		}
 		used := resident(t, server.Process.Pid)
 		t.Logf("%d clients, %d messages of 15 MiB: %d MiB", clients, large, used)
-		if !racing { // the detector takes several times the memory
+		if !racing { // the race detector multiplies memory
 			assert.Less(t, used, 512)
 		}
 		r.cancel()

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-// long is how long a test waits for what must come.
+// long limits every wait of a test.
 const long = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -61,7 +61,7 @@ func insert(tb testing.TB, db *notify.DB, topic string, payloads ...string) {
 	}
 }
 
-// site is a server that runs next to the test.
+// site is a server that runs during the test.
 type site struct {
 	*Server
 	url    string
@@ -83,7 +83,7 @@ func startOn(tb testing.TB, db *notify.DB, options Options, listener net.Listene
 	return run(tb, db, options, listener, "http://", &http.Client{Transport: &http.Transport{}}, nil)
 }
 
-// startTLS is start with HTTPS, which Go's client speaks as HTTP/2.
+// startTLS starts a server with HTTPS. Go's client uses HTTP/2 with it.
 func startTLS(tb testing.TB, db *notify.DB, options Options) *site {
 	tb.Helper()
 	helper := httptest.NewUnstartedServer(nil) // for its certificate
@@ -123,13 +123,13 @@ func run(tb testing.TB, db *notify.DB, options Options, listener net.Listener, s
 	return running
 }
 
-// entered waits until so many clients of a topic are there.
+// entered waits until a topic has the given number of clients.
 func (s *site) entered(tb testing.TB, topic string, want int) {
 	tb.Helper()
 	require.Eventually(tb, func() bool { clients, _, _ := s.topics[topic].hub.state(); return clients == want }, long, 10*time.Millisecond)
 }
 
-// end ends the server as the first Ctrl-C does.
+// end stops the server as the first Ctrl-C does.
 func (s *site) end(tb testing.TB) {
 	tb.Helper()
 	s.stop()
@@ -137,11 +137,11 @@ func (s *site) end(tb testing.TB) {
 	case <-s.done:
 		require.NoError(tb, s.err)
 	case <-time.After(long):
-		tb.Fatal("the server does not end")
+		tb.Fatal("Serve does not return")
 	}
 }
 
-// knows waits until the server has read a topic up to an id.
+// knows waits until the server has read the row with an id.
 func (s *site) knows(tb testing.TB, topic string, id uint64) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
@@ -150,7 +150,7 @@ func (s *site) knows(tb testing.TB, topic string, id uint64) {
 	}, long, 10*time.Millisecond)
 }
 
-// ask makes a request; headers are "Name: value".
+// ask makes a request. Each header is "Name: value".
 func (s *site) ask(tb testing.TB, method, path, body string, headers ...string) (status int, answer string) {
 	tb.Helper()
 	status, answer, _ = s.askAll(tb, method, path, body, headers...)
@@ -180,7 +180,7 @@ func (s *site) askAll(tb testing.TB, method, path, body string, headers ...strin
 	return response.StatusCode, string(all), response.Header
 }
 
-// polls asks while the test does something else.
+// polls makes a request in the background.
 func (s *site) polls(tb testing.TB, path string) (answer <-chan string) {
 	tb.Helper()
 	answers := make(chan string, 1)
@@ -198,7 +198,7 @@ func (s *site) polls(tb testing.TB, path string) (answer <-chan string) {
 	return answers
 }
 
-// message is what of an event's data a test looks at.
+// message has the fields of an event's data that tests check.
 type message struct {
 	ID      uint64            `json:"id"`
 	Payload string            `json:"payload"`
@@ -206,16 +206,16 @@ type message struct {
 	Topic   string            `json:"topic"`
 }
 
-// stream is a client of a topic's events.
+// stream is a client that follows a topic's events.
 type stream struct {
 	tb     testing.TB
 	lines  chan string
 	cancel context.CancelFunc
-	cursor string // the newest id that came
+	cursor string // the newest id that arrived
 	retry  string
 }
 
-// events follows a topic's events; headers are "Name: value".
+// events follows a topic's events. Each header is "Name: value".
 func (s *site) events(tb testing.TB, path string, headers ...string) *stream {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
@@ -251,19 +251,18 @@ func (s *site) events(tb testing.TB, path string, headers ...string) *stream {
 	return r
 }
 
-// line is the next line, false at the end.
+// line returns the next line, and false at the end.
 func (r *stream) line() (string, bool) {
 	select {
 	case line, ok := <-r.lines:
 		return line, ok
 	case <-time.After(long):
-		r.tb.Fatalf("nothing comes")
+		r.tb.Fatalf("the stream sends nothing")
 		return "", false
 	}
 }
 
-// next is the next event that has data; its kind is "" for a message. At the end of the
-// stream it is "eof".
+// next returns the next event that has data. Its kind is "" for a message, and "eof" at the end of the stream.
 func (r *stream) next() (kind, data string) {
 	var id string
 	for {
@@ -282,7 +281,7 @@ func (r *stream) next() (kind, data string) {
 		case "data":
 			data = value
 		case "":
-			r.cursor = cmp.Or(id, r.cursor) // not before: of a message that is cut off the client has nothing
+			r.cursor = cmp.Or(id, r.cursor) // only now, because a client discards an event that is cut off
 			if data != "" {
 				return kind, data
 			}
@@ -291,7 +290,7 @@ func (r *stream) next() (kind, data string) {
 	}
 }
 
-// joined waits until the client has been told where it is.
+// joined waits until the client has its first cursor.
 func (r *stream) joined() *stream {
 	for r.cursor == "" {
 		line, ok := r.line()
@@ -303,7 +302,7 @@ func (r *stream) joined() *stream {
 	return r
 }
 
-// payloads are those of the next n messages.
+// payloads returns the payloads of the next n messages.
 func (r *stream) payloads(n int) (all []string) {
 	r.tb.Helper()
 	for range n {
@@ -316,7 +315,7 @@ func (r *stream) payloads(n int) (all []string) {
 	return all
 }
 
-// numbered are payloads "from" to "to".
+// numbered returns the numbers of the range as payloads.
 func numbered(from, to int) (all []string) {
 	for i := from; i <= to; i++ {
 		all = append(all, fmt.Sprint(i))

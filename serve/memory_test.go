@@ -18,7 +18,7 @@ import (
 // controls is a payload whose JSON is six times as long.
 var controls = strings.Repeat("\x01", 1<<20)
 
-// heap is how much memory is in use.
+// heap returns the size of the heap after a garbage collection.
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats
@@ -26,7 +26,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// An answer to a poll has a limit in bytes, from memory and from the table, and the next one goes on where it ended.
+// An answer to a poll is limited in bytes, whether its messages come from memory or from the table. The next poll continues
+// where it ended.
 func TestPageIsBoundedInBytes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -55,9 +56,9 @@ func TestPageIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-// Clients that read large messages slowly hold no more memory than they may together, and keep no other client from the table.
+// Slow clients that read large messages share a limited amount of memory, and do not keep other clients from the table.
 func TestSlowClientsHoldBoundedMemory(t *testing.T) {
-	t.Run("alone", func(t *testing.T) { // of the package's other tests, which use memory too
+	t.Run("alone", func(t *testing.T) { // without the package's other tests, which use memory too
 		mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 			db := openDB(t, s.Database(t), "orders")
 			for range 3 {
@@ -70,12 +71,12 @@ func TestSlowClientsHoldBoundedMemory(t *testing.T) {
 			for range 40 {
 				slow = append(slow, site.slowly(t, "/topics/orders/events?after=beginning", pace{}))
 			}
-			most := heap() // before the first of the slow clients is cut off
+			most := heap() // before the server ends the first slow client
 			site.client.Timeout = long
 			got := site.events(t, "/topics/orders/events?after=beginning")
 			for n := 0; n < 4; {
 				kind, data := got.next()
-				if kind == "eof" { // on a busy machine this client may be slow, too, and connects again
+				if kind == "eof" { // on a busy machine this client may be slow, too; it then connects again
 					got = site.events(t, "/topics/orders/events?after=beginning", "Last-Event-ID: "+got.cursor)
 					continue
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// counted is a metric's value, 0 when there is none.
+// counted returns the value of a metric, or 0 if there is none.
 func counted(tb testing.TB, site *site, name string) float64 {
 	tb.Helper()
 	_, text := site.ask(tb, http.MethodGet, "/metrics", "")
@@ -32,7 +32,7 @@ func counted(tb testing.TB, site *site, name string) float64 {
 	return 0
 }
 
-// more does something, again if need be, until a counter has grown.
+// more repeats an action until a counter has grown.
 func (s *site) more(tb testing.TB, name string, cause func()) {
 	tb.Helper()
 	before := counted(tb, s, name)
@@ -42,7 +42,7 @@ func (s *site) more(tb testing.TB, name string, cause func()) {
 	}, long, 50*time.Millisecond, name)
 }
 
-// The page names each metric, and the alerts ask for none that is not there.
+// The page documents every metric, and the alerts use only metrics that exist.
 func TestMetricsInDocs(t *testing.T) {
 	descriptions := make(chan *prometheus.Desc, 256)
 	newMetrics(&Server{}).registry.Describe(descriptions)
@@ -71,11 +71,11 @@ func TestMetricsInDocs(t *testing.T) {
 	}
 }
 
-// Wakes are counted by what they were.
+// Wakes are counted by kind.
 func TestWakes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // the routines: a trigger is taken at once then
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // with the routines, the server uses a new trigger at once
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		site.more(t, `mqnotify_wakes_total{kind="poll",topic="orders"}`, func() { insert(t, db, "orders", "x") })
 		require.Zero(t, counted(t, site, `mqnotify_wake_trigger{topic="orders"}`))
@@ -86,7 +86,7 @@ func TestWakes(t *testing.T) {
 	})
 }
 
-// A reader whose connections are lost is counted.
+// Lost connections of a reader are counted.
 func TestLosses(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -97,7 +97,7 @@ func TestLosses(t *testing.T) {
 		for _, id := range mysqltest.Sessions(t, s.Admin(t), config.DBName, "") {
 			mysqltest.KillSession(t, s.Admin(t), id)
 		}
-		mysqltest.Eventually(t, lost, func() bool { // a reader that waits does not use its connection
+		mysqltest.Eventually(t, lost, func() bool { // the reader notices the loss only when it uses its connection
 			_, _ = db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // its connection was killed, too
 			return counted(t, site, lost) > 0
 		})

@@ -54,36 +54,36 @@ func (b *browser) do(actions ...chromedp.Action) {
 	require.NoError(b.tb, chromedp.Run(b.ctx, actions...))
 }
 
-// eval is an expression of JavaScript's.
+// eval evaluates an expression in JavaScript.
 func eval[T any](b *browser, expression string) (value T) {
 	b.tb.Helper()
 	b.do(chromedp.Evaluate(expression, &value))
 	return value
 }
 
-// until waits until an expression is true.
+// until waits until an expression in JavaScript is true.
 func (b *browser) until(expression string) {
 	b.tb.Helper()
-	// A browser that has ended is told at once, and not after the wait.
+	// The wait ends at once if the browser has ended.
 	if !assert.Eventually(b.tb, func() bool { return b.ctx.Err() != nil || eval[bool](b, "!!("+expression+")") }, long, 20*time.Millisecond, "%s", expression) {
 		b.tb.Fatalf("the page has:\n%s", eval[string](b, "document.body.innerText"))
 	}
 }
 
-// colours are the page's background and text in the light or the dark scheme.
+// colours returns the colours of the page's background and text in the light or the dark scheme.
 func (b *browser) colours(scheme string) []string {
 	b.tb.Helper()
 	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
 	return eval[[]string](b, `[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]`)
 }
 
-// tail is what the live tail shows, the oldest first.
+// tail returns the payloads in the live tail, oldest first.
 func (b *browser) tail() []string {
 	b.tb.Helper()
 	return eval[[]string](b, `[...document.querySelectorAll("#tail li:not([hidden]) .payload")].map((e) => e.textContent).reverse()`)
 }
 
-// cutListener can end the connections that it accepted, and refuse others for a while.
+// cutListener can close the connections that it accepted, and refuse new ones for a while.
 type cutListener struct {
 	net.Listener
 	mu    sync.Mutex
@@ -120,14 +120,13 @@ const pageToken = "a-token-for-the-page-0123456789"
 
 var pageTokens = []string{"ops " + pageToken + " admin:*", "viewer " + pageToken + "-viewer read:orders"}
 
-// On the page a row that plain SQL inserts appears; what is cut off comes back without a
-// gap; a dead letter is tried again.
+// The page shows a row that plain SQL inserts. After a lost connection it continues without a gap. It can retry a dead letter.
 func TestPage(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := openBrowser(t)
 		config := s.Database(t)
 		db := openDB(t, config, "orders", "in voi/ces")
-		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // the routines: a trigger is taken at once then
+		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet})) // with the routines, the server uses a new trigger at once
 		inner, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		listener := &cutListener{Listener: inner}
@@ -135,7 +134,7 @@ func TestPage(t *testing.T) {
 
 		b.do(chromedp.Navigate(site.url+"/#%"), chromedp.WaitVisible("#login"), chromedp.SendKeys("#token", "wrong\r"))
 		b.until(`document.getElementById("login-error").textContent === "The server does not know this token."`)
-		// The fragment names no topic and can't be decoded: the page shows the first.
+		// The fragment names no topic and can't be decoded, so the page shows the first topic.
 		b.do(chromedp.SendKeys("#token", pageToken+"\r"), chromedp.WaitVisible("#tail"))
 		b.until(`document.getElementById("stream").textContent === "live"`)
 		assert.Equal(t, []string{"orders", "in voi/ces"}, eval[[]string](b, `[...document.querySelectorAll("#topics button")].map((e) => e.textContent)`))
@@ -145,18 +144,18 @@ func TestPage(t *testing.T) {
 		assert.Equal(t, []string{"by plain SQL", `<b>"bold"</b>`}, b.tail())
 		b.until(`parseFloat(document.querySelector("#topics tr td:nth-child(2)").textContent) > 0`)
 
-		// A dropped connection.
+		// The connection is lost.
 		listener.set(true)
 		b.until(`document.getElementById("stream").textContent.startsWith("disconnected")`)
 		insert(t, db, "orders", numbered(1, 20)...)
-		site.knows(t, "orders", 22) // or they would come from now on
+		site.knows(t, "orders", 22) // otherwise the rows would come as new events
 		listener.set(false)
 		b.until(`document.getElementById("stream").textContent === "live"`)
 		insert(t, db, "orders", "after")
 		b.until(`document.querySelectorAll("#tail .payload").length >= 23`)
 		assert.Equal(t, append(append([]string{"by plain SQL", `<b>"bold"</b>`}, numbered(1, 20)...), "after"), b.tail())
 
-		// Filter and pause, by keys.
+		// The keys for the filter and for pausing work.
 		b.do(chromedp.KeyEvent("/"))
 		assert.Equal(t, "filter", eval[string](b, "document.activeElement.id"))
 		filter := func(text string) {
@@ -182,7 +181,7 @@ func TestPage(t *testing.T) {
 		b.until(`document.querySelectorAll("#tail .payload").length === 1`)
 		b.do(chromedp.KeyEvent("k"))
 
-		// A group, its lag and its dead letter.
+		// The page shows a group, its lag and its dead letter.
 		insert(t, db, "orders", "poison")
 		bury(t, db)
 		b.until(`document.querySelector("#groups td")?.textContent === "mailer"`)
@@ -199,7 +198,7 @@ func TestPage(t *testing.T) {
 		b.until(`document.getElementById("trigger").textContent.startsWith("No wake trigger works")`)
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		b.until(`document.getElementById("trigger").textContent.startsWith("The wake trigger works")`)
-		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // which waits at the gate, too
+		start(t, openDB(t, config), Options{Topics: []string{"orders"}}) // another session at the gate
 		b.until(`document.getElementById("leader").textContent.includes("leads the gate, and 1 more session waits at it")`)
 
 		light, dark := b.colours("light"), b.colours("dark")
@@ -215,14 +214,14 @@ func TestPage(t *testing.T) {
 		require.NoError(t, db.Pool().GetContext(t.Context(), &left, "SELECT COUNT(*) FROM mqnotify_dead_letter"))
 		assert.Zero(t, left)
 
-		// Phone width: nothing is wider than the screen.
+		// On a phone, nothing is wider than the screen.
 		b.do(chromedp.EmulateViewport(360, 740))
 		b.until("document.documentElement.scrollWidth <= 360")
 		b.do(chromedp.Navigate("about:blank"))
 	})
 }
 
-// bury makes a dead letter of the newest message.
+// bury makes the newest message a dead letter.
 func bury(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	c, err := consumer.New(db, "orders", consumer.Options{Group: "mailer", From: "last 1", StopAtEnd: true, MaxAttempts: 1, Logger: quiet, Member: "host1:4711"})
@@ -232,8 +231,8 @@ func bury(tb testing.TB, db *notify.DB) {
 	})))
 }
 
-// screenshots writes the page, in light, dark and phone width, into the folder of
-// MQNOTIFY_SCREENSHOTS: for people.
+// screenshots writes screenshots of the page into the folder in MQNOTIFY_SCREENSHOTS, if it is set: in the light and the dark
+// scheme, also in the width of a phone.
 func screenshots(b *browser, name string) {
 	b.tb.Helper()
 	folder := os.Getenv("MQNOTIFY_SCREENSHOTS")

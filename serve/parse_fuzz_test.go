@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzTokens: a file of tokens is an error that shows nothing of a token, or tokens that have scopes and are not empty.
+// FuzzTokens checks that every file of tokens is either an error or a list of tokens that have scopes and are not empty.
 func FuzzTokens(f *testing.F) {
 	f.Add("shop 0123456789abcdef publish:orders\n# comment\n\nreader sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 read:*")
 	f.Add("a b c")
@@ -24,7 +24,7 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// FuzzStartOf: whatever a client says about where to begin is an error or a place.
+// FuzzStartOf checks that no start position of a client makes startOf panic.
 func FuzzStartOf(f *testing.F) {
 	f.Add("17", "beginning")
 	f.Add("", "1041+1043-1050")

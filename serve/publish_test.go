@@ -24,7 +24,7 @@ import (
 	"github.com/mqnotify/mqnotify/tracing"
 )
 
-// A body is a message, any bytes, with the headers that it is given.
+// A request's body becomes a message, whatever bytes it has, with the headers in the request.
 func TestPublish(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -47,7 +47,7 @@ func TestPublish(t *testing.T) {
 	})
 }
 
-// A header that can't be a message's is refused with the reason, and trying again would not help.
+// A header that a message can't have is refused with the reason, and with a status that does not ask the client to try again.
 func TestHeadersThatAreRefused(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -70,7 +70,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	})
 }
 
-// The same key publishes once, however many try at the same time, in whatever server.
+// Concurrent requests with the same idempotency key publish once, even to different servers.
 func TestIdempotencyKey(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders", "invoices")
@@ -103,12 +103,12 @@ func TestIdempotencyKey(t *testing.T) {
 		assert.Equal(t, 1, count("orders"))
 		status, answer := sites[0].ask(t, "POST", "/topics/orders/messages", "another", "Idempotency-Key: k1")
 		assert.Equal(t, http.StatusUnprocessableEntity, status, answer)
-		status, _ = sites[0].ask(t, "POST", "/topics/invoices/messages", "another", "Idempotency-Key: k1") // a key is a topic's
+		status, _ = sites[0].ask(t, "POST", "/topics/invoices/messages", "another", "Idempotency-Key: k1") // each topic has its own keys
 		assert.Equal(t, http.StatusCreated, status)
 		status, _ = sites[0].ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: K1")
 		assert.Equal(t, http.StatusCreated, status)
 
-		// An old key is forgotten.
+		// The server deletes an old key.
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_idempotency SET created_at = NOW() - INTERVAL 2 HOUR WHERE name = 'k1' AND topic = 'orders'")
 		require.NoError(t, sites[0].forget(t.Context()))
 		status, _ = sites[0].ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: k1")
@@ -119,11 +119,11 @@ func TestIdempotencyKey(t *testing.T) {
 		status, answer = sites[0].ask(t, "POST", "/topics/orders/messages", "x", "Idempotency-Key: k2")
 		assert.Equal(t, http.StatusConflict, status)
 		assert.Contains(t, answer, "mqnotify init")
-		assert.Equal(t, 3, count("orders"), "it was rolled back")
+		assert.Equal(t, 3, count("orders"), "the message was rolled back")
 	})
 }
 
-// lossyConn loses the connection at its next COMMIT: when the server has answered, or before it hears.
+// lossyConn closes the connection at its next COMMIT, either after the server's answer or before the server gets it.
 type lossyConn struct {
 	*net.TCPConn
 	lose *atomic.Pointer[string]
@@ -149,7 +149,7 @@ func (c *lossyConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// With a key a message is stored once though the commit's answer is lost, whether it was made or not.
+// With a key, a message is stored once even if the answer to the COMMIT is lost, whether or not the server committed.
 func TestPublishWithoutAnAnswer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -169,7 +169,7 @@ func TestPublishWithoutAnAnswer(t *testing.T) {
 		}{{"answered", http.StatusOK}, {"unheard", http.StatusCreated}} {
 			lose.Store(&test.when)
 			status, answer, header := site.askAll(t, "POST", "/topics/orders/messages", test.when, "Idempotency-Key: "+test.when)
-			require.Nil(t, lose.Load(), "nothing was lost")
+			require.Nil(t, lose.Load(), "the connection was not closed")
 			assert.Equal(t, test.status, status, answer)
 			assert.Equal(t, test.status == http.StatusOK, header.Get("Idempotency-Replayed") == "true")
 			var ids []uint64
@@ -180,7 +180,7 @@ func TestPublishWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// A trace goes from the request that publishes, through the message, to the handler's span.
+// A trace continues from the request that publishes, through the message, to the handler's span.
 func TestTrace(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -210,7 +210,7 @@ func TestTrace(t *testing.T) {
 	})
 }
 
-// A dead letter goes back into its topic and is gone, or is deleted.
+// A dead letter can be retried, which moves it back into its topic, or deleted.
 func TestDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -241,14 +241,14 @@ func TestDeadLetters(t *testing.T) {
 		assert.Equal(t, "poison", m.Payload)
 		assert.Equal(t, map[string]string{"kind": "paid", "n": "5", "mqnotify-retry": "mailer/1"}, m.Headers)
 		status, _ = site.ask(t, "POST", fmt.Sprintf("/topics/orders/dead-letters/%d/retry", all[1].ID), "")
-		assert.Equal(t, http.StatusNotFound, status, "once")
+		assert.Equal(t, http.StatusNotFound, status, "a letter is retried only once")
 		status, _ = site.ask(t, "DELETE", fmt.Sprintf("/topics/orders/dead-letters/%d", all[0].ID), "")
 		assert.Equal(t, http.StatusOK, status)
 		assert.Empty(t, letters())
 	})
 }
 
-// The state of a topic, and the metrics, tell what goes on.
+// The state of a topic and the metrics agree with what happened.
 func TestStateAndMetrics(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -283,7 +283,7 @@ func TestStateAndMetrics(t *testing.T) {
 			`mqnotify_messages_sent_total{kind="stream",topic="orders"}`: 1, `mqnotify_latency_seconds_count{topic="orders"}`: 1,
 			`mqnotify_gate_led{topic="orders"}`: 1, `mqnotify_wake_trigger{topic="orders"}`: 1, `mqnotify_reader_lost_total{topic="orders"}`: 0,
 		} {
-			require.Eventually(t, func() bool { // a scrape leaves out what the database does not tell within 2 s
+			require.Eventually(t, func() bool { // a scrape leaves out what the database does not answer within 2 s
 				return counted(t, site, name) == want
 			}, long, 50*time.Millisecond, name)
 		}

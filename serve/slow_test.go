@@ -22,23 +22,23 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// pipes is a network that holds nothing: what is written waits until it is read.
+// pipes is a network without buffers: a write waits until the other side reads.
 type pipes struct {
 	conns chan net.Conn
 	ended chan struct{}
 	pace  pace
 }
 
-// pace is how slowly a client reads, and how long a write to it may take. Both are on a clock
-// of the connection's own: nothing waits for it, and a machine that stands still is not slow.
+// pace is how slowly a client reads, and how long a write to it may take. The connection measures both on a simulated clock, so
+// that the test does not wait and a machine that pauses does not count as slow.
 type pace struct{ perByte, most time.Duration }
 
-// paced is a connection that goes by it.
+// paced is a connection with a pace.
 type paced struct {
 	net.Conn
 	pace
 	mu        sync.Mutex
-	now, late time.Duration // late is when a write that is under way takes too long, 0 for never
+	now, late time.Duration // late is the deadline of the next writes, 0 for none
 }
 
 func (c *paced) SetWriteDeadline(at time.Time) error {
@@ -87,7 +87,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.ended); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// slowly follows a topic's events over pipes, and reads no more than what is asked of it.
+// slowly follows a topic's events over pipes. It reads only when the test reads.
 func (s *site) slowly(tb testing.TB, path string, pace pace) *bufio.Reader {
 	tb.Helper()
 	network := &pipes{make(chan net.Conn), make(chan struct{}), pace}
@@ -110,7 +110,7 @@ func (s *site) slowly(tb testing.TB, path string, pace pace) *bufio.Reader {
 	return bufio.NewReaderSize(response.Body, 16)
 }
 
-// lines reads lines until one that begins with a text, or the end.
+// lines reads lines up to the first that begins with until, or to the end.
 func lines(tb testing.TB, from *bufio.Reader, until string) (all []string) {
 	tb.Helper()
 	for {
@@ -125,7 +125,7 @@ func lines(tb testing.TB, from *bufio.Reader, until string) (all []string) {
 	}
 }
 
-// payloadsOf are the messages among the lines of a stream, and the last cursor.
+// payloadsOf returns the messages in the lines of a stream, and the last cursor.
 func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
 	tb.Helper()
 	for _, line := range lines {
@@ -141,12 +141,13 @@ func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
 	return all, cursor
 }
 
-// A client that does not read does not hold up the others; the server ends it, with a reason.
+// A client that does not read does not delay other clients. The server ends its stream.
 func TestSlowClient(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
-		// To one server it is slow for longer than the test waits for anything; the other ends it.
+		// The first server's WriteTimeout exceeds the test, so it keeps the slow client. The second server ends the client's
+		// stream.
 		patient := start(t, db, Options{Topics: []string{"orders"}, Buffer: 100, WriteTimeout: 2 * long})
 		strict := start(t, openDB(t, config), Options{Topics: []string{"orders"}, Buffer: 20, WriteTimeout: 2 * time.Second})
 		for _, site := range []*site{patient, strict} {
@@ -169,12 +170,11 @@ func TestSlowClient(t *testing.T) {
 				counted(t, site, `mqnotify_streams_ended_total{reason="slow",topic="orders"}`)
 		}
 		require.Eventually(t, func() bool { return ended(strict) == 1 }, long, 10*time.Millisecond)
-		assert.Zero(t, ended(patient), "it was not slow")
+		assert.Zero(t, ended(patient), "the patient server ended a stream")
 	})
 }
 
-// A client that reads, but is further behind than what is kept, is told so, and loses
-// nothing when it comes back.
+// A client that is further behind than the buffer gets errBehind, and loses nothing when it continues from its cursor.
 func TestBehind(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -191,7 +191,7 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// A client that is too far behind is told why its stream ends, and comes back for the rest.
+// A client that is too far behind gets an event with the reason when its stream ends. It gets the rest when it connects again.
 func TestToldThatItIsBehind(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -217,8 +217,8 @@ func TestToldThatItIsBehind(t *testing.T) {
 	})
 }
 
-// A client that takes longer for all that it lacks than a write may take, but reads on, gets it:
-// from what is kept, from the table, and a message that is large itself.
+// A client that reads slowly gets all its messages, even if that takes longer than one write may take. The messages come from
+// the buffer or from the table, and one of them is large.
 func TestSlowClientCatchesUp(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -230,7 +230,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 		for name, buffer := range map[string]int{"kept": 0, "table": 1} {
 			t.Run(name, func(t *testing.T) {
 				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer, WriteTimeout: long})
-				const most = time.Second // for a write: 2 s for the large message alone, 0.2 s for a piece
+				const most = time.Second // the large message alone takes more than 2 s, a piece 0.2 s
 				slow := site.slowly(t, "/topics/orders/events?after=beginning", pace{perByte: most / (300 << 10), most: most})
 				var all []byte
 				for buffer := make([]byte, piece); bytes.Count(all, []byte("\n\n")) < len(want); {
@@ -246,13 +246,13 @@ func TestSlowClientCatchesUp(t *testing.T) {
 	})
 }
 
-// Clients that do not read the rows that they lack keep no other client from reading the table.
+// Clients that do not read their old rows keep no other client from reading the table.
 func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		var want []string
 		for _, n := range numbered(1, 50) {
-			want = append(want, n+strings.Repeat(".", 20_000)) // several portions in all
+			want = append(want, n+strings.Repeat(".", 20_000)) // several portions together
 		}
 		insert(t, db, "orders", want...)
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, WriteTimeout: 2 * long})
@@ -264,7 +264,7 @@ func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
 		assert.Equal(t, want, site.events(t, "/topics/orders/events?after=beginning").payloads(len(want)))
 		status, answer := site.ask(t, http.MethodGet, "/topics/orders/messages?after=beginning&limit=1", "")
 		assert.Equal(t, http.StatusOK, status, answer)
-		assert.True(t, site.options.reading.TryAcquire(reading), "somebody is reading")
+		assert.True(t, site.options.reading.TryAcquire(reading), "a client still holds a permit to read the table")
 		site.options.reading.Release(reading)
 		for _, r := range slow {
 			var all []string
@@ -272,7 +272,7 @@ func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
 				payloads, _ := payloadsOf(t, lines(t, r, "data: "))
 				all = append(all, payloads...)
 			}
-			assert.Equal(t, want, all, "it goes on")
+			assert.Equal(t, want, all, "the stream continues when the client reads")
 		}
 	})
 }

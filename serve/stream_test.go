@@ -18,8 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What any program inserts comes to every client, and to one that begins at the beginning
-// what was before too.
+// Every client gets the rows that any program inserts. A client that starts at the beginning also gets the older rows.
 func TestEvents(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -32,15 +31,14 @@ func TestEvents(t *testing.T) {
 		assert.Equal(t, []string{"old 1", "old 2", "new é\n\"1\"", "new 2"}, all.payloads(4))
 		assert.Equal(t, []string{"old 2", "new é\n\"1\"", "new 2"}, second.payloads(3))
 
-		again := site.events(t, "/topics/orders/events?after=beginning", "Last-Event-ID: "+live.cursor) // the header goes first
+		again := site.events(t, "/topics/orders/events?after=beginning", "Last-Event-ID: "+live.cursor) // the header takes precedence
 		insert(t, db, "orders", "new 3")
 		assert.Equal(t, []string{"new 3"}, again.payloads(1))
 	})
 }
 
-// A row that commits late, below ids that a client has, comes to a client that stayed, to one that
-// was away meanwhile and comes back with its cursor, and to one that comes back to another server.
-// No row comes twice.
+// A row that commits late, below ids that a client already has, reaches every client: one that stays connected, one that returns
+// with its cursor, and one that returns to another server. No row comes twice.
 func TestResumeLosesNoLateRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -55,7 +53,7 @@ func TestResumeLosesNoLateRow(t *testing.T) {
 		require.Equal(t, []string{"a", "b"}, stays.payloads(2))
 		require.Equal(t, []string{"a", "b"}, leaves.payloads(2))
 		leaves.cancel()
-		assert.NotEqual(t, "3", leaves.cursor, "it is not settled")
+		assert.NotEqual(t, "3", leaves.cursor, "the cursor must not pass the open transaction")
 		insert(t, db, "orders", "c")
 		require.NoError(t, tx.Commit())
 		insert(t, db, "orders", "d")
@@ -71,13 +69,12 @@ func TestResumeLosesNoLateRow(t *testing.T) {
 		check(stays)
 		check(site.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor))
 		site.end(t)
-		other := start(t, openDB(t, config), Options{Topics: []string{"orders"}, Buffer: 1}) // which keeps next to nothing
+		other := start(t, openDB(t, config), Options{Topics: []string{"orders"}, Buffer: 1}) // it keeps only one message
 		check(other.events(t, "/topics/orders/events", "Last-Event-ID: "+leaves.cursor))
 	})
 }
 
-// Rows that are deleted take nothing from the cursor of who has had them, to a server that has
-// never seen them either.
+// Deleting rows does not move back the cursor of a client that has had them, even on a server that has never seen the rows.
 func TestResumeAfterDelete(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -88,7 +85,7 @@ func TestResumeAfterDelete(t *testing.T) {
 		r.cancel()
 		mysqltest.Exec(t, db.Pool(), "DELETE FROM orders")
 		first.end(t)
-		second := start(t, db, Options{Topics: []string{"orders"}, patience: long}) // nothing is waited for
+		second := start(t, db, Options{Topics: []string{"orders"}, patience: long}) // so long that the test fails if the server waits
 		stays := second.events(t, "/topics/orders/events", "Last-Event-ID: "+r.cursor).joined()
 		leaves := second.events(t, "/topics/orders/events?after=3").joined()
 		assert.Equal(t, "3", leaves.cursor)
@@ -102,8 +99,8 @@ func TestResumeAfterDelete(t *testing.T) {
 	})
 }
 
-// A client that has more than the server to which it comes, since another one was quicker, keeps
-// that: in the cursor that it begins with, and in those of the events that follow.
+// A client may have rows that its new server has not read, because its old server was faster. The client's cursor keeps them,
+// both at the start and in the following events.
 func TestResumeAtASlowerServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -117,7 +114,7 @@ func TestResumeAtASlowerServer(t *testing.T) {
 		}
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		site.knows(t, "orders", 3)
-		fourth, fifth := begin("4"), begin("5") // which the other server has read
+		fourth, fifth := begin("4"), begin("5") // the client's old server has read the second of them
 		begun := site.events(t, "/topics/orders/events", "Last-Event-ID: 3+5").joined()
 		begun.cancel()
 		followed := site.events(t, "/topics/orders/events", "Last-Event-ID: 3+5").joined()
@@ -138,8 +135,8 @@ func TestResumeAtASlowerServer(t *testing.T) {
 	})
 }
 
-// Clients that are cut off all the time, under writers that commit out of order and roll
-// back, to a server that keeps few messages, get every row once, whatever is kept and read again.
+// Clients get every row once although they are disconnected all the time, writers commit out of order and roll back, and the
+// server keeps few messages.
 func TestResumeUnderLoad(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -171,7 +168,7 @@ func TestResumeUnderLoad(t *testing.T) {
 		go func() {
 			writing.Wait()
 			close(ended)
-			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('end')") // or one that has read all would wait for more
+			_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('end')") // without it a client that has read everything would wait
 			assert.NoError(t, err)
 		}()
 		var reading sync.WaitGroup
@@ -182,7 +179,7 @@ func TestResumeUnderLoad(t *testing.T) {
 				for round := 0; want < 0 || len(got) < want; round++ {
 					r := site.events(t, "/topics/orders/events", "Last-Event-ID: "+cursors[c])
 					for range 1 + round%7*5 {
-						if want < 0 { // it may have all by now
+						if want < 0 { // the client may have everything by now
 							select {
 							case <-ended:
 								assert.NoError(t, db.Pool().GetContext(t.Context(), &want, "SELECT COUNT(*) + 1 FROM orders WHERE payload <> 'end'"))
@@ -193,7 +190,7 @@ func TestResumeUnderLoad(t *testing.T) {
 							break
 						}
 						kind, data := r.next()
-						if kind != "" { // it was behind
+						if kind != "" { // the client was behind
 							break
 						}
 						var m message
@@ -203,12 +200,12 @@ func TestResumeUnderLoad(t *testing.T) {
 						got[m.ID]++
 					}
 					cursors[c] = r.joined().cursor
-					full = full || strings.Count(cursors[c], ",") >= maxRuns-1 // what it has no room for comes again
+					full = full || strings.Count(cursors[c], ",") >= maxRuns-1 // rows that do not fit in the cursor may come again
 					r.cancel()
 				}
 				for id, times := range got {
 					if times != 1 && !full {
-						assert.Fail(t, "not once", "id %d came %d times", id, times)
+						assert.Fail(t, "a row did not come once", "id %d came %d times", id, times)
 					}
 				}
 			})
@@ -217,7 +214,7 @@ func TestResumeUnderLoad(t *testing.T) {
 	})
 }
 
-// At the server's end a stream is told so, with when to come back, and requests in hand are answered.
+// When the server ends, a stream gets an event with the reason and the time to reconnect, and running requests are answered.
 func TestShutdown(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -248,7 +245,7 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// A stream that has nothing to say says so.
+// A stream without messages sends heartbeats.
 func TestHeartbeat(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
@@ -263,7 +260,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// What is told of a database in trouble. One instance is enough for all of it.
+// These tests share one server.
 func TestDatabaseInTrouble(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -272,7 +269,7 @@ func TestDatabaseInTrouble(t *testing.T) {
 	})
 }
 
-// A database that does not answer keeps no request for a topic's state waiting.
+// Requests for a topic's state do not wait for a database that does not answer.
 func stateOfAFrozenServer(t *testing.T, own *mysqltest.Server) {
 	site := start(t, openDB(t, own.Database(t), "orders", "invoices"), Options{Topics: []string{"orders", "invoices"}, asking: 300 * time.Millisecond})
 	own.Freeze()
@@ -287,7 +284,7 @@ func stateOfAFrozenServer(t *testing.T, own *mysqltest.Server) {
 	assert.Equal(t, http.StatusOK, status)
 }
 
-// The database goes away and comes back: that it is away is told, streams stay, and nothing is lost.
+// If the database goes away and comes back, the server reports that, streams stay open, and no row is lost.
 func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 	config := own.Database(t)
 	db := openDB(t, config, "orders")
@@ -303,11 +300,11 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 		require.Eventually(t, func() bool { status, _ := site.ask(t, http.MethodGet, "/readyz", ""); return status == want }, long, 20*time.Millisecond)
 	}
 	ready(http.StatusServiceUnavailable)
-	require.Eventually(t, func() bool { // the reader may notice it later than a request that asks the database
+	require.Eventually(t, func() bool { // the reader may notice it later than a request does
 		_, answer = site.ask(t, http.MethodGet, "/topics", "")
 		return strings.Contains(answer, `"reading":false`)
 	}, long, 20*time.Millisecond)
-	came := site.events(t, "/topics/orders/events").joined() // it waits with those who are there
+	came := site.events(t, "/topics/orders/events").joined() // it waits with the older clients
 	own.Restart(t)
 	ready(http.StatusOK)
 	require.Eventually(t, func() bool { // the reader may connect later than /readyz
@@ -322,7 +319,7 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 	assert.Equal(t, []string{"after"}, came.payloads(1))
 }
 
-// Long polling gives what there is at once, waits for what is not, and goes on by its cursor.
+// A poll returns existing messages at once, waits for new ones, and continues at its cursor.
 func TestLongPoll(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")

@@ -17,7 +17,8 @@ const (
 	tick     = 20 * time.Millisecond
 )
 
-// A real cluster of two nodes. When one dies, the other has no majority.
+// In a cluster of two nodes, the doctor warns of Galera, and finds that the remaining node has no majority when the other one
+// dies.
 func TestGaleraNode(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if !shared.IsMariaDB() {
@@ -41,11 +42,11 @@ func TestGaleraNode(t *testing.T) {
 			return len(found.of("cluster")) == 1 && found.only(t, "cluster").Level == Problem
 		}, patience, tick)
 		says(t, found.only(t, "cluster"), Problem, "a node of a Galera cluster without a quorum (wsrep_cluster_status is non-Primary)", "the part with the majority")
-		nodes[0].Bootstrap(t) // for the cleanup
+		nodes[0].Bootstrap(t) // so that the database can be dropped
 	})
 }
 
-// A real group whose members all take writes.
+// The doctor recognizes a member of a group in which all members take writes.
 func TestGroupWithSeveralPrimaries(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if shared.IsMariaDB() {
@@ -59,7 +60,8 @@ func TestGroupWithSeveralPrimaries(t *testing.T) {
 	})
 }
 
-// A replica that takes writes, which is the default, is no place for consumers. How far it is behind is measured.
+// A replica is a warning, even if it takes writes, which is the default, because consumers refuse to run there. The doctor
+// measures the replication delay.
 func TestReplica(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		source, replica := shared.Replica(t)
@@ -87,7 +89,7 @@ func TestReplica(t *testing.T) {
 			says(t, found.only(t, "cluster"), Warning, "can't see whether it still does", "GRANT SELECT ON performance_schema.replication_applier_status")
 		}
 
-		// An INSERT of two minutes ago that can't be applied yet.
+		// This INSERT is two minutes old, and the replica can't apply it yet.
 		locked := session(t, copied)
 		_, err := locked.ExecContext(t.Context(), "LOCK TABLES orders WRITE")
 		require.NoError(t, err)

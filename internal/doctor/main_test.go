@@ -21,7 +21,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// TestMain has the servers in another time zone than the sessions', because ages go by the server's clock.
+// TestMain gives the servers another time zone than the sessions have, so that an age that mixes the two fails a test.
 func TestMain(m *testing.M) {
 	if err := os.Setenv("TZ", "Asia/Tokyo"); err != nil {
 		panic(err)
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-// prompt is a bound that only a server that hangs reaches, also on a machine that stands still for 3 s.
+// prompt is a timeout that only a server that hangs exceeds, even on a machine that pauses for 3 s.
 const prompt = 3500 * time.Millisecond
 
 func open(tb testing.TB, config *mysql.Config) *notify.DB {
@@ -40,7 +40,7 @@ func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// initialised is a database with what `mqnotify init orders` makes.
+// initialised makes a database with the tables of `mqnotify init orders`.
 func initialised(tb testing.TB, s *mysqltest.Server) (*mysql.Config, *notify.DB) {
 	tb.Helper()
 	config := s.Database(tb)
@@ -50,7 +50,7 @@ func initialised(tb testing.TB, s *mysqltest.Server) (*mysql.Config, *notify.DB)
 	return config, db
 }
 
-// session is one connection, closed at the test's end: what it left open ends.
+// session returns one connection and closes it at the end of the test, which ends its transaction.
 func session(tb testing.TB, db *notify.DB) *sqlx.Conn {
 	tb.Helper()
 	conn, err := db.Pool().Connx(tb.Context())
@@ -59,13 +59,13 @@ func session(tb testing.TB, db *notify.DB) *sqlx.Conn {
 	return conn
 }
 
-// discard ends a connection whose session a pool must not use again.
+// discard closes a connection whose session the pool must not use again.
 func discard(conn *sqlx.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	conn.Close()
 }
 
-// findings are an examination's results.
+// findings are the results of an examination.
 type findings []Result
 
 func examine(tb testing.TB, db *notify.DB, topics ...string) findings {
@@ -83,12 +83,12 @@ func examineWith(tb testing.TB, db *notify.DB, options Options) findings {
 	return all
 }
 
-// of are the findings of a check.
+// of returns the results of a check.
 func (f findings) of(check string) findings {
 	return slices.DeleteFunc(slices.Clone(f), func(r Result) bool { return r.Check != check })
 }
 
-// only is the one finding of a check.
+// only returns the result of a check that has exactly one.
 func (f findings) only(tb testing.TB, check string) Result {
 	tb.Helper()
 	of := f.of(check)
@@ -108,7 +108,7 @@ func (f findings) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// says checks a finding's level and a part of its text and of its remedy.
+// says compares the level of a result, and checks that its text and its remedy contain the given parts.
 func says(tb testing.TB, r Result, level Level, text, remedy string) {
 	tb.Helper()
 	assert.Equal(tb, level, r.Level, "%+v", r)

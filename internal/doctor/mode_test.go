@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// What a consumer in mode auto will choose is what it does choose.
+// The doctor names the waiter that a consumer in mode auto will choose.
 func TestMode(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)

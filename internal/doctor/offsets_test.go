@@ -6,7 +6,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A group that has done more than the table has given out is told, and one of a table that was emptied is not.
+// The doctor warns of a group whose offset is ahead of the table's next id, but not if the rows were only deleted.
 func TestOffsetsAhead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// A database that was restored without its procedures, or with older ones, is told from one that has them.
+// The doctor finds procedures that are missing or of another version, as after restoring a backup without them.
 func TestProcedures(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)
@@ -28,7 +28,8 @@ func TestProcedures(t *testing.T) {
 	})
 }
 
-// The wake triggers of mqnotify's own tables: one that is gone, one of an account that does not exist, and an account that sees none.
+// The doctor finds a wake trigger of mqnotify's own tables that is missing, or whose account does not exist. It says so if the
+// account can't see the triggers.
 func TestOwnTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := initialised(t, s)
@@ -44,7 +45,7 @@ func TestOwnTriggers(t *testing.T) {
 	})
 }
 
-// Any other trigger of a topic whose account is gone makes writes fail, too.
+// The doctor also finds any other trigger of a topic whose account does not exist, because every write to the topic fails.
 func TestTriggerWithoutAccount(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := initialised(t, s)

@@ -36,7 +36,7 @@ func TestHealthy(t *testing.T) {
 	})
 }
 
-// Something that sets a connection's character set damages text.
+// The doctor finds that text arrives damaged because something has changed the connection's character set.
 func TestDamagedText(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := initialised(t, s)
@@ -47,13 +47,13 @@ func TestDamagedText(t *testing.T) {
 	})
 }
 
-// A multiplexing proxy is found whether it deals the statements out always, or
+// The doctor finds a multiplexing proxy, both one that always distributes the statements among sessions and one that does so
 // only when a session is busy.
 func TestMultiplexingProxy(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := initialised(t, s)
 		network := s.Proxy(t)
-		assert.Empty(t, examine(t, open(t, network.Config(config)), "orders").worse(), "a proxy that keeps to one session does no harm")
+		assert.Empty(t, examine(t, open(t, network.Config(config)), "orders").worse(), "a proxy that keeps one session per client is no problem")
 
 		proxy := s.Multiplexer(t, 3)
 		for _, text := range []string{"a proxy shares sessions among its clients", "reach the same session"} {
@@ -135,11 +135,11 @@ func TestFrozenServer(t *testing.T) {
 			}
 		}
 		says(t, found[len(found)-1], Problem, "no answer within "+prompt.String(), "check the server and the network")
-		assert.Equal(t, "timeouts", found[len(found)-1].Check, "nothing is asked of a server that hangs")
+		assert.Equal(t, "timeouts", found[len(found)-1].Check, "no check runs after the server hangs")
 	})
 }
 
-// A server that hangs from the start is asked once.
+// The doctor tries to connect only once to a server that hangs from the start.
 func TestFrozenConnection(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := initialised(t, s)
@@ -168,8 +168,8 @@ func TestConnectionLost(t *testing.T) {
 	})
 }
 
-// A caller that reads only the first results, or ends the context, leaves nothing
-// behind: the database's cleanup looks for sessions and locks.
+// A caller that reads only the first results, or ends the context, leaves no session and no lock behind. The cleanup of the
+// database checks that.
 func TestAbandoned(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
@@ -184,7 +184,7 @@ func TestAbandoned(t *testing.T) {
 				cancel()
 			}
 		}
-		assert.Equal(t, "clock", found[len(found)-1].Check, "no finding about a context that ended")
+		assert.Equal(t, "clock", found[len(found)-1].Check, "no result after the context ends")
 		cancel()
 	})
 }
@@ -224,7 +224,7 @@ func TestJudgeClock(t *testing.T) {
 		{-900 * time.Millisecond, time.Millisecond, OK, "differ by at most 900.5ms"},
 		{3 * time.Second, time.Millisecond, Warning, "3s ahead of this machine's"},
 		{-90 * time.Second, time.Millisecond, Warning, "1m30s behind this machine's"},
-		{2 * time.Second, 3 * time.Second, OK, "differ by at most 3.5s"}, // it may be the network alone
+		{2 * time.Second, 3 * time.Second, OK, "differ by at most 3.5s"}, // the network alone may explain the difference
 	} {
 		r := judgeClock(test.ahead, test.trip)
 		assert.Equal(t, test.level, r.Level, r.Text)
@@ -232,7 +232,7 @@ func TestJudgeClock(t *testing.T) {
 	}
 }
 
-// What the servers at hand are not.
+// These checks get the capabilities of servers that the tests do not run.
 func TestOtherServers(t *testing.T) {
 	for _, test := range []struct {
 		check func(context.Context, *exam) ([]Result, error)

@@ -13,18 +13,18 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// oldAfter makes transactions old after a time that a test can wait for: the
-// server counts their age in whole seconds, and one is too many.
+// oldAfter is the age from which a transaction counts as old in these tests. The server counts ages in whole seconds, so any age
+// of at least one second is old.
 const oldAfter = time.Millisecond
 
 func examineOld(tb testing.TB, db *notify.DB, topics ...string) findings {
 	tb.Helper()
-	// The wait for a commit of an examination before this one may last for a second on the server. The server refreshes the
-	// view that shows it only if no session has read the view for 100 ms.
+	// The previous examination may still wait for a commit on the server, for up to a second. The server refreshes the view that
+	// shows such waits only if no session has read the view for 100 ms.
 	for range 40 {
 		var waits int
 		err := db.Pool().GetContext(tb.Context(), &waits, "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'")
-		if err != nil || waits == 0 { // an account that may not see it
+		if err != nil || waits == 0 { // no wait, or the account may not see the view
 			break
 		}
 		<-time.After(250 * time.Millisecond)
@@ -32,12 +32,12 @@ func examineOld(tb testing.TB, db *notify.DB, topics ...string) findings {
 	return examineWith(tb, db, Options{Topics: topics, Old: oldAfter}).of("transactions")
 }
 
-// age lets the time pass on the server's clock.
+// age makes a transaction at least a second old on the server's clock.
 const age = "DO SLEEP(1.1)"
 
 func TestOpenTransactions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
-		s := shared.Start(t) // open transactions are those of the whole server
+		s := shared.Start(t) // of its own, because the check sees the transactions of the whole server
 		config, db := initialised(t, s)
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other LIKE orders", "CREATE TABLE untouched LIKE orders")
 		says(t, examine(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
@@ -63,8 +63,8 @@ func TestOpenTransactions(t *testing.T) {
 		require.Len(t, named(found), 1, "%v", found)
 		says(t, named(found)[0], Warning, fmt.Sprintf("a transaction of session %d (root@", id), "")
 		assert.Regexp(t, `is open for [0-9ms]+: ids past its first`, named(found)[0].Text)
-		if s.IsMariaDB() { // its view of transactions does not tell which tables they write to
-			mysqltest.Eventually(t, "two writers: the server's view may be older, and have one of the examination before", func() bool {
+		if s.IsMariaDB() { // MariaDB's view of transactions does not show the tables to which they write
+			mysqltest.Eventually(t, "two writers, once the server's view no longer shows the previous examination", func() bool {
 				return len(examineOld(t, db, "orders")) == 2
 			})
 		} else {
@@ -72,7 +72,7 @@ func TestOpenTransactions(t *testing.T) {
 			says(t, examineOld(t, db, "untouched").only(t, "transactions"), OK, "no open writer of the table", "")
 		}
 
-		// Without PROCESS the number of writers is all that can be told, on MySQL.
+		// Without PROCESS, MySQL reports only the number of writers.
 		grants := []string{"SELECT ON " + config.DBName + ".*"}
 		if !s.IsMariaDB() {
 			grants = append(grants, "SELECT ON performance_schema.metadata_locks", "SELECT ON performance_schema.threads")
@@ -89,14 +89,13 @@ func TestOpenTransactions(t *testing.T) {
 	})
 }
 
-// MySQL can't list its transactions while a statement with bytes in it runs: the check
-// waits for its end.
+// MySQL can't list its transactions while a statement with binary data runs. The check waits until that statement ends.
 func TestTransactionsBesideBytes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if shared.IsMariaDB() {
-			t.Skip("it shows such a text with question marks in it")
+			t.Skip("MariaDB shows such a statement with question marks")
 		}
-		s := shared.Start(t, "--performance-schema-error-size=10000") // counted below
+		s := shared.Start(t, "--performance-schema-error-size=10000") // the test reads the counter of error 3854
 		_, db := initialised(t, s)
 		admin := s.Admin(t)
 		count := func(query string) (n int) {
@@ -105,7 +104,7 @@ func TestTransactionsBesideBytes(t *testing.T) {
 		}
 		holder, busy := session(t, db), session(t, db)
 		mysqltest.ExecAll(t, holder, "CREATE TABLE other LIKE orders", "SELECT GET_LOCK('bytes', 0)")
-		mysqltest.ExecAll(t, busy, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')") // or it would not be listed
+		mysqltest.ExecAll(t, busy, "START TRANSACTION", "INSERT INTO other (payload) VALUES ('x')") // without a write the transaction would not be listed
 		ended := make(chan error, 1)
 		go func() {
 			_, err := busy.ExecContext(t.Context(), "SELECT GET_LOCK('bytes', 60), RELEASE_LOCK('bytes'), _binary'\xff\xfe\x80'")
@@ -127,7 +126,7 @@ func TestTransactionsBesideBytes(t *testing.T) {
 	})
 }
 
-// What status shows is what this check finds, and nothing that is well.
+// status shows the warnings and problems of this check, but no result that is OK.
 func TestForStatus(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
@@ -150,7 +149,7 @@ func TestForStatus(t *testing.T) {
 
 func TestPreparedTransactions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
-		s := shared.Start(t) // XA RECOVER shows those of the whole server
+		s := shared.Start(t) // of its own, because XA RECOVER shows the transactions of the whole server
 		config, db := initialised(t, s)
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE other LIKE orders")
 		prepare := func(xid string) {
@@ -169,7 +168,7 @@ func TestPreparedTransactions(t *testing.T) {
 		}
 
 		few := examineOld(t, open(t, s.User(t, config, "SELECT ON "+config.DBName+".*")), "orders").only(t, "transactions")
-		if s.IsMariaDB() { // which shows them to everybody
+		if s.IsMariaDB() { // MariaDB shows them to every account
 			says(t, few, Warning, "prepared XA transactions on the server: 1, of unknown age", first)
 		} else {
 			says(t, few, OK, "none that this account can see", "")
@@ -191,7 +190,7 @@ func TestPreparedTransactions(t *testing.T) {
 			assert.Contains(t, r.Remedy, "X'74776F',X'',1")
 		}
 
-		// The remedies are ones.
+		// The statements in the remedies work.
 		mysqltest.ExecAll(t, db.Pool(), "XA ROLLBACK "+first, "XA ROLLBACK X'74776F',X'',1")
 		says(t, examineOld(t, db, "orders").only(t, "transactions"), OK, "no open writer", "")
 	})
@@ -222,5 +221,5 @@ func TestEndPrepared(t *testing.T) {
 	assert.Equal(t, "XA COMMIT or XA ROLLBACK a", endPrepared([]string{"a"}))
 	many := []string{"a", "b", "c", "d", "e", "f", "g"}
 	assert.Equal(t, "XA COMMIT or XA ROLLBACK one of XA RECOVER's: a or b or c or d or e or ...", endPrepared(many))
-	assert.Equal(t, "f", many[5], "the list itself is not changed")
+	assert.Equal(t, "f", many[5], "endPrepared does not change the list")
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A connection over which another server could get the password is a warning that says why and what to do: one without TLS,
-// and one with TLS that does not verify the server. One that verifies it is none.
+// A connection over which another server could get the password is a warning with the reason and a remedy. That is the case
+// without TLS, and with TLS that does not verify the server. A verified connection is no warning.
 func TestUnverified(t *testing.T) {
-	helper := httptest.NewTLSServer(nil) // for its certificate, which is example.com's
+	helper := httptest.NewTLSServer(nil) // for its certificate, which is for example.com
 	defer helper.Close()
 	key, err := x509.MarshalPKCS8PrivateKey(helper.TLS.Certificates[0].PrivateKey)
 	require.NoError(t, err)
