@@ -27,13 +27,13 @@ import (
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-// BenchmarkPostgres is the time from a publish's call to the wake of another process,
-// and to the handler that has the row, by a wake trigger and by GTIDs without one, next to PostgreSQL's LISTEN and NOTIFY and a bare
-// INSERT on both servers; they take turns. Medians. PostgreSQL notifies in the
-// INSERT's own statement, and its listener reads the new rows when it is notified.
+// BenchmarkPostgres measures the time from the start of a publish to the wake of another process, and to the handler that has
+// the row. It compares a wake trigger, and GTIDs without a trigger, with PostgreSQL's LISTEN and NOTIFY. It also measures a bare
+// INSERT on both servers. The servers take turns, and the results are medians. PostgreSQL notifies in the statement of the
+// INSERT, and its listener reads the new rows when it is notified.
 //
-// All servers write a commit to the log at once and flush it later: MySQL with
-// innodb_flush_log_at_trx_commit=2, PostgreSQL with fsync=off.
+// All servers write a commit to the log at once and flush it later: MySQL with innodb_flush_log_at_trx_commit=2, PostgreSQL with
+// fsync=off.
 //
 //	go -C bench test -run - -bench Postgres -benchtime 100x
 func BenchmarkPostgres(b *testing.B) {
@@ -71,7 +71,7 @@ func BenchmarkPostgres(b *testing.B) {
 	})
 }
 
-// median changes the order of all.
+// median sorts all.
 func median(all []time.Duration) time.Duration {
 	slices.Sort(all)
 	return all[len(all)/2]
@@ -79,7 +79,7 @@ func median(all []time.Duration) time.Duration {
 
 func ms(all []time.Duration) float64 { return float64(median(all)) / float64(time.Millisecond) }
 
-// side is one of the two that are compared.
+// side is one of the two servers that are compared.
 type side struct {
 	insert, publish func() error
 	woken           chan time.Time
@@ -87,16 +87,16 @@ type side struct {
 	inserts, wakes []time.Duration
 }
 
-// round is a few of each: one alone would find caches full of the other side's.
+// round measures a few inserts and publishes. A single one would find caches full of the other server's data.
 func (s *side) round(b *testing.B) {
 	b.Helper()
 	for range 5 {
-		<-time.After(3 * time.Millisecond) // all wait again
+		<-time.After(3 * time.Millisecond) // until every session waits again
 		begun := time.Now()
 		require.NoError(b, s.insert())
 		s.inserts = append(s.inserts, time.Since(begun))
 		<-time.After(3 * time.Millisecond)
-		for len(s.woken) > 0 { // for nothing, as a hint may be
+		for len(s.woken) > 0 { // of a hint without a new row
 			<-s.woken
 		}
 		begun = time.Now()
@@ -105,7 +105,7 @@ func (s *side) round(b *testing.B) {
 	}
 }
 
-// whileListening runs f until the benchmark's end, which ends its context.
+// whileListening runs f until the benchmark ends, and then ends its context.
 func whileListening(b *testing.B, f func(ctx context.Context)) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -119,7 +119,7 @@ func whileListening(b *testing.B, f func(ctx context.Context)) {
 
 var payload = []byte("a short row, as in a topic")
 
-// mqnotify is a producer and a listener's DB, which share nothing but the server.
+// mqnotify returns a producer and the DB of a listener, which share only the server.
 func mqnotify(b *testing.B, s *mysqltest.Server, trigger bool) (*side, *notify.DB) {
 	b.Helper()
 	config := s.Database(b)
@@ -252,8 +252,7 @@ func connect(b *testing.B, url string) *pgx.Conn {
 	return conn
 }
 
-// startPostgres starts a server of the benchmark's own. Without an installed PostgreSQL the
-// benchmark is skipped.
+// startPostgres starts a private server. It skips the benchmark if PostgreSQL is not installed.
 func startPostgres(b *testing.B) (url string) {
 	b.Helper()
 	url, stop, err := postgrestest.Start(b.Context())

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A line for each message in order, and all that is not a message elsewhere.
+// stdout has a line for each message, in order, and nothing else. Everything else goes to stderr.
 func TestRun(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Zero(t, run(t.Context(), []string{"--count", "7", "--interval", "1ms"}, &stdout, &stderr), stderr.String())
@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 	require.NotContains(t, stderr.String(), "level=")
 }
 
-// stopper ends a context with the third message.
+// stopper ends a context at the third message.
 type stopper struct {
 	stop func()
 	all  strings.Builder

@@ -10,8 +10,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Three web servers: each answers from its own memory, and forgets what is changed by way
-// of another one, or by any program that says so. A server that is killed disturbs no other.
+// Three web servers answer from memory. Each forgets a price that another server changes, or that any program announces. Killing
+// one server does not disturb the others.
 func testCache(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)
@@ -20,11 +20,11 @@ func testCache(t *testing.T, s *mysqltest.Server, binary string) {
 	for i := range processes {
 		processes[i], urls[i] = serve(t, config, binary)
 	}
-	kept := func(url, want string) bool { // and as it should be
+	kept := func(url, want string) bool { // and the price is right
 		status, cents, header := must(t, http.MethodGet, url, "")
 		return status == http.StatusOK && cents == want && header.Get("X-Cache") == "hit"
 	}
-	// all waits until the servers keep the price in memory.
+	// all waits until all servers have the price in memory.
 	all := func(urls []string, id, want string) {
 		t.Helper()
 		for _, url := range urls {
@@ -45,23 +45,23 @@ func testCache(t *testing.T, s *mysqltest.Server, binary string) {
 	status, _, _ = must(t, http.MethodPut, urls[1]+"/prices/1", "150")
 	require.Equal(t, http.StatusOK, status)
 	_, cents, _ := must(t, http.MethodGet, urls[1]+"/prices/1", "")
-	assert.Equal(t, "150", cents, "the process that changed it sees that at once")
+	assert.Equal(t, "150", cents, "the server that changed the price answers with it at once")
 	all(urls, "1", "150")
 
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO price_changes (payload) VALUES ('not a number')")
-	for _, p := range processes { // each process has handled the earlier messages then
+	for _, p := range processes { // each process has then handled the earlier messages
 		p.says("not the id of a price")
 	}
 	all(urls, "1", "150")
 	all(urls, "2", "200")
-	mysqltest.Exec(t, db.Pool(), "UPDATE prices SET cents = 1 WHERE id IN (1, 2)") // says nothing
+	mysqltest.Exec(t, db.Pool(), "UPDATE prices SET cents = 1 WHERE id IN (1, 2)") // without a message
 	for _, url := range urls {
-		assert.True(t, kept(url+"/prices/1", "150"), "it is the memory that answers")
+		assert.True(t, kept(url+"/prices/1", "150"), "the server answers from memory")
 	}
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO price_changes (payload) VALUES ('1')")
 	all(urls, "1", "1")
 	for _, url := range urls {
-		assert.True(t, kept(url+"/prices/2", "200"), "that price alone was forgotten")
+		assert.True(t, kept(url+"/prices/2", "200"), "the servers have forgotten only price 1")
 	}
 
 	processes[0].kill()

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// frameworks are Laravel's database queue and Symfony Messenger's Doctrine transport, with the tables that these make.
+// frameworks are Laravel's database queue and Symfony Messenger's Doctrine transport, with the tables that they create.
 var frameworks = []struct{ name, table, columns string }{
 	{"laravel", "jobs", `id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, queue VARCHAR(255) NOT NULL, payload LONGTEXT NOT NULL,
 		attempts TINYINT UNSIGNED NOT NULL, reserved_at INT UNSIGNED NULL, available_at INT UNSIGNED NOT NULL, created_at INT UNSIGNED NOT NULL,
@@ -27,13 +27,14 @@ var frameworks = []struct{ name, table, columns string }{
 		KEY queue_name (queue_name), KEY available_at (available_at), KEY delivered_at (delivered_at)`},
 }
 
-// TestFrameworks runs the real frameworks on every server: their own workers, which sleep, and those that wake.
+// TestFrameworks runs the real frameworks on every server, with their own workers, which sleep, and with workers that mqnotify
+// wakes.
 func TestFrameworks(t *testing.T) {
 	for _, f := range frameworks {
 		t.Run(f.name, func(t *testing.T) {
 			php := mysqltest.Interpreter(t, "php")
 			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				s = s.Start(t) // its statements are counted
+				s = s.Start(t) // a server of its own, because the test counts its statements
 				config := s.Database(t)
 				db := openDB(t, config)
 				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+f.table+" ("+f.columns+")",
@@ -52,16 +53,15 @@ func TestFrameworks(t *testing.T) {
 	}
 }
 
-// jobs is a queue of a framework.
 type jobs struct {
 	t       *testing.T
 	db      *notify.DB
 	program func(arguments ...string) *process
-	numbers io.WriteCloser // what the program that pushes reads
+	numbers io.WriteCloser // the input of the program that pushes jobs
 	pushed  int
 }
 
-// push pushes a job for each number that the program reads.
+// push pushes the given number of jobs.
 func (j *jobs) push(many int) {
 	j.t.Helper()
 	if j.numbers == nil {
@@ -90,7 +90,7 @@ func (j *jobs) allHandled() {
 	mysqltest.Eventually(j.t, "all jobs are handled", func() bool { return j.handled() == j.pushed })
 }
 
-// median is the median time from the push to the handling of the last jobs.
+// median returns the median time from push to handling of the last jobs.
 func (j *jobs) median(last int) time.Duration {
 	j.t.Helper()
 	all := mysqltest.Values[float64](j.t, j.db.Pool(), fmt.Sprintf("SELECT handled_at - pushed_at FROM handled ORDER BY n DESC LIMIT %d", last))
@@ -98,8 +98,8 @@ func (j *jobs) median(last int) time.Duration {
 	return time.Duration(all[len(all)/2] * float64(time.Second))
 }
 
-// latencies shows how soon jobs are handled: by the framework's worker, which sleeps, and by one that wakes, and what that one asks
-// while it waits.
+// latencies measures how soon jobs are handled by the framework's own worker, which sleeps, and by a worker that is woken. It
+// also counts the statements of the latter while it waits.
 func (j *jobs) latencies(lead func()) {
 	t := j.t
 	t.Helper()
@@ -107,9 +107,9 @@ func (j *jobs) latencies(lead func()) {
 	sleeping.start()
 	before := mysqltest.Size(0, 3, 20)
 	j.push(1)
-	j.allHandled() // it is up
+	j.allHandled() // the worker is running
 	for range before {
-		mysqltest.Window(t, 400*time.Millisecond) // it sleeps by then
+		mysqltest.Window(t, 400*time.Millisecond) // the worker sleeps by then
 		j.push(1)
 		j.allHandled()
 	}
@@ -134,13 +134,13 @@ func (j *jobs) latencies(lead func()) {
 	t.Logf("from the push to the handler: %v by the framework, %v by a worker that wakes", slow, fast)
 	require.Less(t, fast, slow/2)
 	waits()
-	mysqltest.Eventually(t, "the worker asks nothing while it waits", func() bool {
+	mysqltest.Eventually(t, "the worker sends no statement while it waits", func() bool {
 		began := j.statements()
 		mysqltest.Window(t, time.Second)
-		return j.statements()-began <= 2 // this question, and one of the process that leads
+		return j.statements()-began <= 2 // this query, and one of the leader
 	})
 
-	// A delayed job is handled when it is due, and a worker's wait is longer.
+	// A delayed job is handled when it is due, although the worker would wait longer.
 	p := j.program("later", "0")
 	p.start()
 	require.Zero(t, p.code(), p.said.String())
@@ -154,7 +154,7 @@ func (j *jobs) latencies(lead func()) {
 	worker.kill()
 }
 
-// statements is how many the server was asked.
+// statements returns the number of statements that the server has received.
 func (j *jobs) statements() (n int) {
 	j.t.Helper()
 	var name string
@@ -162,7 +162,7 @@ func (j *jobs) statements() (n int) {
 	return n
 }
 
-// killed has two workers handle jobs while one after the other is killed. Each job is done.
+// killed kills one of two workers after the other while they handle jobs. All jobs are handled.
 func (j *jobs) killed() {
 	t := j.t
 	t.Helper()

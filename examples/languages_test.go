@@ -21,7 +21,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// languages are the interpreters, and the ends of the names of the programs.
+// languages are the interpreters and the file extensions of the programs.
 var languages = []struct{ name, interpreter, end string }{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}
 
 // TestLanguages runs the examples of each language on every server.
@@ -31,7 +31,7 @@ func TestLanguages(t *testing.T) {
 			run := mysqltest.Interpreter(t, l.interpreter)
 			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 				if mysqltest.Long() {
-					s = s.Start(t) // it is killed
+					s = s.Start(t) // a server of its own, because the test kills it
 				}
 				config := s.Database(t)
 				db := openDB(t, config, "order_events")
@@ -50,8 +50,8 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// lead has a process wait for the messages and for notifications, so that the programs wait for its locks and need not poll. It
-// also ends the sessions of programs that are killed: a session that polls ends with its wait.
+// lead starts a consumer and a listener, so that the programs wait for the leader's locks and do not poll. Their leader also
+// makes the sessions of killed programs end soon: a session that polls ends only with its wait.
 func lead(t *testing.T, config *mysql.Config, topic string) {
 	t.Helper()
 	db := openDB(t, config)
@@ -74,7 +74,7 @@ func lead(t *testing.T, config *mysql.Config, topic string) {
 	}
 }
 
-// prepare returns a program that is not started yet. It learns of the server as programs of its language do.
+// prepare returns a program that is not started. It gets the server's address in the way that is usual in its language.
 func prepare(t *testing.T, config *mysql.Config, interpreter string, arguments ...string) *process {
 	t.Helper()
 	p := newProcess(t, interpreter, arguments...)
@@ -84,14 +84,14 @@ func prepare(t *testing.T, config *mysql.Config, interpreter string, arguments .
 	return p
 }
 
-// testNotify has two programs listen, and one notify.
+// testNotify runs programs that listen and a program that notifies.
 func testNotify(t *testing.T, db *notify.DB, program func(name string, arguments ...string) *process) {
 	t.Helper()
 	listeners := []*process{program("listen", "reload"), program("listen", "reload"), program("listen", "other")}
 	for _, l := range listeners {
 		l.start()
 	}
-	mysqltest.Eventually(t, "all listen", func() bool {
+	mysqltest.Eventually(t, "all programs listen", func() bool {
 		return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM information_schema.PROCESSLIST
 			WHERE DB = DATABASE() AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND STATE IN ('User lock', 'User sleep')`) == len(listeners)
 	})
@@ -110,8 +110,7 @@ func testNotify(t *testing.T, db *notify.DB, program func(name string, arguments
 	gone(t, db)
 }
 
-// gone waits until the server has noticed that the programs are dead. Without a session that leads it would notice at the end of
-// their waits.
+// gone waits until the sessions of the killed programs end. Without a leader they would end only with their waits.
 func gone(t *testing.T, db *notify.DB) {
 	t.Helper()
 	mysqltest.Eventually(t, "the sessions of the programs end", func() bool {
@@ -119,8 +118,8 @@ func gone(t *testing.T, db *notify.DB) {
 	})
 }
 
-// testShipping has one program store orders and two ship them. All are killed now and then, and in the long form the server is, too.
-// In the end each order is shipped, once.
+// testShipping runs a program that stores orders and two that ship them. It kills them at random, and in the long form the
+// server too. In the end each order is shipped once.
 func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func(name string, arguments ...string) *process) {
 	t.Helper()
 	random, many, kills := mysqltest.Random(t), mysqltest.Size(0, 300, 10_000), mysqltest.Size(0, 6, 40)
@@ -142,7 +141,7 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 		begin(i)
 	}
 	killed := make([]bool, len(names))
-	// mend starts those again that were killed, or whose server was. None may end otherwise.
+	// mend restarts the programs that ended because they, or the server, were killed. No program may end otherwise.
 	mend := func() {
 		for i := range running {
 			if !running[i].hasEnded() || names[i] == "publish" && count("orders") >= many {
@@ -175,12 +174,12 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 	})
 	t.Logf("%d orders, %d kills", many, kills)
 	mysqltest.Eventually(t, "no message is left", func() bool { return count("order_events") == 0 })
-	// A program that is killed may have stored an order that was not counted when the next one began.
+	// A killed program may have stored an order after the orders were counted for its successor.
 	all := count("orders")
 	assert.GreaterOrEqual(t, all, many)
 	assert.Equal(t, all, count("orders JOIN shipments ON orders.id = shipments.order_id"))
 	assert.Equal(t, all, count("shipments"))
-	// One more, while both wait.
+	// One more order comes while both consumers wait.
 	mysqltest.Eventually(t, "both wait for the lock", func() bool {
 		return mysqltest.Value[int](t, db.Pool(), `SELECT COUNT(*) FROM information_schema.PROCESSLIST
 			WHERE DB = DATABASE() AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND STATE = ?`, mysqltest.WaitsForLock) == 2
@@ -189,7 +188,7 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 	last.Stdin = strings.NewReader("the last\n")
 	last.start()
 	require.Zero(t, last.code(), last.said.String())
-	mysqltest.Eventually(t, "it is shipped, too", func() bool { return count("shipments") == all+1 })
+	mysqltest.Eventually(t, "the last order is shipped", func() bool { return count("shipments") == all+1 })
 	for i := range running {
 		running[i].kill()
 	}

@@ -21,20 +21,20 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// visitor is a browser's EventSource: it comes back with what it has.
+// visitor acts as a browser's EventSource, which reconnects with its cursor.
 type visitor struct {
 	tb     testing.TB
 	cursor string
 	notes  []string
 }
 
-// read follows a server's events until the visitor has n notes, or the connection ends.
+// read follows a server's events until the visitor has n notes.
 func (v *visitor) read(url string, n int) {
 	v.tb.Helper()
 	ctx, cancel := context.WithTimeout(v.tb.Context(), patience)
 	defer cancel()
 	var response *http.Response
-	require.Eventually(v.tb, func() bool { // 503 while the server does not know the topic yet
+	require.Eventually(v.tb, func() bool { // 503 until the server has read the topic
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/events?after=beginning", http.NoBody)
 		require.NoError(v.tb, err)
 		request.Close = true
@@ -65,9 +65,8 @@ func (v *visitor) read(url string, n int) {
 	}
 }
 
-// What is written at one server is seen at the other. A visitor whose server is killed
-// goes to the other one and gets what it missed, each note once. The page can be had,
-// and nothing else that package serve has.
+// A note that is written at one server appears at the other. A visitor whose server is killed connects to the other one and gets
+// the missed notes, each once. The server serves the page, but none of package serve's other addresses.
 func testLive(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)
@@ -108,13 +107,13 @@ func testLive(t *testing.T, s *mysqltest.Server, binary string) {
 	second.stop()
 }
 
-// The page in a real browser: what its visitor writes is there, and what others write
-// while the server is away comes when it is back, each note once.
+// In a real browser, the page shows the visitor's notes, and after an interruption also the notes that others wrote meanwhile,
+// each once.
 func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	browser := mysqltest.Chromium(t)
 	config := s.Database(t)
-	port, err := child.FreePort() // it comes back to it
+	port, err := child.FreePort() // fixed, because the server comes back to it
 	require.NoError(t, err)
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	p, url := serve(t, config, binary, "-listen", address)
@@ -142,7 +141,7 @@ func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	p.kill()
 	db := openDB(t, config)
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO board (payload) VALUES ('second')")
-	// Something in the server's place answers, as a proxy does: a browser gives up then.
+	// A proxy answers in the server's place. A browser does not reconnect after such an answer.
 	asked := make(chan bool, 1)
 	listener, err := net.Listen("tcp", address)
 	require.NoError(t, err)

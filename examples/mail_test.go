@@ -16,18 +16,17 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// post is a mail server. To later@ it says no for now, once; to never@ for good; of
-// silent@ it takes no mail and says nothing, of taken@ it takes the mail and says nothing,
-// each once.
+// post is a mail server. It refuses mail to later@ once with a temporary error, and mail to never@ with a permanent one. The
+// first time, it does not answer at all to silent@, whose mail it does not take, and to taken@, whose mail it takes.
 type post struct {
 	listener net.Listener
 	running  sync.WaitGroup
 
 	mu       sync.Mutex
 	received map[string]int
-	put      map[string]bool      // off, once
-	conns    map[net.Conn]bool    // to be closed at the end
-	held     map[string]chan bool // gets a value when it says nothing
+	put      map[string]bool      // recipients that were put off or ignored once
+	conns    map[net.Conn]bool    // to close at the end
+	held     map[string]chan bool // gets a value when the server does not answer
 }
 
 func newPost(t *testing.T) *post {
@@ -59,7 +58,7 @@ func newPost(t *testing.T) *post {
 	return p
 }
 
-// serve speaks as little SMTP as it takes.
+// serve speaks the part of SMTP that the test needs.
 func (p *post) serve(conn net.Conn) {
 	text := textproto.NewConn(conn)
 	defer text.Close()
@@ -114,9 +113,8 @@ func (p *post) recipient(to string) string {
 	return "250 ok"
 }
 
-// Two senders are killed in the middle, one or both of them when the mail server has a
-// mail and they do not know that. Two others go on. No mail is sent twice, and each is
-// sent, refused, or with the doubtful.
+// The test kills two senders while the mail server has taken a mail and has not answered. Two other senders continue. No mail is
+// sent twice, and each is sent, refused, or marked as doubtful.
 func testMail(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)
@@ -140,7 +138,7 @@ func testMail(t *testing.T, s *mysqltest.Server, binary string) {
 	}
 	first, second := sender(), sender()
 	enter("never")
-	// settled waits until n mails are done or dead, and returns all by their recipients.
+	// settled waits until n mails are done or dead, and returns the mails by recipient.
 	settled := func(n int) map[string]queue.Task {
 		states := map[string]queue.Task{}
 		require.Eventually(t, func() bool {
@@ -195,8 +193,8 @@ func testMail(t *testing.T, s *mysqltest.Server, binary string) {
 	assert.Equal(t, 1, post.received["taken@example.com"])
 	assert.Equal(t, "dead", states["silent@example.com"].State)
 	assert.Equal(t, 0, post.received["silent@example.com"])
-	assert.LessOrEqual(t, doubtful, 8, "what was in hand")
+	assert.LessOrEqual(t, doubtful, 8, "at most the mails that the killed senders held")
 	for to := range post.received {
-		assert.Contains(t, states, to, "a subject is no place for a recipient")
+		assert.Contains(t, states, to, "a subject must not add a recipient")
 	}
 }

@@ -1,5 +1,5 @@
-// Package examples_test runs the examples as their users do: as processes, several of
-// each, some of which are killed.
+// Package examples_test runs the examples as processes, as their users do. It runs several processes of each and kills some of
+// them.
 package examples_test
 
 import (
@@ -29,9 +29,9 @@ import (
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 const (
-	// patience is how long a test waits for what must come.
+	// patience limits every wait of a test.
 	patience = time.Minute
-	// tick is how often it looks.
+	// tick is the interval of its polls.
 	tick = 5 * time.Millisecond
 )
 
@@ -79,7 +79,7 @@ func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {
 type process struct {
 	*exec.Cmd
 	tb    testing.TB
-	said  mysqltest.Text // so far
+	said  mysqltest.Text // its output so far
 	ended chan struct{}
 }
 
@@ -105,10 +105,10 @@ func (p *process) start() {
 	require.NoError(tb, p.Start())
 	go func() {
 		defer close(p.ended)
-		_ = p.Wait() // its exit code is asked for below
+		_ = p.Wait() // code returns the exit code
 	}()
 	tb.Cleanup(func() {
-		_ = p.Process.Kill() // it may have ended
+		_ = p.Process.Kill() // fails if the process has ended
 		<-p.ended
 		if tb.Failed() {
 			tb.Logf("%s:\n%s", p, p.said.String())
@@ -127,7 +127,7 @@ func (p *process) hasEnded() bool {
 
 var servingAt = regexp.MustCompile(`serving url=(\S+)`)
 
-// serve starts an example that serves HTTP, on a free port, and returns its URL too.
+// serve starts an example that serves HTTP on a free port, and also returns its URL.
 func serve(tb testing.TB, config *mysql.Config, binary string, arguments ...string) (*process, string) {
 	tb.Helper()
 	p := start(tb, config, binary, append([]string{"-listen", "127.0.0.1:0"}, arguments...)...)
@@ -141,13 +141,13 @@ func serve(tb testing.TB, config *mysql.Config, binary string, arguments ...stri
 	return p, url
 }
 
-// says waits until the process has said something.
+// says waits until the output of the process contains a text.
 func (p *process) says(what string) {
 	p.tb.Helper()
 	require.Eventually(p.tb, func() bool { return strings.Contains(p.said.String(), what) }, patience, tick, what)
 }
 
-// kill is kill -9.
+// kill kills the process (kill -9).
 func (p *process) kill() {
 	p.tb.Helper()
 	if err := p.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
@@ -156,36 +156,36 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// stop is what systemd does, and Ctrl-C: the process ends by itself, and well.
+// stop sends SIGTERM, as systemd does. The process must exit with code 0.
 func (p *process) stop() {
 	p.tb.Helper()
 	require.NoError(p.tb, p.Process.Signal(syscall.SIGTERM))
 	assert.Zero(p.tb, p.code())
 }
 
-// code waits for the process's end.
+// code waits for the end of the process and returns its exit code.
 func (p *process) code() int {
 	p.tb.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(patience):
-		p.tb.Fatal("the process does not end")
+		p.tb.Fatal("the process does not exit")
 	}
 	return p.ProcessState.ExitCode()
 }
 
-// lapse ends the claims of workers that are dead, so that no test waits for that.
+// lapse ends the claims of dead workers, so that the test does not wait for their visibility to expire.
 func lapse(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	mysqltest.Exec(tb, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE state = 'in progress'")
 }
 
-// ask makes a request; its error is one of the connection.
+// ask makes a request. An error is one of the connection.
 func ask(tb testing.TB, method, url, body string) (status int, answer string, header http.Header, err error) {
 	tb.Helper()
 	request, err := http.NewRequestWithContext(tb.Context(), method, url, strings.NewReader(body))
 	require.NoError(tb, err)
-	request.Close = true // a connection that is kept would be a goroutine that is left
+	request.Close = true // an idle connection would leave a goroutine behind
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, "", nil, err
@@ -195,7 +195,7 @@ func ask(tb testing.TB, method, url, body string) (status int, answer string, he
 	return response.StatusCode, strings.TrimSpace(string(read)), response.Header, err
 }
 
-// must is ask of a server that lives.
+// must is ask for a server that is running.
 func must(tb testing.TB, method, url, body string) (status int, answer string, header http.Header) {
 	tb.Helper()
 	status, answer, header, err := ask(tb, method, url, body)

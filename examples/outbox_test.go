@@ -17,14 +17,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// warehouse is the other service. It fails at times, refuses bricks, and takes some lamp
-// without ever answering.
+// warehouse is the service that receives orders. It fails at times, refuses bricks, and takes one lamp without answering.
 type warehouse struct {
 	mu     sync.Mutex
 	calls  int
 	orders map[string]handed // by Idempotency-Key
 	times  map[string]int
-	held   chan struct{} // closed when it does not answer
+	held   chan struct{} // closed when it takes the order without answering
 }
 
 type handed struct {
@@ -59,7 +58,7 @@ func (w *warehouse) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// all are the orders that it has.
+// all returns the orders that the warehouse has.
 func (w *warehouse) all() (orders map[handed]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,9 +69,9 @@ func (w *warehouse) all() (orders map[handed]bool) {
 	return orders
 }
 
-// Two processes take orders and one of them hands over, until it is killed when the
-// warehouse has an order and it does not know that. In the end the warehouse has each
-// order, under one key, and no other; what it refused is in the dead letters.
+// Two processes take orders, and one of them hands them over until it is killed while the warehouse has taken an order and has
+// not answered. In the end the warehouse has each order under one key, and no other order. Orders that it refused are dead
+// letters.
 func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)
@@ -90,7 +89,7 @@ func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO stock VALUES ('lamp', 20), ('brick', 1)")
 
 	status := make(map[int]int)
-	// place is a client: it tries again with the same key, whichever server answers.
+	// place acts as a client that tries again with the same key at any server.
 	place := func(i int, item string) {
 		require.Eventually(t, func() bool {
 			for _, url := range urls {
@@ -127,7 +126,7 @@ func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 	for i := range 21 {
 		assert.Equal(t, http.StatusCreated, status[i], i)
 		place(i, "lamp")
-		assert.Equal(t, http.StatusOK, status[i], "%d: it is placed already", i)
+		assert.Equal(t, http.StatusOK, status[i], "%d: the order exists already", i)
 	}
 	for i := 21; i <= 30; i++ {
 		assert.Equal(t, http.StatusConflict, status[i], "%d: sold out", i)
@@ -148,5 +147,5 @@ func testOutbox(t *testing.T, s *mysqltest.Server, binary string) {
 	for _, n := range hall.times {
 		repeated += n - 1
 	}
-	assert.Greater(t, repeated, hall.calls/5, "what failed, and what was in hand when the process was killed")
+	assert.Greater(t, repeated, hall.calls/5, "orders that failed, or were under way when the process was killed, are handed over again")
 }

@@ -14,11 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// site is what the links lead to.
+// site is the site of the links.
 type site struct {
 	mu    sync.Mutex
 	times map[string]int
-	// asked is what does not answer: hang the first time, slow until it is released.
+	// asked gets the path of a request that is not answered: the first for /hang, and every one for /slow until release is
+	// closed.
 	asked   chan string
 	release chan struct{}
 }
@@ -42,8 +43,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A worker is killed with a job in hand, and another one does that job; it is told to stop
-// with one in hand, and finishes it. Each link has one result, whatever it took.
+// A worker is killed while it has a job, and another worker does that job. A worker that gets SIGTERM while it has a job
+// finishes the job. Each link has one result.
 func testWorker(t *testing.T, s *mysqltest.Server, binary string) {
 	t.Helper()
 	config := s.Database(t)
@@ -79,7 +80,7 @@ func testWorker(t *testing.T, s *mysqltest.Server, binary string) {
 			return true
 		}, patience, tick)
 	}
-	enter("/hang").says("ids=[0]") // it is queued already
+	enter("/hang").says("ids=[0]") // the link is queued already
 	counts(map[string]int{"in progress": 1, "done": 1, "dead": 1})
 	first.kill()
 	lapse(t, db)
@@ -106,5 +107,5 @@ func testWorker(t *testing.T, s *mysqltest.Server, binary string) {
 	}
 	assert.Equal(t, map[string]int{"/hang": 2, "/flaky": 3, "/a": 1, "/b": 1, "/c": 1, "/slow": 1}, attempts)
 	assert.Len(t, results, len(attempts), "a link has one result")
-	assert.Equal(t, 1, links.times["/gone"], "it is not tried again")
+	assert.Equal(t, 1, links.times["/gone"], "a link that is gone is not tried again")
 }

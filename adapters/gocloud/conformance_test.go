@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// gocloud's goroutine that prefetches tells the one that receives, and stays when that has ended first.
+	// The Go CDK's goroutine that prefetches sends its result to the receiving goroutine, and stays if that has ended first.
 	mysqltest.Main(m, goleak.IgnoreAnyFunction("gocloud.dev/pubsub.(*Subscription).Receive.func2"))
 }
 
@@ -32,7 +32,7 @@ func database(t *testing.T, s *mysqltest.Server) *notify.DB {
 	return db
 }
 
-// databaseURL is a database with its tables, and its URL.
+// databaseURL makes a database with mqnotify's tables and returns its URL.
 func databaseURL(t *testing.T, s *mysqltest.Server) (db *notify.DB, url string) {
 	t.Helper()
 	config := s.Database(t)
@@ -43,7 +43,7 @@ func databaseURL(t *testing.T, s *mysqltest.Server) (db *notify.DB, url string) 
 	return db, fmt.Sprintf("mysql://%s:%s@%s/%s", config.User, config.Passwd, config.Addr, config.DBName)
 }
 
-// harness is what the conformance tests want.
+// harness is the driver for the conformance tests.
 type harness struct {
 	db   *notify.DB
 	made *atomic.Int64
@@ -75,7 +75,7 @@ func (harness) Close()                              {}
 func (harness) MaxBatchSizes() (int, int)           { return 0, 0 }
 func (harness) SupportsMultipleSubscriptions() bool { return true }
 
-// The Go CDK's own tests of what any driver must do, all of them.
+// The driver passes all of the Go CDK's conformance tests.
 func TestConformance(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := database(t, s)
@@ -86,7 +86,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// asTest is what As gives.
+// asTest checks what As returns.
 type asTest struct{}
 
 func (asTest) Name() string { return "database and task" }
@@ -129,7 +129,7 @@ func (asTest) MessageCheck(m *pubsub.Message) error {
 func (asTest) BeforeSend(func(any) bool) error { return nil }
 func (asTest) AfterSend(func(any) bool) error  { return nil }
 
-// A subscription's URL says how many messages it takes at a time, and for how long.
+// The URL of a subscription sets the number of messages that it takes at a time, and for how long.
 func TestURLOptions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, server := databaseURL(t, s)
@@ -153,7 +153,7 @@ func TestURLOptions(t *testing.T) {
 	})
 }
 
-// A message that is refused is no news for who reads the log, and a line for who looks for what went on.
+// A refused message is logged only at the debug level.
 func TestNackIsNotLogged(t *testing.T) {
 	mysqltest.Rotate(t, []slog.Level{slog.LevelInfo, slog.LevelDebug}, func(t *testing.T, s *mysqltest.Server, level slog.Level) {
 		db := database(t, s)
@@ -177,7 +177,7 @@ func TestNackIsNotLogged(t *testing.T) {
 	})
 }
 
-// By URLs, as a program opens them, with metadata and any bytes.
+// Topics and subscriptions opened by URL carry metadata and any bytes.
 func TestURLs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, server := databaseURL(t, s)

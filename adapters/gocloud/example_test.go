@@ -16,13 +16,13 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx and db are the examples'. db is notify.Open's, and has the tables of init.
+// The examples use ctx and db. notify.Open made db, and init made its tables.
 var (
 	ctx = context.Background()
 	db  *notify.DB
 )
 
-// TestExamples runs the examples, in their order, on each server.
+// TestExamples runs the examples in order on each server.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -66,7 +66,7 @@ func Example() {
 	m.Ack()
 }
 
-// Once, before anybody sends: a subscription has what is sent after it was made.
+// A program makes a subscription once, before the first message is sent: a subscription gets only later messages.
 func ExampleCreateSubscription() {
 	if err := gocloud.CreateTopic(ctx, db, "orders"); err != nil {
 		fmt.Println(err)
@@ -78,7 +78,7 @@ func ExampleCreateSubscription() {
 	}
 }
 
-// Over a DB that the program has already, with settings.
+// A program can use a DB that it has already opened, and options.
 func ExampleOpenSubscription() {
 	topic := gocloud.OpenTopic(db, "orders")
 	defer func() { _ = topic.Shutdown(ctx) }()

@@ -20,10 +20,10 @@ import (
 
 const patience = time.Minute
 
-// kept is a visibility timeout that no test outlives.
+// kept is a visibility timeout that is longer than any test.
 const kept = time.Hour
 
-// failures counts what the driver returned: what the Go CDK may try again.
+// failures counts the errors that the driver returned. The Go CDK may retry after them.
 type failures struct{ n atomic.Int64 }
 
 func (f *failures) count(err error) error {
@@ -56,7 +56,7 @@ func (c *countedSubscription) SendAcks(ctx context.Context, ids []driver.AckID) 
 	return c.count(c.subscription.SendAcks(ctx, ids))
 }
 
-// prepare makes the topic orders with the subscription mailer.
+// prepare makes the topic "orders" with the subscription "mailer".
 func prepare(t *testing.T, db *notify.DB) {
 	t.Helper()
 	require.NoError(t, CreateTopic(t.Context(), db, "orders"))
@@ -80,8 +80,8 @@ func begin(t *testing.T, db *notify.DB) *sqlx.Tx {
 	return tx
 }
 
-// waiting waits until a transaction waits for a lock. Who asks more often than each 100 ms gets
-// the same answer again.
+// waiting waits until a transaction waits for a lock. It polls less often than every 100 ms, because the server repeats its last
+// answer to a faster reader.
 func waiting(t *testing.T, db *notify.DB) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -90,8 +90,8 @@ func waiting(t *testing.T, db *notify.DB) {
 	}, patience, 150*time.Millisecond)
 }
 
-// A message that is acknowledged while the server can't be reached is done as soon as it
-// can, and the subscription goes on.
+// A message that is acknowledged while the server is unreachable becomes done as soon as the server is reachable, and the
+// subscription continues.
 func TestAckWithoutServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -131,7 +131,7 @@ func TestAckWithoutServer(t *testing.T) {
 	})
 }
 
-// A subscription whose server is not there yet begins when it is.
+// A subscription starts as soon as its server is reachable.
 func TestReceiveWithoutServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -161,7 +161,7 @@ func TestReceiveWithoutServer(t *testing.T) {
 	})
 }
 
-// Two who acknowledge the same messages' neighbours take their locks in the same order.
+// An acknowledgement of several messages takes their locks in the order of their ids, so that two of them do not deadlock.
 func TestAckOrder(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := database(t, s)
@@ -189,15 +189,14 @@ func TestAckOrder(t *testing.T) {
 		acked := mysqltest.Result(func() error { return sub.SendAcks(t.Context(), ids) })
 		waiting(t, db)
 		other := begin(t, db)
-		require.NoError(t, other.Get(&got, lock+" NOWAIT", id(0)), "locked before the smaller id")
+		require.NoError(t, other.Get(&got, lock+" NOWAIT", id(0)), "the larger id is locked before the smaller one")
 		require.NoError(t, other.Rollback())
 		require.NoError(t, tx.Rollback())
 		require.NoError(t, mysqltest.Receive(t, acked))
 	})
 }
 
-// A topic's Send goes into all of its subscriptions, whatever their names, and neither
-// reads nor waits for other queues.
+// Send reaches all subscriptions of a topic, whatever their names, and neither reads nor waits for other queues.
 func TestSendBesideQueues(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := database(t, s)
@@ -215,7 +214,7 @@ func TestSendBesideQueues(t *testing.T) {
 		var names []string
 		tx := begin(t, db)
 		require.NoError(t, tx.Select(&names, "SELECT name FROM mqnotify_queue FOR UPDATE"))
-		defer func() { _ = tx.Rollback() }() // before Shutdown, which would wait for it
+		defer func() { _ = tx.Rollback() }() // rolls back before Shutdown, which would wait for this transaction
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		require.NoError(t, topic.Send(ctx, &pubsub.Message{Body: []byte("hello")}))
@@ -224,7 +223,7 @@ func TestSendBesideQueues(t *testing.T) {
 	})
 }
 
-// A Send, and an acknowledgement, that met a lock for too long are tried again, once it is gone.
+// A Send or an acknowledgement that waited too long for a lock is retried until the lock is free.
 func TestLockedOut(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -243,7 +242,7 @@ func TestLockedOut(t *testing.T) {
 
 		tx := begin(t, db)
 		var ids []uint64
-		require.NoError(t, tx.Select(&ids, "SELECT id FROM mqnotify_task FOR UPDATE")) // the place of the next one
+		require.NoError(t, tx.Select(&ids, "SELECT id FROM mqnotify_task FOR UPDATE")) // locks the gap where the next task belongs
 		sent := mysqltest.Result(func() error { return topic.Send(t.Context(), &pubsub.Message{Body: []byte("1")}) })
 		to.await(t)
 		require.NoError(t, tx.Rollback())

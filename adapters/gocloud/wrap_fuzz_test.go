@@ -7,7 +7,7 @@ import (
 	"gocloud.dev/pubsub/driver"
 )
 
-// FuzzWrap: any payload is an error or a message, and a message is read back as it was sent.
+// FuzzWrap checks that unwrap never panics, and that it returns a wrapped message as it was sent.
 func FuzzWrap(f *testing.F) {
 	f.Add([]byte("body"), "name", "value")
 	f.Add([]byte(magic+"{}\nx"), "", "")

@@ -16,16 +16,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// ctx, db and logger are the examples'. db is notify.Open's; ctx ends when the program is to
-// end.
+// The examples use ctx, db and logger. notify.Open made db, and ctx ends when the program should end.
 var (
 	ctx    = context.Background()
 	db     *notify.DB
 	logger = watermill.NopLogger{}
 )
 
-// TestExamples runs the examples on each server. The router's, which would go on, is ended
-// when its group has done the message.
+// TestExamples runs the examples on each server. It ends the router when its group has handled the message.
 func TestExamples(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -47,7 +45,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// A router that runs on MySQL.
+// This router runs on MySQL.
 func Example() {
 	db, err := notify.Open(os.Getenv("MQNOTIFY_DSN"))
 	if err != nil {
@@ -73,7 +71,7 @@ func Example() {
 	}
 	router.AddConsumerHandler("mail", "parcels", subscriber, func(m *message.Message) error {
 		fmt.Printf("mail for %s\n", m.Payload)
-		return nil // an error, and it comes again
+		return nil // after an error the message is delivered again
 	})
 	if err := publisher.Publish("parcels", message.NewMessage(watermill.NewUUID(), []byte("parcel 7"))); err != nil {
 		fmt.Println(err)
@@ -85,7 +83,7 @@ func Example() {
 	}
 }
 
-// The tables are made when the program is set up, and not by each part of it.
+// The program makes the tables once, when it is set up.
 func ExampleSubscriber_SubscribeInitialize() {
 	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{}, logger)
 	if err != nil {
@@ -117,7 +115,7 @@ func ExampleSubscriber_SubscribeInitialize() {
 	m.Ack()
 }
 
-// An order and the message about it are there together, or not at all.
+// An order and its message are stored together or not at all.
 func ExamplePublisher_WithTx() {
 	publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, logger)
 	if err != nil {
@@ -146,7 +144,7 @@ func ExamplePublisher_WithTx() {
 	fmt.Println("stored and published")
 }
 
-// What the handler writes is committed with the group's offset: once.
+// The handler's writes are committed once, with the group's offset.
 func ExampleTxFromContext() {
 	subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "totals", Transaction: true}, logger)
 	if err != nil {

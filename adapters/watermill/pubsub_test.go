@@ -28,8 +28,7 @@ import (
 
 const patience = 2 * time.Minute
 
-// restartCommand is what this binary is called with to restart the server of the test
-// that called it.
+// restartCommand is the argument with which this binary restarts the server of the test that started it.
 const restartCommand = "restart-server"
 
 func TestMain(m *testing.M) {
@@ -40,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Watermill's tests leave these waiting on channels of their own.
+	// Watermill's tests leave goroutines that wait on their own channels.
 	const of = "github.com/ThreeDotsLabs/watermill/"
 	mysqltest.Main(m,
 		goleak.IgnoreTopFunction(of+"pubsub/tests.TestReconnect.func2"),
@@ -59,7 +58,7 @@ func askRestart(addr string) error {
 	return err
 }
 
-// restarts kills the server (kill -9) and starts it again for each call of the command.
+// restarts returns a command that kills the server (kill -9) and starts it again.
 func restarts(t *testing.T, s *mysqltest.Server) (command []string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,14 +84,14 @@ func restarts(t *testing.T, s *mysqltest.Server) (command []string) {
 	return []string{os.Args[0], restartCommand, listener.Addr().String()}
 }
 
-// form is how the suite's publishers and subscribers work.
+// form is the kind of publishers and subscribers that the suite uses.
 type form struct {
-	group       string // of subscribers that name none
+	group       string // the group of subscribers that name none
 	share       bool   // the members of a group share its messages
-	transaction bool   // each publish is in a transaction of the caller's, and each message of a group in one of the group's
+	transaction bool   // publishing is in the caller's transaction, and handling in the group's
 }
 
-// suite is a private server, and what Watermill's tests want of it.
+// suite starts a private server and returns the arguments for Watermill's tests.
 func suite(t *testing.T, s *mysqltest.Server, form form) (tests.Features, tests.PubSubConstructor, tests.ConsumerGroupPubSubConstructor) {
 	t.Helper()
 	own := s.Start(t, "--max-connections=2000")
@@ -105,7 +104,7 @@ func suite(t *testing.T, s *mysqltest.Server, form form) (tests.Features, tests.
 			ConsumerGroup: group, InitializeSchema: true, Transaction: form.transaction, Consumer: consumer.Options{MembersShare: form.share},
 		}, nil)
 		require.NoError(t, err)
-		t.Cleanup(func() { // some of the suite's tests leave them open
+		t.Cleanup(func() { // some tests of the suite leave them open
 			require.NoError(t, publisher.Close())
 			require.NoError(t, subscriber.Close())
 		})
@@ -119,7 +118,7 @@ func suite(t *testing.T, s *mysqltest.Server, form form) (tests.Features, tests.
 		return to, subscriber
 	}
 	features := tests.Features{
-		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: form.group == "", // a group has its offset
+		ConsumerGroups: true, Persistent: true, NewSubscriberReceivesOldMessages: form.group == "", // a group starts at its offset
 		GuaranteedOrder: !form.share, GuaranteedOrderWithSingleSubscriber: !form.share,
 		ForceShort: !mysqltest.Long(),
 	}
@@ -129,7 +128,7 @@ func suite(t *testing.T, s *mysqltest.Server, form form) (tests.Features, tests.
 	return features, func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(t, form.group) }, constructor
 }
 
-// transacting publishes in transactions of its own, as a program does that writes something else in them too.
+// transacting publishes in its own transactions, as a program does that also writes something else in them.
 type transacting struct {
 	*adapter.Publisher
 	db *notify.DB
@@ -147,8 +146,8 @@ func (p transacting) Publish(topic string, messages ...*message.Message) error {
 	return tx.Commit()
 }
 
-// unhurried holds back the last of TestReconnect's messages, for that compares what came
-// with a list to which what was published is added only after Publish has returned.
+// unhurried delays the last of TestReconnect's messages, because that test compares the messages with a list to which it adds a
+// published message only after Publish returns.
 type unhurried struct {
 	*adapter.Subscriber
 	passing sync.WaitGroup
@@ -192,8 +191,8 @@ func open(t *testing.T, s *mysqltest.Server) *notify.DB {
 	return db
 }
 
-// Watermill's own tests of what any Pub/Sub must do, all 16, of which TestReconnect runs without
-// -race alone; in the long form with as many messages and subscribers as it has for everybody.
+// The adapter passes all 16 of Watermill's tests. TestReconnect runs only without -race. The long form has as many messages and
+// subscribers as the tests have by default.
 func TestPubSub(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		features, constructor, groups := suite(t, s, form{})
@@ -201,8 +200,8 @@ func TestPubSub(t *testing.T) {
 	})
 }
 
-// The same where every subscriber is in a group, where the members of each group share its messages, and where messages are
-// published and handled in transactions.
+// The adapter also passes them if every subscriber is in a group, if the members of each group share its messages, and if
+// messages are published and handled in transactions.
 func TestPubSubInGroups(t *testing.T) {
 	mysqltest.Rotate(t, []form{
 		{group: "all"}, {group: "all", share: true}, {group: "all", transaction: true}, {group: "all", share: true, transaction: true},
@@ -212,20 +211,20 @@ func TestPubSubInGroups(t *testing.T) {
 	})
 }
 
-// All of them but TestReconnect, several times at once.
+// The adapter passes all tests but TestReconnect several times at once.
 func TestPubSubStress(t *testing.T) {
 	if !mysqltest.Long() {
-		t.Skip("the long form: ./test --long")
+		t.Skip("this test runs with ./test --long")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		features, constructor, groups := suite(t, s, form{})
-		features.RestartServiceCommand = nil // others would be in the middle of something
+		features.RestartServiceCommand = nil // a restart would disturb the other tests
 		tests.TestPubSubStressTest(t, features, constructor, groups)
 	})
 }
 
-// Metadata, UUID and any bytes arrive; a row of a writer that knows nothing of this is a
-// message too, with the same UUID at each delivery.
+// Metadata, UUID and any bytes arrive. A row of a program that does not use this adapter is a message too, with the same UUID at
+// each delivery.
 func TestMessages(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -255,11 +254,11 @@ func TestMessages(t *testing.T) {
 				require.NotNil(t, m)
 				return m
 			case <-time.After(patience):
-				t.Fatal("no message came")
+				t.Fatal("no message arrived")
 				return nil
 			}
 		}
-		for range 2 { // refused, it comes again
+		for range 2 { // a refused message is delivered again
 			first := next()
 			require.True(t, sent.Equals(first), "%+v", first)
 			first.Nack()
@@ -280,8 +279,7 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// The subscriptions of a group that is shared all get messages, each key's in their order, and one
-// that was refused again.
+// All subscriptions of a shared group get messages, those of each key in order. A refused message is delivered again.
 func TestMembersShare(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -317,7 +315,7 @@ func TestMembersShare(t *testing.T) {
 			})
 		}
 		published := 0
-		require.Eventually(t, func() bool { // until both have their share
+		require.Eventually(t, func() bool { // until both subscriptions have messages
 			for range 20 {
 				m := message.NewMessage(strconv.Itoa(published), nil)
 				m.Metadata.Set("key", strconv.Itoa(published%20))
@@ -342,7 +340,7 @@ func TestMembersShare(t *testing.T) {
 	})
 }
 
-// A message that is held for too long is handed out again.
+// A message that is not acknowledged within AckDeadline is delivered again.
 func TestAckDeadline(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -358,7 +356,7 @@ func TestAckDeadline(t *testing.T) {
 		require.NoError(t, publisher.Publish("orders", message.NewMessage("before", nil)))
 		messages, err := subscriber.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { // it has begun, at the end
+		require.Eventually(t, func() bool { // the group has started, at the end
 			var n int
 			return db.Pool().Get(&n, "SELECT COUNT(*) FROM mqnotify_offset") == nil && n == 1
 		}, patience, 5*time.Millisecond)

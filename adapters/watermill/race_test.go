@@ -2,6 +2,5 @@
 
 package watermill_test
 
-// racing leaves TestReconnect out: Watermill's test reads what a goroutine of its own
-// still writes. ./test runs it without -race.
+// racing excludes TestReconnect, because Watermill's test has a data race of its own. ./test runs it without -race.
 const racing = true

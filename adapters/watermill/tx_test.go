@@ -19,7 +19,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What is published in a transaction is there if it commits, and only then, delayed messages too.
+// A message that is published in a transaction exists only if the transaction commits. The same holds for a delayed message.
 func TestWithTx(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -57,7 +57,8 @@ func delayed(uuid string, wait time.Duration) *message.Message {
 	return m
 }
 
-// What a handler writes in the message's transaction is there once, however often connections are killed and messages refused.
+// The writes of a handler in the message's transaction are stored once, however often connections are killed and messages
+// refused.
 func TestTransaction(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -98,7 +99,7 @@ func TestTransaction(t *testing.T) {
 			}
 			m.Ack()
 			if !killed {
-				mysqltest.Eventually(t, "it is committed or comes again", func() bool {
+				mysqltest.Eventually(t, "the message's transaction commits", func() bool {
 					return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM done") > done
 				})
 				done++
@@ -111,7 +112,8 @@ func TestTransaction(t *testing.T) {
 	})
 }
 
-// Messages come when Watermill's delays say, each once, with subscribers that are closed meanwhile. Other messages need not wait for them.
+// A delayed message arrives once and not before its time, even if subscribers are closed in between. Other messages do not wait
+// for it.
 func TestDelay(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)
@@ -160,11 +162,11 @@ func TestDelay(t *testing.T) {
 			}
 		}
 		first := subscribe(t.Context())
-		mysqltest.Eventually(t, "some have come", came(5))
+		mysqltest.Eventually(t, "some messages have arrived", came(5))
 		require.NoError(t, first.Close())
 		second := subscribe(t.Context())
-		mysqltest.Eventually(t, "all have come", came(count+2))
-		mysqltest.Eventually(t, "only that in an hour waits", func() bool {
+		mysqltest.Eventually(t, "all messages have arrived", came(count+2))
+		mysqltest.Eventually(t, "only the message for an hour later waits", func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task WHERE state <> 'done'") == 1
 		})
 		require.NoError(t, second.Close())
@@ -178,7 +180,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// A topic's table is made although all connections of the pool are in transactions that publish to it.
+// The adapter can make a topic's table even if all connections of the pool are in transactions that publish to the topic.
 func TestWithTxOfAFullPool(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The short form: every peer still does the work, mqnotify loses nothing, the loop that reads above
-// the last id does, and the page is written.
+// In the short form every peer still does its work, mqnotify loses no message, plain polling loses the late ones, and the page
+// is written.
 func TestShort(t *testing.T) {
 	docs := t.TempDir()
 	results, err := run(t.Context(), settings{server: defaultServer, docs: docs, short: true})
@@ -44,7 +44,7 @@ func TestShort(t *testing.T) {
 	require.Contains(t, string(drawn), "latency against idle statements")
 }
 
-// What is measured of some alone is printed.
+// With latency and only, the benchmark prints the latencies of the chosen peers.
 func TestLatencyOfSome(t *testing.T) {
 	results, err := run(t.Context(), settings{server: defaultServer, docs: "/nowhere", short: true, latency: true, only: "a plain INSERT|plain polling each 100ms"})
 	require.NoError(t, err)
@@ -55,10 +55,10 @@ func TestLatencyOfSome(t *testing.T) {
 	}
 }
 
-// The page says on what it was measured.
+// The page names the machine of the measurement.
 func TestMachine(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("known on Linux alone")
+		t.Skip("only Linux shows the processor's name and the memory")
 	}
 	require.Regexp(t, `^[1-9]\d* cores( \(.+\))?, [1-9][\d.]* GiB of memory, linux/`, strings.Join(machine(), ", "))
 }

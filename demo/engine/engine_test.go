@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start returns an engine that is closed at the test's end.
+// start returns an engine that is closed at the end of the test.
 func start(t *testing.T) *Engine {
 	e, err := Start(t.Context())
 	require.NoError(t, err)
@@ -23,12 +23,11 @@ func start(t *testing.T) *Engine {
 	return e
 }
 
-// open returns a pool, set as the product's pinned sessions are, and closed at
-// the test's end.
+// open returns a pool with the options of mqnotify's pinned sessions. It is closed at the end of the test.
 func open(t *testing.T, e *Engine, set ...func(*mysql.Config)) *sql.DB {
 	config := e.Config()
 	config.InterpolateParams = true
-	config.Logger = &mysql.NopLogger{} // it would tell of every connection cut on purpose
+	config.Logger = &mysql.NopLogger{} // the driver would log every connection that a test cuts
 	for _, f := range set {
 		f(config)
 	}
@@ -39,7 +38,7 @@ func open(t *testing.T, e *Engine, set ...func(*mysql.Config)) *sql.DB {
 	return db
 }
 
-// session returns one connection of the pool, closed for good at the test's end.
+// session returns one connection of the pool and closes it at the end of the test.
 func session(t *testing.T, db *sql.DB) *sql.Conn {
 	c, err := db.Conn(t.Context())
 	require.NoError(t, err)
@@ -47,12 +46,12 @@ func session(t *testing.T, db *sql.DB) *sql.Conn {
 	return c
 }
 
-// discard closes the connection, and not just gives it back to its pool.
+// discard closes the connection instead of returning it to the pool.
 func discard(c *sql.Conn) {
 	_ = c.Raw(func(any) error { return driver.ErrBadConn })
 }
 
-// number returns the error's number, or 0 if it is none of the server's.
+// number returns the number of a server's error, or 0 for any other error.
 func number(err error) int {
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
 		return int(e.Number)
@@ -75,7 +74,7 @@ func TestStartHeedsItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// The engine reads and writes files for whoever may connect to its port.
+// The engine requires a password, because it reads and writes files for every client.
 func TestPasswordIsNeeded(t *testing.T) {
 	e := start(t)
 	for name, set := range map[string]func(*mysql.Config){
@@ -84,7 +83,7 @@ func TestPasswordIsNeeded(t *testing.T) {
 		"root":  func(c *mysql.Config) { c.User, c.Passwd = "root", "" },
 	} {
 		err := open(t, e, set).PingContext(t.Context())
-		require.NotZero(t, number(err), "%s: %v", name, err) // refused by the server
+		require.NotZero(t, number(err), "%s: %v", name, err) // the server refuses it
 	}
 }
 
@@ -94,7 +93,7 @@ func TestConfigIsACopy(t *testing.T) {
 	require.NoError(t, open(t, e).PingContext(t.Context()))
 }
 
-// Whatever goes wrong in the engine, its log must not show among the messages.
+// The engine's log does not appear among the messages, whatever goes wrong.
 func TestLogIsSilent(t *testing.T) {
 	var log bytes.Buffer
 	logrus.SetOutput(&log)
@@ -127,7 +126,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			ended <- err
 		}()
 	}
-	// The one that waits for the table has not begun yet, for the process list.
+	// The process list does not show the session that waits for the table.
 	require.Eventually(t, func() bool {
 		running := 0
 		for _, p := range e.engine.ProcessList.Processes() {

@@ -19,8 +19,7 @@ func exec(t *testing.T, c interface {
 	require.NoError(t, err, query)
 }
 
-// Every committed row stays, and nothing of what was rolled back: whatever
-// readers, single statements and transactions do at the same time.
+// No committed row is lost and no rolled-back row stays, while readers, single statements and transactions run at the same time.
 func TestNoCommittedRowIsLost(t *testing.T) {
 	db := open(t, start(t))
 	exec(t, db, makeTable)
@@ -58,8 +57,8 @@ func TestNoCommittedRowIsLost(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// write commits three rows in each round: one by itself and two in a transaction.
-// Between them it rolls one back, and fails to insert another.
+// write commits three rows in each round: one in its own statement and two in a transaction. It also rolls back a transaction,
+// and fails to insert another row.
 func write(ctx context.Context, db *sql.DB, writer, rounds int) error {
 	for range rounds {
 		if _, err := db.ExecContext(ctx, "INSERT INTO kept (writer) VALUES (?)", writer); err != nil {
@@ -93,8 +92,7 @@ func write(ctx context.Context, db *sql.DB, writer, rounds int) error {
 	return nil
 }
 
-// A statement that failed leaves no transaction behind that would bring the
-// tables back to what they were then.
+// A failed statement leaves no open transaction. Such a transaction would restore the tables to their state at that time.
 func TestFailedStatementLeavesNothing(t *testing.T) {
 	db := open(t, start(t))
 	one, other := session(t, db), session(t, db)
@@ -115,20 +113,20 @@ func TestTransactionHasTheTablesToItself(t *testing.T) {
 	exec(t, owner, makeTable)
 	exec(t, other, "SET SESSION innodb_lock_wait_timeout = 1")
 	exec(t, owner, "BEGIN")
-	exec(t, other, "SELECT COUNT(*) FROM kept") // BEGIN alone holds up nobody
+	exec(t, other, "SELECT COUNT(*) FROM kept") // BEGIN without a table delays no other session
 	exec(t, owner, "INSERT INTO kept (writer) VALUES (1)")
 
 	begun := time.Now()
 	_, err := other.ExecContext(t.Context(), "SELECT COUNT(*) FROM kept")
 	require.Equal(t, 1205, number(err), "%v", err)
 	require.GreaterOrEqual(t, time.Since(begun), time.Second)
-	// Without a table there is nothing to wait for, or locks could not be released.
+	// A statement without a table does not wait. Otherwise a session could not release its locks.
 	got, err := rows(t, other, "SELECT GET_LOCK('a', 0), RELEASE_LOCK('a'), @@autocommit")
 	require.NoError(t, err)
 	require.Equal(t, []string{"1|1|1"}, got)
 
 	exec(t, other, "SET SESSION innodb_lock_wait_timeout = 30")
-	discard(owner) // rolls back
+	discard(owner) // closing the connection rolls back
 	got, err = rows(t, other, "SELECT COUNT(*) FROM kept")
 	require.NoError(t, err)
 	require.Equal(t, []string{"0"}, got)
@@ -154,7 +152,7 @@ func TestTouchesTables(t *testing.T) {
 		"DROP TABLE t":                           true,
 		"COMMIT":                                 true,
 		"SHOW TABLES":                            true,
-		"SELECT 1; SELECT * FROM t":              false, // the first decides, each has its turn
+		"SELECT 1; SELECT * FROM t":              false, // only the first statement counts, because each runs on its own
 		"SELECT * FROM t WHERE id = (SELECT 1) LIMIT 1": true,
 	} {
 		require.Equal(t, want, touchesTables(t.Context(), query), query)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ask returns the first column of the one row, and how long that took.
+// ask returns the first column of the only row, and the time that the query took.
 func ask(t *testing.T, c *sql.Conn, query string, args ...any) (sql.NullInt64, time.Duration) {
 	t.Helper()
 	begun := time.Now()
@@ -22,7 +22,7 @@ func ask(t *testing.T, c *sql.Conn, query string, args ...any) (sql.NullInt64, t
 
 func value(n int64) sql.NullInt64 { return sql.NullInt64{Int64: n, Valid: true} }
 
-// waiters waits until n sessions wait for the lock, seen from inside.
+// waiters waits until n sessions wait for the lock.
 func waiters(t *testing.T, e *Engine, name string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -54,7 +54,7 @@ func TestLockResults(t *testing.T) {
 		{other, "SELECT GET_LOCK('a', 0)", value(0)},
 		{other, "SELECT GET_LOCK('A', 0)", value(0)},
 		{holder, "SELECT RELEASE_LOCK('a')", value(1)},
-		{other, "SELECT GET_LOCK('a', 0)", value(0)}, // taken twice, released once
+		{other, "SELECT GET_LOCK('a', 0)", value(0)}, // it was taken twice and released once
 		{holder, "SELECT RELEASE_LOCK('A')", value(1)},
 		{other, "SELECT GET_LOCK('a', 0)", value(1)},
 		{holder, "SELECT IF(GET_LOCK('c', 2) = 1, RELEASE_LOCK('b'), NULL)", value(1)},
@@ -91,8 +91,8 @@ func TestLockTimeouts(t *testing.T) {
 	waiters(t, e, "a", 0)
 }
 
-// The handshake needs it: a session that releases a lock and takes it again in
-// one statement comes after those who wait already.
+// A session that releases a lock and takes it again in one statement comes after the sessions that already wait. The handshake
+// needs this.
 func TestLockIsGrantedInTurn(t *testing.T) {
 	e := start(t)
 	db := open(t, e)
@@ -128,9 +128,9 @@ func TestLockIsGrantedInTurn(t *testing.T) {
 	close(turns)
 	n, last := 0, -1
 	for i := range turns {
-		if n < rounds { // later one may be alone
-			// Whoever is stalled between the two halves of its statement misses a turn, but
-			// two wait, and none has two turns running.
+		if n < rounds { // later a session may be alone
+			// A session that is stalled between the two halves of its statement loses its place in the queue. Two others wait
+			// then, so no session gets the lock twice in a row.
 			require.NotEqual(t, last, i, "turn %d", n)
 		}
 		last = i
@@ -142,7 +142,7 @@ func TestLockIsGrantedInTurn(t *testing.T) {
 func TestLockFallsWithItsSession(t *testing.T) {
 	e := start(t)
 	db := open(t, e)
-	// A lock of its own each: the last one's falls when its session is gone, not when it is closed.
+	// Each case has a lock of its own, because a closed session releases its lock only when it ends.
 	for name, end := range map[string]func(*sql.Conn){
 		"closed": discard,
 		"killed": func(c *sql.Conn) {
@@ -188,14 +188,13 @@ func TestKilledWait(t *testing.T) {
 	waiters(t, e, "a", 1)
 	_, err := holder.ExecContext(t.Context(), fmt.Sprintf("KILL QUERY %d", id.Int64))
 	require.NoError(t, err)
-	require.NotZero(t, number(<-ended)) // 1317, or 1105 where the engine is faster than the lock
+	require.NotZero(t, number(<-ended)) // 1317, or 1105 if the engine ends the query before the lock's wait ends
 	waiters(t, e, "a", 0)
 	got, _ := ask(t, other, "SELECT 7")
 	require.Equal(t, value(7), got)
 }
 
-// A client that went away while it waited is granted the lock in its turn, and
-// loses it at once.
+// A client that disconnects while it waits still gets the lock in its turn, and loses it at once.
 func TestGoneWaiterPassesTheLockOn(t *testing.T) {
 	e := start(t)
 	db := open(t, e)

@@ -6,5 +6,5 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// An engine that was closed leaves no goroutine.
+// A closed engine leaves no goroutine behind.
 func TestMain(m *testing.M) { mysqltest.Main(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-// rows returns the result as text: columns parted by "|", NULL as "NULL".
+// rows returns the rows as text, with "|" between columns and "NULL" for NULL.
 func rows(t *testing.T, c *sql.Conn, query string, args ...any) ([]string, error) {
 	result, err := c.QueryContext(t.Context(), query, args...)
 	if err != nil {
@@ -45,8 +45,7 @@ func rows(t *testing.T, c *sql.Conn, query string, args ...any) ([]string, error
 	return all, result.Err()
 }
 
-// protocols runs f over text and over prepared statements, each on an engine of
-// its own that has the product's tables.
+// protocols runs f with text and with prepared statements, each on its own engine with mqnotify's tables.
 func protocols(t *testing.T, f func(t *testing.T, c *sql.Conn)) {
 	for name, interpolate := range map[string]bool{"text": true, "prepared": false} {
 		t.Run(name, func(t *testing.T) {
@@ -58,18 +57,17 @@ func protocols(t *testing.T, f func(t *testing.T, c *sql.Conn)) {
 	}
 }
 
-// What the product asks of a server and its answers, in the order of the list:
-// each finds what those before it left.
+// These are the statements of mqnotify and the engine's answers. Each finds the data that the ones before it left.
 func TestStatements(t *testing.T) {
 	const largest = uint64(18446744073709551615)
 	protocols(t, func(t *testing.T, c *sql.Conn) {
 		for _, s := range []struct {
 			query string
 			args  []any
-			want  []string // nil: a statement without rows
-			err   int      // the error's number
+			want  []string // nil for a statement without rows
+			err   int      // the number of the expected error
 		}{
-			// A session's settings.
+			// These are the settings of a session.
 			{query: "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"},
 			{query: "SET SESSION autocommit = 1, time_zone = '+00:00', lock_wait_timeout = 2, innodb_lock_wait_timeout = 2, " +
 				"long_query_time = 3600, max_execution_time = 0, wait_timeout = 30"},
@@ -79,7 +77,7 @@ func TestStatements(t *testing.T) {
 				want: []string{"gtid_mode|OFF", "performance_schema|0"}},
 			{query: "SELECT @@max_statement_time", err: 1105}, // 1193 on MySQL
 
-			// An empty table, then rows with any bytes and with any id.
+			// The table is empty, then has rows with any bytes and with any id.
 			{query: "SELECT MAX(id), COALESCE(MAX(id), 0) FROM `or``ders`", want: []string{"NULL|0"}},
 			{query: "SELECT NOT ((SELECT MAX(id) FROM `or``ders`) <=> ?)", args: []any{nil}, want: []string{"0"}},
 			{query: "INSERT INTO `or``ders` (headers, payload) VALUES (?, ?), (?, ?)", args: []any{nil, []byte{0, 255, '\'', '\\'}, `{"a":"b"}`, []byte{}}},
@@ -92,7 +90,7 @@ func TestStatements(t *testing.T) {
 			{query: "SELECT NOT ((SELECT MAX(id) FROM `or``ders`) <=> ?)", args: []any{largest - 1}, want: []string{"0"}},
 			{query: "DELETE FROM `or``ders` WHERE id > 2"},
 
-			// The flag.
+			// These statements use the flag.
 			{query: "INSERT INTO mqnotify_flag (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", args: []any{"t"}},
 			{query: "INSERT INTO mqnotify_flag (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", args: []any{"t"}},
 			{query: "INSERT INTO mqnotify_flag (topic, counter) VALUES (?, 1) ON DUPLICATE KEY UPDATE counter = counter + 1", args: []any{"T"}},
@@ -102,7 +100,7 @@ func TestStatements(t *testing.T) {
 			{query: "DELETE FROM mqnotify_flag WHERE topic = ?", args: []any{"t"}},
 			{query: "SELECT (SELECT counter FROM mqnotify_flag WHERE topic = ?)", args: []any{"t"}, want: []string{"NULL"}},
 
-			// What a table is.
+			// These statements describe a table.
 			{query: "SELECT ENGINE, TABLE_TYPE, AUTO_INCREMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", args: []any{"demo", "mqnotify_dead_letter"},
 				want: []string{"InnoDB|BASE TABLE|NULL"}},
 			{query: "SELECT COLUMN_NAME, COLUMN_TYPE, COLUMN_KEY, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION", args: []any{"demo", "or`ders"},
@@ -111,7 +109,7 @@ func TestStatements(t *testing.T) {
 				want: []string{"message|0|topic", "message|0|group_name", "message|0|message_id", "PRIMARY|0|id"}},
 			{query: "SELECT * FROM nowhere", err: 1146},
 
-			// Who the open writers are, it cannot tell.
+			// The engine can't report the open writers.
 			{query: "SELECT * FROM performance_schema.metadata_locks", err: 1049},
 			{query: "SELECT trx_id FROM information_schema.innodb_trx", want: []string{}},
 			{query: "SELECT 1 FROM `or``ders` WHERE id = ? FOR SHARE NOWAIT", args: []any{1}, err: 1105}, // a syntax error
@@ -134,7 +132,7 @@ func TestCreatedAtHasMicrosecondsOfUTC(t *testing.T) {
 		_, err := c.ExecContext(t.Context(), "SET time_zone = '+00:00'")
 		require.NoError(t, err)
 		fractions := false
-		for range 10 { // one in a million ends in six zeros
+		for range 10 { // ten, because one row in a million has no fraction
 			_, err = c.ExecContext(t.Context(), "INSERT INTO `or``ders` (payload) VALUES ('x')")
 			require.NoError(t, err)
 		}
@@ -151,7 +149,7 @@ func TestCreatedAtHasMicrosecondsOfUTC(t *testing.T) {
 	})
 }
 
-// A group's offset moves only for the member that holds the fence.
+// Only the member that holds the fence moves the offset of a group.
 func TestAffectedRowsTellTheFence(t *testing.T) {
 	protocols(t, func(t *testing.T, c *sql.Conn) {
 		affected := func(query string, args ...any) int64 {
@@ -187,7 +185,7 @@ func TestTriggersSetTheFlag(t *testing.T) {
 	})
 }
 
-// The gate's waiter sends two statements in one packet, with arguments in both.
+// The gate's waiter sends two statements in one packet, both with arguments.
 func TestTwoStatementsInOnePacket(t *testing.T) {
 	db := open(t, start(t), func(c *mysql.Config) { c.MultiStatements = true })
 	c := session(t, db)

@@ -39,7 +39,7 @@ func TestWake(t *testing.T) {
 	const rounds = 5
 	var took time.Duration
 	for range rounds {
-		<-time.After(1500 * time.Millisecond) // polls are a second apart by then
+		<-time.After(1500 * time.Millisecond) // polls are a second apart then
 		_, err := writer.Pool().ExecContext(ctx, "INSERT INTO orders (payload) VALUES ('x')")
 		require.NoError(t, err)
 		begun := time.Now()
@@ -53,5 +53,5 @@ func TestWake(t *testing.T) {
 		took += time.Since(begun)
 	}
 	t.Log(took / rounds)
-	require.Less(t, took/rounds, 250*time.Millisecond, "half of what polling would take")
+	require.Less(t, took/rounds, 250*time.Millisecond, "half the mean time of polling")
 }
