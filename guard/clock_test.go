@@ -44,8 +44,8 @@ func clockMain(ctx context.Context, db *notify.DB, t told) error {
 	})
 }
 
-// A client whose clock is an hour off, or that is in another time zone, changes
-// nothing: not when leases expire, not who gets through, not what the server stores.
+// A client whose clock is an hour off, or that is in another time zone, changes neither when leases expire, nor which holder
+// gets a lease, nor what the server stores.
 func TestClockOff(t *testing.T) {
 	t.Parallel()
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {

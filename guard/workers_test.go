@@ -245,7 +245,7 @@ func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
 // cuts is how often connections are cut in a round.
 const cuts = 3
 
-// twice returns how many numbers were counted to more than once, because of two holders at once.
+// twice returns the number of values that more than one holder stored, which happens only if a mutex has two holders.
 func (w *workers) twice() int {
 	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
