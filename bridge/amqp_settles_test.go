@@ -12,9 +12,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// This test measures what RabbitMQ keeps of a queue if the broker is killed (kill -9) soon after the queue was made. The figures
-// are in docs/guide/bridge.md, and amqpSettles follows from them. A classic queue that is older than amqpSettles must keep every
-// message that the broker confirmed.
+// This test measures what RabbitMQ keeps of a queue if the broker is killed (kill -9) soon after the queue was made. The result
+// is in docs/reference/guarantees.md, and amqpSettles follows from it. A classic queue that is older than amqpSettles must keep
+// every message that the broker confirmed.
 func TestRabbitMQNewQueues(t *testing.T) {
 	mysqltest.Once(t)
 	if !mysqltest.Long() {

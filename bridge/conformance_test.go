@@ -17,7 +17,7 @@ import (
 // patience limits every wait of a test.
 const patience = time.Minute
 
-// target is a destination for the conformance suite. Its fields are those of Target, except for the following.
+// target is a destination for the conformance suite. conform makes a Target of it.
 type target struct {
 	url func(topic string) string
 	// destination is used instead of url if it is set.
@@ -28,11 +28,10 @@ type target struct {
 	restart     func()
 	// freeze makes the destination neither answer nor read until thaw is called.
 	freeze  func(topic string) (thaw func())
-	held    int  // sinktest.Target.Held
-	dedupes bool // sinktest.Target.Deduplicates
-	large   int  // sinktest.Target.TooLarge
-	// atSend is sinktest.Target.ConnectsOnSend.
-	atSend bool
+	held    int  // Target.Held
+	dedupes bool // Target.Deduplicates
+	large   int  // Target.TooLarge
+	atSend  bool // Target.ConnectsOnSend
 }
 
 // stored is a message that the destination has stored.

@@ -145,7 +145,7 @@ func TestEmptyTokenNeverMatches(t *testing.T) {
 }
 
 // The server counts requests with a wrong token and answers them late. It logs few of them, with the client's address but
-// without the token. The access log names the right token of other requests.
+// without the token. For a request with a right token, the access log has the token's name.
 func TestWrongTokens(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
